@@ -8,7 +8,6 @@ from app.starting import run
 
 
 def start() -> NoReturn:
-    """Run the command of the process's arguments."""
     run(_main)
 
 

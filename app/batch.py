@@ -14,11 +14,11 @@ from typing import Any, cast
 
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import size_of
-from diffusers_helper.conditions.pictures import named_pictures, with_paths
+from diffusers_helper.conditions.pictures import picture_paths, with_paths
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.files import given_path
-from diffusers_helper.lora_choice import located, lora_folder
+from diffusers_helper.files import expanded_path
+from diffusers_helper.lora_choice import lora_folder, with_absolute_paths
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.models.sizes import check_loras
 from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
@@ -28,12 +28,11 @@ MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000
 
 
 def random_seed() -> int:
-    """Return a random seed that is short enough to read and type."""
     return secrets.randbelow(2**31)
 
 
 def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest, ...]:
-    """Return `count` requests that differ only in their seeds, which are consecutive from the request's own.
+    """Make `count` requests that differ only in their seeds, which count up from the request's own.
 
     Raises:
         InputError: If `count` is out of range.
@@ -72,46 +71,45 @@ def read_batch(
     Raises:
         InputError: If the file as a whole cannot be used.
     """
-    read = dict[int, GenerationRequest | str]()
-    seen: dict[str, str | None] = {}
-    for line, found in batch_lines(file):
-        if isinstance(found, str):
-            read[line] = found
+    entries = dict[int, GenerationRequest | str]()
+    picture_problems: dict[str, str | None] = {}
+    for line, settings in batch_lines(file):
+        if isinstance(settings, str):
+            entries[line] = settings
             continue
         try:
-            request = _request({**common, **found}, file.parent, allow_folder)
-            named = named_pictures(request).values()
-            seen |= {path: _trouble_with(path, request) for path in named if path not in seen}
-            read[line] = next(filter(None, map(seen.get, named)), request)
-            if read[line] is request:
+            request = _request({**common, **settings}, file.parent, allow_folder)
+            paths = picture_paths(request).values()
+            for path in paths:
+                if path not in picture_problems:
+                    picture_problems[path] = _picture_problem(path, request)
+            entries[line] = next(filter(None, map(picture_problems.get, paths)), request)
+            if entries[line] is request:
                 check(request)
         except LongtakeError as error:
-            read[line] = f"{error.message} {error.remedy}"
-    return read
+            entries[line] = f"{error.message} {error.remedy}"
+    return entries
 
 
 def batch_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield the number of each line with a video, and its settings, or else the reason why it has none.
-
-    Raises:
-        InputError: If the file as a whole cannot be used.
-    """
-    text, count = _text_of(file), 0
-    for found in _csv_lines(text) if file.suffix.lower() == ".csv" else _json_lines(text):
+    """Yield the number of each line with a video, and its settings, or else the reason why it has none."""
+    text = _text_of(file)
+    count = 0
+    for entry in _csv_lines(text) if file.suffix.lower() == ".csv" else _json_lines(text):
         if (count := count + 1) > MAX_VIDEOS:
             raise InputError(
                 f"{file.name} has more than {MAX_VIDEOS} lines with videos; expected at most that many.",
                 "Split it.",
             )
-        yield found
+        yield entry
     if not count:
         raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
 
 
 def _text_of(file: Path) -> str:
     try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_BYTES + 1)
+        with file.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise InputError(
                 f"{file.name} is larger than {MAX_BYTES // 2**20} MiB; expected a batch file.", "Split it."
@@ -155,19 +153,19 @@ def _csv_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
             continue
         if names is None:
             names = [field.strip() for field in row]
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                yield line, f"The column {short_repr(twice[0])} appears twice. Remove one of them."
+            duplicates = sorted({name for name in names if names.count(name) > 1})
+            if duplicates:
+                yield line, f"The column {short_repr(duplicates[0])} appears twice. Remove one of them."
                 return
         elif len(row) > len(names):
             yield line, f"It has {len(row)} fields, and the first line has {len(names)}. Check its quotes."
         else:
-            given = {name: field for name, field in zip(names, row, strict=False) if field.strip()}
-            yield line, {name: _value(name, field.strip()) for name, field in given.items()}
+            values = {name: field for name, field in zip(names, row, strict=False) if field.strip()}
+            yield line, {name: _value(name, field.strip()) for name, field in values.items()}
 
 
 def _value(name: str, field: str) -> Any:
-    """Return a CSV field as a value for its setting. Text where a number belongs is refused later."""
+    """Turn a CSV field into a value for its setting. Text where a number belongs is refused later."""
     setting = SETTINGS.get(name)
     if setting is None or not setting.is_number:
         return None if setting and setting.is_optional and field == "auto" else field
@@ -179,21 +177,17 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
     if not isinstance(model, str):
         raise SETTINGS["model"].refusal(model, "Give `model` as text.")
     info = find_model(model, allow_folder=allow_folder)
-    request = GenerationRequest.from_dict({**info.own_settings, **settings})
+    request = GenerationRequest.from_dict({**info.default_settings, **settings})
     info.check(request)
     check_prompt(request, info)
-    lora = located(request.lora, lora_folder(os.environ), folder.absolute())
+    lora = with_absolute_paths(request.lora, lora_folder(os.environ), folder.absolute())
     check_loras(lora, info)
-    pictures = {
-        name: str(folder.absolute() / given_path(path, name))
-        for name, path in named_pictures(request).items()
-    }
-    if request.video:
-        pictures["video"] = str(folder.absolute() / given_path(request.video, "video"))
-    return with_paths(replace(request, lora=lora), pictures)
+    paths = picture_paths(request) | ({"video": request.video} if request.video else {})
+    paths = {name: str(folder.absolute() / expanded_path(path, name)) for name, path in paths.items()}
+    return with_paths(replace(request, lora=lora), paths)
 
 
-def _trouble_with(picture: str, request: GenerationRequest) -> str | None:
+def _picture_problem(picture: str, request: GenerationRequest) -> str | None:
     try:
         (read_footage if picture == request.video else size_of)(Path(picture))
     except InputError as error:

@@ -43,13 +43,12 @@ Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command of the given arguments, by default the process's own, and return the exit code."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    if given[:1] == [_PAGE]:
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == [_PAGE]:
         from app.web.server import main as serve  # importing it takes a second
 
-        return serve(given[1:], as_typed(f"python -m app {_PAGE}"))
-    return run_parsed(_parser, given)
+        return serve(arguments[1:], as_typed(f"python -m app {_PAGE}"))
+    return run_parsed(_parser, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,7 +97,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
 def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
     add_command(
         commands, "plan", print_plan,
-        lambda parser: add_settings(parser, left_out=("seed",)),
+        lambda parser: add_settings(parser, excluded=("seed",)),
         argument(
             "--card", metavar="FAMILY:GB",
             help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",

@@ -14,19 +14,18 @@ from functools import partial
 
 from app.jobs.making.orders import EventPipe, Order, open_pipes
 from app.jobs.storage.commands import commands_of, ended_by
-from app.machine import know_added_models
+from app.machine import load_added_models
 from app.miopen import conv_settings
 from app.trials import local_with_trials
 from diffusers_helper.events import Event, SectionFinished
 from diffusers_helper.failures import failed_event
-from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 
 
 def main() -> None:
-    """Run the engine until its standard input ends."""
     orders, events = open_pipes(sys.argv[1])
-    know_added_models()
+    load_added_models()
     gc.disable()  # collections while the libraries are imported take an eighth of that time and find nothing
     try:
         from diffusers_helper.job.card import CardLost
@@ -47,7 +46,7 @@ def main() -> None:
         order = orders.take()
         for route in order.blocklist:
             convolutions.block(route["case"], route["rung"], route["reason"])
-        report = partial(_report, events, order, count_kept(JobFolder(order.folder)))
+        report = partial(_report, events, order, num_finished_sections(JobFolder(order.folder)))
         try:
             runner.run(order.folder, report, order.cancel)
         except CardLost:
@@ -55,10 +54,10 @@ def main() -> None:
             os._exit(1)  # the next engine continues; an ordinary end could hang in the driver
 
 
-def _report(events: EventPipe, order: Order, kept: int, event: Event) -> None:
-    """Report an event, and end the job here if a command wants that: a cancel may come sections later."""
+def _report(events: EventPipe, order: Order, num_kept: int, event: Event) -> None:
+    """Report an event. End the job after this section if a command asks for that, which may come later."""
     events.send(event)
-    if isinstance(event, SectionFinished) and ended_by(commands_of(JobFolder(order.folder)), event, kept):
+    if isinstance(event, SectionFinished) and ended_by(commands_of(JobFolder(order.folder)), event, num_kept):
         order.cancel.cancel()
 
 

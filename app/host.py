@@ -18,18 +18,18 @@ from typing import Any
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, EngineProcess, Trial
 from diffusers_helper import __version__
-from diffusers_helper.conditions.pictures import kept_request, request_content
+from diffusers_helper.conditions.pictures import request_content, stored_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import to_dict
 from diffusers_helper.files import write_atomic
-from diffusers_helper.models.downloads import missing_parts
+from diffusers_helper.models.downloads import missing_components
 from diffusers_helper.models.registry import built_in_names, find_model
 from diffusers_helper.planning.profiles import YOU
 from diffusers_helper.provenance.job_folder import JobFolder
 
 LOST_SECONDS = 20.0  # after so long without an answer, the other end counts as gone
 _ANSWER_SECONDS = 0.5  # the longest time that an actor waits for something new
-_OWN = ("events.jsonl", "states.jsonl")  # of the program that has the queue
+_QUEUE_FILES = ("events.jsonl", "states.jsonl")  # of the program that has the queue
 Stamps = dict[str, tuple[int, int]]
 Death = tuple[int | None, Trial | None, str]
 
@@ -41,34 +41,34 @@ class Answer:
     Attributes:
         events: The events as JSON, with the paths of the actor's machine.
         files: The contents of new and changed files, by their paths in the job's folder.
-        gone: The files that were removed.
-        died: The exit code, the trial and the words of the engine that died; None if it has not.
+        removed: The names of files that were removed.
+        death: The exit code, the trial and the errors of the engine that died; None if it has not.
     """
 
     events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    gone: list[str] = field(default_factory=list[str])
-    died: Death | None = None
+    removed: list[str] = field(default_factory=list[str])
+    death: Death | None = None
 
 
-def changed(folder: Path, known: Stamps) -> Answer:
-    """Return the files that have changed since the last call, which `known` remembers."""
-    found, there = Answer(), Stamps()
+def changed_files(folder: Path, stamps: Stamps) -> Answer:
+    """Collect the files that have changed since the last call, which `stamps` remembers."""
+    answer, current = Answer(), Stamps()
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if name in _OWN or name.startswith("wish-") or path.suffix == ".tmp" or not path.is_file():
+        if name in _QUEUE_FILES or name.startswith("wish-") or path.suffix == ".tmp" or not path.is_file():
             continue
         try:
-            facts = path.stat()
-            there[name] = facts.st_size, facts.st_mtime_ns
-            if known.get(name) != there[name]:
-                found.files[name] = path.read_bytes()
+            stat = path.stat()
+            current[name] = stat.st_size, stat.st_mtime_ns
+            if stamps.get(name) != current[name]:
+                answer.files[name] = path.read_bytes()
         except FileNotFoundError:  # it has just been replaced
             continue
-    found.gone = [name for name in known if name not in there]
-    known.clear()
-    known.update(there)
-    return found
+    answer.removed = [name for name in stamps if name not in current]
+    stamps.clear()
+    stamps.update(current)
+    return answer
 
 
 def apply(folder: Path, answer: Answer) -> None:
@@ -81,13 +81,13 @@ def apply(folder: Path, answer: Answer) -> None:
         path = _inside(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
-    for name in answer.gone:
+    for name in answer.removed:
         _inside(folder, name).unlink(missing_ok=True)
 
 
 def _inside(folder: Path, name: str) -> Path:
     path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()) or name in _OWN or name.startswith("wish-"):
+    if not path.is_relative_to(folder.resolve()) or name in _QUEUE_FILES or name.startswith("wish-"):
         raise InputError(f"Another machine names {name[:60]!r}, which is no file of the job.")
     return path
 
@@ -100,11 +100,12 @@ class Host:
         self._label = f"{label} of {machine}"
         self._folder = Path(tempfile.mkdtemp(prefix="longtake-"))
         self._orders: queue.SimpleQueue[tuple[int, str, dict[Trial, str]]] = queue.SimpleQueue()
-        self._changed, self._known = threading.Condition(), Stamps()
-        self._run, self._heard = 0, 0.0
+        self._changed = threading.Condition()
+        self._stamps = Stamps()
+        self._run, self._last_heard_at = 0, 0.0
         self._owner, self._is_over = "", False  # an owner has the card until it knows how the run has ended
         self._events: list[dict[str, Any]] = []
-        self._died: Death | None = None
+        self._death: Death | None = None
         # The engine ends with the thread that has started it.
         threading.Thread(target=self._work, name="engine", daemon=True).start()
 
@@ -115,7 +116,7 @@ class Host:
             "cap_bytes": cap.value if cap.source == YOU else 0,
             "used_bytes": card.used_bytes or self._engine.used_bytes,
             # A model that a user has added may be another one here, of the same name.
-            "models": [one for one in built_in_names() if not missing_parts(find_model(one))],
+            "models": [name for name in built_in_names() if not missing_components(find_model(name))],
             "machine": self._machine, "version": __version__, "owner": self._holder,
         }  # fmt: skip
 
@@ -131,39 +132,40 @@ class Host:
                 return 0, self._holder
             if self._owner and not self._is_over:
                 self._engine.kill()
-            self._run, self._owner, self._heard = self._run + 1, owner, time.monotonic()
-            self._events, self._died, self._is_over = [], None, False
-            run, folder = self._run, self._folder / str(self._run) / job
-        for old in self._folder.iterdir():
-            shutil.rmtree(old, ignore_errors=True)
+            self._run, self._owner, self._last_heard_at = self._run + 1, owner, time.monotonic()
+            self._events, self._death, self._is_over = [], None, False
+            run = self._run
+            folder = self._folder / str(self._run) / job
+        for leftover in self._folder.iterdir():
+            shutil.rmtree(leftover, ignore_errors=True)
         folder.mkdir(parents=True)
         apply(folder, files)
-        self._known = Stamps()
-        changed(folder, self._known)
+        self._stamps = Stamps()
+        changed_files(folder, self._stamps)
         self._orders.put((run, job, blocklist))
         return run, str(folder)
 
     def hear(self, run: int) -> None:
         if run == self._run:
-            self._heard = time.monotonic()
+            self._last_heard_at = time.monotonic()
 
     def since(self, run: int, folder: str, number: int) -> Answer:
-        """Return what has happened in a run since event `number`; wait a little if that is nothing."""
+        """Wait a little if nothing has happened since event `number`."""
         self.hear(run)
         with self._changed:
-            self._changed.wait_for(lambda: len(self._events) > number or self._died, _ANSWER_SECONDS)
+            self._changed.wait_for(lambda: len(self._events) > number or self._death, _ANSWER_SECONDS)
             if run != self._run:
-                return Answer(died=(None, None, ""))
-            events, died, is_over = self._events[number:], self._died, self._is_over
-        found = changed(Path(folder), self._known)  # after the events, which come after their files
-        found.events, found.died = events, died
+                return Answer(death=(None, None, ""))
+            events, death, is_over = self._events[number:], self._death, self._is_over
+        answer = changed_files(Path(folder), self._stamps)  # after the events, which come after their files
+        answer.events, answer.death = events, death
         self._owner = "" if is_over else self._owner
-        return found
+        return answer
 
     @property
     def _holder(self) -> str:
-        """Return the owner of what is made; "" if nothing is, or if that one is gone."""
-        return self._owner if time.monotonic() - self._heard < LOST_SECONDS else ""
+        """The owner of the running job; "" if there is none, or if the owner is gone."""
+        return self._owner if time.monotonic() - self._last_heard_at < LOST_SECONDS else ""
 
     def cancel(self, run: int, job: str) -> None:
         if run == self._run:
@@ -174,24 +176,24 @@ class Host:
             run, job, blocklist = self._orders.get()
             folder = JobFolder(self._folder / str(run) / job)
             try:
-                request = kept_request(request_content(folder), folder)
-                made = Job(id=job, state="running", request=request, folder=folder.path, created=0.0)
-                for event in self._engine.run(made, blocklist=blocklist):
+                request = stored_request(request_content(folder), folder)
+                job_to_make = Job(id=job, state="running", request=request, folder=folder.path, created=0.0)
+                for event in self._engine.run(job_to_make, blocklist=blocklist):
                     if event is not None:
-                        self._tell(run, to_dict(event), is_last=event.is_final)
+                        self._add_report(run, to_dict(event), is_last=event.is_final)
                     if not self._holder or run != self._run:
                         self._engine.kill()
-            except EngineDied as died:
-                self._tell(run, (died.exit_code, died.trial, died.errors))
+            except EngineDied as died_error:
+                self._add_report(run, (died_error.exit_code, died_error.trial, died_error.errors))
             except (InputError, OSError, ValueError) as error:
-                self._tell(run, (None, None, str(error)))
+                self._add_report(run, (None, None, str(error)))
 
-    def _tell(self, run: int, news: dict[str, Any] | Death, *, is_last: bool = True) -> None:
+    def _add_report(self, run: int, report: dict[str, Any] | Death, *, is_last: bool = True) -> None:
         with self._changed:
             if run == self._run:
-                if isinstance(news, dict):
-                    self._events.append(news)
+                if isinstance(report, dict):
+                    self._events.append(report)
                 else:
-                    self._died = news
+                    self._death = report
                 self._is_over = is_last
                 self._changed.notify_all()

@@ -28,38 +28,34 @@ _UNSAFE = ("2", "4", "5", "DB_UPDATE", "SEARCH_DB_UPDATE", "DB_CLEAN")
 
 
 def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return remarks on an engine's find mode, each as a sentence and its remedy, which may be ""."""
+    """Check an engine's find mode. Each finding is a sentence and its remedy, which may be ""."""
     mode = find_mode_of(environ.get(FIND_MODE_VARIABLE, ""))
-    found: list[tuple[str, str]] = []
+    findings: list[tuple[str, str]] = []
     if mode in FIND_MODES:
-        found.append((f"find mode {mode}: {FIND_MODES[mode]}", ""))
+        findings.append((f"find mode {mode}: {FIND_MODES[mode]}", ""))
     enforced = environ.get(FIND_ENFORCE_VARIABLE, "").strip().upper()
     if enforced in _UNSAFE and mode not in ("", "NORMAL"):
-        found.append(
+        findings.append(
             (f"{FIND_ENFORCE_VARIABLE}={enforced} is not safe with find mode {mode}", "Leave it out.")
         )
-    return found
+    return findings
 
 
 def routes_folder() -> Path:
-    """Return the folder of routes in the user's cache. It is not created."""
+    """Name the folder of routes in the user's cache. It is not created."""
     return cache_folder() / "conv_routes"
 
 
 def conv_settings() -> dict[str, Any]:
-    """Return the arguments for `initialize_miopen_fallback`.
-
-    Raises:
-        InputError: If the environment has a value that cannot be used.
-    """
+    """Collect the arguments for `initialize_miopen_fallback`."""
     return {"folder": routes_folder(), "rung": conv_rung(os.environ)}
 
 
-_MOVED = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")
+_FOLDER_VARIABLES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR")
 
 
 def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
-    """Remove MIOpen's folders below a home directory, print what was removed, and return the exit code 0.
+    """Remove MIOpen's folders below a home directory, and print what was removed.
 
     Symbolic links, and folders set by a variable, which may hold other things, are listed and left alone.
     """
@@ -74,7 +70,7 @@ def clear_miopen_cache(home: Path, environ: Mapping[str, str]) -> int:
             shutil.rmtree(folder)
             say(f"Removed {folder}: {count_text(len(files), 'file')}, {gb_text(size)} GB.")
             count += 1
-    for variable in _MOVED:
+    for variable in _FOLDER_VARIABLES:
         if environ.get(variable):
             say(f"{variable} names {environ[variable]}, which was left alone. Remove its files by hand.")
     if not count:

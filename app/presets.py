@@ -13,25 +13,20 @@ from app.machine import user_folder
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import write_atomic
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
-from diffusers_helper.request import PICTURES, PLACED, SETTINGS
+from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES
 
 START = "start"
 """The name of the preset whose settings the page starts with, if it exists."""
-MOST_PRESETS = 500
+MAX_PRESETS = 500
 _MAX_NAME = 50
 
 
 def presets_folder() -> Path:
-    """Return the folder of this user's presets, whether or not it exists.
-
-    Raises:
-        InputError: If there is no home folder.
-    """
+    """Name the folder of this user's presets, whether or not it exists."""
     return user_folder(user_config_path, "presets", "XDG_CONFIG_HOME") / "presets"
 
 
 def preset_names(folder: Path) -> tuple[str, ...]:
-    """Return the names of the presets, sorted."""
     return tuple(sorted(file.stem for file in folder.glob("*.json")))
 
 
@@ -47,19 +42,19 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
             be written.
     """
     file = _file(folder, name)
-    if not file.exists() and len(preset_names(folder)) >= MOST_PRESETS:
-        raise InputError(f"There are {MOST_PRESETS} presets; expected at most that many.", "Remove one.")
+    if not file.exists() and len(preset_names(folder)) >= MAX_PRESETS:
+        raise InputError(f"There are {MAX_PRESETS} presets; expected at most that many.", "Remove one.")
     if unknown := sorted(set(settings) - set(SETTINGS)):
         raise InputError(
             f"{unknown[0]!r} is not a setting; expected some of {', '.join(SETTINGS)}.", "Leave it out."
         )
-    left_out = (*PICTURES, PLACED)
-    kept = {key: SETTINGS[key].check(value) for key, value in settings.items() if key not in left_out}
-    if not kept:
+    excluded = (*PICTURES, TIMED_PICTURES)
+    values = {key: SETTINGS[key].check(value) for key, value in settings.items() if key not in excluded}
+    if not values:
         raise InputError("The preset has no setting; expected at least one.", "Give a setting.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, json.dumps(kept, ensure_ascii=False, indent=1).encode() + b"\n")
+        write_atomic(file, json.dumps(values, ensure_ascii=False, indent=1).encode() + b"\n")
     except OSError as error:
         raise InputError(
             f"The preset cannot be written to {folder} ({error.strerror}); expected a writable folder.",
@@ -69,35 +64,30 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
 
 
 def load_preset(folder: Path, name: str) -> Recipe:
-    """Return a preset's settings, and notices about those that this version cannot use.
+    """Read a preset, with notices about settings that this version cannot use.
 
     Raises:
         InputError: If there is no such preset, or its file is damaged.
     """
     file = _file(folder, name)
     if not file.is_file():
-        known = ", ".join(preset_names(folder)) or "none, since none has been saved"
-        raise InputError(f"There is no preset {name!r}; expected one of: {known}.", "Choose another name.")
+        names = ", ".join(preset_names(folder)) or "none, since none has been saved"
+        raise InputError(f"There is no preset {name!r}; expected one of: {names}.", "Choose another name.")
     return read_recipe(file)
 
 
 def start_settings(folder: Path) -> Recipe:
-    """Return the settings of the preset `start`, with which the page starts; empty if there is none."""
+    """Read the preset `start`, with which the page starts; empty if there is none."""
     return load_preset(folder, START) if _file(folder, START).is_file() else Recipe({})
 
 
 def remove_preset(folder: Path, name: str) -> None:
-    """Remove a preset, if it exists.
-
-    Raises:
-        InputError: If the name is invalid.
-    """
     _file(folder, name).unlink(missing_ok=True)
 
 
 def _file(folder: Path, name: str) -> Path:
-    is_good = name.strip() == name and 0 < len(name) <= _MAX_NAME and name.isprintable()
-    if not is_good or name.startswith(".") or any(c in '/\\:*?"<>|' for c in name):
+    is_valid = name.strip() == name and 0 < len(name) <= _MAX_NAME and name.isprintable()
+    if not is_valid or name.startswith(".") or any(c in '/\\:*?"<>|' for c in name):
         raise InputError(
             f"The preset's name is {name!r}; expected 1 to {_MAX_NAME} characters that are common in file "
             "names.",

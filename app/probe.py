@@ -1,14 +1,15 @@
 """A program that asks torch what a broken driver or kernel may answer with a crash, or never.
 
 `python -m app.probe` tells the devices that torch sees, and the attention kernel that it runs; `doctor` asks
-for them. `python -m app.probe QUESTION`, which `app.trials` runs, tries kernels. The question is a list in
-JSON that begins with the name of one of the functions in `_QUESTIONS`, and goes on with its arguments. Each
-answer is a line of JSON.
+for them. `python -m app.probe QUESTION`, which `app.trials` runs, tries and measures kernels. The question is
+a list in JSON that begins with the name of one of the functions in `_QUESTIONS`, and goes on with its
+arguments. Each answer is a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,18 +25,17 @@ _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
 
 
 def main() -> None:
-    """Print one answer after the other."""
     end_with_parent()
     answers = take_stdout()
     name, *question = json.loads(sys.argv[1]) if sys.argv[1:] else ["facts"]
-    for found in _QUESTIONS[name](*question):
-        answers.write(json.dumps(found).encode() + b"\n")
+    for answer in _QUESTIONS[name](*question):
+        answers.write(json.dumps(answer).encode() + b"\n")
 
 
 def _attention(*arguments: Any) -> Iterator[dict[str, Any]]:
-    from diffusers_helper.attention.attending import try_ways
+    from diffusers_helper.attention.dispatch import try_backends
 
-    return try_ways(*arguments)
+    return try_backends(*arguments)
 
 
 def _convolutions(
@@ -51,13 +51,24 @@ def _convolutions(
     from cache.conv_routes import ConvCase, RouteStore
     from diffusers_helper.memory.device import open_device
 
-    place, routes, began = open_device(torch.device(device)), RouteStore(Path(folder)), time.monotonic()
-    place.limit(limit_bytes or None)
-    with place:
+    opened_device = open_device(torch.device(device))
+    routes = RouteStore(Path(folder))
+    started = time.monotonic()
+    opened_device.limit(limit_bytes or None)
+    with opened_device:
         for text, left_out in tasks:
-            if seconds is not None and time.monotonic() - began > seconds:
+            if seconds is not None and time.monotonic() - started > seconds:
                 return
-            yield text, measure(ConvCase.from_text(text), place.torch_device, routes, left_out).reason
+            yield text, measure(ConvCase.from_text(text), opened_device.torch_device, routes, left_out).reason
+
+
+def _bench(*arguments: Any) -> Iterator[dict[str, Any]]:
+    from app.machine import load_added_models
+    from diffusers_helper.bench.cases import measure_cases
+
+    load_added_models()
+    yield from measure_cases(dict(os.environ), *arguments)
+    os._exit(0)  # an ordinary end may hang in a native library
 
 
 def _facts() -> Iterator[dict[str, Any]]:
@@ -88,7 +99,7 @@ def _facts() -> Iterator[dict[str, Any]]:
 
 
 def _kernel(device: Any) -> str:
-    """Return the operation that SDPA runs; its name says if it is flash, memory-efficient or math."""
+    """Find the operation that SDPA runs; its name says if it is flash, memory-efficient or math."""
     import torch
 
     from diffusers_helper.attention.operation import operation_of
@@ -100,7 +111,7 @@ def _kernel(device: Any) -> str:
 
 
 _QUESTIONS: dict[str, Callable[..., Iterator[Any]]] = {
-    "facts": _facts, "attention": _attention, "convolutions": _convolutions,
+    "facts": _facts, "attention": _attention, "convolutions": _convolutions, "bench": _bench,
 }  # fmt: skip
 
 if __name__ == "__main__":

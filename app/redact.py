@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
-_NAMED: dict[Path, str] = {}
+_FOLDER_NAMES: dict[Path, str] = {}
 _VARIABLE = re.compile("LONGTAKE_|XDG_|HF_")
 
 
@@ -35,18 +35,18 @@ _PATHS = (
 
 def name_folder(folder: Path, name: str) -> None:
     """Have all texts of this process name a folder by a word that others may read."""
-    _NAMED[folder] = name
+    _FOLDER_NAMES[folder] = name
     without_paths.cache_clear()
 
 
 def known_folders() -> list[tuple[Path, str]]:
-    """Return the folders of this machine that texts may name, each with the name that others may read.
+    """List the folders of this machine that texts may name, each with the name that others may read.
 
     These are those of `name_folder` and of variables, and the program's, Python's, the current, the home and
     the temporary folder.
     """
     folders = [
-        *_NAMED.items(),
+        *_FOLDER_NAMES.items(),
         (Path(tempfile.gettempdir()), "tmp"),
         (Path(os.path.expanduser("~")), "home"),
         (_ROOT, "longtake"),
@@ -55,39 +55,40 @@ def known_folders() -> list[tuple[Path, str]]:
     ]
     with contextlib.suppress(OSError):  # it was removed
         folders.insert(0, (Path.cwd(), "here"))
-    named = ((name, Path(value)) for name, value in os.environ.items() if _VARIABLE.match(name))
-    folders += [(path, name) for name, path in named if path.is_absolute()]
+    variables = ((name, Path(value)) for name, value in os.environ.items() if _VARIABLE.match(name))
+    folders += [(path, name) for name, path in variables if path.is_absolute()]
     return [(path, name) for path, name in folders if len(path.parts) > 1]
 
 
 @lru_cache(maxsize=256)
 def without_paths(text: str, outputs: Path | None = None) -> str:
-    """Return the text without absolute paths.
+    """Remove absolute paths from a text.
 
     Paths in the outputs folder and in those of `known_folders` begin with a name for that folder; any other
     path keeps only its last part.
     """
     folders = known_folders() + ([(outputs, "outputs")] if outputs else [])
-    known = {str(form): f"<{name}>" for path, name in folders for form in (path, path.resolve())}
-    for path in sorted(known, key=len, reverse=True):  # the innermost folder comes first
-        text = re.sub(rf"{re.escape(path)}(?![\w.-])", known[path], text)
+    replacements = {str(form): f"<{name}>" for path, name in folders for form in (path, path.resolve())}
+    for path in sorted(replacements, key=len, reverse=True):  # the innermost folder comes first
+        text = re.sub(rf"{re.escape(path)}(?![\w.-])", replacements[path], text)
     for pattern in _PATHS:
         text = pattern.sub(r"<path>/\1", text)
     return text
 
 
 def plain_paths(text: str, outputs: Path | None = None) -> str:
-    """Return the text as `without_paths` does, for a sentence: folders are named as people write them."""
+    """Remove absolute paths as `without_paths` does, but name folders as people write them."""
     names = {name for _, name in known_folders()} | {"outputs", "path"}
 
-    def plain(found: re.Match[str]) -> str:
-        name = found[1]
+    def plain(match: re.Match[str]) -> str:
+        name = match[1]
         if name not in names:
-            return found[0]
-        if name in ("path", "here") and found[2]:
+            return match[0]
+        if name in ("path", "here") and match[2]:
             return ""
-        word = "~" if name == "home" else f"${name}" if name.isupper() else name
-        return f"{word}{found[2]}"
+        if name == "home":
+            return f"~{match[2]}"
+        return f"{'$' if name.isupper() else ''}{name}{match[2]}"
 
     return re.sub(r"<(\w+)>(/?)", plain, without_paths(text, outputs))
 
@@ -99,7 +100,7 @@ def as_typed(text: str) -> str:
 
 
 def without_names(text: str) -> str:
-    """Return the text without the names of the user and the machine, and without secrets."""
+    """Remove the names of the user and the machine, and secrets, from a text."""
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     for word, replacement in ((_user(), "<user>"), (socket.gethostname(), "<host>")):

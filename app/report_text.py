@@ -15,8 +15,8 @@ from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.machine.sysfs import host_memory
-from diffusers_helper.models.registry import family_of
-from diffusers_helper.request import PICTURES, PLACED, SETTINGS
+from diffusers_helper.models.registry import model_family
+from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES
 from diffusers_helper.units import duration, gb_text
 
 LAST_EVENTS = 30
@@ -26,51 +26,48 @@ _PACKAGES = ("torch", "diffusers", "transformers", "gradio", "av", "numpy")
 
 
 def report_text(service: JobService, job_id: str) -> str:
-    """Return a plain text with versions, and with the settings, the failure and the last events of a job.
+    """Write a plain text with versions, and with the settings, the failure and the last events of a job.
 
     Paths, the names of the user and of the machine, and texts that look like a password or a key are
     removed. The text contains no environment variables.
-
-    Raises:
-        InputError: If there is no such job.
     """
     job = service.job(job_id)
     events = service.events(job_id)
-    last = events[-LAST_EVENTS:]
-    parts = (
-        ("Longtake problem report", _versions()),
-        (f"Job {job.id}", _facts(job)),
-        ("Settings", _settings(job)),
-        ("What happened", _ending(job, events)),
-        (f"Last {len(last)} of {len(events)} events", _event_lines(last)),
+    last_events = events[-LAST_EVENTS:]
+    chapters = (
+        ("Longtake problem report", _version_lines()),
+        (f"Job {job.id}", _job_lines(job)),
+        ("Settings", _setting_lines(job)),
+        ("What happened", _ending_lines(job, events)),
+        (f"Last {len(last_events)} of {len(events)} events", _event_lines(last_events)),
     )
-    text = "\n\n".join("\n".join((title, *lines)) for title, lines in parts)
+    text = "\n\n".join("\n".join((title, *lines)) for title, lines in chapters)
     return without_names(without_paths(text, job.folder.parent)) + "\n"
 
 
-def _versions() -> Iterator[str]:
+def _version_lines() -> Iterator[str]:
     yield f"  Longtake {__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield "  " + ", ".join(f"{name} {version_of(name) or 'not installed'}" for name in _PACKAGES)
     yield f"  {os.cpu_count()} CPUs, {gb_text(host_memory().total)} GB of RAM"
 
 
-def _facts(job: Job) -> Iterator[str]:
-    seconds = job.frames / family_of(job.request.model).fps
+def _job_lines(job: Job) -> Iterator[str]:
+    seconds = job.frames / model_family(job.request.model).fps
     yield f"  state {job.state}, {job.frames} frames ({seconds:.2f} s) of video"
     if job.started is not None and job.ended is not None:
-        waited, took = job.started - job.created, job.ended - job.started
-        yield f"  took {duration(took)} after {duration(waited)} in the queue"
+        waited_seconds, made_seconds = job.started - job.created, job.ended - job.started
+        yield f"  took {duration(made_seconds)} after {duration(waited_seconds)} in the queue"
 
 
-def _settings(job: Job) -> Iterator[str]:
+def _setting_lines(job: Job) -> Iterator[str]:
     for name, value in asdict(job.request).items():
-        shown = Path(value).name if name in PICTURES else value
-        if name == PLACED:
-            shown = SETTINGS[name].words(value)
-        yield f"  {name}: {_bounded(repr(shown))}"
+        text = Path(value).name if name in PICTURES else value
+        if name == TIMED_PICTURES:
+            text = SETTINGS[name].summary(value)
+        yield f"  {name}: {_bounded(repr(text))}"
 
 
-def _ending(job: Job, events: list[Event]) -> Iterator[str]:
+def _ending_lines(job: Job, events: list[Event]) -> Iterator[str]:
     yield f"  {job.message} {job.remedy}".rstrip() if job.message else f"  {job.state}"
     failed = next((event for event in reversed(events) if isinstance(event, Failed)), None)
     if failed is not None and failed.detail:
@@ -82,8 +79,8 @@ def _event_lines(events: Iterable[Event]) -> Iterator[str]:
     for event in events:
         data = to_dict(event)
         name, _, time = data.pop("event"), data.pop("job"), data.pop("time")
-        shown = (f"{key}={_bounded(repr(value))}" for key, value in data.items() if key != "detail")
-        yield " ".join((f"  {time:9.2f} s", name, *shown))
+        fields = (f"{key}={_bounded(repr(value))}" for key, value in data.items() if key != "detail")
+        yield " ".join((f"  {time:9.2f} s", name, *fields))
 
 
 def _bounded(text: str) -> str:

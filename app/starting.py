@@ -29,13 +29,13 @@ def run(main: Callable[[], int]) -> NoReturn:
     The interpreter's ordinary end is left out, as it can abort or hang while a thread is in a native library.
     """
     os.environ.update({name: value for name, value in _QUIET.items() if name not in os.environ})
-    seen = 0
+    signal_number = 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal seen
-        if seen:
-            os._exit(128 + seen)
-        seen = number
+        nonlocal signal_number
+        if signal_number:
+            os._exit(128 + signal_number)
+        signal_number = number
         raise KeyboardInterrupt
 
     handle(interrupt)
@@ -44,10 +44,10 @@ def run(main: Callable[[], int]) -> NoReturn:
         code = main()
     except KeyboardInterrupt:
         code = EXIT_CANCELLED
-    except SystemExit as end:  # by the parser of the arguments, or by a command that was interrupted
-        code = end.code if isinstance(end.code, int) else 0
-    code = 128 + seen if seen else code
-    seen = seen or int(SIGINT)  # from now on, a signal ends the process at once
+    except SystemExit as exit_request:  # by the parser of the arguments, or by a command that was interrupted
+        code = exit_request.code if isinstance(exit_request.code, int) else 0
+    code = 128 + signal_number if signal_number else code
+    signal_number = signal_number or int(SIGINT)  # from now on, a signal ends the process at once
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -76,14 +76,14 @@ def prepare(environ: Mapping[str, str]) -> None:
 
     prepare_streams()
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
-    given = environ.get(UMASK_VARIABLE, "")
+    text = environ.get(UMASK_VARIABLE, "")
     try:
-        mask = int(given, 8) if given else _OWNER_ALONE
+        mask = int(text, 8) if text else _OWNER_ALONE
     except ValueError:
         mask = -1
     if not 0 <= mask <= 0o777:
         raise InputError(
-            f"{UMASK_VARIABLE} is {short_repr(given)}; expected the rights to withhold, such as 077 or 022.",
+            f"{UMASK_VARIABLE} is {short_repr(text)}; expected the rights to withhold, such as 077 or 022.",
             "Correct it, or leave it out.",
         )
     os.umask(mask)

@@ -19,45 +19,47 @@ from app.jobs.stdio import Child, close_child
 from app.machine import module_command, this_local
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.foreign_errors import last_trouble
+from diffusers_helper.library_errors import last_trouble
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.signals import SIGHUP, SIGINT, SIGKILL, SIGTERM
 
 _ATTENTION_SECONDS, _POLL_SECONDS = 120.0, 0.2
 _END_SECONDS = 120.0  # for a process that has answered everything, or that writes what it leaves behind
 # The exit codes of processes that somebody else has ended, the kernel included when memory runs out.
-_OUTSIDE = [-number for number in (SIGHUP, SIGINT, SIGKILL, SIGTERM)]
+_EXTERNAL_EXIT_CODES = [-number for number in (SIGHUP, SIGINT, SIGKILL, SIGTERM)]
 
 
 def local_with_trials(environ: Mapping[str, str]) -> Local:
-    """Return this machine's settings for jobs that try and measure what is not known of its card."""
-    tries, measures = (partial(one, environ=environ) for one in (try_attention, measure_convolutions))
-    return replace(this_local(environ), try_attention=tries, measure_convolutions=measures)
+    return replace(
+        this_local(environ), try_attention=partial(try_attention, environ=environ),
+        measure_convolutions=partial(measure_convolutions, environ=environ),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProbeEnd:
     """The end of a process that was asked.
 
     Attributes:
-        words: The reason for which it has not answered everything; "" if it has.
-        passes: Whether the reason may be gone next time: an end from outside, or a lack of memory.
+        reason: Why it has not answered everything; "" if it has.
+        is_transient: Whether the reason may be gone next time: an end from outside, or a lack of memory.
         is_late: Whether it was ended because it did not answer in time.
     """
 
-    words: str = ""
-    passes: bool = False
+    reason: str = ""
+    is_transient: bool = False
     is_late: bool = False
 
 
 def ask_probe(
     question: Sequence[Any], take: Callable[[Any], object], environ: Mapping[str, str],
-    seconds: float | None = None, cancel: CancelToken | None = None,
-) -> End:  # fmt: skip
+    seconds: float | None = None, cancel: CancelToken | None = None, *, all_seconds: float | None = None,
+) -> ProbeEnd:  # fmt: skip
     """Ask `app.probe` in a process of its own, and pass each answer on.
 
     Args:
         seconds: The most time that one answer may take; None for any.
+        all_seconds: The most time that all answers may take; None for any.
 
     Raises:
         GenerationCancelled: If the token was set meanwhile. The process has ended then.
@@ -66,60 +68,64 @@ def ask_probe(
     answers = queue.SimpleQueue[Any]()
     child = Child((*command, json.dumps(question)), variables, answers.put, is_apart=True)
     try:
-        asked = time.monotonic()
+        begin = asked_at = time.monotonic()
         while True:
             if cancel is not None:
                 cancel.check()
             try:
                 answer = answers.get(timeout=_POLL_SECONDS)
             except queue.Empty:
-                if seconds is not None and time.monotonic() - asked > seconds:
-                    return End(f"it took more than {seconds:g} seconds", is_late=True)
+                if seconds is not None and time.monotonic() - asked_at > seconds:
+                    return ProbeEnd(f"it took more than {seconds:g} seconds", is_late=True)
+                if all_seconds is not None and time.monotonic() - begin > all_seconds:
+                    return ProbeEnd(
+                        f"no answer within {time.monotonic() - asked_at:.0f} seconds", is_late=True
+                    )
                 continue
             if answer is None:
                 return _end_of(child.process.wait(_END_SECONDS), child.errors.text())
             take(answer)
-            asked = time.monotonic()
+            asked_at = time.monotonic()
     except subprocess.TimeoutExpired:
-        return End("its process did not end", is_late=True)
+        return ProbeEnd("its process did not end", is_late=True)
     finally:
         close_child(child.process, 0.0)
 
 
-def _end_of(code: int, errors: str) -> End:
+def _end_of(code: int, errors: str) -> ProbeEnd:
     if code == 0:
-        return End()
+        return ProbeEnd()
     trouble, line = last_trouble(errors) or ("", "")
-    passes = code in _OUTSIDE or trouble in ("device_memory", "host_memory")
-    return End(f"its process ended with {code}{f' ({line})' if line else ''}", passes)
+    is_transient = code in _EXTERNAL_EXIT_CODES or trouble in ("device_memory", "host_memory")
+    return ProbeEnd(f"its process ended with {code}{f' ({line})' if line else ''}", is_transient)
 
 
 def try_attention(
-    ways: Sequence[str], *shape: object, environ: Mapping[str, str], seconds: float = _ATTENTION_SECONDS,
-    told: Callable[[int, int], object] = lambda done, total: None, cancel: CancelToken | None = None,
+    backends: Sequence[str], *shape: object, environ: Mapping[str, str], seconds: float = _ATTENTION_SECONDS,
+    on_progress: Callable[[int, int], object] = lambda done, total: None, cancel: CancelToken | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the results of `attention.attending.try_ways`, from processes that its kernels may end or halt.
+    """Collect the results of `attention.dispatch.try_backends` from processes that its kernels may end.
 
     Args:
-        shape: The other arguments of `try_ways`.
-        told: Called with the numbers of tried and of all ways, first with none tried.
+        shape: The other arguments of `try_backends`.
+        on_progress: Called with the number of backends tried and of all, first with none tried.
 
     Raises:
         GenerationCancelled: If the token was set meanwhile.
     """
-    found = list[dict[str, Any]]()
+    results = list[dict[str, Any]]()
 
-    def take(result: dict[str, Any]) -> None:
-        found.append(result)
-        told(len(found), len(ways))
+    def on_result(result: dict[str, Any]) -> None:
+        results.append(result)
+        on_progress(len(results), len(backends))
 
-    told(0, len(ways))
-    while left := ways[(before := len(found)) :]:
-        end = ask_probe(["attention", left, *shape], take, environ, seconds, cancel)
-        if len(found) < len(ways) and (end.words or len(found) == before):
-            failed = {"way": ways[len(found)], "failed": end.words or "its process gave no answer"}
-            take({**failed, "passes": True} if end.passes or end.is_late else failed)
-    return found
+    on_progress(0, len(backends))
+    while remaining := backends[(num_before := len(results)) :]:
+        end = ask_probe(["attention", remaining, *shape], on_result, environ, seconds, cancel)
+        if len(results) < len(backends) and (end.reason or len(results) == num_before):
+            failed = {"backend": backends[len(results)], "failed": end.reason or "its process gave no answer"}
+            on_result({**failed, "passes": True} if end.is_transient or end.is_late else failed)
+    return results
 
 
 def measure_convolutions(
@@ -138,7 +144,7 @@ def measure_convolutions(
             begun; None for any.
 
     Returns:
-        The reason for which the process has ended early, if the rung that it was trying is to blame; or "".
+        Why the process has ended early, if the rung that it was trying is to blame; otherwise "".
 
     Raises:
         GenerationCancelled: If the token was set meanwhile.
@@ -146,6 +152,6 @@ def measure_convolutions(
     """
     question = ["convolutions", tasks, str(folder), device, limit_bytes, all_seconds]
     end = ask_probe(question, lambda answer: take(*answer), environ, answer_seconds, cancel)
-    if end.passes:
-        raise LongtakeError(f"The measurement has ended early: {end.words}.", "Start it again.")
-    return end.words
+    if end.is_transient:
+        raise LongtakeError(f"The measurement has ended early: {end.reason}.", "Start it again.")
+    return end.reason

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.rows import Rows  # noqa: E402
-from diffusers_helper.attention.attending import attention_of  # noqa: E402
-from diffusers_helper.attention.ways import WAYS  # noqa: E402
+from diffusers_helper.attention.backends import BACKENDS  # noqa: E402
+from diffusers_helper.attention.dispatch import attention_function  # noqa: E402
 from diffusers_helper.errors import InputError  # noqa: E402
 from diffusers_helper.memory.accounting import Account  # noqa: E402
 from diffusers_helper.planning.backend import Backend  # noqa: E402
@@ -38,16 +38,23 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Return a row for each way at one shape."""
     q, k, v = (torch.randn(1, tokens, heads, head_dim, device=device, dtype=dtype) for _ in range(3))
-    exact = attention_of("math", 0)(q.float(), k.float(), v.float())
-    cases = [(way, size) for way in WAYS for size in (slices if way == "sliced" else slices[:1])]
+    exact = attention_function("math", 0)(q.float(), k.float(), v.float())
+    cases = [
+        (backend, size) for backend in BACKENDS for size in (slices if backend == "sliced" else slices[:1])
+    ]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     times: dict[tuple[str, int], list[float]] = {}
     for case in cases:
-        way, size = case
-        planned = Backend("fused", way=way, slice_bytes=size * MB).score_bytes(heads, tokens, head_dim)
-        rows[case] = {"way": f"sliced, {size} MB" if way == "sliced" else way, "planned_mb": planned / MB}
+        backend, size = case
+        planned = Backend("fused", attention_backend=backend, slice_bytes=size * MB).score_bytes(
+            heads, tokens, head_dim
+        )
+        rows[case] = {
+            "way": f"sliced, {size} MB" if backend == "sliced" else backend,
+            "planned_mb": planned / MB,
+        }
         try:
-            result, peak = peak_of(way, size, q, k, v)
+            result, peak = peak_of(backend, size, q, k, v)
         except (InputError, RuntimeError) as error:
             rows[case]["fails"] = str(error)[:120]
             continue
@@ -56,9 +63,9 @@ def measure(
         rows[case]["error"], times[case] = error.sqrt().item(), []
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     for _ in range(REPEAT):
-        for (way, size), seconds in times.items():
+        for (backend, size), seconds in times.items():
             begin = clock()
-            attention_of(way, size * MB)(q, k, v).flatten()[0].item()
+            attention_function(backend, size * MB)(q, k, v).flatten()[0].item()
             seconds.append(clock() - begin)
     native = statistics.median(times["native", slices[0]])
     for case, seconds in times.items():
@@ -66,9 +73,9 @@ def measure(
     return list(rows.values())
 
 
-def peak_of(way: str, size: int, *inputs: Tensor) -> tuple[Tensor, int]:
+def peak_of(backend: str, size: int, *inputs: Tensor) -> tuple[Tensor, int]:
     """Return the result of one way, and the most bytes that it has added on the device."""
-    compute = attention_of(way, size * MB)
+    compute = attention_function(backend, size * MB)
     if inputs[0].device.type == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()

@@ -41,8 +41,8 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 from app.machine import this_local, this_machine  # noqa: E402
 from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.families.packing import (  # noqa: E402
-    OWN_CHUNK,
-    WINDOW,
+    DEFAULT_CHUNK,
+    LATENT_WINDOW_SIZE,
     plan_sections,
 )
 from diffusers_helper.framepack.guidance import (  # noqa: E402  # noqa: E402
@@ -52,7 +52,7 @@ from diffusers_helper.framepack.guidance import (  # noqa: E402  # noqa: E402
     encode_states,
 )
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
-from diffusers_helper.loading.quick_vae import quicken  # noqa: E402
+from diffusers_helper.loading.quick_vae import speed_up  # noqa: E402
 from diffusers_helper.memory.accounting import to_host  # noqa: E402
 from diffusers_helper.memory.device import Device  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
@@ -64,7 +64,7 @@ from diffusers_helper.planning.vae import Tiles  # noqa: E402
 from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  # noqa: E402
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 from diffusers_helper.sampling.guidance import CleanLatents  # noqa: E402
-from diffusers_helper.vae.families import family_of  # noqa: E402
+from diffusers_helper.vae.families import vae_family  # noqa: E402
 from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -119,11 +119,11 @@ def transformer(
     def work() -> None:
         words = TextCondition(torch.randn(1, text, 64, dtype=dtype), torch.randn(1, 64, dtype=dtype))
         condition = FramePackCondition(
-            positive=words, negative=None, vision=torch.randn(1, vision, 64, dtype=dtype),
+            positive=words, negative=None, image_embeds=torch.randn(1, vision, 64, dtype=dtype),
             guidance=10.0, cfg=1.0, cfg_rescale=0.0,
         )  # fmt: skip
         context = CleanLatents(section.indices, latents(1), latents(1), latents(2), latents(16))
-        FramePackDenoiser(module, condition, context)(latents(WINDOW), torch.tensor(0.9))
+        FramePackDenoiser(module, condition, context)(latents(LATENT_WINDOW_SIZE), torch.tensor(0.9))
 
     known = network(module, module.config, dtype)
     estimated = estimates.transformer_bytes(known, height, width, text=text, vision=vision, backend=Backend())
@@ -189,16 +189,16 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
         block_out_channels=channels, layers_per_block=layers, norm_num_groups=8
     ).to(dtype).eval()  # fmt: skip
     tiles, piece = Tiles.of(tile), (min(tile, height), min(tile, side))
-    quicken(module)
+    speed_up(module)
     known = network(module, module.config, dtype)
     case = f"{width} x{layers} {side}x{height} tile {tile} {dtype}"
-    vae_family = family_of(module)
-    shape = (1, 16, OWN_CHUNK + 2, height // 8, side // 8)
-    decoded = measure(module, lambda: decode_pass(vae_family, torch.randn(shape), tiles, Pieces()))
+    family = vae_family(module)
+    shape = (1, 16, DEFAULT_CHUNK + 2, height // 8, side // 8)
+    decoded = measure(module, lambda: decode_pass(family, torch.randn(shape), tiles, Pieces()))
     estimated = decode_bytes(known, 5, *piece, backend=Backend())
     yield Result("decode", case, estimated, decoded)
     frames = torch.zeros(1, 3, 1, height, side)
-    encoded = measure(module, lambda: encode_pass(vae_family, frames, tiles, Pieces()))
+    encoded = measure(module, lambda: encode_pass(family, frames, tiles, Pieces()))
     estimated = encode_bytes(known, 1, *piece, backend=Backend())
     yield Result("vae_encode", case, estimated, encoded)
 
@@ -206,18 +206,20 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
 def video(module: nn.Module, latents: int, height: int, width: int, dtype: torch.dtype) -> Iterator[Result]:
     """Measure the decode and the encoding of a video in one pass, or as a stream if the VAE has one."""
     module = nn.Module.to(module, dtype).eval()
-    quicken(module)
-    family, known = family_of(module), network(module, cast(Any, module).config, dtype)
+    speed_up(module)
+    family, known = vae_family(module), network(module, cast(Any, module).config, dtype)
     case = f"{type(module).__name__} {latents}x{height}x{width} {dtype}"
     at_once = 1 if family.has_stream else latents
-    source = torch.randn(1, 16, latents, height // family.shrink, width // family.shrink, dtype=dtype)
+    source = torch.randn(
+        1, 16, latents, height // family.spatial_compression, width // family.spatial_compression, dtype=dtype
+    )
     decoded = measure(module, lambda: [to_host(part) for part in family.decode(source)])
-    estimated = decode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
+    estimated = decode_bytes(known, at_once, height, width, backend=Backend(), all_latents=latents)
     yield Result("decode", case, estimated, decoded)
     # These are in fp64, so that they are copied as in a transfer to a GPU.
     frames = torch.randn(1, 3, 4 * latents - 3, height, width, dtype=torch.float64)
     encoded = measure(module, lambda: to_host(family.encode(frames)))
-    estimated = encode_bytes(known, at_once, height, width, backend=Backend(), latents=latents)
+    estimated = encode_bytes(known, at_once, height, width, backend=Backend(), all_latents=latents)
     yield Result("vae_encode", case, estimated, encoded)
 
 

@@ -116,7 +116,9 @@ class Caps:
         self._models, self._request, self._folder = models, request, folder
         picture = load_picture(Path(request.image))
         side = request.resolution or models.info.side
-        self._shape = models.info.family.shape(picture.height, picture.width, side, models.info.multiple)
+        self._shape = models.info.family.nearest_bucket(
+            picture.height, picture.width, side, models.info.multiple
+        )
         self._number = 0
         self._references: dict[int | None, Job] = {}
 

@@ -159,7 +159,7 @@ def main() -> int:
     arguments = parser.parse_args()
     off = initialize_miopen_fallback(rung="off")
     models = load_models(find_model(arguments.model, allow_folder=True), convolutions=off)
-    vae, device = models.part("vae").to(models.device), models.device
+    vae, device = models.component("vae").to(models.device), models.device
     shape = (1, 16, arguments.latents, arguments.size // 8, arguments.size // 8)
     latents = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, vae.dtype)
     with torch.inference_mode(), Rows(__file__) as rows:

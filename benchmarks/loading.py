@@ -38,7 +38,7 @@ from diffusers_helper.bench import context as stand_ins  # noqa: E402
 from diffusers_helper.cancel import CancelToken  # noqa: E402
 from diffusers_helper.families.framepack import CONFIGS  # noqa: E402
 from diffusers_helper.loading.networks import empty_network, load_network  # noqa: E402
-from diffusers_helper.loading.reading import drop_pages, own_bytes, read_ahead  # noqa: E402
+from diffusers_helper.loading.reading import anonymous_bytes, drop_pages, read_ahead  # noqa: E402
 
 KINDS = ("read", "ours", "diffusers", "copy")
 GOAL, GOAL_PRIVATE_BYTES = 0.8, 2e9
@@ -101,12 +101,12 @@ class Most:
     """The most of the process's own memory since the beginning, looked at fifty times a second."""
 
     def __init__(self) -> None:
-        self.num_bytes, self._before, self._is_over = 0, own_bytes(), threading.Event()
+        self.num_bytes, self._before, self._is_over = 0, anonymous_bytes(), threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         while not self._is_over.wait(0.02):
-            self.num_bytes = max(self.num_bytes, own_bytes() - self._before)
+            self.num_bytes = max(self.num_bytes, anonymous_bytes() - self._before)
 
     def end(self) -> int:
         """Stop looking, and return the most bytes."""

@@ -44,7 +44,7 @@ from app.machine import this_profile  # noqa: E402
 from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import FULL, load_whole, request_of  # noqa: E402
 from diffusers_helper.events import Event, Finished, SectionFinished, StepDone  # noqa: E402
-from diffusers_helper.families.framepack import PARTS  # noqa: E402
+from diffusers_helper.families.framepack import COMPONENTS  # noqa: E402
 from diffusers_helper.families.packing import plan_sections  # noqa: E402
 from diffusers_helper.loading.loaders import Models  # noqa: E402
 from diffusers_helper.machine.limits import peak_host_bytes  # noqa: E402
@@ -137,8 +137,8 @@ class Watch:
             run.encoded += len(frames)
             encode(video, path, frames, x264)
 
-        transformer, vae = models.part("transformer"), models.part("vae")
-        encoders = [models.part(name) for name in ("text_encoder", "text_encoder_2", "image_encoder")]
+        transformer, vae = models.component("transformer"), models.component("vae")
+        encoders = [models.component(name) for name in ("text_encoder", "text_encoder_2", "image_encoder")]
         hooks = [
             *(part.register_forward_pre_hook(before) for part in (transformer, vae.encoder, *encoders)),
             transformer.register_forward_hook(after),
@@ -175,7 +175,7 @@ def by_longtake(
 
 def plain_vae(models: Models) -> Any:
     """Return the model's VAE as diffusers makes it, without our enlargement."""
-    ours = models.part("vae")
+    ours = models.component("vae")
     plain = type(ours).from_config(ours.config).eval().requires_grad_(False)
     plain.load_state_dict(ours.state_dict())
     return torch.nn.Module.to(plain, ours.dtype)
@@ -185,7 +185,7 @@ def by_diffusers(models: Models, request: GenerationRequest, folder: Path, watch
     """Make the video with diffusers' pipeline, and encode it at the end."""
     from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipeline
 
-    parts: dict[str, Any] = {name: models.part(name) for name in PARTS}
+    parts: dict[str, Any] = {name: models.component(name) for name in COMPONENTS}
     scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
     pipeline: Any = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler).to(models.device)
     pipeline.set_progress_bar_config(disable=True)
@@ -205,7 +205,7 @@ def by_diffusers(models: Models, request: GenerationRequest, folder: Path, watch
 def by_original(models: Models, request: GenerationRequest, folder: Path, watch: Watch) -> None:
     """Do what the original does between its transformer's passes, in inverted order."""
     latents = load_file(folder.parent / "latents.safetensors")["latents"]
-    vae, count = models.part("vae"), len(plan_sections(request.seconds))
+    vae, count = models.component("vae"), len(plan_sections(request.seconds))
     dtype = models.compute_dtype("vae") or models.stored_dtype("vae")
     window, pixels = (latents.shape[2] - 1) // count, None
     for number in range(1, count + 1):
@@ -258,11 +258,11 @@ def measure(arguments: argparse.Namespace) -> Run:
     options = {"local": Local({}, scratch / "cache")} if peer == "again" else {}
     first = short if peer != "again" else request  # the first job, which fills the cache of encodings
     if peer in ("diffusers", "original"):  # `generate` casts the weights itself
-        plain, ours = plain_vae(models), models.part
+        plain, ours = plain_vae(models), models.component
         patch.object(models, "part", lambda name: plain if name == "vae" else ours(name)).start()
-        for name in PARTS:
-            if isinstance(models.part(name), torch.nn.Module) and (dtype := models.compute_dtype(name)):
-                models.part(name).to(dtype)
+        for name in COMPONENTS:
+            if isinstance(models.component(name), torch.nn.Module) and (dtype := models.compute_dtype(name)):
+                models.component(name).to(dtype)
         plain.to(models.device)
     if peer != "original":
         work(models, first, scratch / f"{peer}-first", Watch(Run(peer, 1)), **options)

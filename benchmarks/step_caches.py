@@ -44,7 +44,7 @@ from diffusers_helper.sampling.schedule import flow_sigmas, noise_for
 from diffusers_helper.sampling.step_cache import PassesByBlocks, open_passes
 
 PROMPTS = ("the red ball moves right", "the camera zooms in")
-_NO_RULE = replace(STEP_CACHES["magcache"], rule=lambda steps, magnitudes: lambda step, change: False)
+_NO_RULE = replace(STEP_CACHES["magcache"], rule=lambda steps, mag_ratios: lambda step, change: False)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ def jobs(models: Models, steps: int, **settings: Any) -> Iterator[Iterator[tuple
     """Yield, for each prompt, an open job with its first section, the section's condition and its context."""
     with tempfile.TemporaryDirectory(prefix="longtake-") as folder, torch.inference_mode():
         picture = Path(folder) / "picture.png"
-        write_picture(picture, *models.info.family.shape(3, 4, models.info.side, models.info.multiple))
+        write_picture(
+            picture, *models.info.family.nearest_bucket(3, 4, models.info.side, models.info.multiple)
+        )
 
         def each() -> Iterator[tuple[OpenJob, Any, Any, Any]]:
             for number, prompt in enumerate(PROMPTS):
@@ -133,7 +135,7 @@ class _Recorder(PassesByBlocks):
 
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
         result = super().__call__(branch, x, compute)
-        norms = self._branches[branch].kept["added"].float().norm(dim=-1)
+        norms = self._branches[branch].tensors["added"].float().norm(dim=-1)
         self.ratios.append(1.0 if self._before is None else float((norms / self._before).mean()))
         self._before = norms
         return result
@@ -156,7 +158,7 @@ def calibrate(models: Models, steps: int, kept: Rows) -> dict[str, list[float]]:
 def _record(job: OpenJob, condition: Any, context: Any, rows: list[list[float]], network: Any) -> Tensor:
     """Sample a section, and add its ratios to the rows."""
     request = job.request
-    noisy = noise_for(request.seed, "noise", 1, job.latents_shape(job.family.window))
+    noisy = noise_for(request.seed, "noise", 1, job.latents_shape(job.family.latent_window_size))
     recorder = _Recorder(request.steps, network, noisy)
     with recorder.attached():
         denoiser = work.denoiser(network, condition, context, recorder)
@@ -176,7 +178,12 @@ def deep(steps: int) -> Figure:
     start, *history = (torch.randn(1, 16, count, 16, 16) for count in (1, 1, 2, 16))
     text = TextCondition(torch.randn(1, 20, 32), torch.randn(1, 32))
     condition = FramePackCondition(
-        positive=text, negative=None, vision=torch.randn(1, 16, 32), guidance=10.0, cfg=1.0, cfg_rescale=0.0
+        positive=text,
+        negative=None,
+        image_embeds=torch.randn(1, 16, 32),
+        guidance=10.0,
+        cfg=1.0,
+        cfg_rescale=0.0,
     )
     context = CleanLatents(frame_indices("inverted"), start, *history)
     noise = torch.randn(1, 16, 9, 16, 16)
@@ -185,7 +192,7 @@ def deep(steps: int) -> Figure:
         with open_passes(
             STEP_CACHES.get(name),
             steps,
-            FRAMEPACK.magnitudes["inverted"],
+            FRAMEPACK.mag_ratios["inverted"],
             network,
             work.blocks(network, noise),
         ) as passes:

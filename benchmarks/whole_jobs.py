@@ -44,7 +44,7 @@ def request_of(
 ) -> GenerationRequest:
     """Return the request that the command line asks for, with a picture that is written to `folder`."""
     picture = folder / "picture.png"
-    write_picture(picture, *models.info.family.shape(3, 4, models.info.side, models.info.multiple))
+    write_picture(picture, *models.info.family.nearest_bucket(3, 4, models.info.side, models.info.multiple))
     return GenerationRequest(
         image=str(picture), prompt="the red ball moves right",
         model=models.info.name if arguments.model == FULL else arguments.model,

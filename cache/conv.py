@@ -1,9 +1,8 @@
 """The ladder of convolutions, which decides once per case which rung computes it, and stores the decision.
 
 A rung is one way to compute a convolution, and the ladder is the order in which the rungs are tried. The
-first rung is the plain call of torch. A rung is skipped if it raised a recognised error, if it has ended a
-process at this case or at several others, or if a measurement showed that another rung is faster. Unknown
-errors are raised.
+first rung is the plain call of torch. A rung is skipped if it raised a recognised error, ended a process at
+this case or at several others, or was measured to be slower than another one.
 """
 
 from __future__ import annotations
@@ -20,29 +19,30 @@ from torch import Tensor
 from torch.nn import functional
 
 from cache.conv_routes import ConvCase, RouteStore, shorten
-from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung, understood
-from diffusers_helper.foreign_errors import Trouble, trouble_of
+from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung, parse_call
+from diffusers_helper.library_errors import Trouble, trouble_of
 
 _log = logging.getLogger(__name__)
 
-Hook = Callable[[ConvCase, str], None]
+CallHook = Callable[[ConvCase, str], None]
 
 
-OUT_OF_MEMORY: tuple[Trouble, ...] = ("device_memory", "host_memory")
+MEMORY_TROUBLES: tuple[Trouble, ...] = ("device_memory", "host_memory")
 # After trouble with the device, it may be unusable until the process ends.
-_KNOWN: tuple[Trouble, ...] = (*OUT_OF_MEMORY, "device", "miopen", "blas", "kernel")
+_RECOGNISED: tuple[Trouble, ...] = (*MEMORY_TROUBLES, "device", "miopen", "blas", "kernel")
 
 
 def classify(error: BaseException) -> Trouble | None:
-    """Return the driver, memory or device fault that an error tells, or None for others, such as our own."""
+    """Classify a fault of driver, memory or device; None for other errors, such as our own."""
     trouble = trouble_of(error) if isinstance(error, RuntimeError) else None
-    return trouble if trouble in _KNOWN else None
+    return trouble if trouble in _RECOGNISED else None
 
 
 @functools.cache
 def card_of(device: torch.device) -> tuple[str, str]:
-    """Return the architecture of a device, such as `cpu`, `sm_90` or `gfx1100`, and its version of ROCm."""
-    arch, rocm = device.type, "none"
+    """Look up a device's architecture, such as `cpu`, `sm_90` or `gfx1100`, and its version of ROCm."""
+    arch = device.type
+    rocm = "none"
     if device.type == "cuda":
         properties = cast(Any, torch.cuda).get_device_properties(device)
         if torch.version.hip is not None:
@@ -53,10 +53,9 @@ def card_of(device: torch.device) -> tuple[str, str]:
 
 
 def case_of(x: Tensor, conv: Convolution) -> ConvCase:
-    """Return the case of a convolution with this input."""
-    dtype, shapes = str(x.dtype).removeprefix("torch."), (tuple(x.shape), tuple(conv.weight.shape))
+    dtype = str(x.dtype).removeprefix("torch.")
     return ConvCase(
-        *card_of(x.device), torch.__version__, dtype, *shapes,
+        *card_of(x.device), torch.__version__, dtype, tuple(x.shape), tuple(conv.weight.shape),
         conv.stride, conv.padding, conv.dilation, conv.groups, isinstance(conv, FlatConvolution),
     )  # fmt: skip
 
@@ -65,15 +64,14 @@ class ConvLadder:
     """The ladder that computes each convolution with a rung that works for it.
 
     Attributes:
-        left: The recognised errors in this process, by case and rung.
-        avoided: The cases and rungs that were not tried, since the rung is suspected of ending the process.
+        errors: The recognised errors in this process, by case and rung.
+        avoided: The cases and rungs that were not tried, since the rung may end the process.
 
     Args:
         forced: The only rung to use, for debugging. Its errors are raised unchanged.
-        on_first_call: A function that is called before a rung's first call for a case, unless the rung is
-            known to work for it. If the process dies before `after_first_call`, the rung has ended it, and
-            the supervisor calls `block`.
-        after_first_call: A function that is called with the same arguments after such a call.
+        on_first_call: Called before a rung's first call for a case, unless the rung is known to work for it.
+            If the process dies before `after_first_call`, the rung has ended it, and the supervisor calls
+            `block`.
     """
 
     def __init__(
@@ -81,188 +79,184 @@ class ConvLadder:
         routes: RouteStore,
         *,
         forced: str | None = None,
-        on_first_call: Hook | None = None,
-        after_first_call: Hook | None = None,
+        on_first_call: CallHook | None = None,
+        after_first_call: CallHook | None = None,
     ) -> None:
         if forced is not None and forced not in RUNGS:
             raise ValueError(f"rung is {forced!r}; expected one of {', '.join(RUNGS)}.")
-        self._routes, self._forced = routes, forced
-        self._on_first_call, self._after_first_call = on_first_call, after_first_call
-        self._settled: dict[Any, Rung] = {}
-        self._called: set[tuple[ConvCase, str]] = set()
+        self._routes = routes
+        self._forced = forced
+        self._on_first_call = on_first_call
+        self._after_first_call = after_first_call
+        self._chosen: dict[Any, Rung] = {}
+        self._proven: set[tuple[ConvCase, str]] = set()
         self.attempts: Counter[str] = Counter()
         self.successes: Counter[str] = Counter()
-        self.left: dict[tuple[ConvCase, str], str] = {}
+        self.errors: dict[tuple[ConvCase, str], str] = {}
         self.avoided: set[tuple[ConvCase, str]] = set()
 
-    def _like(self, plain: Callable[..., Tensor], *call: Any, **named: Any) -> Tensor:
-        """Compute the same as a function of `torch.nn.functional`.
+    def _convolve(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        """Compute the same as a function of `torch.nn.functional`, or raise a rung's unknown error."""
+        parsed = parse_call(*args, **kwargs)
+        if parsed is None:
+            return function(*args, **kwargs)
+        result = self._compute(*parsed)
+        return result.squeeze(2) if isinstance(parsed[1], FlatConvolution) else result
 
-        Raises:
-            RuntimeError: If a rung raises an unknown error, or no rung is left to try.
-        """
-        known = understood(*call, **named)
-        if known is None:
-            return plain(*call, **named)
-        result = self._compute(*known)
-        return result.squeeze(2) if isinstance(known[1], FlatConvolution) else result
-
-    conv2d = partialmethod(_like, functional.conv2d)
-    conv3d = partialmethod(_like, functional.conv3d)
+    conv2d = partialmethod(_convolve, functional.conv2d)
+    conv3d = partialmethod(_convolve, functional.conv3d)
 
     def _compute(self, x: Tensor, conv: Convolution) -> Tensor:
         key = (
             x.device, x.dtype, x.shape, type(conv), conv.weight.shape,
             conv.stride, conv.padding, conv.dilation, conv.groups,
         )  # fmt: skip
-        rung = self._settled.get(key)
+        rung = self._chosen.get(key)
         if rung is None:
             return self._climb(key, x, conv)
-        outcome = self._run(rung, x, conv, RUNGS.values())
-        if isinstance(outcome, Tensor):
-            return outcome
-        del self._settled[key]
+        result = self._run(rung, x, conv, RUNGS.values())
+        if isinstance(result, Tensor):
+            return result
+        del self._chosen[key]
         return self._climb(key, x, conv)
 
     def _run(
-        self, rung: Rung, x: Tensor, conv: Convolution, waiting: Iterable[Rung], first: ConvCase | None = None
+        self,
+        rung: Rung,
+        x: Tensor,
+        conv: Convolution,
+        remaining: Iterable[Rung],
+        first_case: ConvCase | None = None,
     ) -> Tensor | Trouble:
-        """Return the result, or a known trouble that one of the waiting rungs may avoid.
-
-        Args:
-            first: The case, if this is its first call.
-        """
+        """Compute the result, or classify an error that one of the remaining rungs may avoid."""
         self.attempts[rung.name] += 1
         try:
             result = rung.run(x, conv)
-            if first and result.is_cuda:
+            if first_case and result.is_cuda:
                 torch.cuda.synchronize(result.device)  # an error of this rung must not count for a later call
         except RuntimeError as error:
-            trouble, reason = classify(error), shorten(str(error))
+            trouble = classify(error)
+            reason = shorten(str(error))
             if trouble == "device" and not works(x.device):
-                if first:
-                    self._routes.block(first, rung.name, reason)
+                if first_case:
+                    self._routes.block(first_case, rung.name, reason)
                 raise
             if trouble is None:
                 raise
-            if not _rest(trouble, waiting):
-                self._leave(case_of(x, conv), rung, trouble, reason, x.device)
+            if not _worth_trying(trouble, remaining):
+                self._record_error(case_of(x, conv), rung, trouble, reason, x.device)
                 raise
         else:
             self.successes[rung.name] += 1
             return result
-        # This is outside of the except block, so that the memory of the failed call is freed before the next.
-        self._leave(case_of(x, conv), rung, trouble, reason, x.device)
+        # Outside of the except block, the memory of the failed call is freed before the next one.
+        self._record_error(case_of(x, conv), rung, trouble, reason, x.device)
         return trouble
 
     def block(self, case: ConvCase | str, rung: str, reason: str) -> None:
-        """Record that a rung has ended a process at a case. The rung is not used for that case again.
-
-        Raises:
-            ValueError: If `case` is not the text of a case, or if there is no such rung.
-        """
+        """Record that a rung has ended a process at a case, or raise ValueError for an unknown one."""
         if rung not in RUNGS:
             raise ValueError(f"rung is {rung!r}; expected one of {', '.join(RUNGS)}.")
         self._routes.block(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
-        self._settled.clear()
+        self._chosen.clear()
 
     @property
     def open_routes(self) -> RouteStore | None:
-        """Return the store of the routes that the ladder chooses from; None if one rung is forced."""
+        """The store of the routes that the ladder chooses from; None if one rung is forced."""
         return None if self._forced else self._routes
 
     def reload(self) -> None:
         """Use the routes that another process has stored from now on."""
         self._routes.reload()
-        self._settled.clear()
+        self._chosen.clear()
 
     def changes(self, device: torch.device) -> str:
-        """Return which rungs of the ladder are left out, or come first, for any case on a device."""
-        plain = next(iter(RUNGS))
-        stored = {
+        """Describe which rungs of the ladder are left out, or come first, for any case on a device."""
+        first_rung = next(iter(RUNGS))
+        changed_routes = {
             text: (route.rung, sorted(route.failed), sorted(route.deadly))
             for text, route in self._routes.routes(card_of(device)[0]).items()
-            if route.rung not in ("", plain) or route.failed or route.deadly
+            if route.rung not in ("", first_rung) or route.failed or route.deadly
         }
-        return f"{sorted(stored.items())} {len(self.left)}"
+        return f"{sorted(changed_routes.items())} {len(self.errors)}"
 
     # ---- the choice of a rung -----------------------------------------------------------------------------
 
     def _climb(self, key: Any, x: Tensor, conv: Convolution) -> Tensor:
-        """Try one rung after the other, and keep to the first one that works."""
+        """Try one rung after the other, and use the first one that works from now on."""
         case = case_of(x, conv)
-        waiting = self._order(case)
-        needs_little = False
+        remaining = self._order(case)
+        ran_out_of_memory = False
         while True:
-            rung = waiting.pop(0)
-            outcome = self._try(rung, case, x, conv, waiting)
-            if isinstance(outcome, Tensor):
-                self._settle(key, case, rung, needs_little)
-                return outcome
-            waiting = _rest(outcome, waiting)
-            needs_little |= outcome in OUT_OF_MEMORY
+            rung = remaining.pop(0)
+            result = self._try(rung, case, x, conv, remaining)
+            if isinstance(result, Tensor):
+                self._choose(key, case, rung, ran_out_of_memory)
+                return result
+            remaining = _worth_trying(result, remaining)
+            ran_out_of_memory |= result in MEMORY_TROUBLES
 
     def _try(
-        self, rung: Rung, case: ConvCase, x: Tensor, conv: Convolution, waiting: list[Rung]
+        self, rung: Rung, case: ConvCase, x: Tensor, conv: Convolution, remaining: list[Rung]
     ) -> Tensor | Trouble:
-        """Return what `_run` does, with an announcement of a first call."""
+        """Announce a first call, and run the rung."""
         if self._is_known_to_work(case, rung):
-            return self._run(rung, x, conv, waiting)
+            return self._run(rung, x, conv, remaining)
         if x.is_cuda:
             torch.cuda.synchronize(x.device)  # an error of an earlier kernel must not count for this rung
         if self._on_first_call is not None:
             self._on_first_call(case, rung.name)
         try:
-            return self._run(rung, x, conv, waiting, case)
+            return self._run(rung, x, conv, remaining, case)
         finally:
             if self._after_first_call is not None:
                 self._after_first_call(case, rung.name)
 
     def _is_known_to_work(self, case: ConvCase, rung: Rung) -> bool:
         route = self._routes.get(case)
-        return (case, rung.name) in self._called or rung.name == route.rung or rung.name in route.measured
+        return (case, rung.name) in self._proven or rung.name == route.rung or rung.name in route.measured
 
     def _order(self, case: ConvCase) -> list[Rung]:
-        """Return the rungs to try, with the stored choice first. There is always at least one."""
+        """List the rungs to try, with the stored choice first. There is always at least one."""
         able = [rung for rung in RUNGS.values() if rung.supports(case)]
         if self._forced is not None:
             if RUNGS[self._forced].supports(case):
                 return [RUNGS[self._forced]]
             _log.warning("rung %s is forced but cannot compute %s", self._forced, case)
         route = self._routes.get(case)
-        alive = [rung for rung in able if rung.name not in route.deadly]
+        not_deadly = [rung for rung in able if rung.name not in route.deadly]
         # If every rung has failed before, all are tried again.
-        working = [rung for rung in alive if rung.name not in route.failed]
-        trusted = self._trusted(case, working)
-        return sorted(trusted, key=lambda rung: rung.name != route.rung) or working or alive or able
+        not_failed = [rung for rung in not_deadly if rung.name not in route.failed]
+        trusted = self._trusted(case, not_failed)
+        return sorted(trusted, key=lambda rung: rung.name != route.rung) or not_failed or not_deadly or able
 
     def _trusted(self, case: ConvCase, rungs: list[Rung]) -> list[Rung]:
-        """Return the rungs without those that may end the process at this case and never worked for it."""
+        """Leave out rungs that may end the process at this case and have not worked for it."""
         suspects = self._routes.suspects(case)
-        doubtful = [
-            rung for rung in rungs if rung.name in suspects and not self._is_known_to_work(case, rung)
-        ]
-        self.avoided.update((case, rung.name) for rung in doubtful)
-        return [rung for rung in rungs if rung not in doubtful]
+        risky = [rung for rung in rungs if rung.name in suspects and not self._is_known_to_work(case, rung)]
+        self.avoided.update((case, rung.name) for rung in risky)
+        return [rung for rung in rungs if rung not in risky]
 
-    def _leave(self, case: ConvCase, rung: Rung, trouble: Trouble, reason: str, device: torch.device) -> None:
-        self.left[case, rung.name] = reason
+    def _record_error(
+        self, case: ConvCase, rung: Rung, trouble: Trouble, reason: str, device: torch.device
+    ) -> None:
+        self.errors[case, rung.name] = reason
         _log.warning("rung %s cannot compute %s (%s)", rung.name, case, reason)
-        if trouble in OUT_OF_MEMORY:
+        if trouble in MEMORY_TROUBLES:
             # The free memory is no property of the case, so the rung is not recorded as failed.
             if device.type == "cuda":
                 torch.cuda.empty_cache()
         elif self._forced is None:
             self._routes.add_failure(case, rung.name, reason)
 
-    def _settle(self, key: Any, case: ConvCase, rung: Rung, needs_little: bool) -> None:
-        self._called.add((case, rung.name))
-        if needs_little and rung.name == "cpu":
+    def _choose(self, key: Any, case: ConvCase, rung: Rung, ran_out_of_memory: bool) -> None:
+        self._proven.add((case, rung.name))
+        if ran_out_of_memory and rung.name == "cpu":
             return  # the CPU takes minutes, so the next call tries the other rungs again
-        self._settled[key] = rung
+        self._chosen[key] = rung
         if self._forced is not None or self._routes.get(case).rung == rung.name:
             return
-        reasons = [f"{name}: {text}" for (left, name), text in self.left.items() if left == case]
+        reasons = [f"{name}: {text}" for (key_case, name), text in self.errors.items() if key_case == case]
         if reasons:
             self._routes.choose(case, rung.name, "; ".join(reasons))
             _log.info("%s runs on rung %s from now on", case, rung.name)
@@ -271,13 +265,13 @@ class ConvLadder:
             self._routes.choose(case, rung.name, "works")
 
 
-def _rest(trouble: Trouble, waiting: Iterable[Rung]) -> list[Rung]:
-    """Return the remaining rungs that are worth trying after some trouble."""
-    return [rung for rung in waiting if rung.name in SMALLER_RUNGS or trouble not in OUT_OF_MEMORY]
+def _worth_trying(trouble: Trouble, remaining: Iterable[Rung]) -> list[Rung]:
+    """Keep the rungs that are worth trying after this kind of error."""
+    return [rung for rung in remaining if rung.name in SMALLER_RUNGS or trouble not in MEMORY_TROUBLES]
 
 
 def works(device: torch.device) -> bool:
-    """Return whether the device still computes. Some errors stop it until the process ends."""
+    """Test whether the device still computes. Some errors stop it until the process ends."""
     if device.type != "cuda":
         return True
     try:

@@ -11,29 +11,26 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from cache.conv import OUT_OF_MEMORY, classify
+from cache.conv import MEMORY_TROUBLES, classify
 from cache.conv_routes import ConvCase, RouteStore
-from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, cpu, output_shape, window_of
+from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, cpu, input_of, output_shape
 
 RUNS = 3
-# A rung further down the ladder has to be faster by this factor to be chosen, so that noise does not decide.
-GAIN = 1.1
+# A later rung of the ladder has to be faster by this factor to be chosen, so that noise does not decide.
+MIN_GAIN = 1.1
 # The largest ratio of the error's root mean square to that of the result. Kernels that transform their input
-# (Winograd) or multiply in TF32 have errors up to this and can be used; that of a wrong result is about 1.
+# (Winograd) or multiply in TF32 have errors up to this. The ratio of a wrong result is about 1.
 MAX_ERROR = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 # A rung that takes longer than this, and this many times as long as the fastest, is not timed again.
-_SLOW_SECONDS, _SLOWER = 1.0, 2.0
-_WINDOW = 8  # the side in pixels of the parts that are compared with the CPU's result
+_SLOW_SECONDS, _SLOW_FACTOR = 1.0, 2.0
+_BOX_SIDE = 8  # the side in pixels of the parts that are compared with the CPU's result
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The measurement of one case.
+    """The measurement of one case: `milliseconds` of right results, and why other rungs `failed`.
 
-    Attributes:
-        milliseconds: The times of the rungs whose results were right.
-        failed: The reasons why the other rungs cannot be used.
-        first_seconds: The time of each rung's first call, in which a library may search and compile.
+    A library may search for kernels and compile in the `first_seconds`.
     """
 
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -42,11 +39,11 @@ class Measurement:
 
     @property
     def rung(self) -> str:
-        """Return the rung to use, or "" if none gave the right result."""
+        """The rung to use; "" if none gave the right result."""
         if not self.milliseconds:
             return ""
         fastest = min(self.milliseconds.values())
-        return next(name for name in RUNGS if self.milliseconds.get(name, math.inf) <= fastest * GAIN)
+        return next(name for name in RUNGS if self.milliseconds.get(name, math.inf) <= fastest * MIN_GAIN)
 
     @property
     def reason(self) -> str:
@@ -56,67 +53,71 @@ class Measurement:
 
 
 def measure(
-    case: ConvCase, device: torch.device, routes: RouteStore, leave_out: Collection[str] = ()
+    case: ConvCase, device: torch.device, routes: RouteStore, excluded: Collection[str] = ()
 ) -> Measurement:
     """Time the rungs for a case, and store the fastest one whose result is right.
 
-    During a rung's first call it is blocked, and stays so if the process ends. One that is far slower than
-    another is timed only once.
+    A rung is blocked during its first call, and stays blocked if the process ends.
 
     Raises:
         RuntimeError: If a rung raises an unknown error.
     """
-    inputs, found = _Inputs(case, device), Measurement()
+    inputs = _Inputs(case, device)
+    measurement = Measurement()
     seconds: dict[str, list[float]] = {}
     for rung in _candidates(case):
-        if rung.name in leave_out or (rung.name == "cpu" and seconds):
+        if rung.name in excluded or (rung.name == "cpu" and seconds):
             continue  # the CPU is the last resort, and takes long to try
-        begin = time.perf_counter()
+        start = time.perf_counter()
         with routes.trying(case, rung.name):
             failure = inputs.failure(rung, is_checked=True)
-        found.first_seconds[rung.name] = time.perf_counter() - begin
+        measurement.first_seconds[rung.name] = time.perf_counter() - start
         if failure:
-            found.failed[rung.name] = failure
+            measurement.failed[rung.name] = failure
         else:
             seconds[rung.name] = []
     # The rungs take turns, so that other work of the machine slows down all of them alike.
     for name in list(seconds) * RUNS:
         fastest = min((min(times) for times in seconds.values() if times), default=math.inf)
-        if name in found.failed or min(seconds[name], default=0.0) > max(_SLOW_SECONDS, _SLOWER * fastest):
+        slow_seconds = max(_SLOW_SECONDS, _SLOW_FACTOR * fastest)
+        if name in measurement.failed or min(seconds[name], default=0.0) > slow_seconds:
             continue
         start = time.perf_counter()
         failure = inputs.failure(RUNGS[name])
         seconds[name].append(time.perf_counter() - start)
         if failure:
-            found.failed[name] = failure
+            measurement.failed[name] = failure
             del seconds[name]
-    found.milliseconds.update((name, min(times) * 1000) for name, times in seconds.items())
+    measurement.milliseconds.update((name, min(times) * 1000) for name, times in seconds.items())
     # A lack of memory may be gone in a job, so it counts as no fault of the rung.
-    lasting = {
-        name: text for name, text in found.failed.items() if classify(RuntimeError(text)) not in OUT_OF_MEMORY
+    failed = {
+        name: text
+        for name, text in measurement.failed.items()
+        if classify(RuntimeError(text)) not in MEMORY_TROUBLES
     }
-    if found.milliseconds or lasting:
-        routes.add_measured(case, found.milliseconds, lasting, found.rung, found.reason)
-    return found
+    times = measurement.milliseconds
+    if times or failed:
+        routes.add_measured(case, times, failed, measurement.rung, measurement.reason)
+    return measurement
 
 
 def multiplications(case: ConvCase) -> int:
-    """Return the number of multiplications of one call."""
     return math.prod(case.shape) * math.prod(case.weight[2:]) * case.weight[0] // math.prod(case.stride)
 
 
 def spread(cases: Collection[ConvCase], count: int) -> list[ConvCase]:
-    """Return some cases, evenly spread by their multiplications, which represent all."""
-    ordered = sorted(cases, key=multiplications)
-    return [ordered[(2 * n + 1) * len(cases) // (2 * count)] for n in range(count)]
+    """Choose `count` cases, evenly spread by their multiplications."""
+    sorted_cases = sorted(cases, key=multiplications)
+    return [sorted_cases[(2 * index + 1) * len(cases) // (2 * count)] for index in range(count)]
 
 
 def heaviest(calls: Mapping[ConvCase, int], share: float) -> list[ConvCase]:
-    """Return the cases that make this share of all multiplications, given their calls, the largest first."""
+    """List the cases with the most multiplications, the largest first, until they make this share of all."""
     work = {case: multiplications(case) * count for case, count in calls.items()}
-    ordered, wanted = sorted(work, key=lambda case: -work[case]), share * sum(work.values())
-    done = accumulate(work[case] for case in ordered)
-    return [case for case, sum_so_far in zip(ordered, done, strict=True) if sum_so_far - work[case] < wanted]
+    sorted_cases = sorted(work, key=lambda case: -work[case])
+    sums = accumulate(work[case] for case in sorted_cases)
+    limit = share * sum(work.values())
+    return [case for case, total in zip(sorted_cases, sums, strict=True) if total - work[case] < limit]
 
 
 def _candidates(case: ConvCase) -> list[Rung]:
@@ -138,22 +139,17 @@ class _Inputs:
 
         self._x = random(*case.shape)
         weight = random(*case.weight) / math.sqrt(math.prod(case.weight[1:]))
-        kind = FlatConvolution if case.is_flat else Convolution
-        self._conv = kind(
+        conv_class = FlatConvolution if case.is_flat else Convolution
+        self._conv = conv_class(
             weight, random(case.weight[0]), case.stride, case.padding, case.dilation, case.groups
         )
         self._shape = output_shape(case.shape, case.weight, case)
-        in_time = replace(self._conv, padding=(case.padding[0], 0, 0))
-        self._expected = [
-            (box, cpu(window_of(self._x, self._conv, box), in_time)) for box in _boxes(*self._shape[3:])
-        ]
+        unpadded_conv = replace(self._conv, padding=(case.padding[0], 0, 0))
+        boxes = _boxes(*self._shape[3:])
+        self._expected = [(box, cpu(input_of(self._x, self._conv, box), unpadded_conv)) for box in boxes]
 
     def failure(self, rung: Rung, *, is_checked: bool = False) -> str:
-        """Compute the result and wait for it, and return why the rung cannot be used; "" if it can.
-
-        Raises:
-            RuntimeError: If the rung raises an unknown error.
-        """
+        """Run a rung, and say why it cannot be used; "" if it can. Unknown errors are raised."""
         try:
             result = rung.run(self._x, self._conv)
             if result.is_cuda:
@@ -168,21 +164,21 @@ class _Inputs:
         return reason
 
     def _fault(self, result: Tensor) -> str:
-        """Return what is wrong with a result besides rounding; "" if nothing is."""
+        """Say what is wrong with a result besides rounding; "" if nothing is."""
         if tuple(result.shape) != self._shape:
             return f"wrong shape {tuple(result.shape)}; expected {self._shape}"
         if not bool(result.isfinite().all()):
             return "wrong result: not all numbers are finite"
-        for (top, left, height, width), right in self._expected:
-            part = result[..., top : top + height, left : left + width].cpu().float()
-            expected = right.cpu().float()
-            error = float((part - expected).square().mean().sqrt() / expected.square().mean().sqrt())
+        for (top, left, height, width), expected_part in self._expected:
+            actual = result[..., top : top + height, left : left + width].cpu().float()
+            expected = expected_part.cpu().float()
+            error = float((actual - expected).square().mean().sqrt() / expected.square().mean().sqrt())
             if error > MAX_ERROR.get(result.dtype, 2e-3):
                 return f"wrong result: relative error {error:.2g}"
         return ""
 
 
 def _boxes(height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Return the boxes of two corners and of the middle, which are parts with and without edges."""
-    tall, wide = min(_WINDOW, height), min(_WINDOW, width)
-    return [(int((height - tall) * place), int((width - wide) * place), tall, wide) for place in (0, 0.5, 1)]
+    """Choose boxes at two corners and in the middle, which are parts with and without edges."""
+    size = min(_BOX_SIDE, height), min(_BOX_SIDE, width)
+    return [(int((height - size[0]) * share), int((width - size[1]) * share), *size) for share in (0, 0.5, 1)]

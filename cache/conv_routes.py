@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 VERSION = 1
 MAX_ROUTES = 2000  # per file
-MANY_DEATHS = 2  # on one card with the same software, after which the rungs involved are suspected everywhere
+SUSPECT_DEATHS = 2  # on one card with the same software, after which their rungs are suspected at any case
 MAX_REASON = 300  # characters
 TRYING = "the process ended while this was being measured"
 
@@ -33,9 +33,6 @@ class ConvCase:
     """A convolution on a card, with everything that the choice of a rung may depend on.
 
     Attributes:
-        arch: The architecture, such as `gfx1100`, `sm_90` or `cpu`.
-        rocm: The version of ROCm, or `none`.
-        dtype: The name of the type in torch, such as `bfloat16`.
         shape: The shape (B, C, T, H, W) of the input.
         weight: The shape (O, C / groups, kT, kH, kW) of the weight.
         is_flat: Whether it is a 2D convolution, which has a single frame here.
@@ -54,27 +51,22 @@ class ConvCase:
     is_flat: bool = False
 
     def __str__(self) -> str:
-        """Return the case as one line, which `from_text` can parse and which is its key in the file."""
+        """Write the case as one line, which `from_text` can parse and which is its key in the file."""
         sizes = (self.shape, self.weight, self.stride, self.padding, self.dilation)
         names = ("x", "w", "stride", "pad", "dilation")
-        shapes = " ".join(
-            f"{name}={'x'.join(map(str, size))}" for name, size in zip(names, sizes, strict=True)
-        )
-        start = f"{self.arch} rocm={self.rocm} torch={self.torch} {self.dtype}"
-        return f"{start} {shapes} groups={self.groups}{_FLAT if self.is_flat else ''}"
+        pairs = zip(names, sizes, strict=True)
+        shapes = " ".join(f"{name}={'x'.join(map(str, size))}" for name, size in pairs)
+        prefix = f"{self.arch} rocm={self.rocm} torch={self.torch} {self.dtype}"
+        return f"{prefix} {shapes} groups={self.groups}{_FLAT if self.is_flat else ''}"
 
     @property
     def software(self) -> tuple[str, str]:
-        """Return the versions of the software on which a fault depends, besides the card."""
+        """The versions of the software on which a fault depends, besides the card."""
         return self.rocm, self.torch
 
     @classmethod
     def from_text(cls, text: str) -> ConvCase:
-        """Return the case of a text that `str` made.
-
-        Raises:
-            ValueError: If the text is not that of a case.
-        """
+        """Parse a text that `str` made, or raise ValueError."""
         match = _CASE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:200]!r} names no convolution; expected a text like {_EXAMPLE!r}.")
@@ -102,7 +94,6 @@ class Route:
 
     Attributes:
         rung: The rung to try first; empty if none was chosen.
-        when: The time of the last change, in UTC.
         failed: The rungs that raised a recognised error, with its text.
         deadly: The rungs that ended the process, with the cause. Only `tune --again` tries them again.
         measured: The times of the rungs that were measured, in milliseconds.
@@ -121,7 +112,7 @@ class Route:
 
 
 def shorten(text: str) -> str:
-    """Return a reason as one line of at most `MAX_REASON` characters."""
+    """Shorten a reason to one line of at most `MAX_REASON` characters."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
 
@@ -129,9 +120,7 @@ def shorten(text: str) -> str:
 class RouteStore:
     """The store of the routes of all cases. Threads may share it, and processes may share its folder.
 
-    Attributes:
-        folder: The folder of the files, which is created on the first write. None keeps the routes only in
-            memory.
+    The folder is created on the first write. Without a folder, the routes are only in memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -141,7 +130,6 @@ class RouteStore:
         self._is_writable = folder is not None
 
     def get(self, case: ConvCase) -> Route:
-        """Return the route of a case, or an empty one if nothing is known."""
         with self._lock:
             return self._table(case.arch).get(str(case), Route())
 
@@ -152,22 +140,19 @@ class RouteStore:
                 self._tables.clear()
 
     def routes(self, arch: str) -> dict[str, Route]:
-        """Return all routes of an architecture, by the texts of their cases."""
+        """List all routes of an architecture, by the texts of their cases."""
         with self._lock:
             return dict(self._table(arch))
 
     def suspects(self, case: ConvCase) -> set[str]:
-        """Return the rungs that may end the process at a case, as they did at others with the same software.
-
-        All rungs involved are suspected after the second death.
-        """
+        """List the rungs that ended processes at cases with this software, from the second death on."""
         deaths = [
             rung
             for text, route in self.routes(case.arch).items()
             for rung in route.deadly
             if ConvCase.from_text(text).software == case.software
         ]
-        return set(deaths) if len(deaths) >= MANY_DEATHS else set()
+        return set(deaths) if len(deaths) >= SUSPECT_DEATHS else set()
 
     def choose(self, case: ConvCase, rung: str, reason: str) -> None:
         """Record a rung that works for a case as the first one to use."""
@@ -186,20 +171,20 @@ class RouteStore:
         """Record that a rung has ended the process at a case."""
 
         def change(route: Route) -> Route:
-            left = replace(route, rung="", reason="") if route.rung == rung else route
-            return replace(left, deadly={**route.deadly, rung: shorten(reason)})
+            changed = replace(route, rung="", reason="") if route.rung == rung else route
+            return replace(changed, deadly={**route.deadly, rung: shorten(reason)})
 
         self._change(case, change)
 
     @contextlib.contextmanager
     def trying(self, case: ConvCase, rung: str) -> Generator[None]:
         """Block a rung within the context, so that it stays blocked if the process ends there."""
-        before = self.get(case)
+        previous = self.get(case)
         self.block(case, rung, TRYING)
         try:
             yield
         finally:
-            self.put(case, before)
+            self.put(case, previous)
 
     def put(self, case: ConvCase, route: Route) -> None:
         """Replace what is known about a case; an empty route forgets it."""
@@ -263,14 +248,14 @@ def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) 
     if route != Route():
         table[key] = replace(route, when=now)
     if len(table) > MAX_ROUTES:
-        # Routes with a blocked rung are deleted last, and of the others the oldest first.
-        oldest = sorted(table, key=lambda name: (bool(table[name].deadly), table[name].when))
-        for name in oldest[: len(table) - MAX_ROUTES]:
+        # The oldest routes are deleted first, and those with a blocked rung last.
+        deletable = sorted(table, key=lambda name: (bool(table[name].deadly), table[name].when))
+        for name in deletable[: len(table) - MAX_ROUTES]:
             del table[name]
 
 
 def _read(file: Path) -> dict[str, Route]:
-    """Return the routes in a file; none if it cannot be opened. A damaged one is set aside."""
+    """Read the routes in a file. There are none if it cannot be opened, and a damaged file is set aside."""
     table: dict[str, Route] = {}
     try:
         content = json.loads(read_file(file))

@@ -1,9 +1,7 @@
 """The rungs of the ladder: five ways to compute a 3D convolution, four of which can also compute a 2D one.
 
-They differ in the kernels that they call and in the memory that they need. Their results are equal up to the
-rounding of the dtype. `conv.ConvLadder` chooses between them.
-
-An input x has the shape (B, C, T, H, W).
+They differ in their kernels and in the memory that they need. Their results are equal up to the rounding of
+the dtype. An input x has the shape (B, C, T, H, W).
 """
 
 from __future__ import annotations
@@ -28,12 +26,7 @@ Sizes = int | Sequence[int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution:
-    """A 3D convolution with the arguments of `torch.nn.functional.conv3d`, without the input.
-
-    Attributes:
-        weight: (O, C / groups, kT, kH, kW).
-        bias: (O), or None.
-    """
+    """A 3D convolution: weight (O, C / groups, kT, kH, kW), bias (O) or None, and torch's other arguments."""
 
     weight: Tensor
     bias: Tensor | None
@@ -48,7 +41,6 @@ class Convolution:
         )
 
     def empty_result(self, x: Tensor) -> Tensor:
-        """Return an uninitialised tensor for the result, on the device of `x`."""
         return x.new_empty(output_shape(x.shape, self.weight.shape, self))
 
 
@@ -64,34 +56,33 @@ class FlatConvolution(Convolution):
         ).unsqueeze(2)  # fmt: skip
 
 
-def understood(
+def parse_call(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
     dilation: Sizes = 1, groups: int = 1,
 ) -> tuple[Tensor, Convolution] | None:  # fmt: skip
-    """Return the input (B, C, T, H, W) and the convolution for a call with torch's arguments.
+    """Bring a call with torch's arguments into the form (B, C, T, H, W); a 2D call gets a single frame.
 
-    Returns:
-        The input and the convolution; those of a 2D call have a single frame. None for a call without a batch
-            dimension, with the padding "same", which no network here has, or with invalid arguments, for
-            which torch raises an error.
+    None stands for a call without a batch dimension, with the padding "same", which no network here has, or
+    with invalid arguments, for which torch raises an error.
     """
-    count, zeros = weight.dim() - 2, 0 if padding == "valid" else padding
-    if count not in (2, 3) or input.dim() != count + 2 or isinstance(zeros, str):
+    num_dims = weight.dim() - 2
+    paddings = 0 if padding == "valid" else padding
+    if num_dims not in (2, 3) or input.dim() != num_dims + 2 or isinstance(paddings, str):
         return None
-    steps, zeros, spread = (_each(one, count) for one in (stride, zeros, dilation))
-    if {len(steps), len(zeros), len(spread)} != {count}:
+    strides, paddings, dilations = (_expand(sizes, num_dims) for sizes in (stride, paddings, dilation))
+    if {len(strides), len(paddings), len(dilations)} != {num_dims}:
         return None
-    if count == 3:
-        return input, Convolution(weight, bias, steps, zeros, spread, groups)
+    if num_dims == 3:
+        return input, Convolution(weight, bias, strides, paddings, dilations, groups)
     return input.unsqueeze(2), FlatConvolution(
-        weight.unsqueeze(2), bias, (1, *steps), (0, *zeros), (1, *spread), groups
+        weight.unsqueeze(2), bias, (1, *strides), (0, *paddings), (1, *dilations), groups
     )
 
 
-def _each(sizes: Sizes, count: int) -> tuple[int, ...]:
-    """Return one size per dimension, given either one size for all of them or a sequence of sizes."""
-    several = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    return several * count if len(several) == 1 else several
+def _expand(sizes: Sizes, count: int) -> tuple[int, ...]:
+    """Expand one size for all dimensions, or a sequence of sizes, to one size per dimension."""
+    expanded = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    return expanded * count if len(expanded) == 1 else expanded
 
 
 def miopen(x: Tensor, conv: Convolution) -> Tensor:
@@ -102,42 +93,40 @@ def miopen(x: Tensor, conv: Convolution) -> Tensor:
 def taps(x: Tensor, conv: Convolution) -> Tensor:
     """Compute a 3D convolution by 2D convolutions, with the kernel's taps in time as further channels.
 
-    The input frames of each output frame become channels of one 2D convolution. This adds up all taps in the
-    kernel's own accumulator (fp32 for half precision) and rounds once. The output frames are computed in
-    steps of equal size.
+    The 2D kernel adds up all taps in its own accumulator (fp32 for half precision) and rounds once. The
+    output frames are computed in steps of equal size.
     """
     batch, channels = x.shape[:2]
-    out_channels, group_channels, taps_in_time, *kernel = conv.weight.shape
+    out_channels, group_channels, num_taps, *kernel = conv.weight.shape
     stride, padding, dilation, groups = conv.stride, conv.padding, conv.dilation, conv.groups
     result = conv.empty_result(x)
-    flat = conv.weight.transpose(1, 2).reshape(out_channels, taps_in_time * group_channels, *kernel)
+    weight = conv.weight.transpose(1, 2).reshape(out_channels, num_taps * group_channels, *kernel)
     if padding[0]:
         x = functional.pad(x, (0, 0, 0, 0, padding[0], padding[0]))
-    frame_bytes = batch * channels * taps_in_time * x.shape[3] * x.shape[4] * x.element_size()
-    count = result.shape[2]
-    size = _even_size(count, max(1, STEP_BYTES // max(1, frame_bytes)))
+    frame_bytes = batch * channels * num_taps * x.shape[3] * x.shape[4] * x.element_size()
+    num_frames = result.shape[2]
+    step_size = _even_size(num_frames, max(1, STEP_BYTES // max(1, frame_bytes)))
     grouped = cast(Tensor, x.unflatten(1, (groups, channels // groups)))
-    for begin in _starts(count, size):
-        first = begin * stride[0]
-        extent = (size - 1) * stride[0] + 1
+    for start in _starts(num_frames, step_size):
+        input_start = start * stride[0]
+        extent = (step_size - 1) * stride[0] + 1
         views = [
-            grouped[:, :, :, first + tap * dilation[0] :][:, :, :, : extent : stride[0]].permute(
+            grouped[:, :, :, input_start + tap * dilation[0] :][:, :, :, : extent : stride[0]].permute(
                 0, 3, 1, 2, 4, 5
             )
-            for tap in range(taps_in_time)
+            for tap in range(num_taps)
         ]
-        frames = torch.stack(views, dim=3).reshape(batch * size, channels * taps_in_time, *x.shape[3:])
-        done = functional.conv2d(frames, flat, conv.bias, stride[1:], padding[1:], dilation[1:], groups)
-        by_frame = cast(Tensor, done.unflatten(0, (batch, size)))
-        result[:, :, begin : begin + size] = by_frame.transpose(1, 2)
+        frames = torch.stack(views, dim=3).reshape(batch * step_size, channels * num_taps, *x.shape[3:])
+        output = functional.conv2d(frames, weight, conv.bias, stride[1:], padding[1:], dilation[1:], groups)
+        by_frame = cast(Tensor, output.unflatten(0, (batch, step_size)))
+        result[:, :, start : start + step_size] = by_frame.transpose(1, 2)
     return result
 
 
 def native(x: Tensor, conv: Convolution) -> Tensor:
     """Make the plain call with MIOpen (or cuDNN) disabled, so that torch's own kernel computes it.
 
-    On a GPU this kernel unfolds the input. That takes the input's memory multiplied by the number of the
-    convolution's weights per channel. On a CPU this is the plain call.
+    On a GPU this kernel unfolds the input, which multiplies its memory by the weights per channel.
     """
     with torch.backends.cudnn.flags(enabled=False):
         return conv(x)
@@ -151,11 +140,11 @@ def tiles(x: Tensor, conv: Convolution) -> Tensor:
     """
     result = conv.empty_result(x)
     height, width = _tile_size(result.shape, conv.weight.shape, x.element_size())
-    in_time = replace(conv, padding=(conv.padding[0], 0, 0))
+    unpadded_conv = replace(conv, padding=(conv.padding[0], 0, 0))
     for top in _starts(result.shape[3], height):
         for left in _starts(result.shape[4], width):
-            done = native(window_of(x, conv, (top, left, height, width)), in_time)
-            result[:, :, :, top : top + height, left : left + width] = done
+            part = native(input_of(x, conv, (top, left, height, width)), unpadded_conv)
+            result[:, :, :, top : top + height, left : left + width] = part
     return result
 
 
@@ -169,53 +158,47 @@ def cpu(x: Tensor, conv: Convolution) -> Tensor:
 
 
 def output_shape(
-    shape: tuple[int, ...], weight: tuple[int, ...], how: Convolution | ConvCase
+    shape: tuple[int, ...], weight: tuple[int, ...], conv: Convolution | ConvCase
 ) -> tuple[int, ...]:
-    """Return the shape (B, O, T, H, W) of the result, given the shapes of the input and of the weight."""
+    """Compute the shape (B, O, T, H, W) of the result from the shapes of input and weight."""
     sides = (
-        (shape[2 + i] + 2 * how.padding[i] - how.dilation[i] * (weight[2 + i] - 1) - 1) // how.stride[i] + 1
+        (shape[2 + i] + 2 * conv.padding[i] - conv.dilation[i] * (weight[2 + i] - 1) - 1) // conv.stride[i]
+        + 1
         for i in range(3)
     )
     return shape[0], weight[0], *sides
 
 
-def window_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> Tensor:
-    """Return the input that a part of the result depends on, with zeros beyond the edge of the picture.
-
-    Args:
-        box: The top, left, height and width of the part, in pixels of the result.
-    """
-    spans: list[slice] = []
-    missing: list[int] = []
+def input_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> Tensor:
+    """Cut out the input for a box (top, left, height, width) of the result. Beyond the edge it is zero."""
+    slices: list[slice] = []
+    pad: list[int] = []
     for i in (1, 2):
-        begin = box[i - 1] * conv.stride[i] - conv.padding[i]
-        reach = conv.dilation[i] * (conv.weight.shape[2 + i] - 1)
-        end = begin + (box[i + 1] - 1) * conv.stride[i] + reach + 1
+        start = box[i - 1] * conv.stride[i] - conv.padding[i]
+        kernel_reach = conv.dilation[i] * (conv.weight.shape[2 + i] - 1)
+        end = start + (box[i + 1] - 1) * conv.stride[i] + kernel_reach + 1
         side = x.shape[2 + i]
-        span = slice(min(max(begin, 0), side), min(max(end, 0), side))
-        spans.append(span)
-        short = end - begin - (span.stop - span.start)
-        before = min(max(-begin, 0), short)
-        missing = [before, short - before, *missing]
-    part = x[:, :, :, spans[0], spans[1]]
-    return functional.pad(part, missing) if any(missing) else part
+        span = slice(min(max(start, 0), side), min(max(end, 0), side))
+        slices.append(span)
+        num_missing = end - start - (span.stop - span.start)
+        num_before = min(max(-start, 0), num_missing)
+        pad = [num_before, num_missing - num_before, *pad]
+    part = x[:, :, :, slices[0], slices[1]]
+    return functional.pad(part, pad) if any(pad) else part
 
 
 def _even_size(count: int, limit: int) -> int:
-    """Return the step size that covers `count` in the fewest equal steps of at most `limit`."""
+    """Compute the step size that covers `count` in the fewest equal steps of at most `limit`."""
     return math.ceil(count / math.ceil(count / limit)) if count else 0
 
 
 def _starts(count: int, size: int) -> list[int]:
-    """Return the starts of steps of `size` that cover `count`. The last step ends at `count`."""
-    return [min(begin, count - size) for begin in range(0, count, size)] if size else []
+    """List the starts of steps of `size` that cover `count`. The last step ends at `count`."""
+    return [min(start, count - size) for start in range(0, count, size)] if size else []
 
 
 def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int) -> tuple[int, int]:
-    """Return the height and width of the parts in which `tiles` computes the result.
-
-    A part is at most half of the picture, and takes at most `STEP_BYTES` when it is unfolded.
-    """
+    """Choose tiles of at most half of the picture that take at most `STEP_BYTES` when they are unfolded."""
     frames, height, width = result[2:]
     pixel_bytes = math.prod(weight[1:]) * frames * item_bytes
     rows = columns = 1
@@ -241,12 +224,7 @@ def _has_two_pixels(case: ConvCase) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One way to compute a convolution.
-
-    Attributes:
-        name: The name in settings, logs and files.
-        supports: A function that returns whether the rung can compute a case.
-    """
+    """One way to compute a convolution. Settings, logs and files have its name."""
 
     name: str
     run: Callable[[Tensor, Convolution], Tensor]
@@ -263,6 +241,5 @@ RUNGS: dict[str, Rung] = {
         Rung("cpu", cpu),
     )
 }
-# These rungs work in steps and need little more memory than the result. They are tried after a lack of
-# memory.
+# These rungs work in steps and need little more memory than the result. They are tried when it runs out.
 SMALLER_RUNGS = ("taps", "tiles", "cpu")

@@ -11,62 +11,62 @@ from diffusers_helper.errors import LongtakeError
 _log = logging.getLogger(__name__)
 
 # The number of deaths in a run after which suspected rungs stay avoided.
-_MOST_DEATHS = 3
+_MAX_DEATHS = 3
 
-Run = Callable[[Sequence[tuple[str, Sequence[str]]]], str]
+RunMeasurements = Callable[[Sequence[tuple[str, Sequence[str]]]], str]
 """A function that measures cases, given as texts with the rungs to leave out, in another process. It returns
-"" if that has come to an orderly end, or else why the rung that was being tried has ended it. It raises an
-error if no rung is to blame."""
+why the rung that was being tried has ended that process; "" if none has. It raises other errors."""
 
 
 def measure_in_processes(
-    cases: Sequence[ConvCase], routes: RouteStore, run: Run, *, again: bool = False,
-    said: Callable[[str, ConvCase], object] = lambda text, case: _log.warning("%s", text),
+    cases: Sequence[ConvCase], routes: RouteStore, run: RunMeasurements, *, again: bool = False,
+    on_death: Callable[[str, ConvCase], object] = lambda text, case: _log.warning("%s", text),
 ) -> None:  # fmt: skip
-    """Measure cases, and let the store know the results. The next process leaves out what ended the last one.
+    """Measure cases, and reload the store. Each process leaves out the rungs that ended earlier ones.
 
     Args:
-        again: Whether what ended processes before this run is tried.
-        said: Called with a sentence about each rung that has ended a process, and the case.
+        again: Whether rungs are tried that ended processes before this run.
+        on_death: Called with a sentence about each rung that has ended a process, and the case.
 
     Raises:
         LongtakeError: If a process ends although no rung is being tried.
     """
-    dead, waiting = list[tuple[ConvCase, str]](), list(cases)
-    while waiting:
-        before, reason = {case: routes.get(case) for case in waiting}, None
-        tasks = [(str(case), sorted(_left_out(case, routes, dead, again))) for case in waiting]
+    deaths: list[tuple[ConvCase, str]] = []
+    remaining = list(cases)
+    while remaining:
+        previous_routes = {case: routes.get(case) for case in remaining}
+        reason = None
+        tasks = [(str(case), sorted(_left_out(case, routes, deaths, again))) for case in remaining]
         try:
             reason = run(tasks)
         finally:
             routes.reload()
-            trying = [
+            being_tried = [
                 (case, rung)
-                for case in waiting
+                for case in remaining
                 for rung, why in routes.get(case).deadly.items()
                 if why == TRYING
             ]
-            for case, _ in trying if reason is None else ():
-                routes.put(case, before[case])  # the rung is not to blame
+            if reason is None:  # `run` has raised an error, for which the rung is not to blame
+                for case, _ in being_tried:
+                    routes.put(case, previous_routes[case])
         if not reason:
             return
-        if not trying:
+        if not being_tried:
             raise LongtakeError(f"The measurement has ended early: {reason}.", "Start it again.")
-        case, rung = trying[0]
-        said(f"{rung} ended the process at {case} ({reason}). It stays avoided there.", case)
+        case, rung = being_tried[0]
+        on_death(f"{rung} ended the process at {case} ({reason}). It stays avoided there.", case)
         routes.block(case, rung, f"it ended the process that measured it: {reason}")
-        dead.append((case, rung))
-        waiting = waiting[waiting.index(case) :]
+        deaths.append((case, rung))
+        remaining = remaining[remaining.index(case) :]
 
 
 def _left_out(
-    case: ConvCase, routes: RouteStore, dead: Sequence[tuple[ConvCase, str]], again: bool
+    case: ConvCase, routes: RouteStore, deaths: Sequence[tuple[ConvCase, str]], again: bool
 ) -> set[str]:
-    """Return the rungs that ended a process at a case, and after several deaths those that may do so, too.
-
-    Args:
-        dead: The cases and rungs at which processes of this run ended.
-    """
+    """List the rungs that ended a process at a case, and after several `deaths` the suspected ones, too."""
     route = routes.get(case)
-    risky = routes.suspects(case) - set(route.measured) if len(dead) >= _MOST_DEATHS else set[str]()
-    return risky | ({rung for where, rung in dead if where == case} if again else set(route.deadly))
+    suspected = routes.suspects(case) - set(route.measured) if len(deaths) >= _MAX_DEATHS else set[str]()
+    if again:
+        return suspected | {rung for dead_case, rung in deaths if dead_case == case}
+    return suspected | set(route.deadly)

@@ -24,7 +24,6 @@ class CancelToken:
         return self._event.is_set()
 
     def check(self) -> None:
-        """Raise GenerationCancelled once the token is set."""
         if self._event.is_set():
             raise GenerationCancelled
 
@@ -39,9 +38,9 @@ class CancelToken:
         def check(*_: Any) -> None:
             self.check()
 
-        lists = (part for part in network.modules() if hasattr(part.__class__, "__iter__"))
+        lists = (module for module in network.modules() if hasattr(module.__class__, "__iter__"))
         # Some lists hold parameters or names, and the VAE's have None where there is no attention.
-        blocks = {one for members in lists for one in members if hasattr(one, "register_forward_pre_hook")}
+        blocks = {block for items in lists for block in items if hasattr(block, "register_forward_pre_hook")}
         hooks = [block.register_forward_pre_hook(check) for block in blocks]
         try:
             self.check()

@@ -19,7 +19,8 @@ FailureCode = Literal[
 INPUT_CODES: tuple[FailureCode, ...] = ("bad_input", "picture", "does_not_fit")
 """The kinds of failures that are caused by the request itself."""
 
-_MAX_TEXT, _MAX_NUMBER = 200, 60
+_MAX_TEXT = 200
+_MAX_NUMBER = 60
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _MAX_TEXT
 _short.maxlong = _MAX_NUMBER
@@ -29,23 +30,21 @@ _COMMANDS = {"doctor": "python -m app doctor"}
 
 
 def short_repr(value: object) -> str:
-    """Return the representation of a value, shortened for a sentence and without back quotes."""
     return _short.repr(value).replace("`", "'")
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text without its number, or the error's class if it has no text."""
+    """Take the first line of an error's text without its number, or the error's class if it has no text."""
     return (_NUMBER.sub("", str(error)).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def own_name(name: str) -> str:
-    """Return the default name of a setting or command, for code that has no name of its own for it."""
+def default_name(name: str) -> str:
+    """Name a setting or command, for code that has no name of its own for it."""
     return _COMMANDS.get(name, name)
 
 
-def in_words(text: str, name: Callable[[str], str] = own_name) -> str:
-    """Return the text with each name in back quotes replaced by the result of `name`."""
-    return _NAME.sub(lambda found: name(found[1]), text)
+def in_words(text: str, name: Callable[[str], str] = default_name) -> str:
+    return _NAME.sub(lambda match: name(match[1]), text)
 
 
 class LongtakeError(Exception):
@@ -82,16 +81,16 @@ class InputError(LongtakeError, ValueError):
         *,
         setting: str = "",
         value: object = None,
-        found: str = "",
+        problem: str = "",
         expected: str = "",
     ) -> None:
         """Build the message from its parts, unless it is given as a whole sentence.
 
         Args:
             message: The whole sentence, for an error that is not about the value of one setting.
-            found: A phrase to follow the setting's name in place of "is VALUE".
+            problem: A phrase to follow the setting's name in place of "is VALUE".
         """
-        message = message or f"`{setting}` {found or f'is {short_repr(value)}'}; expected {expected}."
+        message = message or f"`{setting}` {problem or f'is {short_repr(value)}'}; expected {expected}."
         super().__init__(message, remedy, setting=setting)
         self.expected = expected
 

@@ -52,7 +52,7 @@ STAGES: dict[str, StageFacts] = {
     "decode": StageFacts("decoding", "Decoding", weight=0.05),
     "write": StageFacts("writing the video"),
 }
-# What a machine tries once for a card and for shapes, so that its time says nothing about later jobs.
+# The stages that run once for a card and for shapes, whose times say nothing about later jobs
 TRIALS: tuple[Stage, ...] = ("attention", "convolutions")
 _STAGE_NAMES = {**{name: name for name in STAGES}, "image": "vae_encode"}  # version 0.1 wrote "image"
 
@@ -68,7 +68,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStarted(Event):
-    """The start of a job's work, with its way to compute attention; "" in events of earlier versions."""
+    """The start of a job's work, with its attention backend; "" in events of earlier versions."""
 
     sections: int
     frames: int
@@ -83,8 +83,8 @@ class StageStarted(Event):
 
     Attributes:
         expected_seconds: How long the stage will probably take, by measurements or estimates; 0 if unknown.
-            That of "load" is for all readings that are left.
-        seconds_to_video: The same until the end of the section, or of the first, which can then be watched.
+            For "load" it covers all readings that are left.
+        seconds_to_video: The same until the end of the section, or of the first one, which can then be seen.
     """
 
     stage: Stage
@@ -108,7 +108,7 @@ class Reading(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
-    """The end of a denoising step. `skipped` of the section's steps so far were left to a step cache."""
+    """The end of a denoising step. A step cache has skipped `skipped` of the section's steps so far."""
 
     section: int
     step: int
@@ -116,17 +116,17 @@ class StepDone(Event):
     preview: str | None = None
     skipped: int = 0
 
-    def place(self, expected: list[int]) -> tuple[int, int]:
-        """Return the number of a video's finished steps and that of all.
+    def progress(self, section_steps: list[int]) -> tuple[int, int]:
+        """Count a video's finished steps, and all its steps.
 
         Args:
-            expected: The number of steps of each section, or 0 for all of them. If this section has another
-                number, so have the later ones from now on.
+            section_steps: The number of steps of each section, or 0 for all of them. If this section has
+                another number, the later sections get it, too.
         """
-        begin = self.section - 1 if all(expected) else 0
-        if expected[self.section - 1] != self.steps:
-            expected[begin:] = [self.steps] * (len(expected) - begin)
-        return sum(expected[: self.section - 1]) + self.step, sum(expected)
+        start = self.section - 1 if all(section_steps) else 0
+        if section_steps[self.section - 1] != self.steps:
+            section_steps[start:] = [self.steps] * (len(section_steps) - start)
+        return sum(section_steps[: self.section - 1]) + self.step, sum(section_steps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +171,7 @@ class Finished(Event):
         peak_device_bytes: The peak of the memory that tensors took on the device.
         retries: The number of times that a smaller plan was tried.
         vae_tile_px: The side of the VAE's tiles in pixels; None if it used none.
-        advice: A sentence on settings that would have been faster, if measurements support one.
+        advice: Empty. In events of earlier versions, a sentence on settings that would have been faster.
     """
 
     is_final: ClassVar[bool] = True
@@ -215,14 +215,13 @@ class Failed(Event):
     frames: int = 0
 
 
-def event_name(kind: type[Event]) -> str:
-    """Return the name of a class of events in JSON; that of `SectionFinished` is `section_finished`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+def event_name(event_class: type[Event]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", event_class.__name__).lower()
 
 
 _KINDS: dict[str, type[Event]] = {
-    event_name(kind): kind
-    for kind in (
+    event_name(event_class): event_class
+    for event_class in (
         JobStarted, StageStarted, Reading, StepDone, PieceDone, SectionFinished, Warned,
         Finished, Cancelled, Failed,
     )
@@ -230,40 +229,42 @@ _KINDS: dict[str, type[Event]] = {
 
 
 def to_dict(event: Event) -> dict[str, Any]:
-    """Return an event as a dict for JSON that begins with `event`, `job` and `time`."""
     data = asdict(event)
     return {"event": event_name(type(event)), "job": data.pop("job"), "time": data.pop("time"), **data}
 
 
-_MOST_NUMBER = 1e15  # far above any count of bytes
+_MAX_NUMBER = 1e15  # far above any count of bytes
 _hints = cache(get_type_hints)
 
 
 def _fits(value: object, hint: Any) -> bool:
-    if isinstance(value, int | float) and (isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER):
+    if isinstance(value, int | float) and (isinstance(value, bool) or not 0 <= value <= _MAX_NUMBER):
         return False
-    return isinstance(value, str if get_origin(hint) is Literal else float | int if hint is float else hint)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str)
+    return isinstance(value, float | int if hint is float else hint)
 
 
 def from_dict(data: object) -> Event:
-    """Return the event of a dict that `to_dict` wrote. Fields that this version does not know are ignored.
+    """Parse the event of a dict that `to_dict` wrote. Fields that this version does not know are ignored.
 
     Raises:
         ValueError: If the data is not a known event, lacks one of its fields, or has a value there that no
             event can have.
     """
-    given: Any = data
+    content: Any = data
     try:
-        kind = _KINDS[given["event"]]
-        known = {field.name: given[field.name] for field in fields(kind) if field.name in given}
-        if "stage" in known:
-            known["stage"] = _STAGE_NAMES[known["stage"]]
-        wrong = {name: value for name, value in known.items() if not _fits(value, _hints(kind)[name])}
-        for part, whole in (("section", "sections"), ("step", "steps"), ("piece", "pieces")):
-            if not wrong and known.get(part) is not None and not 1 <= known[part] <= known.get(whole, inf):
-                wrong[part] = known[part]
+        event_class = _KINDS[content["event"]]
+        values = {field.name: content[field.name] for field in fields(event_class) if field.name in content}
+        if "stage" in values:
+            values["stage"] = _STAGE_NAMES[values["stage"]]
+        wrong = {name: value for name, value in values.items() if not _fits(value, _hints(event_class)[name])}
+        for number_name, total_name in (("section", "sections"), ("step", "steps"), ("piece", "pieces")):
+            number = values.get(number_name)
+            if not wrong and number is not None and not 1 <= number <= values.get(total_name, inf):
+                wrong[number_name] = number
         if wrong:
-            raise ValueError(f"{given['event']} has {short_repr(wrong)}.")
-        return kind(**known)
+            raise ValueError(f"{content['event']} has {short_repr(wrong)}.")
+        return event_class(**values)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{short_repr(data)} is no event that this version knows ({error}).") from error

@@ -9,11 +9,11 @@ from typing import Literal
 
 from diffusers_helper.errors import FailureCode, LongtakeError, first_line
 from diffusers_helper.events import Failed
-from diffusers_helper.foreign_errors import (
+from diffusers_helper.library_errors import (
     Trouble,
     is_storage_trouble,
     last_trouble,
-    storage_words,
+    storage_explanation,
     trouble_of,
 )
 from diffusers_helper.machine.signals import SIGHUP, SIGINT, SIGKILL, SIGTERM
@@ -43,13 +43,13 @@ _TROUBLES: dict[Trouble | None, tuple[FailureCode, str, str]] = {
         "Run ./webui.sh --setup-only to complete the installation.",
     ),
 }  # fmt: skip
-_KEPT = "Start again; the finished sections are kept."
+_START_AGAIN = "Start again; the finished sections are kept."
 _FROM_OUTSIDE = (SIGKILL, SIGTERM, SIGINT, SIGHUP)
 
 DriverStep = Literal["again", "cache", "find_mode", "blas", "versions", "report"]
 """The remedies for failures of the card's libraries. Each interface has its own sentence for each of them."""
 LONGTAKE_DRIVER: dict[DriverStep, str] = {
-    "again": _KEPT,
+    "again": _START_AGAIN,
     "cache": "Run `doctor` --clear-miopen-cache to remove what MIOpen has learned and compiled.",
     "find_mode": "Start Longtake with --miopen-find-mode NORMAL, with which MIOpen tries every kernel.",
     "blas": "On an AMD card, start Longtake with TORCH_BLAS_PREFER_HIPBLASLT=0 in the environment, so that "
@@ -69,7 +69,7 @@ _DRIVER_GUIDES: dict[Trouble, tuple[str, tuple[DriverStep, ...]]] = {
 
 
 def driver_failure(text: str, remedies: Mapping[DriverStep, str] = LONGTAKE_DRIVER) -> LongtakeError | None:
-    """Return the failure with the guide for an error of the card's libraries, or None for other errors.
+    """Explain an error of the card's libraries, with a guide; None for other errors.
 
     Args:
         text: The error's text, or the output of a process that has died.
@@ -78,9 +78,9 @@ def driver_failure(text: str, remedies: Mapping[DriverStep, str] = LONGTAKE_DRIV
     trouble, line = last_trouble(text) or (None, "")
     if trouble not in _DRIVER_GUIDES:
         return None
-    what, steps = _DRIVER_GUIDES[trouble]
+    problem, steps = _DRIVER_GUIDES[trouble]
     guide = "\n".join(f"{number}. {remedies[step]}" for number, step in enumerate(steps, 1))
-    return LongtakeError(f"{what}: {line[:300].rstrip('.')}.", guide)
+    return LongtakeError(f"{problem}: {line[:300].rstrip('.')}.", guide)
 
 
 def failed_event(
@@ -93,54 +93,55 @@ def failed_event(
     folder: Path | None = None,
     detail: str | None = None,
 ) -> Failed:
-    """Return the `Failed` event for an exception that ended a job.
+    """Make the `Failed` event for an exception that ended a job.
 
     Args:
         detail: The technical detail; None for the exception's traceback.
     """
-    known = error if isinstance(error, LongtakeError) else _explained(error, folder)
+    failure = error if isinstance(error, LongtakeError) else _explained(error, folder)
     if detail is None:
         detail = "".join(traceback.format_exception(error))[-MAX_DETAIL:]
     return Failed(
-        job=job, time=time, message=known.message, remedy=known.remedy, code=known.code,
-        setting=known.setting, detail=detail, video=video, frames=frames,
+        job=job, time=time, message=failure.message, remedy=failure.remedy, code=failure.code,
+        setting=failure.setting, detail=detail, video=video, frames=frames,
     )  # fmt: skip
 
 
 def cause_of_death(exit_code: int | None) -> str:
-    """Return a clause on how the engine process ended, given its `Popen.returncode`."""
+    """Say how the engine process ended, given its `Popen.returncode`, as a clause."""
     if exit_code is not None and exit_code < 0:
         return "was ended from outside" if -exit_code in _FROM_OUTSIDE else "crashed"
     return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
 
 
 def engine_died(exit_code: int | None, attempts: int, errors: str) -> LongtakeError:
-    """Return the failure of a job whose engines keep dying.
+    """Explain the failure of a job whose engines keep dying.
 
     Args:
         exit_code: The last engine's `Popen.returncode`.
         errors: The last lines that the last engine wrote to standard error.
     """
-    remedy = _KEPT
+    remedy = _START_AGAIN
     if exit_code == -SIGKILL:
-        remedy = f"The usual cause is that main memory was full: close other programs. {_KEPT}"
-    tries = f" It was tried {attempts} times." if attempts > 1 else ""
-    if found := driver_failure(errors):
-        remedy, tries = found.remedy, f"{tries} {found.message}"
-    message = f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{tries}"
+        remedy = f"The usual cause is that main memory was full: close other programs. {_START_AGAIN}"
+    attempts_text = f" It was tried {attempts} times." if attempts > 1 else ""
+    if failure := driver_failure(errors):
+        remedy = failure.remedy
+        attempts_text = f"{attempts_text} {failure.message}"
+    message = f"The engine, the process that makes the video, {cause_of_death(exit_code)}.{attempts_text}"
     return LongtakeError(message, remedy, code="engine_died")
 
 
 def _explained(error: BaseException, folder: Path | None) -> LongtakeError:
-    """Return an error with an explanation and a remedy for an error of another library."""
-    trouble, text = trouble_of(error), str(error).strip()
+    trouble = trouble_of(error)
+    text = str(error).strip()
     if trouble != "disk_full" and is_storage_trouble(error, folder):
-        return LongtakeError(*storage_words(error), code="storage")
+        return LongtakeError(*storage_explanation(error), code="storage")
     if trouble in _TROUBLES:
         code, message, remedy = _TROUBLES[trouble]
         return LongtakeError(message.format(text=text), remedy, code=code)
-    if trouble in _DRIVER_GUIDES and (known := driver_failure(text)):
-        return known
+    if trouble in _DRIVER_GUIDES and (failure := driver_failure(text)):
+        return failure
     return LongtakeError(
         f"An unexpected error ended the job ({type(error).__name__}: {first_line(error)[:200]}).",
         "Start again. If the error occurs again, report it.",

@@ -19,12 +19,12 @@ from typing import Any
 from diffusers_helper.errors import InputError
 
 _log = logging.getLogger(__name__)
-MOST_BYTES = 64 * 2**20
-_SHA256_LETTERS = 64
+MAX_BYTES = 64 * 2**20
+_SHA256_LENGTH = 64
 
 
-def given_path(path: str | Path, setting: str) -> Path:
-    """Return the path that the user gave for a setting, with `~` expanded.
+def expanded_path(path: str | Path, setting: str) -> Path:
+    """Expand `~` in the path that the user gave for a setting.
 
     Raises:
         InputError: If there is no such home folder, or the name is not UTF-8, which JSON and messages need.
@@ -39,51 +39,50 @@ def given_path(path: str | Path, setting: str) -> Path:
         ) from error  # fmt: skip
 
 
-def named_folder(environ: Mapping[str, str], variable: str, usual: str) -> Path:
-    """Return the folder that a variable names, or the usual one in the current folder. It need not exist."""
-    return given_path(environ.get(variable) or usual, variable).absolute()
+def named_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    return expanded_path(environ.get(variable) or default, variable).absolute()
 
 
-def read_file(path: Path, most_bytes: int = MOST_BYTES, *, start: int = 0) -> bytes:
-    """Return the content of a regular file from byte `start` on, without waiting for a pipe or a device.
+def read_file(path: Path, max_bytes: int = MAX_BYTES, *, start: int = 0) -> bytes:
+    """Read a regular file from byte `start` on, without waiting for a pipe or a device.
 
     Raises:
-        OSError: If there is no regular file, if it cannot be read, or if more than `most_bytes` are left.
+        OSError: If there is no regular file, if it cannot be read, or if more than `max_bytes` are left.
     """
     with open(path, "rb", opener=open_at_once) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
-            raise OSError(number, "it is not a regular file", str(path))
-        if found.st_size - start > most_bytes:
-            raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            error_number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+            raise OSError(error_number, "it is not a regular file", str(path))
+        if status.st_size - start > max_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))
         file.seek(start)
-        return file.read(most_bytes)
+        return file.read(max_bytes)
 
 
 def open_at_once(path: str | Path, flags: int, mode: int = 0o666) -> int:
-    """Return the descriptor of a file, without waiting for the other end of a pipe; see `os.open`."""
+    """Open a file without waiting for the other end of a pipe; see `os.open`."""
     return os.open(path, flags | os.O_NONBLOCK, mode)
 
 
 def json_line(facts: Mapping[str, Any]) -> bytes:
-    """Return a line of JSON that `plain_json` reads. Texts lose what cannot be written as UTF-8."""
-    plain = {
+    """Write a line of JSON that `plain_json` reads. Texts lose what cannot be written as UTF-8."""
+    encodable = {
         name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
         for name, value in facts.items()
     }
-    return json.dumps(plain, allow_nan=False).encode() + b"\n"
+    return json.dumps(encodable, allow_nan=False).encode() + b"\n"
 
 
 def set_aside(path: Path) -> None:
     """Rename what is at a path to a name that says that it is damaged."""
-    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-    _log.warning("%s is damaged; it is kept as %s.", path, aside.name)
-    path.rename(aside)
+    damaged_path = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    _log.warning("%s is damaged; it is kept as %s.", path, damaged_path.name)
+    path.rename(damaged_path)
 
 
 def make_way(path: Path) -> None:
-    """Set aside what is at the path of a file and is something else."""
+    """Set aside a folder, link or pipe that stands in the place of a file."""
     if os.path.lexists(path) and not path.is_file():
         set_aside(path)
 
@@ -106,7 +105,6 @@ def replacing(path: Path) -> Generator[Path]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file atomically; see `replacing`."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
@@ -119,16 +117,14 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def sha256_of(parts: Iterable[bytes | memoryview]) -> str:
-    """Return the SHA-256 checksum of the concatenated parts, in hexadecimal."""
+def sha256_of(pieces: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
+    for piece in pieces:
+        digest.update(piece)
     return digest.hexdigest()
 
 
-def file_sum(path: Path) -> str:
-    """Return the SHA-256 checksum of a file, in hexadecimal."""
+def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -143,19 +139,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def has_checksum(path: Path, checksum: str) -> bool:
-    """Return whether a file has this checksum, which is of the kind that the hub gives: SHA-256 or git's."""
-    if len(checksum) == _SHA256_LETTERS:
-        return file_sum(path) == checksum
+    """Check a file's checksum, which is of the kind that the hub gives: SHA-256 or git's."""
+    if len(checksum) == _SHA256_LENGTH:
+        return file_sha256(path) == checksum
     data = path.read_bytes()
-    digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
-    return digest.hexdigest() == checksum
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest() == checksum
 
 
-def sign_of(file: Path) -> tuple[Path, int, int]:
-    """Return what changes with a file's content: its path, the time of its last change, and its size.
-
-    Raises:
-        OSError: If it is not there.
-    """
+def file_signature(file: Path) -> tuple[Path, int, int]:
+    """Get what changes with a file's content: its path, the time of its last change, and its size."""
     facts = file.stat()
     return file, facts.st_mtime_ns, facts.st_size

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from cache.conv import ConvLadder, Hook
+from cache.conv import CallHook, ConvLadder
 from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.memory.status import report
@@ -34,10 +34,10 @@ def initialize_miopen_fallback(
     *,
     folder: Path | None = None,
     rung: str = CONV_AUTO,
-    on_first_call: Hook | None = None,
-    after_first_call: Hook | None = None,
+    on_first_call: CallHook | None = None,
+    after_first_call: CallHook | None = None,
 ) -> MIOpenFallbackHandler:
-    """Return a handler that can be installed in all models of a process.
+    """Create a handler that can be installed in all models of a process.
 
     Args:
         folder: The folder for learned routes; None keeps them only in memory.
@@ -49,7 +49,8 @@ def initialize_miopen_fallback(
         InputError: If there is no such rung.
     """
     rung = conv_rung({CONV_RUNG_VARIABLE: rung})
-    ladder, forced = None, None if rung == CONV_AUTO else rung
+    ladder = None
+    forced = None if rung == CONV_AUTO else rung
     if rung != CONV_OFF:
         ladder = ConvLadder(
             RouteStore(folder), forced=forced,
@@ -70,11 +71,11 @@ class MIOpenFallbackHandler:
     """
 
     def __init__(self, ladder: ConvLadder | None, strategy: str = " → ".join(RUNGS)) -> None:
-        self.ladder, self._strategy = ladder, strategy
+        self.ladder = ladder
+        self._strategy = strategy
         self._installed: weakref.WeakSet[_Conv] = weakref.WeakSet()
 
     def log_start(self) -> None:
-        """Log that the fallback is in use, and its rungs in their order."""
         if self.ladder is None:
             report(_log, "[MIOpen Fallback] Switched off")
             return
@@ -83,40 +84,39 @@ class MIOpenFallbackHandler:
 
     @property
     def changed(self) -> int:
-        """Return the number of times that a shape of convolution left a rung since the process started."""
-        return 0 if self.ladder is None else len(self.ladder.left)
+        """The number of times that a shape of convolution left a rung since the process started."""
+        return 0 if self.ladder is None else len(self.ladder.errors)
 
-    def ways_on(self, device: torch.device) -> str:
-        """Return what decides how convolutions are computed on a device now, besides their shapes."""
+    def strategy_on(self, device: torch.device) -> str:
+        """Describe the present strategy for convolutions on a device, for any shapes."""
         return self._strategy if self.ladder is None else f"{self._strategy} {self.ladder.changes(device)}"
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
         """Install the ladder in every Conv2d and Conv3d in `modules` that does not have it yet.
 
-        Each module keeps its own method. While that runs, the ladder computes the convolutions that it asks
-        torch for. If it asks for none, a warning names the module.
+        Each module keeps its own method. While the method runs, the ladder computes the convolutions that it
+        asks torch for. If it asks for none, a warning names the module.
         """
         if self.ladder is not None:
             for module in modules:
                 for name, conv in module.named_modules():
                     if isinstance(conv, nn.Conv2d | nn.Conv3d):
-                        self._install_one(conv, name or type(conv).__name__, self.ladder)
+                        self._install_in(conv, name or type(conv).__name__, self.ladder)
         return self
 
-    def _install_one(self, conv: _Conv, name: str, ladder: ConvLadder) -> None:
-        if any(
-            isinstance(served := vars(conv).get(slot), _Served) and served.ladder is ladder for slot in _SLOTS
-        ):
+    def _install_in(self, conv: _Conv, name: str, ladder: ConvLadder) -> None:
+        methods = [vars(conv).get(slot) for slot in _SLOTS]
+        if any(isinstance(method, _MethodWithFallback) and method.ladder is ladder for method in methods):
             return
         _uninstall(conv)
-        torchs = nn.Conv3d if isinstance(conv, nn.Conv3d) else nn.Conv2d
-        is_own = "forward" in vars(conv) or type(conv).forward is not torchs.forward
-        slot = "forward" if is_own else "_conv_forward"  # of which the second one may be called directly
-        setattr(conv, slot, _Served(conv, slot, name, ladder))
+        torch_class = nn.Conv3d if isinstance(conv, nn.Conv3d) else nn.Conv2d
+        overrides_forward = "forward" in vars(conv) or type(conv).forward is not torch_class.forward
+        # `_conv_forward` may be called directly, too.
+        slot = "forward" if overrides_forward else "_conv_forward"
+        setattr(conv, slot, _MethodWithFallback(conv, slot, name, ladder))
         self._installed.add(conv)
 
     def block(self, case: str, rung: str, reason: str) -> None:
-        """Record that a rung has ended a process; see `cache.conv.ConvLadder.block`."""
         if self.ladder is not None:
             self.ladder.block(case, rung, reason)
 
@@ -132,13 +132,13 @@ class MIOpenFallbackHandler:
         self.remove()
 
     def statistics(self) -> str:
-        """Return a report on the rungs that were left, or "" if the first rung has computed everything."""
+        """Report on the rungs that were left; "" if the first rung has computed everything."""
         ladder = self.ladder
-        if ladder is None or not (ladder.left or ladder.avoided or ladder.attempts["cpu"]):
+        if ladder is None or not (ladder.errors or ladder.avoided or ladder.attempts["cpu"]):
             return ""
         *lines, end = _cpu_lines(ladder)
         for name in RUNGS:
-            errors = [reason for (_, rung), reason in ladder.left.items() if rung == name]
+            errors = [reason for (_, rung), reason in ladder.errors.items() if rung == name]
             if errors:
                 lines.append(f"{name} left for {len(errors)} shapes, last because of: {errors[-1]}")
             if avoided := sum(rung == name for _, rung in ladder.avoided):
@@ -150,7 +150,6 @@ class MIOpenFallbackHandler:
         return "\n".join([*lines, end])
 
     def print_stats(self) -> None:
-        """Log the statistics, as a warning if any rung was left."""
         if text := self.statistics():
             for line in text.splitlines():
                 _log.warning("%s", line)
@@ -160,7 +159,7 @@ class MIOpenFallbackHandler:
 
 
 def _cpu_lines(ladder: ConvLadder) -> tuple[str, ...]:
-    """Return the three lines on the CPU fallback that the memory document (docs/amd-memory.md) shows."""
+    """Write the three lines on the CPU fallback that the memory document (docs/amd-memory.md) shows."""
     counts = f"CPU fallback attempts: {ladder.attempts['cpu']}, successes: {ladder.successes['cpu']}"
     return "=== MIOpen Fallback Statistics ===", counts, "=" * 35
 
@@ -171,41 +170,47 @@ class _Convolutions(TorchFunctionMode):
     The ladder's own calls reach torch, since a mode is off while it handles a call.
 
     Attributes:
-        are_asked: Whether there was such a call.
+        was_called: Whether there was such a call.
     """
 
     def __init__(self, ladder: ConvLadder) -> None:
         super().__init__()
-        self._ladder, self.are_asked = ladder, False
+        self._ladder = ladder
+        self.was_called = False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         if func in (torch.conv3d, functional.conv3d):
-            self.are_asked, func = True, self._ladder.conv3d
+            self.was_called = True
+            func = self._ladder.conv3d
         elif func in (torch.conv2d, functional.conv2d):
-            self.are_asked, func = True, self._ladder.conv2d
+            self.was_called = True
+            func = self._ladder.conv2d
         return func(*args, **(kwargs or {}))
 
 
-class _Served:
-    """The replacement of a method of a module, which calls that method beside the ladder.
+class _MethodWithFallback:
+    """The replacement of a module's method, which calls that method while the ladder computes.
 
     Attributes:
-        before: The instance attribute that was replaced; None if the method comes from the class.
+        original: The instance attribute that was replaced; None if the method comes from the class.
     """
 
     def __init__(self, conv: _Conv, slot: str, name: str, ladder: ConvLadder) -> None:
-        self.ladder, self.before = ladder, vars(conv).get(slot)
-        self._conv, self._slot, self._name = weakref.ref(conv), slot, name
+        self.ladder = ladder
+        self.original = vars(conv).get(slot)
+        self._conv = weakref.ref(conv)
+        self._slot = slot
+        self._name = name
 
-    def __call__(self, *call: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         conv: Any = self._conv()
-        work = self.before or getattr(type(conv), self._slot).__get__(conv)
+        method = self.original or getattr(type(conv), self._slot).__get__(conv)
         with _Convolutions(self.ladder) as convolutions:
-            result = work(*call, **named)
-        if not convolutions.are_asked and self._name:
+            result = method(*args, **kwargs)
+        if not convolutions.was_called and self._name:
             _log.warning(
                 "[MIOpen Fallback] %s (%s) has no fallback: its code calls neither conv2d nor conv3d",
                 self._name, type(conv).__name__,
@@ -213,10 +218,10 @@ class _Served:
             self._name = ""  # once is enough
         return result
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Served:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _MethodWithFallback:
         copied = copy.copy(self)  # by now, `memo` contains the copy of the module that this belongs to
         copied._conv = weakref.ref(memo.get(id(self._conv()), self._conv()))
-        copied.before = copy.deepcopy(self.before, memo)
+        copied.original = copy.deepcopy(self.original, memo)
         return copied
 
 
@@ -227,9 +232,9 @@ _SLOTS = ("_conv_forward", "forward")
 def _uninstall(conv: _Conv, ladder: ConvLadder | None = None) -> None:
     """Restore a module as it was before `ladder` was installed, or before any ladder if that is None."""
     for slot in _SLOTS:
-        served = vars(conv).get(slot)
-        if isinstance(served, _Served) and ladder in (None, served.ladder):
-            if served.before is None:
+        replacement = vars(conv).get(slot)
+        if isinstance(replacement, _MethodWithFallback) and ladder in (None, replacement.ladder):
+            if replacement.original is None:
                 delattr(conv, slot)
             else:
-                setattr(conv, slot, served.before)
+                setattr(conv, slot, replacement.original)

@@ -1,4 +1,4 @@
-"""A stage of a job, run again from the capture that a job with LONGTAKE_DEBUG=1 has written."""
+"""A stage of a job, run again from the capture that the job has written (`output.capture`)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.output.capture import Comparison, Missing, read_capture
-from diffusers_helper.planning.variables import DEBUG_VARIABLE
+from diffusers_helper.output.capture import Comparison, read_capture
+from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import START_PICTURE, GenerationRequest
@@ -35,7 +35,8 @@ def replay(
     """Run a captured stage again with the captured inputs, and compare the results.
 
     The stage gets the settings of the captured job, with the tiles and the precision that its VAE had. What
-    stays on the device is planned anew, which does not change the result.
+    stays on the device is planned anew, which does not change the result. Encodings of other jobs are not
+    used, and no capture is written.
 
     Args:
         local: The settings of this machine; None for the defaults.
@@ -48,46 +49,52 @@ def replay(
     """
     capture = read_capture(file)
     works = pipeline.WORK.values()
-    stages = {"sample", "decode"}.union(*(one for work in works for one in (work.texts, work.encoders)))
+    stages = {"sample", "decode"}.union(
+        *(names for work in works for names in (work.text_stages, work.encoders))
+    )
     if capture.what not in stages:
         raise InputError(
             f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(sorted(stages))}.",
             "Captures of ComfyUI's nodes are run again by python -m rocm_nodes replay.",
         )
-    inputs = capture.inputs
-    if isinstance(inputs.get("picture"), Missing):
+    if not capture.has_tensors:
         raise InputError(
             f"{file} holds no tensors, since they were too large; expected a capture with its inputs.",
             "Choose another capture.",
         )
     local = local or Local()
-    local = replace(
-        local, environ={name: text for name, text in local.environ.items() if name != DEBUG_VARIABLE}
-    )
+    local = replace(local, environ={**local.environ, DEBUG_VARIABLE: "0", ENCODINGS_VARIABLE: "0"})
     with TemporaryDirectory(prefix="longtake-") as temporary:
-        folder = Path(temporary)
-        pictures = write_captured(inputs, JobFolder(folder))
-        (folder / "lineage.json").write_text(json.dumps(inputs["lineage"]), encoding="utf-8")
-        request = GenerationRequest.from_dict({**inputs["request"], **pictures})
-        info = find_model(request.model, allow_folder=True)
-        if absence := absence_of(info):
-            raise NotHere(absence)
-        job = open_job(
-            request, load_models(info, convolutions=convolutions), folder=folder / "job", local=local,
-            lineage=Lineage.read(folder / "lineage.json"),
-        )  # fmt: skip
-        with torch.inference_mode(), job.memory:
-            return capture.compare(partial(_run, job, capture.what, inputs))
+        job = _opened(capture.inputs, Path(temporary), local, convolutions)
+        with torch.inference_mode(), job.loras, job.memory:
+            job.load()
+            return capture.compare(partial(_run, job, capture.what, capture.inputs))
 
 
-def _run(job: OpenJob, what: str, inputs: Mapping[str, Any]) -> Any:
+def _opened(
+    inputs: Mapping[str, Any], folder: Path, local: Local, convolutions: MIOpenFallbackHandler | None
+) -> OpenJob:
+    pictures = write_captured(inputs, JobFolder(folder))
+    lineage = folder / "lineage.json"
+    lineage.write_text(json.dumps(inputs["lineage"]), encoding="utf-8")
+    request = GenerationRequest.from_dict({**inputs["request"], **pictures})
+    info = find_model(request.model, allow_folder=True)
+    if absence := absence_of(info):
+        raise NotHere(absence)
+    models = load_models(info, convolutions=convolutions)
+    return open_job(request, models, folder=folder / "job", local=local, lineage=Lineage.read(lineage))
+
+
+def _run(job: OpenJob, stage: str, inputs: Mapping[str, Any]) -> Any:
     work = pipeline.WORK[job.family.name]
-    if what in work.texts:
-        return work.texts[what].run(job, what)
-    if what in work.encoders:
-        return work.encoders[what](job, inputs.get("of", START_PICTURE))
+    if stage in work.text_stages:
+        return work.text_stages[stage].run(job, stage)
+    if stage in work.encoders:
+        return work.encoders[stage](job, inputs.get("of", START_PICTURE))
     section = job.sections[inputs["section"] - 1]
-    if what == "sample":
+    if stage == "sample":
         context = CleanLatents.restored(inputs["context"])
         return pipeline.denoise(job, section, work.restored(inputs["condition"]), context)
-    return pipeline.decode(job, section, inputs["latents"])
+    latents = inputs["latents"]
+    begin = inputs.get("begin", section.decode_start - (latents.shape[2] - section.decode_latents))
+    return pipeline.decode_from(job, section.number, begin, latents)

@@ -12,13 +12,18 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePath
 from typing import Annotated, Any, Self
 
-from diffusers_helper import placed
-from diffusers_helper.attention.ways import WAYS
+from diffusers_helper.attention.backends import BACKENDS
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
 from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
-from diffusers_helper.lora_choice import choices_of, shown
+from diffusers_helper.lora_choice import choices_of, lora_summary
 from diffusers_helper.setting import SettingInfo, settings_of, text_of
+from diffusers_helper.timed_pictures import (
+    MAX_PICTURES,
+    TimedPicture,
+    pictures_summary,
+    timed_pictures_of,
+)
 
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
 SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
@@ -30,7 +35,7 @@ WEIGHT_TYPES = {
     AUTO: "Automatic", "default": "As in the files", "bf16": "16 bit, wide range", "fp16": "16 bit",
     "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range", "int8": "8 bit, whole numbers",
 }  # fmt: skip
-ATTENTIONS = {AUTO: "Automatic", **{name: way.label for name, way in WAYS.items()}}
+ATTENTIONS = {AUTO: "Automatic", **{name: way.label for name, way in BACKENDS.items()}}
 SHAPES = {"1:1": "Square", "4:3": "4:3", "16:9": "16:9, wide", "3:4": "3:4", "9:16": "9:16, tall"}
 AFTER, BEFORE = "after", "before"
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
@@ -39,12 +44,10 @@ MAX_SEED = 2**63 - 1
 
 
 def name_of(path: str) -> str:
-    """Return the name of a file without its folder."""
     return PurePath(path).name
 
 
 def sides_of(shape: str) -> tuple[int, int]:
-    """Return the height and width, to scale, of one of the `SHAPES`."""
     width, height = map(int, shape.split(":"))
     return height, width
 
@@ -81,29 +84,29 @@ class GenerationRequest:
         "Steps",
         "The number of denoising steps per section. More steps take more time; the model's own number suits "
         "it best.",
-        "Look", low=1, high=100, scope="section", otherwise="the model's own",
+        "Look", low=1, high=100, scope="section", if_empty="the model's own",
     )] = 25
     mode: Annotated[Mode, SettingInfo(
         "Order", "End first is steadier; forward can continue.", "What to make", choices=_ORDERS,
-        otherwise="the model's own",
+        if_empty="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
         "Resolution",
         "The side, in pixels, of a square with the video's area. A higher value takes more time and memory; "
         "the model's own value suits it best.",
-        "Size and output", low=64, high=1280, step=16, unit="pixels", otherwise="the model's own",
+        "Size and output", low=64, high=1280, step=16, unit="pixels", if_empty="the model's own",
     )] = None
     guidance: Annotated[float, SettingInfo(
         "Distilled CFG Scale",
         "A higher value makes the video follow the prompt more closely, at no cost in time. The model's own "
         "value suits it best.",
-        "Look", low=1, high=32, step=0.01, scope="section", otherwise="the model's own",
+        "Look", low=1, high=32, step=0.01, scope="section", if_empty="the model's own",
     )] = 10.0
     cfg: Annotated[float, SettingInfo(
         "CFG Scale",
         "The strength of classifier-free guidance. Above 1, the negative prompt has an effect and each step "
         "takes twice as long.",
-        "Look", low=1, high=32, step=0.01, scope="section",
+        "Look", low=1, high=32, step=0.01, scope="section", if_empty="the model's own",
     )] = 1.0
     cfg_rescale: Annotated[float, SettingInfo(
         "CFG Re-Scale",
@@ -125,13 +128,14 @@ class GenerationRequest:
         "GPU Inference Preserved Memory (GB) (larger means slower)",
         "The GPU memory that weights leave free, in GB. Weights that do not fit beside it "
         "are streamed.",
-        "Memory", low=0, high=128, step=0.1, unit="GB", otherwise="by the card's size", scope="memory",
+        "Memory", low=0, high=128, step=0.1, unit="GB", if_empty="by the card's size", scope="memory",
     )] = None
     vram_cap_gb: Annotated[float | None, SettingInfo(
         "VRAM Cap (GB)",
         "The most GPU memory that a video may use, in GB. A lower cap streams more weights; "
         "a video that cannot fit is refused at the start.",
-        "Memory", low=0.001, high=1024, step=0.1, unit="GB", otherwise="by the card's size", scope="memory",
+        "Memory", low=0.001, high=1024, step=0.1, unit="GB", if_empty="by the card's size",
+        scope="memory",
     )] = None
     weight_dtype: Annotated[str, SettingInfo(
         "Weight Type",
@@ -144,7 +148,8 @@ class GenerationRequest:
         "VAE Tile (Pixels)",
         "The side of the tiles in which frames are encoded and decoded. Smaller tiles need less memory; "
         "another size changes the pixels slightly.",
-        "Memory", low=64, high=1024, step=32, multiple=32, unit="pixels", otherwise="what fits", scope="vae",
+        "Memory", low=64, high=1024, step=32, multiple=32, unit="pixels", if_empty="what fits",
+        scope="vae",
     )] = None
     vae_precision: Annotated[str, SettingInfo(
         "VAE Precision",
@@ -180,7 +185,7 @@ class GenerationRequest:
         "LoRA",
         "LoRAs add a style, a motion or a subject to the model. Each line names a safetensors file that was "
         "made for FramePack or HunyuanVideo, as FILE or FILE:WEIGHT.",
-        "Look", unit="file[:weight]", items=choices_of, words=shown, scope="input",
+        "Look", unit="file[:weight]", parse_lines=choices_of, summary=lora_summary, scope="input",
     )] = ""
     prompt_blend: Annotated[int, SettingInfo(
         "Change of Words (Sections)",
@@ -233,13 +238,14 @@ class GenerationRequest:
         "Video to Continue",
         "The video that the new one goes on from, of any size, rate and codec. Its end takes the place "
         "of the picture.",
-        "What to make", unit="file", scope="input", on_page=False, words=name_of,
+        "What to make", unit="file", scope="input", on_page=False, summary=name_of,
     )] = ""
     pictures: Annotated[str, SettingInfo(
         "Pictures at Times",
         "Pictures that the video comes to at their times, one on each line, as in 2.4s: photo.jpg, or with a "
         "crop, 2.4s@0.25: photo.jpg. In forward order, they only draw the video towards them.",
-        "What to make", unit="time: file", items=placed.placed_of, words=placed.shown,
+        "What to make", unit="time: file", parse_lines=timed_pictures_of,
+        summary=pictures_summary,
         scope="input",
     )] = ""
     shape: Annotated[str, SettingInfo(
@@ -266,11 +272,7 @@ class GenerationRequest:
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Validate every setting, and store it in its own type.
-
-        Raises:
-            InputError: If a value cannot be used.
-        """
+        """Validate every setting, and store it in its own type. It may raise InputError."""
         for name, setting in settings_of(type(self)).items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
@@ -287,7 +289,8 @@ class GenerationRequest:
             object.__setattr__(self, "seconds", MIN_SECONDS)  # it has no length, and is one section
 
     def _check_together(self) -> None:
-        is_forward, others = self.mode != "inverted", self.video or self.end_image
+        is_forward = self.mode != "inverted"
+        other_input = self.video or self.end_image
         for setting, is_wrong, expected, remedy in (
             ("loop", self.is_loop and is_forward, "off in forward order, which leads to no picture",
              "Set `mode` to inverted, or `loop` to off."),
@@ -298,7 +301,7 @@ class GenerationRequest:
              f"Set `mode` to inverted, or `extend` to {AFTER}."),
             ("one_frame", self.one_frame and is_forward, "0 in forward order, which makes no picture",
              "Set `mode` to inverted, or `one_frame` to 0."),
-            ("one_frame", self.one_frame and (others or self.is_loop or self.is_from_words),
+            ("one_frame", self.one_frame and (other_input or self.is_loop or self.is_from_words),
              "0 unless there is a start picture, and no end picture, video or loop",
              "Set it to 0, or leave the others out."),
         ):  # fmt: skip
@@ -308,7 +311,7 @@ class GenerationRequest:
 
     @property
     def gives_picture(self) -> bool:
-        """Return whether the first frame is kept as a picture, since the user has not given it."""
+        """Whether the first frame is kept as a picture, since the user has not given it."""
         return self.is_from_words or self.one_frame > 0
 
     @property
@@ -324,12 +327,12 @@ class GenerationRequest:
         return not self.image
 
     @property
-    def placed(self) -> tuple[placed.Placed, ...]:
-        return placed.placed_of(self.pictures)
+    def timed_pictures(self) -> tuple[TimedPicture, ...]:
+        return timed_pictures_of(self.pictures)
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """Return the prompts in use, one per pass of the transformer in a step."""
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts in use, one per pass of the transformer in a step."""
         return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
 
     @property
@@ -341,49 +344,48 @@ class GenerationRequest:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Return a validated request, given a dict of settings.
+        """Make a validated request of a dict of settings.
 
         Raises:
             InputError: If a setting is unknown, or a value cannot be used.
         """
-        known = sorted(field.name for field in fields(cls))
-        unknown = sorted(set(data) - set(known))
+        names = sorted(field.name for field in fields(cls))
+        unknown = sorted(set(data) - set(names))
         if unknown:
             raise InputError(
-                f"{short_repr(unknown[0])} is not a setting; expected one of {', '.join(known)}.",
+                f"{short_repr(unknown[0])} is not a setting; expected one of {', '.join(names)}.",
                 "Leave it out.",
             )
         return cls(**data)
 
 
 SETTINGS = settings_of(GenerationRequest)
-START_PICTURE, END_PICTURE, PLACED = "image", "end_image", "pictures"
+START_PICTURE, END_PICTURE, TIMED_PICTURES = "image", "end_image", "pictures"
 PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
 FILES = (*PICTURES, "video")  # what the page and its endpoints take as uploads
 CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
 
 
-def placed_name(number: int) -> str:
-    """Return the name of one of the pictures at times, which count from 1."""
-    return f"{PLACED}_{number}"
+def timed_picture_name(number: int) -> str:
+    """Name one of the pictures at times, which count from 1."""
+    return f"{TIMED_PICTURES}_{number}"
 
 
 def is_picture_name(name: str) -> bool:
-    """Return whether a picture may have this name: that of a setting, or of a picture at a time."""
-    return name in PICTURES or name in {placed_name(number) for number in range(1, placed.MOST_PICTURES + 1)}
+    return name in PICTURES or name in {timed_picture_name(number) for number in range(1, MAX_PICTURES + 1)}
 
 
 def paths_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the paths of the pictures that settings name, by the names of the pictures."""
-    several = enumerate(placed.placed_of(str(settings.get(PLACED) or "")), 1)
+    numbered = enumerate(timed_pictures_of(str(settings.get(TIMED_PICTURES) or "")), 1)
     single = {name: str(path) for name in PICTURES if (path := settings.get(name))}
-    return single | {placed_name(number): one.file for number, one in several}
+    return single | {timed_picture_name(number): picture.file for number, picture in numbered}
 
 
 def with_pictures(settings: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings in which the pictures of these names have these paths."""
-    found = {**settings, **{name: path for name, path in paths.items() if name in SETTINGS}}
-    if several := placed.placed_of(str(settings.get(PLACED) or "")):
-        named = enumerate(several, 1)
-        found[PLACED] = text_of(replace(p, file=paths.get(placed_name(n), p.file)) for n, p in named)
-    return found
+    changed = {**settings, **{name: path for name, path in paths.items() if name in SETTINGS}}
+    if pictures := timed_pictures_of(str(settings.get(TIMED_PICTURES) or "")):
+        changed[TIMED_PICTURES] = text_of(
+            replace(picture, file=paths.get(timed_picture_name(number), picture.file))
+            for number, picture in enumerate(pictures, 1)
+        )
+    return changed

@@ -14,7 +14,7 @@ import torch
 
 from diffusers_helper import events
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.pictures import kept_request, request_content
+from diffusers_helper.conditions.pictures import request_content, stored_request
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.failures import failed_event
 from diffusers_helper.files import open_at_once, read_file, write_atomic
@@ -31,6 +31,7 @@ from diffusers_helper.planning.profiles import HELPER_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
+_EXPECTED_CODES = ("storage", "disk_full", "download")
 
 
 class Runner:
@@ -44,26 +45,23 @@ class Runner:
         torch.set_num_threads(min(torch.get_num_threads(), processors()))
 
     def run(self, folder: Path, on_event: Callable[[events.Event], None], cancel: CancelToken) -> None:
-        """Make the video whose request is in `folder`. Every outcome but one is reported as a final event.
+        """Make the video whose request is in `folder`, reusing what an earlier run has made.
 
-        The results of an earlier run in the folder are reused.
-
-        Raises:
-            CardLost: If another process has to continue the job.
+        Every outcome is reported as a final event, except that CardLost is raised if another process has to
+        continue the job.
         """
         with job_log(JobFolder(folder).log):
             self._convolutions.log_start()
             self._run(folder, _Reporter(on_event, self._convolutions), cancel)
             self._convolutions.print_stats()
-        # The parts of a job refer to each other and hold pictures and tensors. Between small jobs, Python
-        # itself would collect only young objects.
+        # A job's objects refer to each other and hold tensors. Python itself collects mostly young objects.
         gc.collect()
 
     def _run(self, folder: Path, reporter: _Reporter, cancel: CancelToken) -> None:
-        started = time.monotonic()
+        start_time = time.monotonic()
         try:
             files = JobFolder(folder)
-            request = kept_request(request_content(files), files)
+            request = stored_request(request_content(files), files)
             models = self._load(find_model(request.model, allow_folder=True), cancel)
             with card_alone(models.device, self._local.folder), self._helper_alone(models.device):
                 generate(
@@ -71,24 +69,24 @@ class Runner:
                     folder=folder, resume_from=folder, local=self._local,
                 )  # fmt: skip
         except GenerationCancelled:
-            if not reporter.the_end:
-                elapsed = time.monotonic() - started
-                facts = {"video": reporter.video, "frames": reporter.frames}
-                reporter(events.Cancelled(job=folder.name, time=elapsed, **facts))
+            if not reporter.has_ended:
+                elapsed = time.monotonic() - start_time
+                fields = {"video": reporter.video, "frames": reporter.frames}
+                reporter(events.Cancelled(job=folder.name, time=elapsed, **fields))
         except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
             if self._models is not None:
                 check_card(self._models.device, error)
-            elapsed = time.monotonic() - started
-            end = failed_event(error, folder.name, elapsed, reporter.video, reporter.frames, folder=folder)
-            expected = isinstance(error, LongtakeError) or end.code in ("storage", "disk_full", "download")
+            elapsed = time.monotonic() - start_time
+            event = failed_event(error, folder.name, elapsed, reporter.video, reporter.frames, folder=folder)
+            is_expected = isinstance(error, LongtakeError) or event.code in _EXPECTED_CODES
             level = logging.INFO if isinstance(error, InputError) else logging.ERROR
-            _log.log(level, "job %s: %s", folder.name, end.message, exc_info=not expected)
+            _log.log(level, "job %s: %s", folder.name, event.message, exc_info=not is_expected)
             if not isinstance(error, InputError):
                 self._drop()  # the next job must not find what an error left in memory or on the device
-            reporter(end)
+            reporter(event)
 
     def _helper_alone(self, device: torch.device) -> AbstractContextManager[None]:
-        """Return a context manager that keeps other programs from the card that helps, if there is one."""
+        """Keep other programs from the second card, if there is one."""
         has_helper = self._local.environ.get(HELPER_VARIABLE) and device.type == "cuda"
         return card_alone(second_device(device), self._local.folder) if has_helper else nullcontext()
 
@@ -104,56 +102,56 @@ class Runner:
 
 
 class _Reporter:
-    """A forwarder of events that remembers the figures that a final event has to repeat.
+    """A forwarder of events that remembers what a final event has to repeat.
 
-    Before the end of a video it warns if convolutions were computed in another way since it was made.
+    Before the end of a video it warns if convolutions were computed on other rungs since this was created.
     """
 
     def __init__(self, on_event: Callable[[events.Event], None], convolutions: MIOpenFallbackHandler) -> None:
         self._on_event, self._convolutions = on_event, convolutions
         self._changed_before = convolutions.changed
-        self.the_end = False
+        self.has_ended = False
         self.video: str | None = None
         self.frames = 0
 
     def __call__(self, event: events.Event) -> None:
         # Steps and pieces are too many for the log, and a failure is logged with its cause.
         if not isinstance(event, events.StepDone | events.PieceDone | events.Failed):
-            _log.info("%s", _words(event))
+            _log.info("%s", _log_line(event))
         if isinstance(event, events.SectionFinished):
             self.video, self.frames = event.video, event.frames
         if isinstance(event, events.Finished) and self._convolutions.changed > self._changed_before:
             message = f"Some convolutions failed and were computed in other ways. {DEVIATION}"
             self._on_event(events.Warned(job=event.job, time=event.time, message=message))
-        self.the_end = event.is_final
+        self.has_ended = event.is_final
         self._on_event(event)
 
 
-def _words(event: events.Event) -> str:
-    """Return an event as one line, such as `stage_started: stage sample, section 1`."""
-    facts = {name: value for name, value in events.to_dict(event).items() if value not in (None, 0, "")}
-    kind = facts.pop("event")
-    reported = ", ".join(f"{name} {value}" for name, value in facts.items() if name not in ("job", "time"))
-    return f"{kind}: {reported}"
+def _log_line(event: events.Event) -> str:
+    """Write an event as one line, such as `stage_started: stage sample, section 1`."""
+    fields = {name: value for name, value in events.to_dict(event).items() if value not in (None, 0, "")}
+    kind = fields.pop("event")
+    text = ", ".join(f"{name} {value}" for name, value in fields.items() if name not in ("job", "time"))
+    return f"{kind}: {text}"
 
 
 # The loggers whose records are written; those of other libraries are not.
 _PACKAGES = ("diffusers_helper", "cache")
-MOST_BYTES = 512 * 1024
-_CUT = b"(earlier lines were removed)\n"
+MAX_LOG_BYTES = 512 * 1024
+_CUT_LINE = b"(earlier lines were removed)\n"
 
 
 @contextmanager
 def job_log(file: Path) -> Iterator[None]:
     """Append the program's log records of level INFO and above to a file, within the context.
 
-    It has the lines of the memory document (docs/amd-memory.md), with their times. Of a large file from
-    earlier runs, the end is kept. If the file cannot be written, this is ignored.
+    It has the lines of the memory document (docs/amd-memory.md), with their times. A large file from earlier
+    runs is cut to its end. Errors in writing are ignored.
     """
     with suppress(OSError):
-        if (size := file.stat().st_size) > MOST_BYTES:
-            _, _, lines = read_file(file, start=size - MOST_BYTES // 2).partition(b"\n")
-            write_atomic(file, _CUT + lines)
+        if (size := file.stat().st_size) > MAX_LOG_BYTES:
+            _, _, lines = read_file(file, start=size - MAX_LOG_BYTES // 2).partition(b"\n")
+            write_atomic(file, _CUT_LINE + lines)
     handler = _JobLog(file, errors="backslashreplace", delay=True)
     handler.setLevel(logging.INFO)
     handler.setFormatter(LogLines("%(asctime)s %(levelname)s %(message)s"))
@@ -179,7 +177,6 @@ class _JobLog(logging.FileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", errors=self.errors, opener=open_at_once)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append the record, if the file can be opened."""
         with suppress(OSError):
             super().emit(record)
 

@@ -14,25 +14,25 @@ from diffusers_helper.machine.terminal import one_line
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command, and return the exit code: 0, 1 if the results differ, or 2 for an error."""
+    """Run the command. The exit code is 0, 1 if the results differ, or 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m rocm_nodes")
     commands = parser.add_subparsers(dest="command", required=True)
-    replayed = commands.add_parser("replay", help="run a captured node again, and compare the results")
-    replayed.epilog = "What follows -- is passed to ComfyUI, such as -- --cpu --base-directory DIR."
-    replayed.add_argument("file", type=Path, help="the JSON file of a capture")
-    replayed.add_argument("--comfyui", type=Path, help="the folder of ComfyUI, if it is not on the path")
-    replayed.add_argument("--vae", type=Path, help="the file of the VAE that the node had")
-    replayed.add_argument("--model", type=Path, help="the file of the diffusion model that the node had")
-    ours, flags = _parted(sys.argv[1:] if arguments is None else arguments)
-    given = parser.parse_args(ours)
-    objects = {name: path for name in ("vae", "model") if (path := getattr(given, name)) is not None}
+    replay_parser = commands.add_parser("replay", help="run a captured node again, and compare the results")
+    replay_parser.epilog = "What follows -- is passed to ComfyUI, such as -- --cpu --base-directory DIR."
+    replay_parser.add_argument("file", type=Path, help="the JSON file of a capture")
+    replay_parser.add_argument("--comfyui", type=Path, help="the folder of ComfyUI, if it is not on the path")
+    replay_parser.add_argument("--vae", type=Path, help="the file of the VAE that the node had")
+    replay_parser.add_argument("--model", type=Path, help="the file of the diffusion model that the node had")
+    own_arguments, comfyui_flags = _split_at_dashes(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(own_arguments)
+    objects = {name: path for name in ("vae", "model") if (path := getattr(options, name)) is not None}
     try:
-        if given.comfyui is not None:
-            _prepare(given.comfyui, flags)
+        if options.comfyui is not None:
+            _prepare(options.comfyui, comfyui_flags)
         from rocm_nodes.debugging import replay
         from rocm_nodes.registry import node_tables
 
-        found = replay(given.file, objects, node_tables()[0])
+        comparison = replay(options.file, objects, node_tables()[0])
     except LongtakeError as error:
         sys.stderr.write(f"{one_line(str(error))}\n")
         return 2
@@ -40,14 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
         remedy = "Name its folder with --comfyui, and run this command with its Python."
         sys.stderr.write(f"ComfyUI cannot be imported ({error}). {remedy}\n")
         return 2
-    sys.stdout.write(f"{one_line(str(found))}\n")
-    return 1 if found.difference else 0
+    sys.stdout.write(f"{one_line(str(comparison))}\n")
+    return 1 if comparison.difference else 0
 
 
-def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after `--`."""
-    place = arguments.index("--") if "--" in arguments else len(arguments)
-    return list(arguments[:place]), list(arguments[place + 1 :])
+def _split_at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    index = arguments.index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:index]), list(arguments[index + 1 :])
 
 
 def _prepare(folder: Path, flags: list[str]) -> None:

@@ -11,34 +11,33 @@ from typing import Any
 import torch
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.output.capture import MOST_BYTES, Comparison, Missing, Recorder, read_capture
+from diffusers_helper.output.capture import Comparison, Missing, Recorder, read_capture
 from rocm_nodes.host import comfy, free_bytes, management
 
 VARIABLE, FOLDER_VARIABLE = "ROCM_NINODES_DEBUG", "ROCM_NINODES_DEBUG_DIR"
 
 
-def is_asked_for() -> bool:
-    """Return whether the environment asks for captures."""
+def is_capture_enabled() -> bool:
     return os.environ.get(VARIABLE) == "1"
 
 
-def captured(name: str, kind: type) -> type:
-    """Return a subclass of a node that also writes a capture of each call."""
-    function: str = kind.FUNCTION  # type: ignore[attr-defined]
-    plain = getattr(kind, function)
+def with_captures(name: str, node_class: type) -> type:
+    """Derive a node that also writes a capture of each call."""
+    function: str = node_class.FUNCTION  # type: ignore[attr-defined]
+    method = getattr(node_class, function)
 
-    @functools.wraps(plain)
+    @functools.wraps(method)
     def call(self: Any, **inputs: Any) -> Any:
-        place = management().get_torch_device()
-        return Recorder(_folder(), MOST_BYTES).call(
+        torch_device = management().get_torch_device()
+        return Recorder(_folder()).call(
             name,
-            lambda: plain(self, **inputs),
+            lambda: method(self, **inputs),
             inputs=lambda: inputs,
             outputs=_result,
-            free_bytes=lambda: free_bytes(place),
+            free_bytes=lambda: free_bytes(torch_device),
         )
 
-    return type(kind.__name__, (kind,), {function: call, "__doc__": kind.__doc__})
+    return type(node_class.__name__, (node_class,), {function: call, "__doc__": node_class.__doc__})
 
 
 def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Comparison:
@@ -56,14 +55,13 @@ def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Com
     inputs = dict(capture.inputs)
     for name, value in inputs.items():
         if isinstance(value, Missing):
-            inputs[name] = _opened(name, value, objects)
-    kind = classes[capture.what]
+            inputs[name] = _load_object(name, value, objects)
+    node_class = classes[capture.what]
     with torch.inference_mode():  # as ComfyUI runs its nodes
-        return capture.compare(lambda: _result(getattr(kind(), kind.FUNCTION)(**inputs)))
+        return capture.compare(lambda: _result(getattr(node_class(), node_class.FUNCTION)(**inputs)))
 
 
-def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
-    """Return an object of ComfyUI, loaded from the file that the user has named for it."""
+def _load_object(name: str, value: Missing, objects: dict[str, Path]) -> Any:
     if name not in objects or name not in ("vae", "model"):
         raise InputError(
             f"The capture does not hold the {name} ({value.kind}).",
@@ -78,14 +76,12 @@ def _opened(name: str, value: Missing, objects: dict[str, Path]) -> Any:
 
 
 def _folder() -> Path:
-    """Return the folder for captures, by default in ComfyUI's output folder, and make it."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(given) if given else Path(comfy("folder_paths").get_output_directory(), "rocm_captures")
+    path = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(path) if path else Path(comfy("folder_paths").get_output_directory(), "rocm_captures")
     with contextlib.suppress(OSError):  # the capture reports it
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def _result(outputs: Any) -> Any:
-    """Return the outputs for the next nodes, without the report for the page."""
     return outputs["result"] if isinstance(outputs, dict) and "result" in outputs else outputs

@@ -25,25 +25,23 @@ importing = warnings.catch_warnings
 
 
 def comfy(name: str) -> Any:
-    """Return a module of ComfyUI, such as "comfy.sd" or "folder_paths"."""
+    """Import a module of ComfyUI, such as "comfy.sd" or "folder_paths"."""
     return importlib.import_module(name)
 
 
 def management() -> Any:
-    """Return ComfyUI's module for devices and memory."""
     return comfy("comfy.model_management")
 
 
 def device() -> Device:
-    """Return ComfyUI's device, whose limit stays as it is."""
     return open_device(management().get_torch_device(), is_guest=True)
 
 
 def model_files(kind: str) -> list[str]:
-    """Return the names of the files in ComfyUI's folders of a kind, with GGUF files, which it omits."""
+    """List the files in ComfyUI's folders of a kind, with GGUF files, which ComfyUI omits."""
     paths = comfy("folder_paths")
-    found = (paths.recursive_search(one)[0] for one in paths.get_folder_paths(kind))
-    extra = [name for names in found for name in names if name.lower().endswith(".gguf")]
+    listings = (paths.recursive_search(folder)[0] for folder in paths.get_folder_paths(kind))
+    extra = [name for names in listings for name in names if name.lower().endswith(".gguf")]
     return sorted({*paths.get_filename_list(kind), *extra})
 
 
@@ -57,7 +55,6 @@ class Interrupt(CancelToken):
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Yield a token, and turn a cancellation into ComfyUI's own exception."""
     try:
         yield Interrupt()
     except GenerationCancelled:
@@ -70,13 +67,13 @@ def interruptible() -> Iterator[Interrupt]:
 
 
 def progress_bar() -> Callable[..., None]:
-    """Return a function that shows the progress on the node, with a preview if it is given one, too."""
+    """Make a function that shows the progress on the node, with a preview if it is given one, too."""
     bars: list[Any] = []
 
-    def show(done: int, total: int, preview: Any = None) -> None:
+    def show(value: int, total: int, preview: Any = None) -> None:
         if not bars:
             bars.append(comfy("comfy.utils").ProgressBar(total))
-        bars[0].update_absolute(done, total, preview)
+        bars[0].update_absolute(value, total, preview)
 
     return show
 
@@ -89,31 +86,32 @@ def show_text(text: str) -> None:
 
 
 def free_bytes(torch_device: torch.device) -> int:
-    """Return the bytes that ComfyUI counts as free on a device."""
     return int(management().get_free_memory(torch_device))
 
 
 def is_rocm() -> bool:
-    """Return whether ComfyUI computes on an AMD card: torch was built for HIP and a device is in use."""
+    """Check that ComfyUI computes on an AMD card: torch was built for HIP and a device is in use."""
     return torch.version.hip is not None and management().get_torch_device().type == "cuda"
 
 
 def device_lines() -> tuple[str, str]:
-    """Return two lines: the device with its software versions, and the use of its memory."""
-    place, name, stack = management().get_torch_device(), "CPU", "no GPU"
-    if place.type == "cuda":
-        properties = torch.cuda.get_device_properties(place)
+    """Describe, in two lines, the device with its software versions, and the use of its memory."""
+    torch_device = management().get_torch_device()
+    name = "CPU"
+    software = "no GPU"
+    if torch_device.type == "cuda":
+        properties = torch.cuda.get_device_properties(torch_device)
         name = properties.name
-        stack = f"CUDA {torch.version.cuda}"
+        software = f"CUDA {torch.version.cuda}"
         if torch.version.hip is not None:
-            stack = f"ROCm {torch.version.hip}, {properties.gcnArchName.split(':')[0]}"
-    machine = f"Device: {name} ({stack}), torch {torch.__version__}. {miopen_line()}".rstrip()
-    free, total = free_bytes(place), int(management().get_total_memory(place))
+            software = f"ROCm {torch.version.hip}, {properties.gcnArchName.split(':')[0]}"
+    machine = f"Device: {name} ({software}), torch {torch.__version__}. {miopen_line()}".rstrip()
+    free, total = free_bytes(torch_device), int(management().get_total_memory(torch_device))
     return machine, f"{gb_text(total - free)} GB used of {gb_text(total)} GB; {gb_text(free)} GB free"
 
 
 def miopen_line() -> str:
-    """Return a line about MIOpen on an AMD card, which ComfyUI switches off on most; "" for other devices."""
+    """Describe MIOpen on an AMD card, which ComfyUI switches off on most; "" for other devices."""
     if not is_rocm():
         return ""
     if not torch.backends.cudnn.enabled:

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import torch
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, version_of
+from diffusers_helper.machine.packages import FRAMEPACK, install_command, package_problem, version_of
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.host import comfy, device_lines, free_bytes, importing, management, model_files
-from rocm_nodes.page import Node, choice, explained, idle, number, of_type, reported, timing
+from rocm_nodes.page import Node, choice, explained, number, of_type, reported, timing, unused_input
 
 _CATEGORY = "ROCm Ninodes/Loaders"
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 # The words with which ComfyUI logs a key of the file, or a weight of the model, that it cannot use.
 _COMPLAINTS = ("lora key not loaded: ", "NOT LOADED ")
 _DTYPES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
@@ -34,15 +34,15 @@ class ROCMOptimizedCheckpointLoader(Node):
     OUTPUT_TOOLTIPS = ("The diffusion model.", "The text encoder, if the file has one.", "The VAE.")
 
     REQUIRED: ClassVar = {"ckpt_name": lambda: choice(_names("checkpoints"), "The checkpoint to load.")}
-    OPTIONAL: ClassVar = {"compatibility_mode": idle(False, "ComfyUI's own loader loads every file")}
+    OPTIONAL: ClassVar = {"compatibility_mode": unused_input(False, "ComfyUI's own loader loads every file")}
 
-    def work(self, given: Any) -> dict[str, Any]:
-        path, embeddings = _path("checkpoints", given.ckpt_name), comfy("folder_paths")
+    def work(self, inputs: Any) -> dict[str, Any]:
+        path = _path("checkpoints", inputs.ckpt_name)
 
         def load() -> tuple[Any, ...]:
             return comfy("comfy.sd").load_checkpoint_guess_config(
                 path, output_vae=True, output_clip=True,
-                embedding_directory=embeddings.get_folder_paths("embeddings"),
+                embedding_directory=comfy("folder_paths").get_folder_paths("embeddings"),
             )[:3]  # fmt: skip
 
         lines, result = _loaded(usable(Path(path)), load)
@@ -75,8 +75,9 @@ class ROCMOptimizedUNetLoader(Node):
         )
     }
 
-    def work(self, given: Any) -> dict[str, Any]:
-        path, weight_dtype = _path("diffusion_models", given.unet_name), given.weight_dtype
+    def work(self, inputs: Any) -> dict[str, Any]:
+        path = _path("diffusion_models", inputs.unet_name)
+        weight_dtype = inputs.weight_dtype
         facts = usable(Path(path))
         options: dict[str, Any] = {}
         notes: list[str] = []
@@ -119,16 +120,18 @@ class ROCMLoRALoader(Node):
     }
     OPTIONAL: ClassVar = {"clip": of_type("CLIP", "The text encoder that the LoRA changes, if any.")}
 
-    def work(self, given: Any) -> dict[str, Any]:
-        path, model, clip = _path("loras", given.lora_name), given.model, given.clip
+    def work(self, inputs: Any) -> dict[str, Any]:
+        path = _path("loras", inputs.lora_name)
+        model = inputs.model
+        clip = inputs.clip
         facts = usable(Path(path))
         with explained(), _Complaints() as complaints:
             weights = comfy("comfy.utils").load_torch_file(path, safe_load=True)
             result = comfy("comfy.sd").load_lora_for_models(
-                model, clip, weights, given.strength_model, given.strength_clip
+                model, clip, weights, inputs.strength_model, inputs.strength_clip
             )
         changed = count_text(_added(model.patches, result[0].patches), "weight")
-        line = f"{given.lora_name} changes {changed} of the model"
+        line = f"{inputs.lora_name} changes {changed} of the model"
         if clip is not None:
             line += f" and {_added(clip.patcher.patches, result[1].patcher.patches)} of the text encoder"
         return reported("LoRA", [f"{line}.", _unused(complaints.names, facts.tensors)], result)
@@ -153,15 +156,14 @@ def check_packages(*names: str) -> None:
     """Raise InputError if ComfyUI's Python lacks one of these packages, with the command that installs it."""
     needed = {name: FRAMEPACK[name] for name in names}
     versions = {name: version_of(name) for name in names}
-    if words := missing_words(versions, needed):
+    if problem := package_problem(versions, needed):
         raise InputError(
-            f"GGUF files cannot be read with ComfyUI's Python: {words}.",
+            f"GGUF files cannot be read with ComfyUI's Python: {problem}.",
             f"Install what is missing: {install_command(versions, needed)}",
         )
 
 
 def usable(path: Path) -> Inspection:
-    """Return the facts about a file, or raise InputError if it is damaged or loading it would run code."""
     facts = inspect_checkpoint(path)
     if facts.problems:
         raise InputError(facts.problems[0])
@@ -176,18 +178,21 @@ def usable(path: Path) -> Inspection:
 
 def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
     """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
-    need, free = facts.bytes or facts.file_bytes, free_bytes(management().get_torch_device())
-    machine, before = device_lines()
+    needed_bytes = facts.bytes or facts.file_bytes
+    free = free_bytes(management().get_torch_device())
+    machine, memory_before = device_lines()
     with timing() as run:
         result = load()
     lines = [
         _contents(facts),
-        f"Its weights take {gb_text(need)} GB as stored; {gb_text(free)} GB were free."
-        + (" They do not fit, so ComfyUI keeps a part of them in main memory." if need > free else ""),
+        f"Its weights take {gb_text(needed_bytes)} GB as stored; {gb_text(free)} GB were free."
+        + (
+            " They do not fit, so ComfyUI keeps a part of them in main memory." if needed_bytes > free else ""
+        ),
         *_quantised_lines(facts),
         machine,
-        f"Memory before: {before}. After: {device_lines()[1]}.",
-        f"Loaded in {duration(run.seconds)}, {need / max(run.seconds, 1e-9) / 1024**3:.2f} GB/s.",
+        f"Memory before: {memory_before}. After: {device_lines()[1]}.",
+        f"Loaded in {duration(run.seconds)}, {needed_bytes / max(run.seconds, 1e-9) / 1024**3:.2f} GB/s.",
         *_types_in_use(result[0] if result else None),
     ]
     return lines, result
@@ -196,8 +201,8 @@ def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[lis
 def _contents(facts: Inspection) -> str:
     shares = ", ".join(f"{share:.0%} {name}" for name, share in facts.dtypes.items())
     model = facts.model or "an unknown model"
-    number = count_text(facts.tensors, "tensor")
-    return f"{Path(facts.path).name}: {model}, {number}, {shares or facts.format}."
+    num_tensors = count_text(facts.tensors, "tensor")
+    return f"{Path(facts.path).name}: {model}, {num_tensors}, {shares or facts.format}."
 
 
 def _quantised_lines(facts: Inspection) -> list[str]:
@@ -212,12 +217,14 @@ def _quantised_lines(facts: Inspection) -> list[str]:
 
 
 def _types_in_use(model: Any) -> list[str]:
-    """Return a sentence on the types that ComfyUI has chosen for a loaded model, if it reports them."""
-    kept = model.model_dtype() if hasattr(model, "model_dtype") else None
-    cast = getattr(getattr(model, "model", None), "manual_cast_dtype", None)
-    if kept is None:
+    weight_dtype = model.model_dtype() if hasattr(model, "model_dtype") else None
+    compute_dtype = getattr(getattr(model, "model", None), "manual_cast_dtype", None)
+    if weight_dtype is None:
         return []
-    return [f"ComfyUI keeps the weights in {kept}" + (f" and computes in {cast}." if cast else ".")]
+    return [
+        f"ComfyUI keeps the weights in {weight_dtype}"
+        + (f" and computes in {compute_dtype}." if compute_dtype else ".")
+    ]
 
 
 class _Complaints(logging.Handler):
@@ -229,7 +236,7 @@ class _Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        self.names += [text.removeprefix(words) for words in _COMPLAINTS if text.startswith(words)]
+        self.names += [text.removeprefix(prefix) for prefix in _COMPLAINTS if text.startswith(prefix)]
 
     def __enter__(self) -> _Complaints:
         logging.getLogger().addHandler(self)
@@ -239,14 +246,13 @@ class _Complaints(logging.Handler):
         logging.getLogger().removeHandler(self)
 
 
-def _added(before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> int:
-    """Return how many weights have more patches than before."""
-    return sum(len(patches) > len(before.get(name, ())) for name, patches in after.items())
+def _added(patches_before: Mapping[str, list[Any]], patches_after: Mapping[str, list[Any]]) -> int:
+    return sum(len(patches) > len(patches_before.get(name, ())) for name, patches in patches_after.items())
 
 
 def _unused(names: list[str], total: int) -> str:
     if not names:
         return f"All {total} keys of the file are used."
-    some = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-    kind = " The LoRA may be for another model." if len(names) * 2 > total else ""
-    return f"{len(names)} of {total} keys of the file fit nothing here: {some}.{kind}"
+    examples = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
+    hint = " The LoRA may be for another model." if len(names) * 2 > total else ""
+    return f"{len(names)} of {total} keys of the file fit nothing here: {examples}.{hint}"

@@ -19,11 +19,11 @@ from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.memory.measuring import Measured, measure
 from diffusers_helper.planning.vae import Precision, VaeSettings
 from diffusers_helper.units import count_text, gb_text
-from diffusers_helper.vae.guest import unsupported
+from diffusers_helper.vae.borrowed import unsupported
 from diffusers_helper.vae.passes import PRECISIONS
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, free_bytes, management
-from rocm_nodes.page import MeasuringNode, choice, idle, number, of_type, reported, switch, timing
+from rocm_nodes.page import MeasuringNode, choice, number, of_type, reported, switch, timing, unused_input
 from rocm_nodes.samplers import timed
 
 _RUNS = 3
@@ -77,32 +77,32 @@ class ROCMVAEPerformanceMonitor(MeasuringNode):
         ),
     }  # fmt: skip
 
-    def work(self, given: Any) -> dict[str, Any]:
-        vae, side = given.vae, given.test_resolution
+    def work(self, inputs: Any) -> dict[str, Any]:
+        vae = inputs.vae
+        side = inputs.test_resolution
         machine = "\n".join(device_lines()) + "."
         if reason := unsupported(vae):
-            found = machine, f"Nothing was measured: the VAE is {reason}.", ""
+            texts = machine, f"Nothing was measured: the VAE is {reason}.", ""
         else:
-            ways = list(_ways(vae, _latents(vae, side), side))
-            found = machine, "\n".join(map(str, ways)), _recommended(ways)
-        return reported("VAE monitor", found, found)
+            trials = list(_decode_trials(vae, _latents(vae, side), side))
+            texts = machine, "\n".join(map(str, trials)), _recommended(trials)
+        return reported("VAE monitor", texts, texts)
 
 
 def _latents(vae: Any, side: int) -> Tensor:
-    """Return reproducible noise for one picture, or for two latent frames of a video."""
-    shrink = int(vae.spacial_compression_decode())
-    time = (2,) if vae.latent_dim == 3 else ()
-    shape = (1, vae.latent_channels, *time, side // shrink, side // shrink)
+    """Make reproducible noise for one picture, or for two latent frames of a video."""
+    spatial_compression = int(vae.spacial_compression_decode())
+    time_shape = (2,) if vae.latent_dim == 3 else ()
+    shape = (1, vae.latent_channels, *time_shape, side // spatial_compression, side // spatial_compression)
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
-def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
-    """Measure each way, beginning with the reference, and yield the results."""
-    working = [PRECISIONS[dtype] for dtype in vae.working_dtypes if dtype in PRECISIONS]
-    tile = _TILE_PX if side > _TILE_PX else 128
+def _decode_trials(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
+    """Measure each precision, in one piece and in tiles, beginning with the reference."""
+    precisions = [PRECISIONS[dtype] for dtype in vae.working_dtypes if dtype in PRECISIONS]
     reference: Tensor | None = None
-    for precision in dict.fromkeys(["fp32", PRECISIONS.get(vae.vae_dtype, "auto"), *working]):
-        for tile_px in (0, tile):
+    for precision in dict.fromkeys(["fp32", PRECISIONS.get(vae.vae_dtype, "auto"), *precisions]):
+        for tile_px in (0, _TILE_PX if side > _TILE_PX else 128):
             settings = VaeSettings(precision=cast(Precision, precision), tile_px=tile_px)
             try:
                 pictures, _ = decode(vae, latents, settings)
@@ -116,20 +116,21 @@ def _ways(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
             yield DecodeTrial(precision, tile_px, measured, float((pictures - reference).abs().max()))
 
 
-def _recommended(ways: list[DecodeTrial]) -> str:
-    """Return a sentence on the settings of the fastest way without a visible difference."""
-    good = [way for way in ways if way.measured and way.deviation <= _TOLERANCE]
-    if not good:
+def _recommended(trials: list[DecodeTrial]) -> str:
+    accurate = [trial for trial in trials if trial.measured and trial.deviation <= _TOLERANCE]
+    if not accurate:
         return "No setting can be recommended, because each one that worked differs visibly from fp32."
-    best = min(good, key=lambda way: way.measured.median if way.measured else math.inf)
-    others = [way for way in ways if way not in good and way.measured]
-    why = f"precision_mode {best.precision}"
-    why += f", in the tiled node with tile_size {best.tile_px}" if best.tile_px else ", without tiles"
+    best = min(accurate, key=lambda trial: trial.measured.median if trial.measured else math.inf)
+    others = [trial for trial in trials if trial not in accurate and trial.measured]
+    advice = f"precision_mode {best.precision}"
+    advice += f", in the tiled node with tile_size {best.tile_px}" if best.tile_px else ", without tiles"
     if best.measured and best.measured.spread > 0.2:
-        why += f". The runs differed by {best.measured.spread:.0%}, so a small lead means little"
+        advice += f". The runs differed by {best.measured.spread:.0%}, so a small lead means little"
     if others:
-        why += f". {count_text(len(others), 'other way')} differed by more than one step of an 8-bit picture"
-    return f"{why}."
+        advice += (
+            f". {count_text(len(others), 'other way')} differed by more than one step of an 8-bit picture"
+        )
+    return f"{advice}."
 
 
 class ROCMSamplerPerformanceMonitor(MeasuringNode):
@@ -152,26 +153,32 @@ class ROCMSamplerPerformanceMonitor(MeasuringNode):
         "latent_image": of_type("LATENT", "The size to measure, by default 64 x 64 latents."),
     }
 
-    def work(self, given: Any) -> dict[str, Any]:
+    def work(self, inputs: Any) -> dict[str, Any]:
         machine = "\n".join(device_lines()) + "."
-        if given.positive is None:
-            found = machine, "Nothing was measured: connect a conditioning to positive.", ""
+        if inputs.positive is None:
+            texts = machine, "Nothing was measured: connect a conditioning to positive.", ""
         else:
-            latent = given.latent_image or {"samples": empty_latent(given.model, 512, 512)}
-            found = machine, *measured_steps(given.model, given.positive, latent, given.test_steps)
-        return reported("Sampler monitor", found, found)
+            latent = inputs.latent_image or {"samples": empty_latent(inputs.model, 512, 512)}
+            texts = machine, *measured_steps(inputs.model, inputs.positive, latent, inputs.test_steps)
+        return reported("Sampler monitor", texts, texts)
 
 
 def empty_latent(model: Any, height: int, width: int) -> Tensor:
-    """Return latents of zeros in the shape that a model needs, with one frame if it makes video."""
-    form = model.get_model_object("latent_format")
-    shrink = int(getattr(form, "spacial_downscale_ratio", 8))
-    time = (1,) if form.latent_dimensions == 3 else ()
-    return torch.zeros(1, form.latent_channels, *time, height // shrink, width // shrink)
+    """Make latents of zeros in the shape that a model needs, with one frame if it makes video."""
+    latent_format = model.get_model_object("latent_format")
+    spatial_compression = int(getattr(latent_format, "spacial_downscale_ratio", 8))
+    time_shape = (1,) if latent_format.latent_dimensions == 3 else ()
+    return torch.zeros(
+        1,
+        latent_format.latent_channels,
+        *time_shape,
+        height // spatial_compression,
+        width // spatial_compression,
+    )
 
 
 def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int) -> tuple[str, str]:
-    """Sample with `steps` Euler steps, and return the figures and the conclusions as texts."""
+    """Sample with `steps` Euler steps, and write the figures and the conclusions."""
     clone, times = timed(model)
     with timing() as run:
         comfy("nodes").common_ksampler(clone, 0, steps, 1.0, "euler", "simple", positive, positive, latent)
@@ -185,19 +192,19 @@ def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int
     )
     if later.peak_bytes:
         tips += f" Peak {gb_text(later.peak_bytes)} GB."
-    free = free_bytes(management().get_torch_device())
+    available_bytes = free_bytes(management().get_torch_device())
     extra = seconds[0] - later.median
     settings = (
         f"The first step costs {extra:.3g} s more than the others; using the same size again avoids that. "
         if len(seconds) > 1 and extra > later.median
         else "The first step costs no more than the others. "
     )
-    return tips, f"{settings}{gb_text(free)} GB are free after the run."
+    return tips, f"{settings}{gb_text(available_bytes)} GB are free after the run."
 
 
 _LEVELS = ("conservative", "balanced", "aggressive")
 # The least unused memory of the allocator that is worth giving back.
-_WORTH_BYTES = 256 * 1024**2
+_MIN_UNUSED_BYTES = 256 * 1024**2
 
 
 class Anything(str):
@@ -234,7 +241,7 @@ class ROCMMemoryOptimizer(MeasuringNode):
         ),
         "enable_gc": switch(True, "Run the garbage collector first."),
         "clear_cache": switch(True, "Empty torch's allocator."),
-        "cleanup_frequency": idle(10, "the node runs each time that it is reached", min=1, max=100),
+        "cleanup_frequency": unused_input(10, "the node runs each time that it is reached", min=1, max=100),
     }
     OPTIONAL: ClassVar = {"anything": of_type(ANY, "A value to pass on. The node runs once it has arrived.")}
 
@@ -242,50 +249,51 @@ class ROCMMemoryOptimizer(MeasuringNode):
     def VALIDATE_INPUTS(cls, input_types: dict[str, str]) -> bool:
         return True  # any type may be passed on
 
-    def work(self, given: Any) -> dict[str, Any]:
-        host, level = management(), given.optimization_level
-        place = host.get_torch_device()
-        before = _driver_free(place)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        host = management()
+        level = inputs.optimization_level
+        torch_device = host.get_torch_device()
+        free_before = _driver_free(torch_device)
         lines: list[str] = []
-        if given.enable_gc and level != "conservative":
+        if inputs.enable_gc and level != "conservative":
             lines.append(f"Python's garbage collector found {gc.collect()} objects.")
         if level == "aggressive":
             host.unload_all_models()
             lines.append("All models were unloaded.")
-        if given.clear_cache and level != "conservative":
-            lines.append(_emptied(place, level == "aggressive"))
-        freed = max(0, _driver_free(place) - before)
-        lines.append(f"{gb_text(freed)} GB were given back to the driver ({freed} bytes).")
+        if inputs.clear_cache and level != "conservative":
+            lines.append(_empty_allocator(torch_device, level == "aggressive"))
+        freed_bytes = max(0, _driver_free(torch_device) - free_before)
+        lines.append(f"{gb_text(freed_bytes)} GB were given back to the driver ({freed_bytes} bytes).")
         log = "\n".join(lines)
         status = " ".join(device_lines()) + "."
-        advice = _advice(place, level)
-        return reported("Memory optimizer", [status, log, advice], (status, log, advice, given.anything))
+        advice = _advice(torch_device, level)
+        return reported("Memory optimizer", [status, log, advice], (status, log, advice, inputs.anything))
 
 
-def _emptied(place: Any, always: bool) -> str:
-    idle = _idle(place)
-    if idle < _WORTH_BYTES and not always:
-        return f"The allocator was not emptied, because only {gb_text(idle)} GB of its memory are unused."
+def _empty_allocator(torch_device: Any, always: bool) -> str:
+    unused = _unused_bytes(torch_device)
+    if unused < _MIN_UNUSED_BYTES and not always:
+        return f"The allocator was not emptied, because only {gb_text(unused)} GB of its memory are unused."
     management().soft_empty_cache(force=True)
-    return f"The allocator was emptied; {gb_text(idle)} GB of its memory were unused."
+    return f"The allocator was emptied; {gb_text(unused)} GB of its memory were unused."
 
 
-def _idle(place: Any) -> int:
-    """Return the bytes that torch's allocator holds and no tensor uses."""
-    _, idle = management().get_free_memory(place, torch_free_too=True)
-    return int(idle) if place.type == "cuda" else 0
+def _unused_bytes(torch_device: Any) -> int:
+    _, unused_bytes = management().get_free_memory(torch_device, torch_free_too=True)
+    return int(unused_bytes) if torch_device.type == "cuda" else 0
 
 
-def _driver_free(place: Any) -> int:
-    """Return the bytes that other programs could allocate now."""
-    return free_bytes(place) - _idle(place)
+def _driver_free(torch_device: Any) -> int:
+    return free_bytes(torch_device) - _unused_bytes(torch_device)
 
 
-def _advice(place: Any, level: str) -> str:
-    idle = _idle(place)
-    if level == "conservative" and idle >= _WORTH_BYTES:
-        return f"The level balanced could give back {gb_text(idle)} GB."
-    loaded = len(management().loaded_models())
-    if level != "aggressive" and loaded:
-        return f"The level aggressive would unload {count_text(loaded, 'model')} until they are used again."
+def _advice(torch_device: Any, level: str) -> str:
+    unused_bytes = _unused_bytes(torch_device)
+    if level == "conservative" and unused_bytes >= _MIN_UNUSED_BYTES:
+        return f"The level balanced could give back {gb_text(unused_bytes)} GB."
+    num_loaded = len(management().loaded_models())
+    if level != "aggressive" and num_loaded:
+        return (
+            f"The level aggressive would unload {count_text(num_loaded, 'model')} until they are used again."
+        )
     return "There is nothing else to give back."

@@ -2,8 +2,8 @@
 
 A report appears in ComfyUI's log, below the node on its page and in its history. Below a node there is room
 for two short lines, which show the beginning of the first sentence. The whole text is in the history, from
-where a script of the page (`pack/web/nodes.js`) shows it on a click. After a shortage of memory, the error
-has a guide with ComfyUI's settings.
+where a script of the page (`pack/web/nodes.js`) shows it on a click. If memory runs out, the error has
+a guide with ComfyUI's settings.
 """
 
 from __future__ import annotations
@@ -19,14 +19,21 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from diffusers_helper.failures import DriverStep, driver_failure
+from diffusers_helper.planning.out_of_memory import (
+    OutOfDeviceMemory,
+    Remedy,
+    is_out_of_memory,
+    read_out_of_memory,
+)
 from diffusers_helper.planning.profiles import detect
-from diffusers_helper.planning.shortage import OutOfDeviceMemory, Step, is_out_of_memory, read_shortage
 from diffusers_helper.units import gb_text
 from rocm_nodes.host import device, management, show_text
 
-_MOST_LETTERS = 80
+_MAX_LINE_LENGTH = 80
+NO_EFFECT = "This has no effect"
+"""The beginning of the description of an input that only old workflows have."""
 _log = logging.getLogger("rocm_nodes")
-# What ComfyUI calls the type of an input, or a list of choices, and what else it is told of it.
+# ComfyUI's name of the type of an input, or a list of choices, and further options
 Input = tuple[Any, dict[str, Any]]
 # The inputs of a node by name. A function makes one that depends on this ComfyUI.
 Inputs = Mapping[str, Input | Callable[[], Input]]
@@ -50,18 +57,18 @@ class Node:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
-            group: {name: one() if callable(one) else one for name, one in inputs.items()}
+            group: {name: entry() if callable(entry) else entry for name, entry in inputs.items()}
             for group, inputs in (("required", cls.REQUIRED), ("optional", cls.OPTIONAL))
             if inputs
         }
 
     def _call(self, **inputs: Any) -> dict[str, Any]:
-        known = {**self.REQUIRED, **self.OPTIONAL}.items()
-        defaults = {name: one[1].get("default") for name, one in known if not callable(one)}
+        entries = {**self.REQUIRED, **self.OPTIONAL}.items()
+        defaults = {name: entry[1].get("default") for name, entry in entries if not callable(entry)}
         return self.work(SimpleNamespace(**{**defaults, **inputs}))
 
-    def work(self, given: Any) -> dict[str, Any]:
-        """Return the node's result with its report, as `reported` does."""
+    def work(self, inputs: Any) -> dict[str, Any]:
+        """Do the node's work. The result has its report, as `reported` makes it."""
         raise NotImplementedError
 
 
@@ -75,43 +82,42 @@ class MeasuringNode(Node):
         return math.nan
 
 
-def of_type(kind: str, tooltip: str, **facts: Any) -> Input:
-    """Return an input of a kind that ComfyUI names, such as a VAE that another node makes, or a text."""
-    return (kind, {"tooltip": tooltip, **facts})
+def of_type(type_name: str, tooltip: str, **options: Any) -> Input:
+    """Describe an input of a type that ComfyUI names, such as a VAE that another node makes, or a text."""
+    return (type_name, {"tooltip": tooltip, **options})
 
 
-def switch(default: bool, tooltip: str, **facts: Any) -> Input:
-    """Return an input that is on or off."""
-    return ("BOOLEAN", {"default": default, "tooltip": tooltip, **facts})
+def switch(default: bool, tooltip: str, **options: Any) -> Input:
+    return ("BOOLEAN", {"default": default, "tooltip": tooltip, **options})
 
 
-def number(default: float, low: float, high: float, tooltip: str, **facts: Any) -> Input:
-    """Return an input for a number, which is a whole one if its default is."""
-    kind = "INT" if isinstance(default, int) else "FLOAT"
-    return (kind, {"default": default, "min": low, "max": high, "tooltip": tooltip, **facts})
+def number(default: float, low: float, high: float, tooltip: str, **options: Any) -> Input:
+    type_name = "INT" if isinstance(default, int) else "FLOAT"
+    return (type_name, {"default": default, "min": low, "max": high, "tooltip": tooltip, **options})
 
 
-def choice(options: Iterable[str], tooltip: str, **facts: Any) -> Input:
-    """Return an input for one of several words, of which ComfyUI's page takes the first without a default."""
-    return (list(options), {"tooltip": tooltip, **facts})
+def choice(choices: Iterable[str], tooltip: str, **options: Any) -> Input:
+    """Describe an input for one of several words. Without a default, ComfyUI's page takes the first."""
+    return (list(choices), {"tooltip": tooltip, **options})
 
 
-def idle(default: float | str, why: str, options: Iterable[str] = (), **facts: Any) -> Input:
-    """Return an input that old workflows have and that has no effect, which the page shows on request."""
-    kinds = {bool: "BOOLEAN", int: "INT", float: "FLOAT"}
-    kind = list(options) or kinds[type(default)]
-    return (kind, {"default": default, "tooltip": f"This has no effect: {why}.", "advanced": True, **facts})
+def unused_input(default: float | str, reason: str, choices: Iterable[str] = (), **options: Any) -> Input:
+    """Describe an input that old workflows have and that has no effect. The page does not draw it."""
+    type_names = {bool: "BOOLEAN", int: "INT", float: "FLOAT"}
+    type_name = list(choices) or type_names[type(default)]
+    tooltip = f"{NO_EFFECT}: {reason}."
+    return (type_name, {"default": default, "tooltip": tooltip, "advanced": True, "hidden": True, **options})
 
 
 def reported(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:
-    """Log a node's report and show it on the page, and return the node's result with the report."""
+    """Log a node's report, show it on the page, and add it to the node's result."""
     text = "\n".join(line for line in lines if line)
-    show_text(textwrap.shorten(text.partition("\n")[0], _MOST_LETTERS, placeholder=" ..."))
+    show_text(textwrap.shorten(text.partition("\n")[0], _MAX_LINE_LENGTH, placeholder=" ..."))
     _log.info("%s: %s", title, text.replace("\n", " "))
     return {"ui": {"text": [text]}, "result": result}
 
 
-COMFYUI: dict[Step, str] = {
+COMFYUI: dict[Remedy, str] = {
     "limits": "Check the driver's limits: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, free "
     "system memory and swap, and the limit on locked memory (ulimit -l).",
     "resolution": "Reduce batch size, width or height. In a decode, set tile_size to 512 or less.",
@@ -141,7 +147,7 @@ COMFYUI_DRIVER: dict[DriverStep, str] = {
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a shortage of the device's memory into ComfyUI's own exception with the guide in its text.
+    """Turn a device's out-of-memory error into ComfyUI's own exception with the guide in its text.
 
     A failure of the card's libraries gets its guide, too. The exception is raised after the one it replaces
     was handled, so the failed call's tensors are freed.
@@ -149,24 +155,24 @@ def explained() -> Iterator[None]:
     try:
         yield
     except OutOfDeviceMemory as error:
-        reported = _with_guide(error)
+        new_error = _with_guide(error)
     except Exception as error:
         if is_out_of_memory(error):
-            shortage = read_shortage(str(error))
-            reported = _with_guide(OutOfDeviceMemory(shortage, is_apu=detect({}).is_apu, remedies=COMFYUI))
-        elif isinstance(error, RuntimeError) and (found := driver_failure(str(error), COMFYUI_DRIVER)):
-            reported = found
+            details = read_out_of_memory(str(error))
+            new_error = _with_guide(OutOfDeviceMemory(details, is_apu=detect({}).is_apu, sentences=COMFYUI))
+        elif isinstance(error, RuntimeError) and (failure := driver_failure(str(error), COMFYUI_DRIVER)):
+            new_error = failure
         else:
             raise
     else:
         return
-    raise reported
+    raise new_error
 
 
 def _with_guide(error: OutOfDeviceMemory) -> Exception:
-    """Return an error that ComfyUI treats as a shortage of its own, after which it unloads its models."""
-    kind = type("OutOfMemoryWithGuide", (management().OOM_EXCEPTION,), {})
-    return kind(f"{error.message}\n{error.remedy}\nThe driver's words: {error.shortage.text}")
+    """Make an error that ComfyUI treats as one of its own on memory, after which it unloads its models."""
+    error_class = type("OutOfMemoryWithGuide", (management().OOM_EXCEPTION,), {})
+    return error_class(f"{error.message}\n{error.remedy}\nThe driver's words: {error.details.text}")
 
 
 @dataclass(slots=True)
@@ -178,17 +184,16 @@ class Run:
 
     @property
     def peak(self) -> str:
-        """Return a sentence on the peak, "" without one."""
         return f"The peak on the device was {gb_text(self.peak_bytes)} GB." if self.peak_bytes else ""
 
 
 @contextmanager
 def timing() -> Iterator[Run]:
-    """Yield what the work in the context takes, known at its end, and explain errors as `explained` does."""
-    place, run = device(), Run()
-    place.reset_peak()
-    begin = time.perf_counter()
+    """Time the work in the context, whose figures are known at its end, and explain errors."""
+    current_device, run = device(), Run()
+    current_device.reset_peak()
+    start_time = time.perf_counter()
     with explained():
         yield run
-    run.seconds = time.perf_counter() - begin
-    run.peak_bytes = place.peak_bytes() if place.has_gpu else 0
+    run.seconds = time.perf_counter() - start_time
+    run.peak_bytes = current_device.peak_bytes() if current_device.has_gpu else 0

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any
 
 from diffusers_helper.errors import InputError, first_line
-from diffusers_helper.machine.packages import FRAMEPACK, install_command, missing_words, unfit, version_of
-from rocm_nodes.debugging import captured, is_asked_for
+from diffusers_helper.machine.packages import FRAMEPACK, install_command, package_problem, unfit, version_of
+from rocm_nodes.debugging import is_capture_enabled, with_captures
 from rocm_nodes.page import Node
 
 _log = logging.getLogger("rocm_nodes")
@@ -50,62 +50,65 @@ class _Absent(Node):
 
 
 def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the classes and the titles by id. If captures are switched on, the classes write them."""
+    """Collect the classes and the titles by id. If captures are switched on, the classes write them."""
     classes, titles = dict[str, Any](), dict[str, str]()
     versions = {name: version_of(name) for name in FRAMEPACK}
     for name, (title, module) in NODES.items():
-        kind, needs = _Absent, FRAMEPACK if module.split(".")[-2] == "framepack" else {}
+        node_class = _Absent
+        needed = FRAMEPACK if module.split(".")[-2] == "framepack" else {}
         remedy = "Install the packages of ComfyUI again."
-        if words := missing_words(versions, needs):
-            title = f"{title} (needs {', '.join(unfit(versions, needs))})"
-            remedy = f"Install what is missing: {install_command(versions, needs)}"
+        if problem := package_problem(versions, needed):
+            title = f"{title} (needs {', '.join(unfit(versions, needed))})"
+            remedy = f"Install what is missing: {install_command(versions, needed)}"
         try:
-            kind = getattr(import_module(module), name)
+            node_class = getattr(import_module(module), name)
         except ImportError as error:
-            words = words or f"it cannot be imported ({first_line(error)})"
-        if words:
-            kind = _refusing(name, kind, words, remedy)
-        elif is_asked_for():
-            kind = captured(name, kind)
-        classes[name], titles[name] = kind, title
+            problem = problem or f"it cannot be imported ({first_line(error)})"
+        if problem:
+            node_class = _refusing(name, node_class, problem, remedy)
+        elif is_capture_enabled():
+            node_class = with_captures(name, node_class)
+        classes[name], titles[name] = node_class, title
     return classes, titles
 
 
-def _refusing(name: str, kind: Any, words: str, remedy: str) -> type:
-    """Return a node with the same inputs and outputs, so that workflows load, which fails with the reason."""
-    reason = f"This node cannot run with ComfyUI's Python: {words}."
+def _refusing(name: str, node_class: Any, problem: str, remedy: str) -> type:
+    """Make a node with the same inputs and outputs, so that workflows load, which fails with the reason."""
+    reason = f"This node cannot run with ComfyUI's Python: {problem}."
 
     def refuse(self: Any, **inputs: Any) -> Any:
         raise InputError(reason, remedy)
 
-    description = f"{reason} {remedy} {kind.DESCRIPTION}"
-    facts = {kind.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": kind.__doc__}
-    return type(name, (kind,), facts)
+    description = f"{reason} {remedy} {node_class.DESCRIPTION}"
+    attributes = {node_class.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": node_class.__doc__}
+    return type(name, (node_class,), attributes)
 
 
-def watch(ours: Mapping[str, Any]) -> None:
+def watch(our_classes: Mapping[str, Any]) -> None:
     """Warn of ids that another pack has, too: now, and again when ComfyUI has loaded all packs.
 
     ComfyUI keeps the last node of an id. Workflows hold these ids, so both packs need them, and neither can
     know whether it is loaded last. Without ComfyUI's server nothing is done.
     """
-    _warn("replaces", ours)
+    _warn("replaces", our_classes)
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     program = getattr(server, "app", None)
     if program is None:
         return
 
     async def warn(_: Any) -> None:
-        _warn("is replaced by", ours)
+        _warn("is replaced by", our_classes)
 
     program.on_startup.append(warn)
 
 
-def _warn(verb: str, ours: Mapping[str, Any]) -> None:
+def _warn(verb: str, our_classes: Mapping[str, Any]) -> None:
     loaded = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
-    theirs = {name: loaded[name] for name, kind in ours.items() if loaded.get(name, kind) is not kind}
-    if theirs:
-        modules = {getattr(kind, "RELATIVE_PYTHON_MODULE", "another pack") for kind in theirs.values()}
-        packs = ", ".join(sorted(one.removeprefix("custom_nodes.") for one in modules))
-        names = ", ".join(theirs)
+    their_classes = {
+        name: loaded[name] for name, node in our_classes.items() if loaded.get(name, node) is not node
+    }
+    if their_classes:
+        modules = {getattr(node, "RELATIVE_PYTHON_MODULE", "another pack") for node in their_classes.values()}
+        packs = ", ".join(sorted(module.removeprefix("custom_nodes.") for module in modules))
+        names = ", ".join(their_classes)
         _log.warning("Longtake %s %s in these nodes, which both packs have: %s.", verb, packs, names)

@@ -13,12 +13,14 @@ import torch
 from diffusers_helper.errors import InputError
 from diffusers_helper.units import count_text, duration
 from rocm_nodes.host import comfy
-from rocm_nodes.page import Inputs, Node, Run, choice, idle, number, of_type, reported, switch, timing
+from rocm_nodes.page import Inputs, Node, Run, choice, number, of_type, reported, switch, timing, unused_input
 
 _CATEGORY = "ROCm Ninodes/Sampling"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_MOST_SEED = 0xFFFFFFFFFFFFFFFF
-_KEY, _PLACES, _KINDS = "rocm_nodes", "comfy.patcher_extension", "comfy.samplers"
+_MAX_SEED = 0xFFFFFFFFFFFFFFFF
+_WRAPPER_KEY = "rocm_nodes"
+_PATCHER = "comfy.patcher_extension"
+_SAMPLERS = "comfy.samplers"
 # Workflows of the first version have use_rocm_optimizations and memory_optimization, which are on by default,
 # at the places of both switches.
 _FIRST_VERSION = (
@@ -38,21 +40,20 @@ class StepTimes:
     def __init__(self) -> None:
         self._marks: list[tuple[Any, Any]] = []
 
-    def __call__(self, executor: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        begin = _mark()
-        result = executor(*arguments, **named)
-        self._marks.append((begin, _mark()))
+    def __call__(self, executor: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        start = _mark()
+        result = executor(*args, **kwargs)
+        self._marks.append((start, _mark()))
         return result
 
     @property
     def seconds(self) -> tuple[float, ...]:
         return tuple(
-            begin.elapsed_time(end) / 1000 if isinstance(begin, torch.cuda.Event) else end - begin
-            for begin, end in self._marks
+            start.elapsed_time(end) / 1000 if isinstance(start, torch.cuda.Event) else end - start
+            for start, end in self._marks
         )
 
     def measured(self) -> tuple[float, ...]:
-        """Return the time of each evaluation, or raise InputError if a patch replaces what is measured."""
         if not self._marks:
             raise InputError("A patch replaces the model's evaluation.", "Remove it to measure the model.")
         return self.seconds
@@ -67,36 +68,37 @@ def _mark() -> Any:
 
 
 def timed(model: Any, precision: str = "auto") -> tuple[Any, StepTimes]:
-    """Return a clone of a model that computes in a precision, and the times of its evaluations."""
-    clone, times = model.clone(), StepTimes()
+    """Clone a model, which computes in a precision, and time its evaluations."""
+    clone = model.clone()
+    times = StepTimes()
     if precision in _DTYPES and _DTYPES[precision] != _compute_dtype(model):
         clone.set_model_compute_dtype(_DTYPES[precision])
-    clone.add_wrapper_with_key(comfy(_PLACES).WrappersMP.CALC_COND_BATCH, _KEY, times)
+    clone.add_wrapper_with_key(comfy(_PATCHER).WrappersMP.CALC_COND_BATCH, _WRAPPER_KEY, times)
     return clone, times
 
 
 def _compute_dtype(model: Any) -> torch.dtype:
-    """Return the type in which a model computes, which ComfyUI or a node before has chosen."""
     return model.get_model_object("manual_cast_dtype") or model.model_dtype()
 
 
 def _lines(times: StepTimes, run: Run, model: Any, precision: str) -> list[str]:
-    """Return sentences on the measurements, and on the type in which the model computed."""
-    steps, own = times.seconds, _compute_dtype(model)
-    lines, name = [f"Sampled in {duration(run.seconds)}."], str(own).removeprefix("torch.")
+    steps = times.seconds
+    dtype = _compute_dtype(model)
+    lines = [f"Sampled in {duration(run.seconds)}."]
+    name = str(dtype).removeprefix("torch.")
     if steps:
         lines.append(
             f"{count_text(len(steps), 'evaluation')} of the model: median {statistics.median(steps):.3g} s "
             f"each; the first took {steps[0]:.3g} s."
         )
-    how = f"{name}, as ComfyUI chose."
-    if _DTYPES.get(precision, own) != own:
-        how = f"{precision} instead of {name}, so the bits differ from stock."
-    return [*lines, run.peak, f"The model computed in {how}"]
+    precision_text = f"{name}, as ComfyUI chose."
+    if _DTYPES.get(precision, dtype) != dtype:
+        precision_text = f"{precision} instead of {name}, so the bits differ from stock."
+    return [*lines, run.peak, f"The model computed in {precision_text}"]
 
 
 _SEED = number(
-    0, 0, _MOST_SEED, "The start of the random noise; the same seed gives the same noise.",
+    0, 0, _MAX_SEED, "The start of the random noise; the same seed gives the same noise.",
     control_after_generate=True,
 )  # fmt: skip
 # The inputs from `steps` to `latent_image`, which both samplers have.
@@ -106,9 +108,9 @@ _COMMON: Inputs = {
         8.0, 0.0, 100.0, "How strictly the conditioning is followed; 1 leaves the negative one out.",
         step=0.1, round=0.01,
     ),
-    "sampler_name": lambda: choice(comfy(_KINDS).KSampler.SAMPLERS, "The method that takes the steps."),
+    "sampler_name": lambda: choice(comfy(_SAMPLERS).KSampler.SAMPLERS, "The method that takes the steps."),
     "scheduler": lambda: choice(
-        comfy(_KINDS).KSampler.SCHEDULERS, "How the noise is spread over the steps."
+        comfy(_SAMPLERS).KSampler.SCHEDULERS, "How the noise is spread over the steps."
     ),
     "positive": of_type("CONDITIONING", "What the result should have."),
     "negative": of_type("CONDITIONING", "What the result should not have."),
@@ -123,34 +125,41 @@ _OPTIONAL = {
         "own node.",
         default="auto",
     ),
-    "compatibility_mode": idle(False, "ComfyUI's own sampler is always used"),
+    "compatibility_mode": unused_input(False, "ComfyUI's own sampler is always used"),
 }
 
 
-def sampled(given: Any, *, seed: int, **options: Any) -> dict[str, Any]:
+def sampled(inputs: Any, *, seed: int, **options: Any) -> dict[str, Any]:
     """Sample with ComfyUI, and return the node's result with its report.
 
     `options` are further arguments of `nodes.common_ksampler`.
     """
-    clone, times = timed(given.model, given.precision_mode)
-    is_old = given.optimize_for_video and given.compatibility_mode
-    if given.optimize_for_video and not is_old:
-        clone.add_wrapper_with_key(comfy(_PLACES).WrappersMP.OUTER_SAMPLE, _KEY, _without_previews)
-    arguments = given.steps, given.cfg, given.sampler_name, given.scheduler, given.positive, given.negative
+    clone, times = timed(inputs.model, inputs.precision_mode)
+    is_old = inputs.optimize_for_video and inputs.compatibility_mode
+    if inputs.optimize_for_video and not is_old:
+        clone.add_wrapper_with_key(comfy(_PATCHER).WrappersMP.OUTER_SAMPLE, _WRAPPER_KEY, _without_previews)
+    arguments = (
+        inputs.steps,
+        inputs.cfg,
+        inputs.sampler_name,
+        inputs.scheduler,
+        inputs.positive,
+        inputs.negative,
+    )
     with timing() as run:
-        result = comfy("nodes").common_ksampler(clone, seed, *arguments, given.latent_image, **options)
-    lines = _lines(times, run, given.model, given.precision_mode)
+        result = comfy("nodes").common_ksampler(clone, seed, *arguments, inputs.latent_image, **options)
+    lines = _lines(times, run, inputs.model, inputs.precision_mode)
     return reported("Sampler", [*lines, _FIRST_VERSION if is_old else ""], result)
 
 
-def _without_previews(executor: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _without_previews(executor: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Sample with a callback that moves ComfyUI's progress bar and makes no pictures."""
     bar = comfy("comfy.utils").ProgressBar(1)
 
     def show(step: int, x0: Any, x: Any, total: int) -> None:
         bar.update_absolute(step + 1, total)
 
-    return executor(*arguments[:_CALLBACK], show, *arguments[_CALLBACK + 1 :], **named)
+    return executor(*args[:_CALLBACK], show, *args[_CALLBACK + 1 :], **kwargs)
 
 
 class ROCMOptimizedKSampler(Node):
@@ -173,8 +182,8 @@ class ROCMOptimizedKSampler(Node):
     }  # fmt: skip
     OPTIONAL: ClassVar = _OPTIONAL
 
-    def work(self, given: Any) -> dict[str, Any]:
-        return sampled(given, seed=given.seed, denoise=given.denoise)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        return sampled(inputs, seed=inputs.seed, denoise=inputs.denoise)
 
 
 class ROCMOptimizedKSamplerAdvanced(ROCMOptimizedKSampler):
@@ -197,11 +206,11 @@ class ROCMOptimizedKSamplerAdvanced(ROCMOptimizedKSampler):
         ),
     }
 
-    def work(self, given: Any) -> dict[str, Any]:
+    def work(self, inputs: Any) -> dict[str, Any]:
         return sampled(
-            given, seed=given.noise_seed, disable_noise=given.add_noise == "disable",
-            start_step=given.start_at_step, last_step=given.end_at_step,
-            force_full_denoise=given.return_with_leftover_noise == "disable",
+            inputs, seed=inputs.noise_seed, disable_noise=inputs.add_noise == "disable",
+            start_step=inputs.start_at_step, last_step=inputs.end_at_step,
+            force_full_denoise=inputs.return_with_leftover_noise == "disable",
         )  # fmt: skip
 
 
@@ -227,19 +236,20 @@ class ROCMSamplerCustomAdvanced(Node):
     }
     OPTIONAL: ClassVar = {  # workflows of rocm-ninodes have these values in this order
         "compatibility_mode": _OPTIONAL["compatibility_mode"],
-        "flash_attention": idle(
+        "flash_attention": unused_input(
             "auto", "ComfyUI chooses its attention when it starts", ["auto", "disable_flash", "force_flash"]
         ),
         "precision_mode": _OPTIONAL["precision_mode"],
     }
 
-    def work(self, given: Any) -> dict[str, Any]:
-        model, guide = given.guider.model_patcher, copy.copy(given.guider)
-        guide.model_patcher, times = timed(model, given.precision_mode)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        model = inputs.guider.model_patcher
+        guider = copy.copy(inputs.guider)
+        guider.model_patcher, times = timed(model, inputs.precision_mode)
         node = comfy("comfy_extras.nodes_custom_sampler").SamplerCustomAdvanced
         # Newer versions have a class method in place of the method, whose result is an object.
-        work = getattr(node, "execute", None) or node().sample
+        sample = getattr(node, "execute", None) or node().sample
         with timing() as run:
-            found = work(given.noise, guide, given.sampler, given.sigmas, given.latent_image)
-        lines = _lines(times, run, model, given.precision_mode)
-        return reported("Custom sampler", lines, tuple(getattr(found, "result", found)))
+            result = sample(inputs.noise, guider, inputs.sampler, inputs.sigmas, inputs.latent_image)
+        lines = _lines(times, run, model, inputs.precision_mode)
+        return reported("Custom sampler", lines, tuple(getattr(result, "result", result)))

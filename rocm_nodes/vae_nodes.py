@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from diffusers_helper.planning.vae import CHUNKS, VaeSettings
 from diffusers_helper.units import duration
-from diffusers_helper.vae.guest import unsupported
+from diffusers_helper.vae.borrowed import unsupported
 from rocm_nodes.decoding import decode, encode
 from rocm_nodes.host import comfy, is_rocm
-from rocm_nodes.page import Inputs, Node, choice, idle, number, of_type, reported, switch, timing
+from rocm_nodes.page import Inputs, Node, choice, number, of_type, reported, switch, timing, unused_input
 
 _PRECISIONS = ("fp32", "fp16", "bf16")
 _PREFERRED = choice(
@@ -19,11 +19,10 @@ _PREFERRED = choice(
     "bf16 or fp32, its choice stays.",
     default="fp32",
 )
-_CAREFUL = switch(True, "Compute failing convolutions in another way.")
+_FALLBACK_SWITCH = switch(True, "Compute failing convolutions in another way.")
 
 
 def _tile_inputs(does: str) -> Inputs:
-    """Return the inputs for a VAE and its tiles; `does` says what it does with the first input."""
     side = "The side of tiles in pixels. After a shortage of memory, 512 is worth a try."
     return {
         "vae": of_type("VAE", f"The VAE that {does} them. It is not changed."),
@@ -50,36 +49,37 @@ class VaeNode(Node):
     CATEGORY = "ROCm Ninodes/VAE"
 
     def decoded(
-        self, given: Any, settings: VaeSettings, has_ladder: bool, why: str, *sizes: int
+        self, inputs: Any, settings: VaeSettings, has_ladder: bool, note: str, *sizes: int
     ) -> dict[str, Any]:
-        vae, latents = given.vae, given.samples["samples"]
+        vae = inputs.vae
+        latents = inputs.samples["samples"]
         if latents.is_nested:
             latents = latents.unbind()[0]  # of video with sound, the pictures
         if reason := unsupported(vae):
             return self._by_comfyui(reason, vae, {"samples": latents}, *sizes)
         pictures, lines = decode(vae, latents, settings, has_ladder=has_ladder)
         if vae.latent_dim == 2 and latents.dim() == 5 and latents.shape[2] > 1:
-            why = (
+            note = (
                 f"Each of the {latents.shape[2]} latent frames is decoded as a picture, where ComfyUI's own "
-                f"node decodes the first one or none. {why}"
+                f"node decodes the first one or none. {note}"
             )
-        return self._reported([*lines, why], (pictures,), *sizes)
+        return self._reported([*lines, note], (pictures,), *sizes)
 
     def encoded(
-        self, given: Any, settings: VaeSettings, has_ladder: bool, why: str, *sizes: int
+        self, inputs: Any, settings: VaeSettings, has_ladder: bool, note: str, *sizes: int
     ) -> dict[str, Any]:
-        if reason := _differs(given.vae):
-            return self._by_comfyui(reason, given.vae, given.pixels, *sizes)
-        latents, lines = encode(given.vae, given.pixels, settings, has_ladder=has_ladder)
-        return self._reported([*lines, why], ({"samples": latents},), *sizes)
+        if reason := _unencodable(inputs.vae):
+            return self._by_comfyui(reason, inputs.vae, inputs.pixels, *sizes)
+        latents, lines = encode(inputs.vae, inputs.pixels, settings, has_ladder=has_ladder)
+        return self._reported([*lines, note], ({"samples": latents},), *sizes)
 
-    def _by_comfyui(self, reason: str, vae: Any, source: Any, *sizes: int) -> dict[str, Any]:
-        kind = "Tiled" if sizes and vae.latent_dim != 1 else ""  # sound has no tiles
-        node = getattr(comfy("nodes"), f"VAE{self.FUNCTION.capitalize()}{kind}")()
+    def _by_comfyui(self, reason: str, vae: Any, content: Any, *sizes: int) -> dict[str, Any]:
+        suffix = "Tiled" if sizes and vae.latent_dim != 1 else ""  # sound has no tiles
+        node = getattr(comfy("nodes"), f"VAE{self.FUNCTION.capitalize()}{suffix}")()
         with timing() as run:
-            result = getattr(node, self.FUNCTION)(vae, source, *(sizes if kind else ()))
-        words = f"ComfyUI's own {self.FUNCTION} was used, since the VAE is {reason}."
-        return self._reported([words, f"It took {duration(run.seconds)}."], result, *sizes)
+            result = getattr(node, self.FUNCTION)(vae, content, *(sizes if suffix else ()))
+        note = f"ComfyUI's own {self.FUNCTION} was used, since the VAE is {reason}."
+        return self._reported([note, f"It took {duration(run.seconds)}."], result, *sizes)
 
     def _reported(self, lines: Sequence[str], result: tuple[Any, ...], *sizes: int) -> dict[str, Any]:
         return reported(f"VAE {self.FUNCTION}{' (tiled)' if sizes else ''}", lines, result)
@@ -120,7 +120,7 @@ class ROCMOptimizedVAEDecode(VaeNode):
             True, "Plan with memory_threshold of the free memory, or, if this is off, with all of it.",
             **_RARE,
         ),
-        "compatibility_mode": idle(False, "each VAE is decoded in the way that it allows"),
+        "compatibility_mode": unused_input(False, "each VAE is decoded in the way that it allows"),
         "chunk_size": choice(
             ["auto", *map(str, CHUNKS)],
             "The number of latent frames in a piece. Wan is exact with any number; other video VAEs then "
@@ -134,20 +134,20 @@ class ROCMOptimizedVAEDecode(VaeNode):
             1, 0, 100,
             "The number of pieces after which unused memory goes back to the driver; 0 means never.", **_RARE,
         ),
-        "cpu_offload": idle(True, "finished frames always leave the device at once"),
+        "cpu_offload": unused_input(True, "finished frames always leave the device at once"),
         "rocm_preferred": _PREFERRED,
         "fallback": choice(
             ["fp32"], "The precision after a result that overflows.", default="fp32", **_RARE
         ),
-        "mixed_precision": idle(False, "nothing is trained, and a decoder computes in one type"),
-        "enable_hip_memory": idle(True, "the whole process uses torch's allocator"),
-        "attention_optimization": idle(True, "ComfyUI chooses its attention when it starts"),
-        "kernel_tuning": idle(True, "the search for kernels is a setting of the whole process"),
-        "memory_fraction": idle(
+        "mixed_precision": unused_input(False, "nothing is trained, and a decoder computes in one type"),
+        "enable_hip_memory": unused_input(True, "the whole process uses torch's allocator"),
+        "attention_optimization": unused_input(True, "ComfyUI chooses its attention when it starts"),
+        "kernel_tuning": unused_input(True, "the search for kernels is a setting of the whole process"),
+        "memory_fraction": unused_input(
             0.9, "a limit would apply to all of ComfyUI; memory_threshold limits the plan",
             min=0.1, max=1.0, step=0.05,
         ),
-        "synchronization": idle(True, "the decoder always waits for frames that leave the device"),
+        "synchronization": unused_input(True, "the decoder always waits for frames that leave the device"),
     }  # fmt: skip
 
     @classmethod
@@ -163,17 +163,17 @@ class ROCMOptimizedVAEDecode(VaeNode):
             "with the right button and choose Fix node (recreate)."
         )
 
-    def work(self, given: Any) -> dict[str, Any]:
-        precision, why = chosen_precision(given)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        precision, note = chosen_precision(inputs)
         settings = VaeSettings(
-            chunk=_chunk(given),
-            **_tiles(given, "fallback_px"),
+            chunk=_chunk(inputs),
+            **_tiles(inputs, "fallback_px"),
             precision=precision,
-            memory_threshold=given.memory_threshold if given.memory_optimization_enabled else 1.0,
-            cleanup_frequency=given.cleanup_frequency,
-            batch=given.batch_optimization,
+            memory_threshold=inputs.memory_threshold if inputs.memory_optimization_enabled else 1.0,
+            cleanup_frequency=inputs.cleanup_frequency,
+            batch=inputs.batch_optimization,
         )
-        return self.decoded(given, settings, given.use_rocm_optimizations, why)
+        return self.decoded(inputs, settings, inputs.use_rocm_optimizations, note)
 
 
 class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
@@ -195,17 +195,17 @@ class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
             "The overlap of windows, only for VAEs that ComfyUI's own node decodes. For others, it is the "
             "number of frames that the VAE needs.", step=4,
         ),
-        "rocm_optimizations": _CAREFUL,
+        "rocm_optimizations": _FALLBACK_SWITCH,
     }  # fmt: skip
     OPTIONAL: ClassVar = {}
 
-    def work(self, given: Any) -> dict[str, Any]:
+    def work(self, inputs: Any) -> dict[str, Any]:
         settings = VaeSettings(
-            chunk=_window_chunk(given.vae, given.samples["samples"], given.temporal_size),
-            **_tiles(given, "largest_px"),
+            chunk=_window_chunk(inputs.vae, inputs.samples["samples"], inputs.temporal_size),
+            **_tiles(inputs, "largest_px"),
         )
-        sizes = given.tile_size, given.overlap, given.temporal_size, given.temporal_overlap
-        return self.decoded(given, settings, given.rocm_optimizations, "", *sizes)
+        sizes = inputs.tile_size, inputs.overlap, inputs.temporal_size, inputs.temporal_overlap
+        return self.decoded(inputs, settings, inputs.rocm_optimizations, "", *sizes)
 
 
 class ROCMOptimizedVAEEncode(VaeNode):
@@ -230,10 +230,10 @@ class ROCMOptimizedVAEEncode(VaeNode):
     }
     OPTIONAL: ClassVar = {"rocm_preferred": _PREFERRED}
 
-    def work(self, given: Any) -> dict[str, Any]:
-        precision, why = chosen_precision(given)
-        settings = VaeSettings(**_tiles(given, "fallback_px"), precision=precision)
-        return self.encoded(given, settings, given.use_rocm_optimizations, why)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        precision, note = chosen_precision(inputs)
+        settings = VaeSettings(**_tiles(inputs, "fallback_px"), precision=precision)
+        return self.encoded(inputs, settings, inputs.use_rocm_optimizations, note)
 
 
 class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
@@ -243,32 +243,32 @@ class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
         "Encode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
     SEARCH_ALIASES = ("encode image", "tiles", "longtake")
-    REQUIRED: ClassVar = {**_ENCODER, "rocm_optimizations": _CAREFUL}
+    REQUIRED: ClassVar = {**_ENCODER, "rocm_optimizations": _FALLBACK_SWITCH}
     OPTIONAL: ClassVar = {}
 
-    def work(self, given: Any) -> dict[str, Any]:
-        settings = VaeSettings(**_tiles(given, "largest_px"))
-        sizes = given.tile_size, given.overlap
-        return self.encoded(given, settings, given.rocm_optimizations, "", *sizes)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        settings = VaeSettings(**_tiles(inputs, "largest_px"))
+        sizes = inputs.tile_size, inputs.overlap
+        return self.encoded(inputs, settings, inputs.rocm_optimizations, "", *sizes)
 
 
-def chosen_precision(given: Any) -> tuple[Any, str]:
-    """Return the precision in which a VAE computes, and a sentence on who has chosen it, "" for the user.
+def chosen_precision(inputs: Any) -> tuple[Any, str]:
+    """Choose the precision in which a VAE computes, and say who has chosen it; "" for the user.
 
     On an AMD card, `rocm_preferred` takes the place of fp16, which ComfyUI would choose; "auto" leaves that.
     """
-    if given.precision_mode != "auto":
-        return given.precision_mode, ""
-    preferred = given.rocm_preferred if given.use_rocm_optimizations and is_rocm() else "auto"
-    own = str(given.vae.vae_dtype).removeprefix("torch.")
-    if own == "float16" and preferred not in ("auto", "fp16"):
-        why = "which overflows in some VAEs; rocm_preferred or precision_mode changes this"
-        return preferred, f"ComfyUI would take {own}, {why}."
-    return "auto", f"The precision {own} is ComfyUI's choice."
+    if inputs.precision_mode != "auto":
+        return inputs.precision_mode, ""
+    preferred = inputs.rocm_preferred if inputs.use_rocm_optimizations and is_rocm() else "auto"
+    vae_dtype = str(inputs.vae.vae_dtype).removeprefix("torch.")
+    if vae_dtype == "float16" and preferred not in ("auto", "fp16"):
+        reason = "which overflows in some VAEs; rocm_preferred or precision_mode changes this"
+        return preferred, f"ComfyUI would take {vae_dtype}, {reason}."
+    return "auto", f"The precision {vae_dtype} is ComfyUI's choice."
 
 
-def _differs(vae: Any) -> str:
-    """Return what is special about a VAE that only ComfyUI can encode with, or ""."""
+def _unencodable(vae: Any) -> str:
+    """Say what is special about a VAE that only ComfyUI can encode with; "" for others."""
     name = type(vae.first_stage_model).__name__
     if reason := unsupported(vae):
         return reason
@@ -279,26 +279,28 @@ def _differs(vae: Any) -> str:
     return ""
 
 
-def _tiles(given: Any, place: str) -> dict[str, Any]:
-    """Return the engine's settings of tiles: sides of whole 32 pixels, which overlap by at most a half."""
-    return {place: max(64, given.tile_size // 32 * 32), "overlap": min(0.5, given.overlap / given.tile_size)}
+def _tiles(inputs: Any, side_setting: str) -> dict[str, Any]:
+    """Make the engine's settings of tiles: sides of whole 32 pixels, which overlap by at most a half."""
+    return {
+        side_setting: max(64, inputs.tile_size // 32 * 32),
+        "overlap": min(0.5, inputs.overlap / inputs.tile_size),
+    }
 
 
 def _is_wan(vae: Any) -> bool:
     return type(vae.first_stage_model).__name__ == "WanVAE"
 
 
-def _chunk(given: Any) -> int | None:
-    """Return the number of latent frames in a piece; None if the plan chooses it."""
-    if given.chunk_size != "auto":
-        return int(given.chunk_size)
-    return max(one for one in CHUNKS if one <= given.video_chunk_size) if _is_wan(given.vae) else None
+def _chunk(inputs: Any) -> int | None:
+    """Choose the number of latent frames in a piece; None if the plan chooses it."""
+    if inputs.chunk_size != "auto":
+        return int(inputs.chunk_size)
+    return max(chunk for chunk in CHUNKS if chunk <= inputs.video_chunk_size) if _is_wan(inputs.vae) else None
 
 
 def _window_chunk(vae: Any, latents: Any, temporal_size: int) -> int | None:
-    """Return the number of latent frames by which windows advance; None if none are needed."""
-    stride = vae.temporal_compression_decode() or 1
-    window = max(3, temporal_size // stride)
+    """Choose the number of latent frames by which windows advance; None if none are needed."""
+    window = max(3, temporal_size // (vae.temporal_compression_decode() or 1))
     if latents.dim() != 5 or _is_wan(vae) or latents.shape[2] <= window:
         return None
-    return max(one for one in CHUNKS if one + 2 <= window)
+    return max(chunk for chunk in CHUNKS if chunk + 2 <= window)

@@ -12,8 +12,6 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 FOLDER = ROOT / "rocm_nodes" / "pack" / "web" / "docs"
-_INPUTS = "| input | default | what it is |\n| --- | --- | --- |\n"
-_OUTPUTS = "| output | what it is |\n| --- | --- |\n"
 # What the nodes ask of ComfyUI to describe their inputs. What it has depends on the machine.
 _HOST: dict[str, Any] = {
     "folder_paths": SimpleNamespace(get_filename_list=lambda kind: [], get_folder_paths=lambda kind: []),
@@ -29,39 +27,33 @@ def pages() -> dict[str, str]:
 
     # The models that a user has added are not those of other users.
     with patch.dict(sys.modules, _HOST), patch("rocm_nodes.framepack.node.model_names", built_in_names):
-        return {name: _page(name, NODES[name][0], kind) for name, kind in NODE_CLASS_MAPPINGS.items()}
+        return {name: _page(NODES[name][0], kind) for name, kind in NODE_CLASS_MAPPINGS.items()}
 
 
-def _page(name: str, title: str, kind: Any) -> str:
-    inputs = "".join(
-        _input(one, *facts) for group in kind.INPUT_TYPES().values() for one, facts in group.items()
-    )
-    names = getattr(kind, "RETURN_NAMES", kind.RETURN_TYPES)
-    outputs = "".join(
-        f"| `{one}` | {words} |\n" for one, words in zip(names, kind.OUTPUT_TOOLTIPS, strict=False)
-    )
-    parts = [f"# {title}\n", f"{kind.DESCRIPTION}\n", *([f"{more}\n"] if (more := _more(name)) else [])]
-    parts += [f"## Inputs\n\n{_INPUTS}{inputs}", f"## Outputs\n\n{_OUTPUTS}{outputs}"]
+def _page(title: str, kind: Any) -> str:
+    inputs = [
+        _input(label, facts) for group in kind.INPUT_TYPES().values() for label, (_, facts) in group.items()
+    ]
+    labels = getattr(kind, "RETURN_NAMES", kind.RETURN_TYPES)
+    outputs = (f"- `{label}`: {words}\n" for label, words in zip(labels, kind.OUTPUT_TOOLTIPS, strict=False))
+    parts = [f"# {title}\n", f"{kind.DESCRIPTION}\n"]
+    parts += [f"## Inputs\n\n{''.join(inputs)}", f"## Outputs\n\n{''.join(outputs)}"]
     return "\n".join(parts)
 
 
-def _input(name: str, kind: Any, facts: dict[str, Any]) -> str:
-    """Return the row of an input. A list names its choices, if ComfyUI does not supply them."""
+def _input(name: str, facts: dict[str, Any]) -> str:
+    """Return the line of an input; "" for one without effect, which only old workflows have.
+
+    The line has the first sentence of the description, which the page shows as a whole beside the input.
+    """
+    from rocm_nodes.page import NO_EFFECT
+
+    words = re.split(r"(?<=[^.]\.) (?=[A-Z0-9])", facts["tooltip"])[0]
     default = facts.get("default", "")
-    words = facts["tooltip"].replace("|", "\\|")
-    if isinstance(kind, list) and kind:
-        words += f" One of {', '.join(f'`{one}`' for one in kind)}."
-    shown = f"`{str(default).lower() if isinstance(default, bool) else default}`" if default != "" else ""
-    return f"| `{name}` | {shown} | {words} |\n".replace("|  |", "| |")
-
-
-def _more(name: str) -> str:
-    """Return what the document's table says of a node, without its links."""
-    row = next(
-        (line for line in (ROOT / "docs/comfyui.md").read_text("utf-8").splitlines()
-         if line.startswith("| `") and f"`{name}`" in line.split(" | ")[0]), ""
-    )  # fmt: skip
-    return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", row.split(" | ", 1)[1].removesuffix(" |")) if row else ""
+    if words.startswith(NO_EFFECT):
+        return ""
+    value = str(default).lower() if isinstance(default, bool) else str(default)
+    return f"- `{name}`{f' ({value})' if value else ''}: {words}\n"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ _HEAD = "| name | default | meaning |\n| --- | --- | --- |\n"
 _DEFAULTS = {"model": "what the page was started with"}
 _REMARKS = {
     "image": " Pass it as `handle_file(path)`.",
-    "model": f" It is one of {', '.join(model_names())}, and never a path.",
+    "model": f" One of {', '.join(model_names())}, and never a path.",
 }
 
 
@@ -28,9 +29,12 @@ def documented(text: str) -> str:
 
 
 def _row(setting: SettingInfo) -> str:
-    default = setting.otherwise or (setting.default_words if setting.is_number else f'`"{setting.default}"`')
-    takes = f" {setting.takes}." if setting.takes else ""
-    meaning = f"{setting.help}{takes}{_REMARKS.get(setting.name, '')}"
+    default = setting.if_empty or (setting.default_text if setting.is_number else f'`"{setting.default}"`')
+    first = re.split(r"(?<=[^.]\.) (?=[A-Z0-9])", setting.help)[0]  # `--help` has the other sentences
+    takes = f" {setting.possible_values_clause}." if setting.possible_values_clause else ""
+    if setting.choices:
+        takes = f" One of {', '.join(f'`{value}`' for value in setting.choices)}."
+    meaning = f"{first}{takes}{_REMARKS.get(setting.name, '')}"
     return f"| `{setting.name}` | {_DEFAULTS.get(setting.name, default)} | {meaning} |".replace("|  |", "| |")
 
 

@@ -341,13 +341,31 @@ can_go_on() {
     "$venv/bin/python" -I -c 'import pip' 2>/dev/null
 }
 
+# Writes the command `longtake` of this checkout, which works in any folder, unless pip has installed one.
+write_command() {
+    local command=$venv/bin/longtake
+    [[ ! -e $command ]] || return 0
+    cat >"$command.new" <<'COMMAND'
+#!/usr/bin/env bash
+venv=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+program='import sys; sys.path.insert(0, sys.argv.pop(1)); sys.argv[0] = "longtake"
+from app.__main__ import start; start()'
+exec "$venv/bin/python" -P -c "$program" "${venv%/*}" "$@"
+COMMAND
+    chmod +x "$command.new"
+    mv "$command.new" "$command"
+}
+
 # set_up LAYER...: completes these layers of .venv (torch, requirements, test_requirements), and does nothing
 # if they are complete.
 set_up() {
     local layer
     choose_torch
     keep_chosen_torch
-    all_complete "$@" && return
+    if all_complete "$@"; then
+        write_command
+        return
+    fi
     trap 'say "Interrupted. The next start continues the set-up."; exit 130' INT
     exec 9<"$root"
     if ! flock --nonblock 9; then
@@ -365,6 +383,7 @@ set_up() {
         done
         rm -rf "$venv/tmp" "$unfinished"
     fi
+    write_command
     exec 9<&-
     trap - INT
 }

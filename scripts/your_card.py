@@ -10,12 +10,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from huggingface_hub import constants
 
-from app.machine import named_machine
+from app.machine import machine_of_card
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import published_bytes
-from diffusers_helper.planning.cards.by_size import transformer_in
-from diffusers_helper.planning.cards.recommended import SetUp, recommend
+from diffusers_helper.planning.cards.speeds import CARDS
 from diffusers_helper.planning.profiles import Profile, profile_for
+from diffusers_helper.planning.set_ups import SetUp, recommend, transformer_in
 from diffusers_helper.planning.times import forecast
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.request import GenerationRequest
@@ -23,6 +23,7 @@ from diffusers_helper.units import about, duration, gb_text
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "your-card.md"
 _BEGIN, _END = "<!-- scripts/your_card.py writes from here -->\n", "<!-- to here -->"
+_STEPS_BEGIN, _STEPS_END = "<!-- and from here -->\n", "<!-- to there -->"
 _CARDS = {
     "8 GB (RX 7600)": "gfx1100:8", "12 GB (RX 7700 XT)": "gfx1100:12", "16 GB (RX 6800)": "gfx103x:16",
     "16 GB (RX 7800 XT)": "gfx1100:16", "16 GB (RX 9070 XT)": "gfx1200:16",
@@ -37,17 +38,39 @@ _HEAD = (
 
 def documented(text: str) -> str:
     """Return the document's text with the table that the planner gives now."""
-    before, _, rest = text.partition(_BEGIN)
     info = find_model("framepack-i2v")
-    rows = [_HEAD, ("---",) * len(_HEAD), *(_row(name, card, info) for name, card in _CARDS.items())]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    size = gb_text(sum(map(published_bytes, info.parts)))
+    table = _table(_HEAD, [_row(name, card, info) for name, card in _CARDS.items()])
+    size = gb_text(sum(map(published_bytes, info.components)))
     small = gb_text(transformer_in(info, "int8").file_bytes)
     disk = (
         f"**Disk.** The model takes {size} GB. A copy of its transformer in int8, which is not needed here, "
         f"would take {small} GB more.\n"
     )
-    return f"{before}{_BEGIN}\n{table}\n{disk}\n{_END}{rest.partition(_END)[2]}"
+    text = _replaced(text, _BEGIN, f"{table}\n{disk}", _END)
+    return _replaced(text, _STEPS_BEGIN, _steps_table(info), _STEPS_END)
+
+
+def _replaced(text: str, begin: str, content: str, end: str) -> str:
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *rows))
+
+
+def _steps_table(info: ModelInfo) -> str:
+    work = _best(_profile("RX 7900 XTX", "gfx1100:24"), info).plan.work
+    first_cards = {card.reported.card: card for card in CARDS if card.name == card.reported.card}
+    rows = [
+        (
+            card.name, f"{card.reported.products / 1e12:.3g}", f"{card.reported.attention / 1e12:.3g}",
+            f"{card.step(work).seconds:.3g}", card.reported.published,
+        )
+        for card in first_cards.values()
+    ]  # fmt: skip
+    head = ("card", "products, TFLOP/s", "attention, TFLOP/s", "s per step", "published, TFLOP/s")
+    return _table(head, rows)
 
 
 def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
@@ -70,7 +93,7 @@ def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
 
 
 def _profile(name: str, card: str) -> Profile:
-    return profile_for(replace(named_machine(card), name=name), {})
+    return profile_for(replace(machine_of_card(card), name=name), {})
 
 
 def _best(profile: Profile, info: ModelInfo) -> SetUp:

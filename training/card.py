@@ -33,20 +33,17 @@ zooms in`. The tokenizer drops all other words. With an empty prompt, almost not
 ## Figures
 
 `python -m training.evaluate` measured the figures through the product's own code, on {prompts} prompts
-({per_motion} of each motion), whose pictures were drawn with a seed that was never used in training ({seed}).
-The prompts cover both orders, one and two sections, and other shapes than the square in one case of four.
-Things have a radius of 0.11 to 0.24 of the picture's side, as in training. A motion counts as right if it is
-the one nearest to the video among all motions of all things and of the camera at all strengths, or looks the
-same as that one (within two levels of 255, as a move and a pan may on a plain ground), and has 0.45 to 2.2
-times the named strength. The same tracker reads the true clip correctly in every case. With {prompts} cases,
-the share of right motions is known to within {margin:.0f} points (95 % confidence). Of 140 prompts of another
-seed (9100001), which were sampled outside the pipeline, 99 % were right, and all 10 spins.
+({per_motion} of each motion), whose pictures were drawn with a seed that was never used in training
+({seed}). The prompts cover both orders, one and two sections, and other shapes than the square in one
+case of four. A motion counts as right if it is the one nearest to the video among all motions of all
+things and of the camera, or looks the same as that one, and has 0.45 to 2.2 times the named strength. The
+same tracker reads the true clip correctly in every case. With {prompts} cases, the share of right motions
+is known to within {margin:.0f} points (95 % confidence).
 
-The overlap is the intersection over union of a moved thing's shape in the last frame and in the first,
-with both shapes moved to the same centre. Things that cannot be measured in the true clip, because the
-ground has their colour, are left out. The rest is the area that no thing moves over, in videos with a
-still camera. The photo-like grounds are {photos} slow pans and zooms of 4.8 s and a zoom of 9.6 s, in both
-orders. The strength of a motion is 1 where it is as named, and 0 where another motion was seen.
+The overlap is the intersection over union of a moved thing's shape in the last frame and in the first.
+The rest is the area that no thing moves over, in videos with a still camera. The photo-like grounds are
+{photos} slow pans and zooms of 4.8 s and a zoom of 9.6 s, in both orders. The strength of a motion is 1
+where it is as named, and 0 where another motion was seen.
 
 | | goal | measured |
 | --- | --- | --- |
@@ -62,59 +59,29 @@ orders. The strength of a motion is 1 where it is as named, and 0 where another 
 
 ## Limits
 
-The table includes the goals that were not met. Things smaller than those of the training were not tested.
-Fine texture is lost, and the areas that a pan or a zoom uncovers are guessed. Photographs become soft. The
-spin of a ball cannot be seen. A picture of one single colour may get another one, because the VAE's group
-norms remove the mean of features that are the same everywhere. In videos of more than two sections,
-everything stands still after 2.4 s.
+The table includes the goals that were not met. Fine texture is lost, and the areas that a pan or a zoom
+uncovers are guessed. Photographs become soft. The spin of a ball cannot be seen. A picture of one single
+colour may get another one. In videos of more than two sections, everything stands still after 2.4 s.
 
 ## How it was made
 
 The model was made by `training/`. Its only data are the drawings of `training/scenes.py` and
 `training/render.py`: flat shapes on plain, striped, waved and checkered grounds, on band-limited noise and
-on overlapping patches.
+on overlapping patches. docs/log/demo-model.md has all runs, with their steps, times and seeds.
 
-- The VAE (2.9 M parameters) was trained for 663 steps on single pictures and 954 on clips of 9 frames, with
-  L1 and squared error and a small KL term, when things had a radius of 0.07 to 0.19. After the transformer's
-  runs but the last two, 1870 steps (70 minutes of one core) with an experimental version of `--only refine`
-  trained all of it on clips of 9 and 17 frames with the present scenes, while its latents were kept: their
-  change is 0.1 % of their energy. It is stored without the posterior's spread.
+- The VAE (2.9 M parameters) was trained on single pictures and on clips of 9 and 17 frames, with L1 and
+  squared error and a small KL term. It is stored without the posterior's spread.
 - The decoder of the previews (0.1 M parameters, `preview.safetensors`) makes four frames of half the video's
-  sides for each latent frame. `python -m training.preview` trained it for 12 minutes of one core's
-  time, on latents of clips with a little noise.
+  sides for each latent frame.
 - The text is read by a word-level tokenizer, a frozen Llama with random features, and CLIP, whose pooled
   output was trained to distinguish motion, colour, shape and speed. SigLIP is random and frozen, with four
   tokens.
-- The transformer (6.2 M parameters) was trained by flow matching with Muon and AdamW. Its first 3346
-  steps, most of them on pictures of side 64 with smaller things, reached 57 % on such scenes. Then came 76
-  minutes on one and later two cores with experimental versions of the present code, whose result was a
-  mean of two runs. `python -m training.run --start` continued from there on pictures of side 128, with
-  three of a section's nine frames per step, and at the end with all nine: 903 steps in 32 minutes of one
-  core's time, then 362 steps in 12 minutes at half the learning rate, then 390 steps in 16 minutes at 0.8 of
-  the rate, near pure noise alone. After each of these three runs, the mean was taken, in equal parts, of the
-  run's running mean and the weights it started from (`--share 0.5`).
-- In all these runs, a clip was used twelve times, and the weights learned the clips by heart. The next run,
-  of 1230 steps on each of two cores in 66 minutes, drew new clips for each step, with more spins, shrinks and
-  scenes of several things, half of the later sections continuing what the model itself had made. Its first
-  720 steps were on three of a section's nine frames, the others on all nine. The two processes took the mean
-  of their weights every 40 steps, which an experimental version of the present code did in place of sharing
-  gradients. The mean of their running means then began a run of 1223 steps on one core in 70 minutes, again
-  with the experimental version, on all nine frames, with more moves, plain grounds and scenes of several
-  things. The mean, in equal parts, of its running mean and of the weights that it began with began a run of
-  1477 steps of twelve clips, more than a fourth of them spins, on two cores in 70 minutes. Its running mean
-  and the weights before it were again averaged. The result still failed with every fourth spin.
-- The last run was on one H100, with `python -m training.run --start --device cuda --rate 0.0012`. The
-  transformer got a seventh single block, whose output was zero at first, and the noise levels got a shift of
-  120 in place of 250. It began with 551 steps of 180 clips. From their running mean followed {trained} steps
-  of 180 clips in {minutes:.0f} minutes. Together that is fifty times as many clips as in the run before; a
-  fifth of them were spins. The running mean is shipped.
+- The transformer (6.2 M parameters) was trained by flow matching with Muon and AdamW, first for hours of
+  processor cores, then on one H100 with `python -m training.run --start --device cuda --rate 0.0012`:
+  after 551 steps followed {trained} steps of 180 clips in {minutes:.0f} minutes, a fifth of them spins.
+  The mean of that run is shipped.
 - The noise levels of sampling have a shift of {shift:g} (`shift` in `longtake.json`), so all steps are at
-  high noise, where most of the training was. Fewer steps, even one, give nearly the same video. With
-  FramePack's shift of 1.7, the steps at low noise add coloured speckles and dissolve the shapes of things.
-- The seeds were 11 and 12 for the VAE, 21 to 23 for the encoders, 3, 31, 41, 42, 47, 101, 202, 301, 90417 and
-  20261123 to 20261125 for the transformer, 401 for the refinement of the VAE, 501 for the previews, and 4100
-  and others taken from the clock for the experiments. The training was watched on seed 700001, its result was
-  chosen on seed 9100001, and tested on the seeds 5000001, 6000777, 7000001, 8000003, 9200001 and {seed}.
+  high noise, where most of the training was. Fewer steps, even one, give nearly the same video.
 
 A training from scratch uses the present settings, so it gives another model.
 

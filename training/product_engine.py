@@ -13,7 +13,7 @@ from diffusers import AutoencoderKLHunyuanVideo
 from PIL import Image
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.families.packing import FPS, MODES, WINDOW
+from diffusers_helper.families.packing import FPS, LATENT_WINDOW_SIZE, MODES
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.models.registry import FACTS_FILE, find_model
 from diffusers_helper.pipeline import generate
@@ -41,7 +41,7 @@ class ProductEngine:
         self.models.load(CancelToken())
 
     def vae(self) -> AutoencoderKLHunyuanVideo:
-        return cast(AutoencoderKLHunyuanVideo, self.models.part("vae"))
+        return cast(AutoencoderKLHunyuanVideo, self.models.component("vae"))
 
     def make(self, picture: torch.Tensor, prompt: str, mode: str, sections: int, seed: int) -> torch.Tensor:
         if mode not in MODES:
@@ -53,7 +53,7 @@ class ProductEngine:
             request = GenerationRequest(
                 image=str(image),
                 prompt=prompt,
-                seconds=max(1.0, sections * 4 * WINDOW / FPS),
+                seconds=max(1.0, sections * 4 * LATENT_WINDOW_SIZE / FPS),
                 seed=seed,
                 steps=self.steps,
                 mode=mode,

@@ -8,7 +8,7 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from torch import nn
 
-from diffusers_helper.families.packing import HISTORY, WINDOW, paddings
+from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, paddings
 from training.transformer import Conditions, SectionTimes, draw_noise, gather, model_inputs, sigmas_of
 
 
@@ -23,7 +23,7 @@ def sample_section(
     generator: torch.Generator,
 ) -> torch.Tensor:
     """Sample the clean latents (B, 16, 9, h, w) of one section by Euler steps."""
-    x = draw_noise(start.expand(-1, -1, WINDOW, -1, -1), generator)
+    x = draw_noise(start.expand(-1, -1, LATENT_WINDOW_SIZE, -1, -1), generator)
     sigmas = sigmas_of(steps)
     fixed = conditions.inputs() | model_inputs(section, start, history)
     for sigma, following in pairwise(sigmas):

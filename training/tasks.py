@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from diffusers_helper.families.family import buckets
-from diffusers_helper.families.packing import WINDOW
+from diffusers_helper.families.packing import LATENT_WINDOW_SIZE
 from training.clips import ClipBatch, Size, draw_batch
 from training.transformer import SectionTimes, draw_frames, draw_section, times_of
 
@@ -60,7 +60,7 @@ SMALL_SIZES = {(64, 64): 0.6, (48, 80): 0.12, (80, 48): 0.12, (64, 48): 0.08, (4
 PHASES = (
     Phase(0.20, SMALL_SIZES, 3, 32),
     Phase(0.45, large_sizes(), 3, 12),
-    Phase(1.00, large_sizes(), WINDOW, 6),
+    Phase(1.00, large_sizes(), LATENT_WINDOW_SIZE, 6),
 )
 
 

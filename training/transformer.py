@@ -10,12 +10,12 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from diffusers.models.embeddings import get_1d_rotary_pos_embed
 from torch import nn
 
-from diffusers_helper.families.packing import HISTORY, WINDOW, frame_indices, paddings
+from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, frame_indices, paddings
 from training.encoders import WIDTH
 
 SEED = 31
 # Two sections and the picture: a motion ends with frame 72.
-CLIP_LATENTS = 2 * WINDOW + 1
+CLIP_LATENTS = 2 * LATENT_WINDOW_SIZE + 1
 # The weight of moving places relative to the whole picture. The floors suppress the noise of still clips.
 MOTION_WEIGHT, LEAST_CHANGE, LEAST_CONTRAST, MOST_WEIGHT = 2.0, 0.02, 0.2, 40.0
 # The shift of the noise levels in sampling, which ships with the model. It is large because most of the
@@ -88,19 +88,19 @@ class SectionTimes:
 
 def _section(mode: str, padding: int, begin: int, last: int) -> SectionTimes:
     """Return the section that makes the latents after time ``begin`` of a video that ends at ``last``."""
-    noisy = list(range(begin + 1, begin + WINDOW + 1))
+    noisy = list(range(begin + 1, begin + LATENT_WINDOW_SIZE + 1))
     if mode == "inverted":
         # The nearest come first: 1x, 2x, 4x.
         following = range(noisy[-1] + 1, noisy[-1] + 1 + HISTORY)
         section = SectionTimes(mode, padding, noisy, [i if i <= last else None for i in following])
-        if begin == 0 and last == 2 * WINDOW:
-            section.before = _section(mode, 1, WINDOW, last)
+        if begin == 0 and last == 2 * LATENT_WINDOW_SIZE:
+            section.before = _section(mode, 1, LATENT_WINDOW_SIZE, last)
         return section
     # The oldest come first: 4x, 2x, 1x.
     section = SectionTimes(
         mode, padding, noisy, [i if i >= 0 else None for i in range(begin - HISTORY + 1, begin + 1)]
     )
-    if begin == WINDOW:
+    if begin == LATENT_WINDOW_SIZE:
         section.before = _section(mode, padding, 0, last)
     return section
 
@@ -113,14 +113,14 @@ def draw_section(rng: np.random.Generator) -> SectionTimes:
     if rng.random() < 0.45:
         count = int(rng.choice([1, 2, 3, 4, 7], p=[0.38, 0.44, 0.06, 0.07, 0.05]))
         padding = int(rng.choice(paddings(count)))
-        return _section("inverted", padding, padding * WINDOW, count * WINDOW)
-    begin = int(rng.choice([0, 1, 2, 4, 7], p=[0.46, 0.42, 0.05, 0.04, 0.03])) * WINDOW
-    return _section("forward", 0, begin, begin + WINDOW)
+        return _section("inverted", padding, padding * LATENT_WINDOW_SIZE, count * LATENT_WINDOW_SIZE)
+    begin = int(rng.choice([0, 1, 2, 4, 7], p=[0.46, 0.42, 0.05, 0.04, 0.03])) * LATENT_WINDOW_SIZE
+    return _section("forward", 0, begin, begin + LATENT_WINDOW_SIZE)
 
 
 def draw_frames(generator: torch.Generator, count: int) -> torch.Tensor:
     """Return the places of ``count`` random latents of a section, in order."""
-    return torch.randperm(WINDOW, generator=generator)[:count].sort().values
+    return torch.randperm(LATENT_WINDOW_SIZE, generator=generator)[:count].sort().values
 
 
 def gather(latents: torch.Tensor, start: torch.Tensor, wanted: list[int | None]) -> torch.Tensor:
@@ -141,7 +141,7 @@ def model_inputs(
     section: SectionTimes, start: torch.Tensor, history: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Return a section's clean inputs from ``start`` (B, 16, 1, h, w) and ``history`` (B, 16, 19, h, w)."""
-    indices = frame_indices(section.mode, WINDOW, section.padding)
+    indices = frame_indices(section.mode, LATENT_WINDOW_SIZE, section.padding)
     if section.mode == "inverted":
         near, half, quarter = history.split([1, 2, 16], dim=2)
     else:
@@ -239,7 +239,7 @@ def flow_loss(
     """Return the weighted squared error of one section's velocity (noise minus clean) for each clip (B).
 
     Args:
-        latents: The clips (B, 16, T, h, w). Only the times that ``times_of`` returns are used.
+        latents: The clips (B, 16, T, h, w). Only the times that ``stage_times`` returns are used.
         frames: The places of the section's latents that are made, in order. Each one's error teaches as much
             as among all nine, and a step on three of them costs half as much.
         known: The clips that the history is taken from, if they are not ``latents`` themselves.

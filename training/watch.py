@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from diffusers_helper.families.packing import HISTORY, WINDOW
+from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE
 from training.clips import Item, collate, encode_cases
 from training.encoders import Encoders
 from training.render import Renderer, canvases
@@ -62,7 +62,7 @@ class Watch:
         for offset, mode in enumerate(MODES):
             chosen = range(offset, len(self.cases), len(MODES))
             latents, conditions = collate([self.items[i] for i in chosen])
-            start, noisy = latents[:, :, :1], list(range(1, WINDOW + 1))
+            start, noisy = latents[:, :, :1], list(range(1, LATENT_WINDOW_SIZE + 1))
             history = gather(latents, start, [None] * (HISTORY - 1) + [0 if mode == "forward" else None])
             inputs = conditions.inputs() | model_inputs(SectionTimes(mode, 0, noisy, []), start, history)
             clean = gather(latents, start, list(noisy))

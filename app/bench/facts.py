@@ -16,7 +16,7 @@ from typing import Any
 from app.machine import cache_folder, output_of, this_machine
 from diffusers_helper import __version__
 from diffusers_helper.machine.packages import version_of
-from diffusers_helper.machine.sysfs import ROOT, amd_gpus, card_readings, host_memory, text_of
+from diffusers_helper.machine.sysfs import ROOT, amd_gpus, card_readings, host_memory, read_text
 from diffusers_helper.planning.cards.reported import CARDS
 from diffusers_helper.planning.profiles import Kind, Machine
 
@@ -26,7 +26,7 @@ _NVIDIA_SENSORS = "clocks.sm,power.draw,temperature.gpu"
 
 
 def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the versions, the card, the processor and the main memory.
+    """Collect the versions, the card, the processor and the main memory.
 
     Args:
         probed: The facts that torch told (`app.probe`); empty if it does not start.
@@ -35,8 +35,8 @@ def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict
     kind: Kind = machine.kind if machine.kind == "cpu" or probed.get("devices") else "cpu"
     has_card = kind != "cpu"
     nvidia = _nvidia("driver_version") if kind == "cuda" else []
-    model = re.search(r"^model name\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
-    driver = text_of(ROOT / "sys/module/amdgpu/version") if kind == "rocm" else next(iter(nvidia), "")
+    model = re.search(r"^model name\s*:\s*(.+)$", read_text(ROOT / "proc/cpuinfo"), re.MULTILINE)
+    driver = read_text(ROOT / "sys/module/amdgpu/version") if kind == "rocm" else next(iter(nvidia), "")
     return {
         "versions": {
             "longtake": __version__, "python": platform.python_version(),
@@ -66,37 +66,33 @@ def sensors(environ: Mapping[str, str]) -> Callable[[], Readings] | None:
     gpu = next((gpu for gpu in gpus if gpu.arch == machine.arch), gpus[0] if gpus else None)
     if gpu is not None and (folder := gpu.folder) is not None:
         return lambda: card_readings(folder)
-    if machine.kind != "cuda" or not _nvidia(_NVIDIA_SENSORS):
-        return None
-
-    def read() -> Readings:
-        found = {
-            name: unit * float(value)
-            for name, unit, value in zip(_SENSORS, (1e6, 1, 1), _nvidia(_NVIDIA_SENSORS), strict=False)
-            if re.fullmatch(r"\d+(\.\d+)?", value)
-        }
-        return {name: value for name, value in found.items() if value}
-
-    return read
+    has_sensors = machine.kind == "cuda" and _nvidia(_NVIDIA_SENSORS)
+    return _nvidia_readings if has_sensors else None
 
 
-def summary_of(found: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float] | None]:
+def _nvidia_readings() -> Readings:
+    units = zip(_SENSORS, (1e6, 1, 1), _nvidia(_NVIDIA_SENSORS), strict=False)
+    numbers = {name: unit * float(text) for name, unit, text in units if re.fullmatch(r"\d+(\.\d+)?", text)}
+    return {name: number for name, number in numbers.items() if number}
+
+
+def summary_of(sensor_values: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float] | None]:
     """Return the median and the highest reading of each sensor; None for those without readings."""
     return {
         name: {"median": statistics.median(values), "most": max(values)} if values else None
         for name in _SENSORS
-        for values in [found.get(name)]
+        for values in [sensor_values.get(name)]
     }
 
 
 def report_so_far() -> Path:
-    """Return the file of the last run of the benchmark on this machine, which need not exist."""
+    """The file of the last run of the benchmark on this machine, which need not exist."""
     return cache_folder() / "bench" / "report.json"
 
 
-def hint(machine: Machine, known: Sequence[str] = CARDS) -> str:
-    """Return a sentence that offers the benchmark on a card without a report; "" on others and on a CPU."""
-    if machine.kind == "cpu" or (machine.arch or machine.name) in known:
+def hint(machine: Machine, reported: Sequence[str] = CARDS) -> str:
+    """A sentence that offers the benchmark on a card without a report; "" on others and on a CPU."""
+    if machine.kind == "cpu" or (machine.arch or machine.name) in reported:
         return ""
     return (
         "nobody has sent figures of this card yet; `python -m app bench --report card.json` measures it in "

@@ -1,7 +1,6 @@
-"""The benchmark's report: one JSON file with a checksum and without anything private, and its page.
+"""The benchmark's report: a JSON file with a checksum and without anything private, and its page in Markdown.
 
-The same checks hold for the reports that people send. The page is Markdown, with bars of text that every
-viewer shows.
+The same checks hold for the reports that people send.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from app.bench.parts import PARTS
+from app.bench.table import PARTS
 from app.redact import without_names, without_paths
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import read_file, sha256_of
 from diffusers_helper.units import duration, gb_text, size_text
 
 FORMAT, VERSION = "longtake-bench", 1
+# The share and the bytes by which a plan may be wrong before the report names it. BLAS keeps 32 MiB.
 TOLERANCE, SLACK_BYTES = 0.1, 64 * 2**20
-"""The share and the bytes by which a plan may be wrong before the report names it. BLAS keeps 32 MiB."""
 _MOST_BYTES, _MOST_TEXT = 4 * 2**20, 400
 _DIGITS = 5  # of figures; more would be noise
 Report = dict[str, Any]
@@ -42,12 +41,10 @@ _PART_FIELDS = "title level reason seconds is_complete card cases"
 
 
 def published(value: Any) -> Any:
-    """Return figures and texts as a report may hold them: finite, rounded, short, and nothing private."""
+    """Make figures and texts such as a report may hold: finite, rounded, short, and nothing private."""
     if isinstance(value, Mapping):
-        found = cast(Mapping[Any, Any], value)
-        return {str(name): published(one) for name, one in found.items()}
-    if isinstance(value, list | tuple):
-        return [published(one) for one in cast(list[Any], value)]
+        entries = cast(Mapping[Any, Any], value)
+        return {str(name): published(entry) for name, entry in entries.items()}
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, str):
@@ -56,9 +53,9 @@ def published(value: Any) -> Any:
     return value
 
 
-def sealed(report: Report) -> Report:
-    """Return a report with its checksum, which covers everything else in it."""
-    return {**report, "checksum": checksum(report)}
+def to_bytes(report: Report) -> bytes:
+    """Return the content of a report's file, with a checksum that covers everything else in it."""
+    return json.dumps({**report, "checksum": checksum(report)}, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def checksum(report: Mapping[str, Any]) -> str:
@@ -68,29 +65,26 @@ def checksum(report: Mapping[str, Any]) -> str:
     return sha256_of([text.encode("ascii")])
 
 
-def to_bytes(report: Report) -> bytes:
-    """Return a report as the content of its file."""
-    return json.dumps(report, indent=1, allow_nan=False).encode() + b"\n"
-
-
 def read_report(file: Path) -> Report:
-    """Return the report in a file.
+    """Read and check the file of a report.
 
     Raises:
         InputError: If it is no report of this version, was changed, or holds something private.
     """
     try:
         text = read_file(file, _MOST_BYTES).decode()
-        found: Report = json.loads(text)
-        if (found["format"], found["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"its format is {found['format']!r} of version {found['version']!r}")
+        report: Report = json.loads(text)
+        if (report["format"], report["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"its format is {report['format']!r} of version {report['version']!r}")
         if private := _PRIVATE.search(text):
             raise ValueError(f"it tells something private: {short_repr(private[0])}")
-        for place, names in _FIELDS.items():
-            _check_fields(found[place] if place else found, names, place)
-        for name, part in found["parts"].items():
-            _check_fields(part, _PART_FIELDS, f"part {PARTS[name].name}")
-        if found["checksum"] != checksum(found):
+        for name, fields in _FIELDS.items():
+            _check_fields(report[name] if name else report, fields, name)
+        for name, part in report["parts"].items():
+            if name not in PARTS:
+                raise ValueError(f"no part has the name {name!r}")
+            _check_fields(part, _PART_FIELDS, f"part {name}")
+        if report["checksum"] != checksum(report):
             raise ValueError("its checksum is that of another content, so the file was changed")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(
@@ -98,57 +92,57 @@ def read_report(file: Path) -> Report:
             "`bench --report` wrote it.",
             "Run the benchmark again.",
         ) from error
-    return found
+    return report
 
 
-def _check_fields(found: Report, names: str, place: str) -> None:
-    if found.keys() ^ set(names.split()):
-        raise ValueError(f"{place or 'it'} has other fields than {names}")
+def _check_fields(entries: Report, names: str, title: str) -> None:
+    if entries.keys() ^ set(names.split()):
+        raise ValueError(f"{title or 'it'} has other fields than {names}")
+
+
+def cases_of(report: Report) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the part, the label and the content of each case."""
+    for name, part in report["parts"].items():
+        for label, case in part["cases"].items():
+            yield name, label, case
 
 
 def planned(report: Report) -> list[dict[str, Any]]:
     """Return all planned and measured peaks, with the part and the case that they belong to."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
 
-    def look(value: Any, part: str, place: str) -> None:
+    def look(value: Any, part: str, label: str) -> None:
         if not isinstance(value, dict):
             return
         value = cast(dict[str, Any], value)
         plan, measured = value.get("planned_bytes"), value.get("measured_bytes")
         if plan and measured:
-            ratio = plan / measured
-            found.append({
-                "part": part, "case": place, "planned_bytes": plan, "measured_bytes": measured,
-                "ratio": ratio, "is_off": abs(plan - measured) > max(TOLERANCE * measured, SLACK_BYTES),
+            rows.append({
+                "part": part, "case": label, "planned_bytes": plan, "measured_bytes": measured,
+                "ratio": plan / measured,
+                "is_off": abs(plan - measured) > max(TOLERANCE * measured, SLACK_BYTES),
             })  # fmt: skip
-        for name, one in value.items():
-            look(one, part, f"{place}, {name}" if name not in ("figures", "stages") else place)
+        for name, entry in value.items():
+            look(entry, part, f"{label}, {name}" if name not in ("figures", "stages") else label)
 
-    for name, part in report["parts"].items():
-        for label, case in part["cases"].items():
-            look(case, name, label)
-    return found
+    for part, label, case in cases_of(report):
+        look(case, part, label)
+    return rows
 
 
 def failures(report: Report) -> list[str]:
     """Return what failed: parts, cases, and ways to compute convolutions, each with its reason."""
-    found: list[str] = []
-    for name, part in report["parts"].items():
-        for label, case in part["cases"].items():
-            if "failed" in case:
-                found.append(f"{name}: {label}: {case['failed']}")
-            for way, reason in case.get("figures", {}).get("failed_ways", {}).items():
-                found.append(f"{name}: {label}: {way}: {reason}")
-    return found
-
-
-_BAR = 24
-# The figure of a case by which its bar is drawn, the first that it has.
-_DRAWN = ("operations_per_second", "seconds_per_step", "seconds")
+    reasons: list[str] = []
+    for part, label, case in cases_of(report):
+        if "failed" in case:
+            reasons.append(f"{part}: {label}: {case['failed']}")
+        for way, reason in case.get("figures", {}).get("failed_ways", {}).items():
+            reasons.append(f"{part}: {label}: {way}: {reason}")
+    return reasons
 
 
 def card_words(report: Report) -> str:
-    """Return the card with its memory, or the processor if there is no card."""
+    """Name the card with its memory, or the processor if there is no card."""
     card = report["card"]
     if card["kind"] == "cpu":
         return f"no card; {report['processor']['name']}, {report['processor']['cores']} cores"
@@ -157,30 +151,28 @@ def card_words(report: Report) -> str:
 
 
 def version_words(report: Report) -> str:
-    """Return the versions that matter for speed."""
-    names = {"longtake": "Longtake", "torch": "torch", "rocm": "ROCm", "cuda": "CUDA", "driver": "driver"}
-    found = ((title, report["versions"][name]) for name, title in names.items())
-    return ", ".join(f"{title} {version}" for title, version in found if version)
+    """Name the versions that matter for speed."""
+    titles = {"longtake": "Longtake", "torch": "torch", "rocm": "ROCm", "cuda": "CUDA", "driver": "driver"}
+    versions = ((title, report["versions"][name]) for name, title in titles.items())
+    return ", ".join(f"{title} {version}" for title, version in versions if version)
 
 
 def to_markdown(report: Report) -> str:
-    """Return the page."""
     return "\n".join(_lines(report)) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
     complete = "" if report["is_complete"] else " It is not complete."
+    link = f", {report['card']['link']}" if report["card"]["link"] else ""
     yield f"# {card_words(report)}"
     yield f"\nLevel {report['level']}, {report['weights']} weights, {version_words(report)}.{complete}"
     yield (
         f"{report['processor']['name']}, {report['processor']['cores']} cores, "
-        f"{gb_text(report['ram_bytes'])} GB of main memory, kernel {report['versions']['kernel']}"
-        f"{', ' + link if (link := report['card']['link']) else ''}."
+        f"{gb_text(report['ram_bytes'])} GB of main memory, kernel {report['versions']['kernel']}{link}."
     )
-    wrong = [row for row in planned(report) if row["is_off"]]
     if rows := planned(report):
-        share = f"{len(wrong)} of {len(rows)} plans were wrong by more than {TOLERANCE:.0%}"
-        yield f"\n## Planned and measured memory\n\n{share}.\n"
+        share = f"{sum(row['is_off'] for row in rows)} of {len(rows)} plans"
+        yield f"\n## Planned and measured memory\n\n{share} were wrong by more than {TOLERANCE:.0%}.\n"
         yield "| part | case | planned GB | measured GB | ratio | |\n| --- | --- | --- | --- | --- | --- |"
         for row in rows:
             sizes = f"{gb_text(row['planned_bytes'])} | {gb_text(row['measured_bytes'])}"
@@ -188,44 +180,39 @@ def _lines(report: Report) -> Iterator[str]:
             yield f"| {row['part']} | {row['case']} | {sizes} | {row['ratio']:.2f} | {mark} |"
     for part in report["parts"].values():
         yield from _part_lines(part)
-    if found := failures(report):
+    if reasons := failures(report):
         yield "\n## What failed\n"
-        yield from (f"- {one}" for one in found)
+        yield from (f"- {reason}" for reason in reasons)
 
 
 def _part_lines(part: Mapping[str, Any]) -> Iterator[str]:
     yield f"\n## {part['title']}\n"
     if part["reason"]:
         yield f"{part['reason'][0].upper()}{part['reason'][1:]}.\n"
-    readings = {name: value for name, value in part["card"].items() if value}
-    if readings:
-        words = (f"{name} {value['median']:g}, at most {value['most']:g}" for name, value in readings.items())
+    sensors = {name: value for name, value in part["card"].items() if value}
+    if sensors:
+        words = (f"{name} {value['median']:g}, at most {value['most']:g}" for name, value in sensors.items())
         yield f"The card's sensors: {'; '.join(words)}.\n"
-    if not part["cases"]:
-        return
-    found = {label: case.get("figures", {}) for label, case in part["cases"].items()}
-    drawn = next((name for name in _DRAWN for one in found.values() if one.get(name)), "")
-    most = max((one.get(drawn) or 0 for one in found.values()), default=0)
-    yield f"| case | {drawn.replace('_', ' ')} | figures |\n| --- | --- | --- |"
+    if part["cases"]:
+        yield "| case | figures |\n| --- | --- |"
     for label, case in part["cases"].items():
-        bar = "█" * max(1, round(_BAR * value / most)) if (value := found[label].get(drawn)) else ""
         reason = f"**{case['failed']}**" if "failed" in case else case.get("skipped", "")
-        yield f"| {label} | {bar} | {_words(found[label]) or reason} |"
+        yield f"| {label} | {_words(case.get('figures', {})) or reason} |"
 
 
 def _words(figures: Mapping[str, Any]) -> str:
-    """Return figures in words. What could not be measured and what is not so is left out."""
-    found: list[str] = []
+    """Tell figures in words. What could not be measured and what is not so is left out."""
+    phrases: list[str] = []
     for name, value in figures.items():
         title = name.replace("_", " ")
         if isinstance(value, dict):
-            inner = _words(cast(dict[str, Any], value))
-            found += [f"{title} ({inner})"] if inner else []
+            if words := _words(cast(dict[str, Any], value)):
+                phrases.append(f"{title} ({words})")
         elif value is True:
-            found.append(title.removeprefix("is "))
+            phrases.append(title.removeprefix("is "))
         elif value not in (None, False, ""):
-            found.append(f"{title.replace(' bytes', '')} {_figure(name, value)}")
-    return "; ".join(found).replace("|", "/")
+            phrases.append(f"{title.replace(' bytes', '')} {_figure(name, value)}")
+    return "; ".join(phrases).replace("|", "/")
 
 
 def _figure(name: str, value: Any) -> str:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from urllib.request import getproxies
 
 from app.jobs.stdio import complain, say, start_log
-from app.machine import know_added_models, this_machine, this_profile
+from app.machine import load_added_models, this_machine, this_profile
 from app.redact import as_typed
 from app.starting import EXIT_CANCELLED, prepare
-from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, in_words, own_name, short_repr
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, default_name, in_words, short_repr
 from diffusers_helper.events import Failed
-from diffusers_helper.foreign_errors import is_storage_trouble
-from diffusers_helper.lora_choice import located, lora_folder
+from diffusers_helper.library_errors import is_storage_trouble
+from diffusers_helper.lora_choice import lora_folder, with_absolute_paths
 from diffusers_helper.machine.file_locks import Lock
-from diffusers_helper.machine.terminal import is_whole
+from diffusers_helper.machine.terminal import is_plain_text
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
 from diffusers_helper.request import SETTINGS
@@ -40,12 +40,11 @@ EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 class Parser(argparse.ArgumentParser):
     """A parser of whole names that keeps the lines of its texts, and reports an error in one line."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        super().__init__(*given, **{**defaults, **named})
+        super().__init__(*args, **{**defaults, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        """Write the error in one line, and end the program."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and message.endswith(f": {action.metavar}"):
                 message = f"the {action.metavar} is missing; expected one of {', '.join(action.choices)}"
@@ -54,14 +53,14 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments here, so that the error refers to the help of the given command."""
-        known, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             is_bare = not unknown[0].startswith("-") and "--image" in self._option_string_actions
             hint = "; a picture is given with --image, a sentence with --prompt" if is_bare else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         for action in self._actions:
-            _check_text(action, getattr(known, action.dest, None))
-        return known, unknown
+            _check_text(action, getattr(parsed, action.dest, None))
+        return parsed, unknown
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         # Argparse ignores a failed write, and the program would end with 0.
@@ -71,10 +70,10 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-def _check_text(action: argparse.Action, given: object) -> None:
+def _check_text(action: argparse.Action, value: object) -> None:
     """Refuse an argument that no file and no message can hold."""
-    for text in given if isinstance(given, list) else [given]:
-        if isinstance(text, str) and not is_whole(text):
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and not is_plain_text(text):
             name = next(iter(action.option_strings), action.metavar)
             raise InputError(
                 f"{name} is {short_repr(text)}; expected text in UTF-8.",
@@ -82,34 +81,34 @@ def _check_text(action: argparse.Action, given: object) -> None:
             )
 
 
-def command_words(text: str, named: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text of an error with the command line's arguments as the names of settings.
+def command_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Name the command line's arguments where the text of an error names settings.
 
     Args:
-        named: The arguments of settings that the command takes in another way.
+        flags: The arguments of settings that the command takes in another way.
     """
 
     def name(setting: str) -> str:
-        if setting in named:
-            return named[setting]
-        return flag(setting) if setting in SETTINGS or setting == "outputs" else own_name(setting)
+        if setting in flags:
+            return flags[setting]
+        return flag(setting) if setting in SETTINGS or setting == "outputs" else default_name(setting)
 
     return as_typed(in_words(text, name))
 
 
-def error_line(error: LongtakeError | Failed, named: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the line that the command line writes for an error or a failed job.
+def error_line(error: LongtakeError | Failed, flags: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Join an error's message and remedy, in which the command line's arguments stand for settings.
 
     Args:
-        named: The arguments of settings that the command takes in another way.
+        flags: The arguments of settings that the command takes in another way.
     """
-    return command_words(f"{error.message} {error.remedy}".strip(), named)
+    return command_words(f"{error.message} {error.remedy}".strip(), flags)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with aligned columns; the last cell of a shorter row may be wider."""
-    full = [row for row in rows if len(row) == len(rows[0])]
-    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    """Align the columns of a table; the last cell of a shorter row may be wider than its column."""
+    full_rows = [row for row in rows if len(row) == len(rows[0])]
+    widths = [max(map(len, column)) for column in zip(*full_rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]  # noqa: B905
 
 
@@ -124,17 +123,15 @@ def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
     )
 
 
-def add_settings(parser: argparse._ActionsContainer, *, left_out: Collection[str] = ()) -> None:
-    """Add an argument for each setting of a request, grouped by section."""
+def add_settings(parser: argparse._ActionsContainer, *, excluded: Collection[str] = ()) -> None:
     for section in get_args(Section):
         group = parser.add_argument_group(section.lower())
         for name, setting in SETTINGS.items():
-            if setting.section == section and name not in left_out:
+            if setting.section == section and name not in excluded:
                 add_setting(group, name)
 
 
 def add_request(parser: argparse._ActionsContainer) -> None:
-    """Add the arguments of a new job: its settings, and whether its model may be downloaded."""
     add_settings(parser)
     parser.add_argument("--yes", action="store_true", help="download the model if it is not on this machine")
     parser.add_argument(
@@ -144,48 +141,46 @@ def add_request(parser: argparse._ActionsContainer) -> None:
 
 
 def add_setting(group: argparse._ActionsContainer, name: str) -> None:
-    """Add the argument for one setting. If it is not given, its value is None, except for the model."""
+    """Add the argument for a setting. Without it, its value is None, except for the model."""
     setting = SETTINGS[name]
     unit = setting.unit.upper() or "N"
-    takes = setting.takes
+    takes = setting.possible_values_clause
     if setting.is_optional:
         unit, takes = f"auto|{unit}", f"{takes}, or auto"
     if name == "model":
         takes = f"It is {', '.join(model_names())}, or a folder with a model's parts"
-    if setting.items:
+    if setting.parse_lines:
         takes = f"Give it once for each, with a path or a name in the folder {lora_folder(os.environ).name}"
-    end = f" (default: {setting.default_words})" if setting.default_words else ""
+    end = f" (default: {setting.default_text})" if setting.default_text else ""
     group.add_argument(
         flag(name),
         type=number_or_text if setting.is_number else str,
-        action="append" if setting.items else "store",
+        action="append" if setting.parse_lines else "store",
         metavar="|".join(setting.choices) or unit,
         default=setting.default if name == "model" else None,
         help=f"{command_words(setting.help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
     )
 
 
-def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that were given as arguments."""
-    given = {name: value for name, value in vars(arguments).items() if name in SETTINGS and value is not None}
-    lists = {name: text_of(value) for name, value in given.items() if SETTINGS[name].items}
-    return with_lora_paths(given | lists)
+def settings_from(arguments: argparse.Namespace) -> dict[str, Any]:
+    values = vars(arguments).items()
+    settings = {name: value for name, value in values if name in SETTINGS and value is not None}
+    lists = {name: text_of(value) for name, value in settings.items() if SETTINGS[name].parse_lines}
+    return with_lora_paths(settings | lists)
 
 
 def with_lora_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which LoRAs have absolute paths instead of names."""
+    """Replace the names of LoRAs by absolute paths."""
     if not settings.get("lora"):
         return dict(settings)
-    return {**settings, "lora": located(settings["lora"], lora_folder(os.environ))}
+    return {**settings, "lora": with_absolute_paths(settings["lora"], lora_folder(os.environ))}
 
 
 def flag(name: str) -> str:
-    """Return the argument for a setting."""
     return f"--{name.replace('_', '-')}"
 
 
 def add_find_mode(parser: argparse._ActionsContainer) -> None:
-    """Add the argument that chooses how MIOpen picks its kernels."""
     parser.add_argument(
         "--miopen-find-mode",
         type=str.upper,
@@ -196,21 +191,21 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def given_find_mode(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the variable that the argument sets, with its value; nothing if it was not given."""
+def find_mode_variables(arguments: argparse.Namespace) -> dict[str, str]:
+    """Give the environment variable that the argument sets; nothing if the argument is missing."""
     mode: str | None = arguments.miopen_find_mode
     return {} if mode is None else {FIND_MODE_VARIABLE: mode}
 
 
-def take_find_mode(arguments: argparse.Namespace) -> None:
+def apply_find_mode(arguments: argparse.Namespace) -> None:
     """Put the find mode into this process's environment, which its engines inherit."""
-    given = given_find_mode(arguments)
-    if given and this_machine(os.environ).kind != "rocm":
+    variables = find_mode_variables(arguments)
+    if variables and this_machine(os.environ).kind != "rocm":
         _log.warning("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only")
-    os.environ.update(given)
+    os.environ.update(variables)
 
 
-def take_engine_environment() -> None:
+def apply_engine_environment() -> None:
     """Give this process the environment of an engine, for commands that import torch themselves.
 
     Call this before torch is imported, because torch reads its environment only once.
@@ -233,23 +228,20 @@ Adder = Callable[[argparse._ActionsContainer], object]
 """A function that adds an argument, or several, to a parser or to a group of it."""
 
 
-def argument(*names: str, **facts: Any) -> Adder:
-    """Return what adds an argument with these facts of `argparse.ArgumentParser.add_argument`."""
-    return lambda group: group.add_argument(*names, **facts)
+def argument(*names: str, **options: Any) -> Adder:
+    """Make an `Adder` from the arguments of `argparse.ArgumentParser.add_argument`."""
+    return lambda group: group.add_argument(*names, **options)
 
 
 def switch(name: str, help: str) -> Adder:
-    """Return what adds an argument that is given or not."""
     return argument(name, action="store_true", help=help)
 
 
-def one_of(*arguments: Adder, required: bool = True) -> Adder:
-    """Return what adds arguments of which only one may be given."""
-
+def exclusive(*arguments: Adder, required: bool = True) -> Adder:
     def add(parser: argparse._ActionsContainer) -> None:
         group = parser.add_mutually_exclusive_group(required=required)
-        for one in arguments:
-            one(group)
+        for add_argument in arguments:
+            add_argument(group)
 
     return add
 
@@ -258,11 +250,10 @@ def add_command(
     commands: argparse._SubParsersAction[Parser], name: str, run: Callable[[argparse.Namespace], int],
     *arguments: Adder, help: str, description: str | None = None, epilog: str | None = None,
 ) -> Parser:  # fmt: skip
-    """Add a command with its arguments and the texts of its help, and return its parser."""
     parser = commands.add_parser(name, help=help, description=description, epilog=epilog)
     parser.set_defaults(run=run, verbose=False)
-    for one in arguments:
-        one(parser)
+    for add_argument in arguments:
+        add_argument(parser)
     return parser
 
 
@@ -274,26 +265,25 @@ def add_verbs(
     commands: argparse._SubParsersAction[Parser], name: str, verbs: Iterable[Verb], *common: Adder,
     help: str, epilog: str,
 ) -> None:  # fmt: skip
-    """Add a command with its verbs, and the arguments that they have in common."""
     parser = commands.add_parser(name, help=help, description=_sentence(help))
     parsers = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
-    for verb, words, run, *arguments in verbs:
+    for verb, verb_help, run, *arguments in verbs:
         add_command(
             parsers, verb, run, *arguments, *common,
-            help=words, description=_sentence(words), epilog=epilog,
+            help=verb_help, description=_sentence(verb_help), epilog=epilog,
         )  # fmt: skip
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:
-    """Run the command of the given arguments, and return the exit code. An error becomes one line."""
+    """Run the command that the arguments name, and return its exit code. An error becomes one line."""
     arguments = argparse.Namespace()
     try:
         prepare(os.environ)
-        know_added_models()
+        load_added_models()
         arguments = build().parse_args(argv)
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
         return arguments.run(arguments)
@@ -314,7 +304,7 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
 
 
 @contextmanager
-def only_one(command: str, folder: Path, remedy: str) -> Generator[None]:
+def single_run(command: str, folder: Path, remedy: str) -> Generator[None]:
     """Keep a second run of a command out, because two would distort each other's figures."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,18 +7,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from app.bench.facts import machine_facts, report_so_far, sensors
-from app.bench.parts import LEVELS, PARTS, QUICK_SECONDS, BenchPart, Level, parts_of
 from app.bench.report import (
     FORMAT,
     VERSION,
     Report,
+    cases_of,
     failures,
     planned,
     published,
@@ -27,15 +25,16 @@ from app.bench.report import (
     to_markdown,
 )
 from app.bench.runner import BenchRun, summary_line
-from app.commands.arguments import Parser, add_command, argument, only_one, switch
+from app.bench.table import LEVELS, PARTS, QUICK_SECONDS, Level, parts_of
+from app.commands.arguments import Parser, add_command, argument, single_run, switch
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
 from app.starting import EXIT_CANCELLED
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.files import given_path, write_atomic
-from diffusers_helper.machine.local import Speeds, keep_speeds
+from diffusers_helper.files import expanded_path, write_atomic
+from diffusers_helper.machine.local import Speeds, store_speeds
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import built_in_names, find_model
 from diffusers_helper.planning.variables import engine_environment
@@ -43,10 +42,8 @@ from diffusers_helper.planning.variables import engine_environment
 _DESCRIPTION = """\
 Measure this machine with the real sizes of FramePack: copies, matrix products, attention, convolutions, the
 VAE, steps under caps, and whole sections. Nothing is downloaded. Ctrl-C stops, and the report holds what was
-measured; the same command continues from there. The report names no user, no machine and no folder.
+measured. The report names no user, no machine and no folder.
 """
-# What must be the same for an earlier report to be continued.
-_SAME = ("versions", "card", "processor", "weights")
 
 
 def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -67,14 +64,14 @@ def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
             help="only this part; may be repeated",
         ),
         switch("--list", "list the parts, and measure nothing"),
-        switch("--again", "measure everything anew"),
+        switch("--again", "has no effect: everything is always measured anew"),
         argument(
             "--report", metavar="FILE",
             help="write the report to this file, and a page beside it as FILE.md",
         ),
         argument(
             "--out", metavar="DIR",
-            help="folder for the report so far and for files (default: Longtake's cache)",
+            help="folder for the report and for files (default: Longtake's cache)",
         ),
         argument(
             "--model", metavar="NAME|DIR",
@@ -96,78 +93,56 @@ def bench(arguments: argparse.Namespace) -> int:
         InputError: If the model is not on this machine, or another `bench` uses the folder.
         OSError: If the report cannot be written.
     """
-    level: Level = arguments.level
-    parts = [PARTS[name] for name in arguments.only] if arguments.only else parts_of(level)
     if arguments.list:
-        for part in parts_of("full"):
-            facts = {"part": part.name, "level": part.level, "title": part.title}
-            say(json.dumps(facts) if arguments.json else f"{part.name:<22}{part.level:<10}{part.title}")
+        for name, part in PARTS.items():
+            facts = {"part": name, "level": part.level, "title": part.title}
+            say(json.dumps(facts) if arguments.json else f"{name:<22}{part.level:<10}{part.title}")
         return 0
-    folder = given_path(arguments.out, "out") if arguments.out else report_so_far().parent
+    begin = time.monotonic()
+    folder = expanded_path(arguments.out, "out") if arguments.out else report_so_far().parent
     targets = [folder / "report.json"]
     if arguments.report:
-        targets.append(given_path(arguments.report, "report"))
+        targets.append(expanded_path(arguments.report, "report"))
         if targets[1].is_dir():  # it would be moved out of the way
             raise InputError(f"{targets[1]} is a folder; expected a file for the report.", "Name a file.")
     model = _model(arguments.model)
+    end = begin + QUICK_SECONDS if arguments.level == "quick" else math.inf
     code = 0
-    with only_one("bench", folder, "Choose another one with --out."):
+    with single_run("bench", folder, "Choose another one with --out."):
         try:
-            _prepared(parts, level, folder, model, targets, again=arguments.again).run()
+            _new_run(arguments.level, folder, model, targets).run(
+                arguments.only or parts_of(arguments.level), end
+            )
         except KeyboardInterrupt:
             code = EXIT_CANCELLED
-            complain("Stopped. What was measured is kept, and the same command continues from here.")
-        done = read_report(targets[0])
-        _keep_speeds(done)
-        _end(done, targets, as_json=arguments.json)
+            complain("Stopped. The report holds what was measured.")
+        report = read_report(targets[0])
+        _keep_speeds(report)
+        _end(report, targets, as_json=arguments.json)
     return code
 
 
-def _prepared(
-    parts: list[BenchPart], level: Level, folder: Path, model: str, targets: list[Path], *, again: bool
-) -> BenchRun:
-    """Return what measures the parts, with the report to continue or a new one."""
-    begin = time.monotonic()
+def _new_run(level: Level, folder: Path, model: str, targets: list[Path]) -> BenchRun:
     environ = {**os.environ, **engine_environment(this_profile(os.environ).environment, os.environ)}
-    facts = published(machine_facts(os.environ, ask_torch(environ)))
     report: Report = {
         "format": FORMAT, "version": VERSION, "level": level, "weights": "real" if model else "random",
-        "is_complete": False, **facts, "parts": {},
+        "is_complete": False, **published(machine_facts(os.environ, ask_torch(environ))), "parts": {},
     }  # fmt: skip
-    if not again and (earlier := _earlier(folder / "report.json", report)):
-        report["parts"] = earlier["parts"]
-    limit = QUICK_SECONDS - (time.monotonic() - begin) if level == "quick" else math.inf
-    save = partial(_write, targets)
-    return BenchRun(parts, folder, model, environ, report, save, limit, sensors(os.environ))
+    return BenchRun(folder, model, environ, report, partial(_write, targets), sensors(os.environ))
 
 
-def _earlier(file: Path, report: Report) -> Report | None:
-    """Return the report of an earlier run that can be continued: of the same machine and software."""
-    if not file.exists():
-        return None
-    try:
-        found = read_report(file)
-    except InputError as error:
-        complain(f"{error.message} Everything is measured anew.")
-        return None
-    if all(found[name] == report[name] for name in _SAME):
-        return found
-    complain("The report so far is of another machine or other versions. Everything is measured anew.")
-    return None
-
-
-def _model(given: str | None) -> str:
-    """Return the model whose weights are measured; "" for random ones.
+def _model(name: str | None) -> str:
+    """Find the model whose weights are measured; "" stands for random ones.
 
     Raises:
-        InputError: If the given model is not on this machine.
+        NotHere: If the model that the user named is not on this machine.
     """
-    if given:
-        if absence := absence_of(find_model(given, allow_folder=True)):
+    if name:
+        if absence := absence_of(find_model(name, allow_folder=True)):
             raise NotHere(absence)
-        return given
-    published = (find_model(name) for name in built_in_names()[1:])
-    of_framepack = (info for info in published if info.family is FRAMEPACK)
+        return name
+    published_models = (find_model(name) for name in built_in_names()[1:])
+    of_framepack = (info for info in published_models if info.family is FRAMEPACK)
     return next((info.name for info in of_framepack if absence_of(info) is None), "")
 
 
@@ -178,15 +153,15 @@ def _write(targets: list[Path], report: Report) -> None:
 
 def _keep_speeds(report: Report) -> None:
     """Keep the measured speeds of bus, main memory and disk, which plans use."""
-    cases = (case for name in ("memory", "bus") for case in _cases(report, name))
-    found = {name: value for case in cases for name, value in case.get("figures", {}).items()}
-    measured = {one.name: found.get(one.name) for one in fields(Speeds)}
-    if any(measured.values()):
-        keep_speeds(this_local(os.environ).speeds, this_machine(os.environ).card, Speeds(**measured))
-
-
-def _cases(report: Report, part: str) -> Iterable[dict[str, Any]]:
-    return report["parts"].get(part, {}).get("cases", {}).values()
+    figures = {
+        name: value
+        for part, _, case in cases_of(report)
+        if part in ("memory", "bus")
+        for name, value in case.get("figures", {}).items()
+    }
+    speeds = {field.name: figures.get(field.name) for field in fields(Speeds)}
+    if any(speeds.values()):
+        store_speeds(this_local(os.environ).speeds, this_machine(os.environ).card, Speeds(**speeds))
 
 
 def _end(report: Report, targets: list[Path], *, as_json: bool) -> None:
@@ -201,5 +176,5 @@ def _end(report: Report, targets: list[Path], *, as_json: bool) -> None:
     for row in planned(report):
         if row["is_off"]:
             say(f"Planned {row['ratio']:.2f} times what was measured: {row['part']}, {row['case']}")
-    say(*(f"Failed: {one}" for one in failures(report)))
+    say(*(f"Failed: {reason}" for reason in failures(report)))
     say(f"Kept in {targets[-1]}" + (f" and {targets[-1].name}.md" if len(targets) > 1 else ""))

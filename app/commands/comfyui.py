@@ -10,15 +10,16 @@ import shutil
 from pathlib import Path
 
 from app.commands.arguments import Parser, add_command, argument
-from app.commands.pack import NAME, START, write_pack
+from app.commands.pack import INIT_TEXT, NAME, write_pack
 from app.jobs.stdio import say
 from app.machine import output_of
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import given_path
-from diffusers_helper.machine.packages import FRAMEPACK, missing_words
+from diffusers_helper.files import expanded_path
+from diffusers_helper.machine.packages import FRAMEPACK, package_problem
 
-# The oldest and the newest version that the nodes were tested with.
-OLDEST, TRIED = (0, 3, 40), (0, 33, 0)
+# The versions that the nodes were tested with
+OLDEST = (0, 3, 40)
+NEWEST_TESTED = (0, 33, 0)
 _PATH = argument(
     "path", metavar="PATH",
     help="the folder with custom_nodes: that of main.py, of --base-directory, or of the Desktop app",
@@ -37,7 +38,6 @@ print(json.dumps({name: version(name) for name in sys.argv[1:]}))
 
 
 def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the two commands."""
     add_command(
         commands, "install-comfyui-nodes", install_nodes, _PATH,
         argument(
@@ -55,32 +55,33 @@ def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def install_nodes(arguments: argparse.Namespace) -> int:
-    """Write the pack, in the place of an older one, and print the result."""
     root = _root(arguments.path)
-    version = _version(root)
+    version = _comfyui_version(root)
     if version and version < OLDEST:
         raise InputError(
-            f"ComfyUI has version {_text(version)}; expected {_text(OLDEST)} or newer.", "Update it."
+            f"ComfyUI has version {_version_text(version)}; expected {_version_text(OLDEST)} or newer.",
+            "Update it.",
         )
     python = _python(root, arguments.python)
-    versions = _versions(python) if python else {}
+    versions = _package_versions(python) if python else {}
     folder = root / "custom_nodes" / NAME
-    _check_ours(folder, "this command", "Move it away, or update it with git pull if it is a checkout.")
+    _check_is_pack(folder, "this command", "Move it away, or update it with git pull if it is a checkout.")
     write_pack(folder)
     lines = [f"Wrote {folder}. Start ComfyUI again to see the nodes, under ROCm Ninodes."]
-    if version > TRIED:
-        lines.append(f"ComfyUI has version {_text(version)}; the nodes were tested up to {_text(TRIED)}.")
+    if version > NEWEST_TESTED:
+        newest = _version_text(NEWEST_TESTED)
+        lines.append(f"ComfyUI has version {_version_text(version)}; the nodes were tested up to {newest}.")
     if not version:
-        lines.append(f"ComfyUI's version is not known here; expected {_text(OLDEST)} or newer.")
+        lines.append(f"ComfyUI's version is not known here; expected {_version_text(OLDEST)} or newer.")
     command = f"-m pip install -r {shlex.quote(str(folder / 'requirements.txt'))}"
     if python is None:
         lines.append(
             f"ComfyUI's Python was not found. The FramePack nodes need {', '.join(FRAMEPACK)}: run it with "
             f"{command}, or name it with --python."
         )
-    elif words := missing_words(versions, FRAMEPACK):
+    elif missing := package_problem(versions, FRAMEPACK):
         lines.append(
-            f"The FramePack nodes cannot run with ComfyUI's Python yet: {words}. Install what is missing: "
+            f"The FramePack nodes cannot run with ComfyUI's Python yet: {missing}. Install what is missing: "
             f"{shlex.quote(str(python))} {command}"
         )
     say(*lines)
@@ -88,69 +89,65 @@ def install_nodes(arguments: argparse.Namespace) -> int:
 
 
 def uninstall_nodes(arguments: argparse.Namespace) -> int:
-    """Remove the pack."""
     folder = _root(arguments.path) / "custom_nodes" / NAME
     if not folder.exists():
         raise InputError(f"{folder} does not exist, so there is nothing to remove.")
-    _check_ours(folder, "install-comfyui-nodes", "Remove it by hand if you do not need it.")
+    _check_is_pack(folder, "install-comfyui-nodes", "Remove it by hand if you do not need it.")
     shutil.rmtree(folder)
     say(f"Removed {folder}.")
     return 0
 
 
-def _check_ours(folder: Path, writer: str, remedy: str) -> None:
-    """Refuse something else in the pack's place. The message names who should have written it."""
-    start = folder / "__init__.py"
-    is_ours = start.is_file() and start.read_bytes().startswith(START.partition(b"\n")[0])
-    if folder.exists() and (not is_ours or (folder / ".git").exists()):
+def _check_is_pack(folder: Path, writer: str, remedy: str) -> None:
+    """Refuse a folder of another origin. The message names the command that should have written it."""
+    init_file = folder / "__init__.py"
+    is_pack = init_file.is_file() and init_file.read_bytes().startswith(INIT_TEXT.partition(b"\n")[0])
+    if folder.exists() and (not is_pack or (folder / ".git").exists()):
         raise InputError(f"{folder} was not written by {writer}.", remedy)
 
 
 def _root(path: str) -> Path:
-    """Return the folder with custom_nodes: the one given, or the one of the portable version in it."""
-    given = given_path(path, "path").absolute()
-    for root in (given, given / "ComfyUI"):
+    """Find custom_nodes in a folder, or in the folder ComfyUI of the portable version."""
+    folder = expanded_path(path, "path").absolute()
+    for root in (folder, folder / "ComfyUI"):
         if (root / "custom_nodes").is_dir():
             return root
     raise InputError(
-        f"{given} has no custom_nodes; expected a folder of ComfyUI.",
+        f"{folder} has no custom_nodes; expected a folder of ComfyUI.",
         "Give the folder that contains ComfyUI's main.py, or your models and custom_nodes.",
     )
 
 
-def _version(root: Path) -> tuple[int, ...]:
-    """Return ComfyUI's version, or () in a folder that has only models and nodes."""
+def _comfyui_version(root: Path) -> tuple[int, ...]:
+    """Read ComfyUI's version; () in a folder that has only models and nodes."""
     file = root / "comfyui_version.py"
     if not file.is_file():
         return ()
-    found = re.search(r"__version__ = \"(\d+)\.(\d+)\.(\d+)", file.read_text("utf-8", errors="replace"))
-    if found is None:
+    match = re.search(r"__version__ = \"(\d+)\.(\d+)\.(\d+)", file.read_text("utf-8", errors="replace"))
+    if match is None:
         raise InputError("ComfyUI's version cannot be read.", "Update ComfyUI.")
-    return tuple(map(int, found.groups()))
+    return tuple(map(int, match.groups()))
 
 
-def _text(version: tuple[int, ...]) -> str:
+def _version_text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _python(root: Path, given: str | None) -> Path | None:
-    """Return the Python that runs ComfyUI, if it is known."""
-    if given is not None:
-        file = given_path(given, "python")
+def _python(root: Path, path: str | None) -> Path | None:
+    """Find the Python that runs ComfyUI; None if it is not known."""
+    if path is not None:
+        file = expanded_path(path, "python")
         if not file.is_file():
             raise InputError(f"{file} does not exist; expected ComfyUI's Python.", "Correct --python.")
         return file
-    places = (
-        "venv/bin/python",
-        ".venv/bin/python",
-        "venv/Scripts/python.exe",
-        "../python_embeded/python.exe",
-    )
-    return next((root / place for place in places if (root / place).is_file()), None)
+    names = (
+        "venv/bin/python", ".venv/bin/python", "venv/Scripts/python.exe", "../python_embeded/python.exe",
+    )  # fmt: skip
+    return next((root / name for name in names if (root / name).is_file()), None)
 
 
-def _versions(python: Path) -> dict[str, str]:
-    """Return the version of each package of `FRAMEPACK` that a Python finds; "" for a missing one."""
+def _package_versions(python: Path) -> dict[str, str]:
+    """Ask a Python for the versions of the packages in `FRAMEPACK`; "" stands for a missing one."""
     answer = output_of(str(python), "-c", _VERSIONS, *FRAMEPACK, seconds=_SECONDS)
     try:
         return dict(json.loads(answer))

@@ -15,15 +15,21 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from app.bench.facts import hint
-from app.commands.arguments import EXIT_FAILED, as_typed, command_words, given_find_mode
+from app.commands.arguments import EXIT_FAILED, as_typed, command_words, find_mode_variables
 from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import say
 from app.machine import module_command, output_of, this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
-from diffusers_helper.attention.ways import WAYS, kernel_words
+from diffusers_helper.attention.backends import BACKENDS, kernel_kind
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.files import given_path
-from diffusers_helper.machine.local import DEVIATION_VARIABLE, DiskSpeeds, Local, keep_kernel, refused_ways
+from diffusers_helper.files import expanded_path
+from diffusers_helper.machine.local import (
+    DEVIATION_VARIABLE,
+    DiskSpeeds,
+    Local,
+    refused_backends,
+    store_kernel,
+)
 from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
 from diffusers_helper.machine.sysfs import (
     ROOT,
@@ -37,8 +43,8 @@ from diffusers_helper.machine.sysfs import (
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.backend import missing_kernels
-from diffusers_helper.planning.cards.recommended import recommend
 from diffusers_helper.planning.profiles import YOU, Machine, Profile, profile_for
+from diffusers_helper.planning.set_ups import recommend
 from diffusers_helper.planning.variables import (
     ALLOCATOR_VARIABLES,
     engine_environment,
@@ -56,13 +62,7 @@ _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One examined fact.
-
-    Attributes:
-        topic: The part of the machine that it concerns.
-        level: "problem" if a job would fail because of it.
-        remedy: One sentence; "" if nothing needs to be done.
-    """
+    """One examined fact: a "problem" would fail a job. The remedy is a sentence, or ""."""
 
     topic: str
     text: str
@@ -74,26 +74,26 @@ Probe = Callable[[Mapping[str, str]], dict[str, Any]]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Print the report, clear MIOpen's caches, or forget the smaller plans of earlier shortages."""
+    """Print the report, clear MIOpen's caches, or forget the smaller plans of jobs that ran out of memory."""
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path(os.path.expanduser("~")), os.environ)
-    environ = {**os.environ, **given_find_mode(arguments)}
+    environ = {**os.environ, **find_mode_variables(arguments)}
     local = this_local(environ)
     if arguments.forget_smaller_plans:
-        count = local.learned.forget()
+        count = local.smaller_plans.forget()
         say(f"Forgot {count_text(count, 'smaller plan')}: the next job uses all that the cap allows.")
         return 0
-    report = examine(arguments.model, given_path(arguments.outputs, "outputs"), environ, local=local)
-    is_well = all(finding.level != "problem" for finding in report)
+    report = examine(arguments.model, expanded_path(arguments.outputs, "outputs"), environ, local=local)
+    is_ok = all(finding.level != "problem" for finding in report)
     if arguments.json:
-        say(json.dumps({"ok": is_well, "findings": [*map(asdict, report)]}))
+        say(json.dumps({"ok": is_ok, "findings": [*map(asdict, report)]}))
     else:
         for finding in report:
             say(as_typed(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}"))
             if finding.remedy:
                 say(as_typed(f"{'':<20}-> {finding.remedy}"))
-        say("A job would work." if is_well else "A job would fail.")
-    return 0 if is_well else EXIT_FAILED
+        say("A job would work." if is_ok else "A job would fail.")
+    return 0 if is_ok else EXIT_FAILED
 
 
 def examine(
@@ -113,22 +113,21 @@ def examine(
         machine = replace(machine, name=name, total_bytes=total)
         profile = profile_for(machine, environ)
     # A kernel that ran on the CPU, because torch does not see the card, says nothing about the card.
-    is_there = machine.kind == "cpu" or bool(facts.get("devices"))
-    kernel = str(facts.get("kernel", "")) if is_there else ""
+    sees_card = machine.kind == "cpu" or bool(facts.get("devices"))
+    kernel = str(facts.get("kernel", "")) if sees_card else ""
     profile = profile.with_kernel(kernel)
     if kernel:
-        keep_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
+        store_kernel(local.kernels, machine.card, str(facts["torch"]), kernel)
     return [
         _machine(machine, profile, facts), *_cards(machine, profile, environ, root),
         *_torch(machine, facts, environ, root),
         *(_attention(machine, kernel) if kernel else ()), *_refused(profile, local), *_memory(root),
-        _sleep(), _disk(outputs),
-        *_environment(profile, environ), *_job(model, profile, root, local),
+        _sleep(), _disk(outputs), *_environment(profile, environ), *_job(model, profile, root, local),
     ]  # fmt: skip
 
 
 def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts that `app.probe` prints; empty if it crashes or hangs."""
+    """Run `app.probe` and read what it prints; empty if it crashes or hangs."""
     command, environ = module_command("app.probe", environ)
     answer = output_of(*command, environ=environ, seconds=_PROBE_SECONDS)
     try:
@@ -138,30 +137,30 @@ def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _machine(machine: Machine, profile: Profile, facts: Mapping[str, Any]) -> Finding:
-    """Return one row with what decides most: torch, device, memory and cap."""
     build = f"torch {facts['torch']} for {_runtime(facts)}" if facts else "no torch that starts"
     arch = f" ({machine.arch})" if machine.arch and machine.arch != machine.name else ""
-    memory, cap = f"{gb_text(machine.total_bytes)} GB of {machine.memory}", profile.cap_bytes
+    memory = f"{gb_text(machine.total_bytes)} GB of {machine.memory}"
+    cap = profile.cap_bytes
     limit = f"{memory}; cap {gb_text(cap.value)} GB: {cap.reason}" if cap.value else cap.reason
     return Finding("machine", f"{build}; {machine.name}{arch}; {limit}")
 
 
 def _runtime(facts: Mapping[str, Any]) -> str:
-    return f"ROCm {facts['hip']}" if facts["hip"] else f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU"
+    if facts["hip"]:
+        return f"ROCm {facts['hip']}"
+    return f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU"
 
 
 def _cards(machine: Machine, profile: Profile, environ: Mapping[str, str], root: Path) -> Iterator[Finding]:
     gpus = amd_gpus(root)
     usable = usable_gpus(gpus, has_nvidia=has_nvidia(root))
     for gpu in gpus:
-        where = "GTT" if gpu.uses_gtt else "VRAM"
-        text = f"{gpu.name or 'AMD card'}, {gpu.arch}; {where} {gb_text(gpu.used_bytes)} of "
+        memory_name = "GTT" if gpu.uses_gtt else "VRAM"
+        text = f"{gpu.name or 'AMD card'}, {gpu.arch}; {memory_name} {gb_text(gpu.used_bytes)} of "
         text += f"{gb_text(gpu.total_bytes)} GB used"
         if gpu not in usable:
-            is_beside = any(other in usable for other in gpus) or machine.kind == "cuda"
-            text += "; left out, " + (
-                "beside a card of its own" if is_beside else "slower than the processor"
-            )
+            is_beside = any(gpu in usable for gpu in gpus) or machine.kind == "cuda"
+            text += f"; left out, {'beside a card of its own' if is_beside else 'slower than the processor'}"
         yield Finding("card", text)
     if machine.kind != "rocm":
         yield Finding("card", machine.name if machine.kind == "cuda" else "no GPU is used; the CPU is")
@@ -181,8 +180,8 @@ def _cards(machine: Machine, profile: Profile, environ: Mapping[str, str], root:
             "card", f"other programs hold {gb_text(used)} GB of VRAM, more than the cap leaves free", "note",
             "Close them, or lower --vram-cap-gb by the same amount.",
         )  # fmt: skip
-    if offer := hint(machine):
-        yield Finding("card", offer)
+    if bench_hint := hint(machine):
+        yield Finding("card", bench_hint)
     settings = (
         ("cap", gb_text(profile.cap_bytes.value) + " GB", profile.cap_bytes),
         ("preserved", gb_text(profile.budget().preserved_bytes) + " GB", profile.preserved_bytes),
@@ -214,19 +213,19 @@ def _torch(
         if machine.kind == "rocm" and facts["hip"]:
             remedy = "Add your user to the groups render and video, log in again, and check /dev/kfd."
         yield Finding("torch", f"does not see the {machine.name}", "problem", remedy)
-    if wrong := missing_kernels(str(facts.get("arch", "")), facts.get("arch_list", ())):
-        yield Finding("torch", wrong[0], "problem", wrong[1])
-    found = facts.get("arch")
-    if machine.kind == "rocm" and found and found != machine.arch:
+    if missing := missing_kernels(str(facts.get("arch", "")), facts.get("arch_list", ())):
+        yield Finding("torch", missing[0], "problem", missing[1])
+    arch = facts.get("arch")
+    if machine.kind == "rocm" and arch and arch != machine.arch:
         yield Finding(
-            "torch", f"calls the card {found}, but the kernel driver calls it {machine.arch}", "note",
+            "torch", f"calls the card {arch}, but the kernel driver calls it {machine.arch}", "note",
             f"Check HSA_OVERRIDE_GFX_VERSION ({environ.get('HSA_OVERRIDE_GFX_VERSION', 'not set')}).",
         )  # fmt: skip
 
 
 def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
     if "math" not in kernel:
-        yield Finding("attention", f"SDPA runs {kernel} ({kernel_words(kernel)}); plans assume it")
+        yield Finding("attention", f"SDPA runs {kernel} ({kernel_kind(kernel)}); plans assume it")
         return
     yield Finding(
         "attention", f"SDPA runs {kernel}, which stores the scores of all tokens; slices are used instead",
@@ -238,13 +237,14 @@ def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
 
 
 def _refused(profile: Profile, local: Local) -> Iterator[Finding]:
-    """Report the ways to compute attention that `auto` leaves out for their deviation alone."""
-    for way, error in refused_ways(local.kernels, profile.machine.card, profile.deviation).items():
+    """Report the attention backends that `auto` leaves out only because of their deviation."""
+    refused = refused_backends(local.kernels, profile.machine.card, profile.deviation)
+    for backend, deviation in refused.items():
         yield Finding(
             "attention",
-            f"{WAYS[way].label} is left out, as its results differ by {error:.1%} from fp32 math; at most "
-            f"{profile.deviation:.1%} is accepted",
-            remedy=f"Set {DEVIATION_VARIABLE}={math.ceil(100 * error)} to accept it.",
+            f"{BACKENDS[backend].label} is left out, as its results differ by {deviation:.1%} from fp32 "
+            f"math; at most {profile.deviation:.1%} is accepted",
+            remedy=f"Set {DEVIATION_VARIABLE}={math.ceil(100 * deviation)} to accept it.",
         )
 
 
@@ -252,11 +252,12 @@ def _memory(root: Path) -> Iterator[Finding]:
     memory = host_memory(root)
     yield Finding("RAM", f"{gb_text(memory.available)} of {gb_text(memory.total)} GB available")
     used = memory.swap_total - memory.swap_free
-    crowded = used > GB and memory.available < memory.total // 10
-    yield Finding(
-        "swap", f"{gb_text(used)} of {gb_text(memory.swap_total)} GB used", "note" if crowded else "ok",
-        "Close other programs: weights are read from the disk again when memory is short." if crowded else "",
-    )  # fmt: skip
+    text = f"{gb_text(used)} of {gb_text(memory.swap_total)} GB used"
+    if used > GB and memory.available < memory.total // 10:
+        remedy = "Close other programs: weights are read from the disk again when memory is short."
+        yield Finding("swap", text, "note", remedy)
+    else:
+        yield Finding("swap", text)
 
 
 def _sleep() -> Finding:
@@ -274,22 +275,22 @@ def _disk(outputs: Path) -> Finding:
         folder = folder.parent
     try:
         with tempfile.TemporaryDirectory(prefix=".longtake-", dir=folder):
-            free = shutil.disk_usage(folder).free
+            free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         text = f"{outputs} cannot be written ({error.strerror})"
         return Finding("disk", text, "problem", "Choose another folder with --outputs.")
-    if free < _DISK_BYTES:
+    if free_bytes < _DISK_BYTES:
         return Finding(
-            "disk", f"{gb_text(free)} GB free in {folder}", "note",
+            "disk", f"{gb_text(free_bytes)} GB free in {folder}", "note",
             f"Free {gb_text(_DISK_BYTES)} GB for videos and latents.",
         )  # fmt: skip
-    return Finding("disk", f"{gb_text(free)} GB free in {folder}")
+    return Finding("disk", f"{gb_text(free_bytes)} GB free in {folder}")
 
 
 def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Finding]:
     for name, setting in environment_report(profile.environment, environ).items():
-        whose = "yours" if setting.source == YOU else "Longtake's"
-        yield Finding("environment", f"{name}={setting.value} ({whose}; {setting.reason})")
+        owner = "yours" if setting.source == YOU else "Longtake's"
+        yield Finding("environment", f"{name}={setting.value} ({owner}; {setting.reason})")
     if profile.machine.kind == "rocm":
         for text, remedy in find_mode_findings(
             {**environ, **engine_environment(profile.environment, environ)}
@@ -302,10 +303,10 @@ def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Findi
             "environment", "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable", "note",
             "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.",
         )  # fmt: skip
-    is_old = version_numbers("torch") < (2, 12) or rocm_of_torch() < (10,)
+    lacks_segments = version_numbers("torch") < (2, 12) or rocm_of_torch() < (10,)
     for name in ALLOCATOR_VARIABLES:
-        is_on = "expandable_segments:true" in environ.get(name, "").lower()
-        if profile.machine.kind == "rocm" and is_on and is_old:
+        has_segments = "expandable_segments:true" in environ.get(name, "").lower()
+        if profile.machine.kind == "rocm" and has_segments and lacks_segments:
             yield Finding(
                 "environment", f"{name} turns expandable segments on, which need ROCm 10", "note",
                 "Leave it out, since the limit of memory may fail with them on this build of torch.",
@@ -313,7 +314,6 @@ def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Findi
 
 
 def _job(model: str, profile: Profile, root: Path, local: Local) -> Iterator[Finding]:
-    """Report whether the model's weights are on this machine and its default job fits."""
     try:
         info = find_model(model, allow_folder=True)
         absence = absence_of(info)
@@ -321,14 +321,15 @@ def _job(model: str, profile: Profile, root: Path, local: Local) -> Iterator[Fin
             missing = NotHere(absence)
             yield Finding("weights", missing.message, "problem", missing.remedy)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
-        plan_of = partial(
+        make_plan = partial(
             plan_video,
             profile=profile,
             local=local,
             free_ram_bytes=host_memory(root).available or None,
             disk_speed=DiskSpeeds(local.disks).measure,
         )
-        plan, best = plan_of(request, info), recommend(request, info, plan_of)
+        plan = make_plan(request, info)
+        recommendation = recommend(request, info, make_plan)
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
         yield Finding("job", command_words(error.message), "problem", command_words(error.remedy))
@@ -343,4 +344,4 @@ def _job(model: str, profile: Profile, root: Path, local: Local) -> Iterator[Fin
     for note in plan.notes:
         yield Finding("job", note, "note" if plan.waiting_bytes else "ok")
     if profile.machine.kind != "cpu":
-        yield Finding("set-up", best.words)
+        yield Finding("set-up", recommendation.words)

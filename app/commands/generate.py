@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
+    apply_engine_environment,
+    apply_find_mode,
     as_typed,
-    take_engine_environment,
-    take_find_mode,
 )
-from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_given
+from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_arguments_as_preset
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
 from app.jobs.making.engine_client import EngineProcess, Message, Trial, follow
@@ -35,7 +35,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import INPUT_CODES
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
 from diffusers_helper.failures import failed_event
-from diffusers_helper.files import given_path, write_atomic
+from diffusers_helper.files import expanded_path, write_atomic
 from diffusers_helper.machine.signals import SIGINT, handle, restore
 from diffusers_helper.machine.signals import Signals as Numbers
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -45,48 +45,45 @@ if TYPE_CHECKING:
 
 _RESUME = "python -m app generate --resume {job} --outputs {outputs}"
 _INTERRUPTED = f"Interrupted. Continue with: {_RESUME}"
-_LEFT = f"The other program makes the job. Follow it with: {_RESUME}"
+_MADE_ELSEWHERE = f"The other program makes the job. Follow it with: {_RESUME}"
 _FOLLOWS = (
     "Another program makes the jobs of this folder. It will make this one in its turn, and this program "
     "follows it."
 )
 _LEADS = "The other program has ended. This one makes the job now."
 _PAUSED = "{message} Continue it with: python -m app jobs resume {job} --outputs {outputs}"
-_HELD = "The queue of this folder is paused. Continue it with: python -m app jobs resume --all"
+_QUEUE_PAUSED = "The queue of this folder is paused. Continue it with: python -m app jobs resume --all"
 _KILL_SECONDS = 3.0
 
 
 def make_video(arguments: argparse.Namespace) -> int:
-    """Make videos and show their progress. The exit code is that of the first that is not made, or 0.
+    """Make videos and show their progress. The exit code is that of the first failure, or 0.
 
-    If the output cannot be written, as on a full disk or without a reader, the job is cancelled.
+    If the output cannot be written, as on a full disk or without a reader, the jobs are cancelled.
     """
     if arguments.save_preset is not None:
-        return save_given(arguments)
+        return save_arguments_as_preset(arguments)
     queue_jobs, requests = chosen_origin(arguments)
     # Both calls refuse at once a request with which the engine would fail.
     this_profile(os.environ)
     cache_folder()
     if arguments.dry_run:
         for number, request in enumerate(requests, 1):
-            words = (
-                f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
-            )
-            say(request.to_json() if arguments.json else words)
+            text = f"{number}: {request.seconds:g} s, {request.mode}, seed {request.seed}, {request.prompt!r}"
+            say(request.to_json() if arguments.json else text)
         return 0
-    take_find_mode(arguments)
+    apply_find_mode(arguments)
     if arguments.in_process:
-        take_engine_environment()
+        apply_engine_environment()
     return _follow(_service(arguments), queue_jobs, arguments)
 
 
 def _follow(
     service: JobService, queue_jobs: Callable[[JobService], list[Job]], arguments: argparse.Namespace
 ) -> int:
-    """Queue the jobs, show them until their ends, and return the exit code."""
     jobs, codes = list[Job](), list[int]()
 
-    def end() -> None:
+    def cancel_all() -> None:
         try:
             for job in jobs:
                 service.queue.cancel(job.id)
@@ -99,9 +96,9 @@ def _follow(
         if service.crew.is_follower:
             service.stop()
 
-    with Signals(end, service.stop, kill) as signals:
+    with Signals(cancel_all, service.stop, kill) as signals:
         jobs += queue_jobs(service)
-        known = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
+        num_earlier = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
         stdout = take_stdout()
         try:
             if not jobs[0].is_over:
@@ -109,69 +106,67 @@ def _follow(
             signals.repeat()
             for job in jobs:
                 display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
-                last = _show(service, job, known, display)
-                codes.append(_exit_code(last) if last is not None else 128 + (signals.number or 0))
+                last_event = _show(service, job, num_earlier, display)
+                codes.append(_exit_code(last_event) if last_event else 128 + (signals.number or 0))
         finally:
             if signals.number in (None, SIGINT):
-                end()
+                cancel_all()
             service.stop()
         for job, code in zip(jobs, codes, strict=True):
-            _say_how_it_ended(service, job.id, code, arguments.outputs)
+            _report_end(service, job.id, code, arguments.outputs)
     return next(filter(None, codes), 0)
 
 
 def _service(arguments: argparse.Namespace) -> JobService:
-    """Return the service for new jobs, or for a job to resume after checking that a plan fits it."""
-    outputs = given_path(arguments.outputs, "outputs")
-    if (wanted := arguments.resume or arguments.branch) and not outputs.is_dir():
-        raise NoSuchJob(wanted)
+    """Open the outputs folder, and check that a job to resume or branch can be made here."""
+    outputs = expanded_path(arguments.outputs, "outputs")
+    if (job_id := arguments.resume or arguments.branch) and not outputs.is_dir():
+        raise NoSuchJob(job_id)
     service = JobService(outputs, *([InProcessEngine()] if arguments.in_process else []))
-    if wanted and (arguments.branch or allows(service.job(wanted), "resume")):
-        provide_model(service.job(wanted).request.model, arguments)
+    if job_id and (arguments.branch or allows(service.job(job_id), "resume")):
+        provide_model(service.job(job_id).request.model, arguments)
     if arguments.resume and allows(service.job(arguments.resume), "resume"):
         check_changes_of(service, arguments.resume)
     return service
 
 
-def _show(service: JobService, job: Job, known: int, display: JsonLines | ProgressBar) -> Event | None:
-    """Show a job's events, without its first `known` ones, until its end.
+def _show(service: JobService, job: Job, num_earlier: int, display: JsonLines | ProgressBar) -> Event | None:
+    """Show a job's events after the first `num_earlier`, until its end.
 
     Returns:
         The final event; None if the program is ended before it.
     """
-    display.begin(job, PaceBook(service), service.events(job.id)[:known])
+    display.begin(job, PaceBook(service), service.events(job.id)[:num_earlier])
     if job.is_over:
-        *_, last = (item[1] for item in service.follow(job.id) if item is not None)
-        display.show(last)
-        return last
-    last, reported = None, ""
+        *_, last_event = (item[1] for item in service.follow(job.id) if item is not None)
+        display.show(last_event)
+        return last_event
+    last_event = None
+    reported = ""
     try:
-        for item in service.follow(job.id, known):
+        for item in service.follow(job.id, num_earlier):
             if item is not None:
-                last = item[1]
-                display.show(last)
-            elif (words := _circumstances(service, job.id, reported)) != reported:
-                reported = words
+                last_event = item[1]
+                display.show(last_event)
+            elif (circumstances := _reason_to_wait(service, job.id, reported)) != reported:
+                reported = circumstances
                 if reported:
                     display.report(as_typed(reported))
             elif service.job(job.id).state == "running":
                 display.tick()
     except ServiceStopped:  # by a signal
         return None
-    return last if last is not None and last.is_final else None
+    return last_event if last_event is not None and last_event.is_final else None
 
 
-def _circumstances(service: JobService, job_id: str, reported: str) -> str:
-    """Return a sentence that says why a job is not being made here at present, or that it is again.
+def _reason_to_wait(service: JobService, job_id: str, reported: str) -> str:
+    """Say why a job is not being made here at present, or that it is again; "" if all is as usual.
 
     Args:
         reported: The sentence that was shown last.
-
-    Returns:
-        The sentence; "" if there is nothing to say.
     """
     job = service.job(job_id)
-    # On a full disk, the job's log, which is followed here, lacks it.
+    # On a full disk, the log that is followed here cannot have an event about the pause.
     if job.state == "paused":
         return _PAUSED.format(message=job.message, job=job.id, outputs=shlex.quote(str(job.folder.parent)))
     if job.waits or job.state == "waiting":
@@ -179,12 +174,11 @@ def _circumstances(service: JobService, job_id: str, reported: str) -> str:
     if service.crew.is_follower:
         return _FOLLOWS
     if job.state == "queued" and service.queue.is_held:
-        return _HELD
+        return _QUEUE_PAUSED
     return _LEADS if reported in (_FOLLOWS, _LEADS) else ""
 
 
-def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str) -> None:
-    """Print the place of a failed job's report, or the command that continues an unfinished job."""
+def _report_end(service: JobService, job_id: str, code: int, outputs: str) -> None:
     try:
         job = service.job(job_id)
     except NoSuchJob:  # the user removed it
@@ -192,12 +186,11 @@ def _say_how_it_ended(service: JobService, job_id: str, code: int, outputs: str)
     if job.state == "failed":
         _report(service, job)
     elif code > 128 and not job.is_over:
-        text = _LEFT if job.state in BEGUN else _INTERRUPTED
+        text = _MADE_ELSEWHERE if job.state in BEGUN else _INTERRUPTED
         complain(as_typed(text.format(job=job.id, outputs=shlex.quote(outputs))))
 
 
 def _report(service: JobService, job: Job) -> None:
-    """Write the problem report into the job's folder and print its path."""
     file = JobFolder(job.folder).report
     try:
         write_atomic(file, report_text(service, job.id).encode())
@@ -206,12 +199,12 @@ def _report(service: JobService, job: Job) -> None:
     complain(f"A report of the problem, without private paths, is in {file}")
 
 
-def _exit_code(last: Event | None) -> int:
-    if isinstance(last, Finished):
+def _exit_code(event: Event | None) -> int:
+    if isinstance(event, Finished):
         return 0
-    if isinstance(last, Cancelled):
+    if isinstance(event, Cancelled):
         return EXIT_CANCELLED
-    return EXIT_BAD_INPUT if isinstance(last, Failed) and last.code in INPUT_CODES else EXIT_FAILED
+    return EXIT_BAD_INPUT if isinstance(event, Failed) and event.code in INPUT_CODES else EXIT_FAILED
 
 
 class Signals:
@@ -232,22 +225,22 @@ class Signals:
     ) -> None:
         self._cancel, self._interrupt, self._kill = cancel, interrupt, kill
         self.number: int | None = None
-        self._end: threading.Timer | None = None
-        self._before: dict[Numbers, object] = {}
+        self._exit_timer: threading.Timer | None = None
+        self._previous_handlers: dict[Numbers, object] = {}
 
     def __enter__(self) -> Signals:
-        self._before = handle(self._handle)
+        self._previous_handlers = handle(self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        restore(self._before)
-        if self._end is not None:
-            self._end.cancel()
+        restore(self._previous_handlers)
+        if self._exit_timer is not None:
+            self._exit_timer.cancel()
 
     def repeat(self) -> None:
-        """React once more to a first signal, which may have come before what it should end had begun."""
+        """React again to the first signal, which may have come before there was anything to end."""
         if self.number is not None:
             self._reaction()()
 
@@ -255,15 +248,15 @@ class Signals:
         return self._cancel if self.number == SIGINT else self._interrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._end is not None:
+        if self._exit_timer is not None:
             os._exit(128 + (self.number or number))  # the engine ends with this process
         if self.number is None:
             self.number = number
-            act = self._reaction()
+            reaction = self._reaction()
         else:
-            act = self._kill
-            self._end = end_within(_KILL_SECONDS, 128 + self.number)
-        threading.Thread(target=act, name="signal", daemon=True).start()
+            reaction = self._kill
+            self._exit_timer = end_within(_KILL_SECONDS, 128 + self.number)
+        threading.Thread(target=reaction, name="signal", daemon=True).start()
 
 
 class InProcessEngine(EngineProcess):

@@ -7,8 +7,8 @@ import argparse
 from app.commands.arguments import EXIT_BAD_INPUT, Parser, add_command, argument, switch
 from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.known import all_parts
-from diffusers_helper.files import given_path
+from diffusers_helper.families.registry import all_components
+from diffusers_helper.files import expanded_path
 from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.units import count_text, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
@@ -22,14 +22,13 @@ _EXIT_CODES = "exit codes: 0 the weights can be used, 2 they are damaged, unsuit
 INSPECTED = (
     argument("path", metavar="PATH", help="the file or folder"),
     argument(
-        "--as", dest="place", choices=all_parts(), default="", metavar="PART",
-        help=f"check that it can be used as this part of a model: {', '.join(all_parts())}",
+        "--as", dest="place", choices=all_components(), default="", metavar="PART",
+        help=f"check that it can be used as this part of a model: {', '.join(all_components())}",
     ),
 )  # fmt: skip
 
 
 def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command."""
     add_command(
         commands, "inspect", print_inspection, *INSPECTED,
         switch("--json", "print the facts as one JSON object"),
@@ -38,51 +37,51 @@ def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def print_inspection(arguments: argparse.Namespace) -> int:
-    """Print the facts, and one sentence if the weights cannot be used.
-
-    Raises:
-        InputError: If the path cannot be read, or takes too much memory.
-    """
-    path = given_path(arguments.path, "path")
+    """Print the facts, and one sentence if the weights cannot be used."""
+    path = expanded_path(arguments.path, "path")
     try:
         with limited_memory():
-            facts = inspect_checkpoint(path if path.name else path.absolute(), arguments.place)
+            inspection = inspect_checkpoint(path if path.name else path.absolute(), arguments.place)
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}); expected a file or folder with weights.",
             "Check the path.",
         ) from error
     if arguments.json:
-        say(facts.to_json())
-    elif facts.tensors or facts.parts or not facts.problems:
-        say(*_lines(facts))
-    if not facts.problems:
+        say(inspection.to_json())
+    elif inspection.tensors or inspection.parts or not inspection.problems:
+        say(*_lines(inspection))
+    if not inspection.problems:
         return 0
-    complain(facts.problems[0])
+    complain(inspection.problems[0])
     return EXIT_BAD_INPUT
 
 
-def _lines(facts: Inspection) -> list[str]:
-    shares = ", ".join(f"{share:.1%} {name}" for name, share in facts.dtypes.items())
-    size = f"{count_text(facts.tensors, 'tensor')}, {gb_text(facts.bytes)} GB"
-    model = " ".join(filter(None, (facts.model or "not known", facts.variant)))
+def _lines(inspection: Inspection) -> list[str]:
+    shares = ", ".join(f"{share:.1%} {name}" for name, share in inspection.dtypes.items())
+    size = f"{count_text(inspection.tensors, 'tensor')}, {gb_text(inspection.bytes)} GB"
+    model = " ".join(filter(None, (inspection.model or "not known", inspection.variant)))
+    lines = [f"holds: {model}"]
+    if inspection.tensors:
+        lines = [
+            f"model: {model}, with the names of {STYLE_WORDS[inspection.key_style]}",
+            f"weights: {size}; {shares}",
+            f"quantised: {inspection.quantised or 'no'}",
+        ]
     return [
-        f"{facts.path}: {facts.format or 'no known format'}, {gb_text(facts.file_bytes)} GB",
-        f"model: {model}, with the names of {STYLE_WORDS[facts.key_style]}"
-        if facts.tensors
-        else f"holds: {model}",
-        *([f"weights: {size}; {shares}", f"quantised: {facts.quantised or 'no'}"] if facts.tensors else []),
-        *(f"{name}: {_part(part)}" for name, part in facts.parts.items()),
-        *facts.hints,
-        *facts.problems[1:],  # the first one goes to standard error
+        f"{inspection.path}: {inspection.format or 'no known format'}, {gb_text(inspection.file_bytes)} GB",
+        *lines,
+        *(f"{name}: {_component_line(component)}" for name, component in inspection.parts.items()),
+        *inspection.hints,
+        *inspection.problems[1:],  # the first one goes to standard error
     ]
 
 
-def _part(facts: Inspection) -> str:
-    if not facts.tensors:
-        return f"{gb_text(facts.file_bytes)} GB"
-    size = f"{count_text(facts.tensors, 'tensor')}, {gb_text(facts.bytes)} GB"
-    return f"{facts.model or 'not known'}, {size}; {', '.join(facts.dtypes)}"
+def _component_line(inspection: Inspection) -> str:
+    if not inspection.tensors:
+        return f"{gb_text(inspection.file_bytes)} GB"
+    size = f"{count_text(inspection.tensors, 'tensor')}, {gb_text(inspection.bytes)} GB"
+    return f"{inspection.model or 'not known'}, {size}; {', '.join(inspection.dtypes)}"
 
 
 STYLE_WORDS = {

@@ -22,8 +22,8 @@ from app.commands.arguments import (
     argument,
     as_typed,
     command_words,
-    given_settings,
-    one_of,
+    exclusive,
+    settings_from,
     switch,
 )  # fmt: skip
 from app.commands.origin import check_changes_of, queue_branch, request_of
@@ -32,7 +32,7 @@ from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
 from app.jobs.view import full_record, record
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import given_path, replacing
+from diffusers_helper.files import expanded_path, replacing
 from diffusers_helper.provenance.branch import may_differ
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import count_text
@@ -62,7 +62,7 @@ def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _run(verb: Callable[[JobService, argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    outputs = given_path(arguments.outputs, "outputs")
+    outputs = expanded_path(arguments.outputs, "outputs")
     service = JobService(outputs)
     if outputs.is_dir():
         service.settle()
@@ -108,7 +108,7 @@ def _show(service: JobService, arguments: argparse.Namespace) -> int:
     if job.state == "queued":
         lines.append(f"Jobs before it: {shown['jobs_before']}")
     lines += [
-        f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}"
+        f"{SETTINGS[name].label}: {SETTINGS[name].display(value)}"
         for name, value in shown["request"].items()
         if name in SETTINGS and value is not None
     ]
@@ -180,12 +180,12 @@ def _resume(service: JobService, arguments: argparse.Namespace) -> int:
 
 
 def _branch(service: JobService, arguments: argparse.Namespace) -> int:
-    changes = given_settings(arguments)
+    changes = settings_from(arguments)
     return _queued(service, arguments, *queue_branch(service, arguments.job, arguments, changes, waits=False))
 
 
 def _change(service: JobService, arguments: argparse.Namespace) -> int:
-    changes = given_settings(arguments)
+    changes = settings_from(arguments)
     check_changes_of(service, arguments.job, changes)
     job = service.steering.change(arguments.job, changes)
     return _queued(service, arguments, job, "What comes next has the new settings")
@@ -261,7 +261,7 @@ def _export(service: JobService, arguments: argparse.Namespace) -> int:
 
 
 def _add_changes(parser: argparse._ActionsContainer) -> None:
-    add_settings(parser, left_out=[name for name in SETTINGS if name not in may_differ()])
+    add_settings(parser, excluded=[name for name in SETTINGS if name not in may_differ()])
 
 
 _JOB = argument("job", metavar="JOB", help="the id of a job")
@@ -279,7 +279,7 @@ _LIST = (
 )
 _BRANCH = (
     _JOB,
-    one_of(
+    exclusive(
         argument("--keep", type=int, metavar="N", help="keep the N sections that were made first"),
         argument("--longer", type=float, metavar="SECONDS", help="make a finished video longer"),
     ),
@@ -292,7 +292,7 @@ _TAKES = (
 )
 _REORDER = (
     _JOB,
-    one_of(
+    exclusive(
         argument("--before", metavar="OTHER", help="move it before this job"),
         argument("--after", metavar="OTHER", help="move it after this job"),
         switch("--first", "make it the next job to begin"),

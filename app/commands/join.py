@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 
-from app.cluster import Errand, check_cluster, join
+from app.cluster import ClusterTask, check_cluster, join
 from app.commands.arguments import Parser, add_command, argument, switch
 
 
 def add_join(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command's parser."""
     add_command(
         commands, "join", _join,
         argument("address", metavar="ADDRESS", help="the cluster, as HOST:PORT; auto for one that runs here"),
@@ -25,6 +24,6 @@ def add_join(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _join(arguments: argparse.Namespace) -> int:
     check_cluster(arguments.address, os.environ, is_public=arguments.public)
-    named = {"machine": arguments.name} if arguments.name else {}
-    join(Errand(arguments.address, arguments.public, devices=arguments.devices, **named))
+    options = {"machine": arguments.name} if arguments.name else {}
+    join(ClusterTask(arguments.address, arguments.public, devices=arguments.devices, **options))
     return 0

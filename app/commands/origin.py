@@ -16,8 +16,8 @@ from app.commands.arguments import (
     argument,
     check_proxies,
     command_words,
-    given_settings,
-    one_of,
+    exclusive,
+    settings_from,
     switch,
     with_lora_paths,
 )
@@ -31,7 +31,7 @@ from app.presets import load_preset, presets_folder, save_preset
 from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.conditions.pictures import NO_PICTURES, Contents, read_pictures
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import given_path
+from diffusers_helper.files import expanded_path
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.provenance.branch import kept_words
@@ -46,7 +46,7 @@ Origin = tuple[Callable[[JobService], list[Job]], Sequence[GenerationRequest]]
 
 # The arguments for jobs that do not begin with new settings, for several videos at once, and for presets.
 ORIGINS = (
-    one_of(
+    exclusive(
         argument(
             "--resume", metavar="JOB",
             help="continue a job of --outputs that was interrupted, failed or was cancelled, instead of "
@@ -86,7 +86,6 @@ ORIGINS = (
 
 
 def chosen_origin(arguments: argparse.Namespace) -> Origin:
-    """Return the origin that the arguments describe, after checking that this machine can make its videos."""
     if arguments.branch is None and (arguments.keep is not None or arguments.longer is not None):
         raise InputError("--keep and --longer need --branch, which is missing.", "Give --branch JOB.")
     if (arguments.resume or arguments.branch) and (arguments.variants or arguments.dry_run):
@@ -95,29 +94,28 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
             "Leave them out.",
         )
     if arguments.resume is not None:
-        return partial(_resumed, arguments.resume, arguments.wait), ()
+        return partial(_resume_job, arguments.resume, arguments.wait), ()
     if arguments.branch is not None:
-        return _branched(arguments)
+        return _origin_of_branch(arguments)
     if arguments.batch is not None:
-        return _batch(arguments)
+        return _origin_of_batch(arguments)
     if arguments.recipe is not None:
-        return _restored(arguments)
-    return _several(arguments, [request_of(arguments)])
+        return _origin_of_recipe(arguments)
+    return _origin_of_requests(arguments, [request_of(arguments)])
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of the preset and of the arguments, which take precedence."""
+def _chosen_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Merge the preset's settings with those of the arguments, which take precedence."""
     settings = dict[str, Any]()
     if getattr(arguments, "preset", None) is not None:
         preset = load_preset(presets_folder(), arguments.preset)
         _report(preset)
         settings = dict(preset.settings)
-    return with_lora_paths(settings | given_settings(arguments))
+    return with_lora_paths(settings | settings_from(arguments))
 
 
-def save_given(arguments: argparse.Namespace) -> int:
-    """Save the settings of the arguments as a preset, and return the exit code."""
-    file = str(save_preset(presets_folder(), arguments.save_preset, _given(arguments)))
+def save_arguments_as_preset(arguments: argparse.Namespace) -> int:
+    file = str(save_preset(presets_folder(), arguments.save_preset, _chosen_settings(arguments)))
     say(json.dumps({"preset": file}) if arguments.json else file)
     return 0
 
@@ -128,120 +126,128 @@ def _report(recipe: Recipe) -> None:
 
 
 def request_of(arguments: argparse.Namespace) -> GenerationRequest:
-    """Return the request for the new video of the arguments, after checking that it can be made here."""
-    given = _given(arguments)
-    if "prompt" not in given:
+    """Build the request for a new video, after checking that this machine can make it."""
+    settings = _chosen_settings(arguments)
+    if "prompt" not in settings:
         raise InputError("`prompt` is missing.", "Give it, or --resume. See --help.", setting="prompt")
-    model = find_model(given.get("model", DEFAULT_MODEL), allow_folder=True)
-    request = GenerationRequest.from_dict({**model.own_settings, **given})
+    model = find_model(settings.get("model", DEFAULT_MODEL), allow_folder=True)
+    request = GenerationRequest.from_dict({**model.default_settings, **settings})
     check_plan(request)
     provide_model(request.model, arguments)
     return request
 
 
-def _several(
+def _origin_of_requests(
     arguments: argparse.Namespace, requests: Sequence[GenerationRequest], pictures: Contents = NO_PICTURES,
     lineage: Lineage | None = None,
 ) -> Origin:  # fmt: skip
-    """Return the jobs of the variants of requests, which are all queued, or none if one is refused.
+    """Queue the variants of all requests, or none of them if one is refused.
 
     For a dry run, the pictures are read here, and otherwise when the jobs are queued.
     """
     for request in requests if arguments.dry_run else ():
         read_pictures(request, pictures)
     count = 1 if arguments.variants is None else arguments.variants
-    found = tuple(one for request in requests for one in variants(request, count))
+    all_requests = tuple(variant for request in requests for variant in variants(request, count))
 
     def queue(service: JobService) -> list[Job]:
-        how = {"allow_folder": True, "pictures": pictures, "lineage": lineage, "waits": arguments.wait}
-        add = partial(service.queue.add, **how)
-        return service.all_or_none(map(add, found))
+        options = {"allow_folder": True, "pictures": pictures, "lineage": lineage, "waits": arguments.wait}
+        add = partial(service.queue.add, **options)
+        return service.all_or_none(map(add, all_requests))
 
-    return queue, found
+    return queue, all_requests
 
 
-def _batch(arguments: argparse.Namespace) -> Origin:
-    file = given_path(arguments.batch, "batch")
-    read = read_batch(file, _given(arguments), check_plan, allow_folder=True)
-    problems = {line: found for line, found in read.items() if isinstance(found, str)}
-    for line, words in problems.items():
-        complain(f"{file.name}, line {line}: {command_words(words)}")
+def _origin_of_batch(arguments: argparse.Namespace) -> Origin:
+    file = expanded_path(arguments.batch, "batch")
+    entries = read_batch(file, _chosen_settings(arguments), check_plan, allow_folder=True)
+    problems = {line: entry for line, entry in entries.items() if isinstance(entry, str)}
+    for line, problem in problems.items():
+        complain(f"{file.name}, line {line}: {command_words(problem)}")
     if problems:
         raise InputError(
             f"{len(problems)} lines of {file.name} cannot be used; nothing was started.", "Correct them."
         )
-    found = [one for one in read.values() if not isinstance(one, str)]
-    for model in dict.fromkeys(request.model for request in found):
+    requests = [entry for entry in entries.values() if not isinstance(entry, str)]
+    for model in dict.fromkeys(request.model for request in requests):
         provide_model(model, arguments)
-    return _several(arguments, found)
+    return _origin_of_requests(arguments, requests)
 
 
-def _resumed(job_id: str, waits: bool, service: JobService) -> list[Job]:
+def _resume_job(job_id: str, waits: bool, service: JobService) -> list[Job]:
     job = service.steering.resume(job_id)
     return [service.steering.wait(job_id) if waits else job]
 
 
-def _restored(arguments: argparse.Namespace) -> Origin:
-    file = given_path(arguments.recipe, "recipe")
-    recipe, given = read_recipe(file), _given(arguments)
+def _origin_of_recipe(arguments: argparse.Namespace) -> Origin:
+    file = expanded_path(arguments.recipe, "recipe")
+    recipe = read_recipe(file)
+    settings = _chosen_settings(arguments)
     _report(recipe)
-    paths = paths_in(given)
-    given = {name: value for name, value in given.items() if name not in PICTURES}
-    recipe = replace(recipe, settings=with_lora_paths({**recipe.settings, **given}))
-    pictures = _pictures_of(recipe, file, besides=paths)
+    paths = paths_in(settings)
+    settings = {name: value for name, value in settings.items() if name not in PICTURES}
+    recipe = replace(recipe, settings=with_lora_paths({**recipe.settings, **settings}))
+    pictures = _pictures_of(recipe, file, replaced=paths)
     request = recipe.request(dict.fromkeys(pictures, str(file)) | paths)
     check_plan(request, pictures.get(START_PICTURE))
     provide_model(request.model, arguments)
-    return _several(arguments, [request], pictures, recipe.lineage)
+    return _origin_of_requests(arguments, [request], pictures, recipe.lineage)
 
 
-def _pictures_of(recipe: Recipe, file: Path, besides: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the pictures in a recipe or, for a job's `request.json`, beside it; none in place of others."""
+def _pictures_of(recipe: Recipe, file: Path, replaced: Mapping[str, str]) -> dict[str, bytes]:
+    """Read the pictures in a recipe, or those beside a job's `request.json`.
+
+    Args:
+        replaced: The names of pictures that the command line gives instead.
+    """
     folder = JobFolder(file.parent)
     names = (*PICTURES, *paths_in(recipe.settings))
-    beside = {name: folder.picture(name) for name in names if folder.picture(name).is_file()}
-    found = {name: one for name, one in (recipe.pictures or beside).items() if name not in besides}
-    if START_PICTURE not in {*found, *besides} and recipe.settings.get(START_PICTURE) != "":
+    files = {name: folder.picture(name) for name in names if folder.picture(name).is_file()}
+    sources = {name: source for name, source in (recipe.pictures or files).items() if name not in replaced}
+    if START_PICTURE not in {*sources, *replaced} and recipe.settings.get(START_PICTURE) != "":
         raise InputError(
             f"{file.name} carries no start picture; expected `image`.", "Give the picture, too.",
             setting="image",
         )  # fmt: skip
-    return {name: plain_png(load_picture(source)) for name, source in found.items()}
+    return {name: plain_png(load_picture(source)) for name, source in sources.items()}
 
 
-def _branched(arguments: argparse.Namespace) -> Origin:
-    given = _given(arguments)
+def _origin_of_branch(arguments: argparse.Namespace) -> Origin:
+    settings = _chosen_settings(arguments)
     if (arguments.keep is None) == (arguments.longer is None):
         raise InputError(
             "--branch is given without --keep and --longer; expected one of them.", "Give one. See --help."
         )
 
     def queue(service: JobService) -> list[Job]:
-        job, words = queue_branch(service, arguments.branch, arguments, given, waits=arguments.wait)
-        complain(words)
+        job, message = queue_branch(service, arguments.branch, arguments, settings, waits=arguments.wait)
+        complain(message)
         return [job]
 
     return queue, ()
 
 
 def queue_branch(
-    service: JobService, job_id: str, how: argparse.Namespace, changes: Mapping[str, Any], *, waits: bool
-) -> tuple[Job, str]:
-    """Queue a branch of a job that keeps sections or is longer, and return it with words about what it keeps.
+    service: JobService, job_id: str, arguments: argparse.Namespace, changes: Mapping[str, Any], *,
+    waits: bool,
+) -> tuple[Job, str]:  # fmt: skip
+    """Queue a branch of a job that keeps sections or is longer.
 
     Args:
-        how: Its `keep` or its `longer` is given.
+        arguments: Either `keep` or `longer` is set.
+
+    Returns:
+        The new job, and a sentence about the sections that it keeps.
     """
     check_changes_of(service, job_id, changes)
-    if how.keep is not None:
-        job = service.queue.branch(job_id, how.keep, waits=waits, **changes)
+    if arguments.keep is not None:
+        job = service.queue.branch(job_id, arguments.keep, waits=waits, **changes)
     else:
-        job = service.queue.extend(job_id, how.longer, waits=waits, **changes)
+        job = service.queue.extend(job_id, arguments.longer, waits=waits, **changes)
     return job, kept_words(job.request, Lineage.read(JobFolder(job.folder).lineage).kept)
 
 
 def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any] | None = None) -> None:
-    """Check that this machine can make a job of the folder, perhaps with other settings."""
     job = service.job(job_id)
     check_plan(GenerationRequest.from_dict({**asdict(job.request), **(changes or {})}))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "longtake_rocm"
 PACKED = ("cache", "diffusers_helper", "rocm_nodes")
-START = b"""# Built by Longtake's install-comfyui-nodes; changes here are lost when it runs again.
+INIT_TEXT = b"""# Built by Longtake's install-comfyui-nodes; changes here are lost when it runs again.
 from ._vendor.rocm_nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 
 WEB_DIRECTORY = "./web"  # the help pages are in its folder docs
@@ -26,11 +26,13 @@ __all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY"]
 _FOLDER = "_vendor"
 # What lies beside the modules, in these folders: what the Registry and ComfyUI's page read, and a model.
 _DEMO = "assets/demo_model"
-_BESIDE = {"rocm_nodes/pack": "", "example_workflows": "example_workflows/", _DEMO: f"{_FOLDER}/{_DEMO}/"}
+_DATA_FOLDERS = {
+    "rocm_nodes/pack": "", "example_workflows": "example_workflows/", _DEMO: f"{_FOLDER}/{_DEMO}/",
+}  # fmt: skip
 _STAMP = ".stamp"
-OURS = (*PACKED, "app", "training")
+OUR_PACKAGES = (*PACKED, "app", "training")
 # Calls whose argument is the name of a module, even where it has no dot, as in "cache".
-_NAMING = {"getLogger", "import_module", "find_spec", "__import__"}
+_MODULE_NAME_FUNCTIONS = {"getLogger", "import_module", "find_spec", "__import__"}
 DOTTED = re.compile(rf"({'|'.join(PACKED)})\.[\w.]*")
 
 
@@ -39,30 +41,31 @@ def write_pack(folder: Path, root: Path = ROOT) -> None:
 
     Until it is complete, its name has the ending of folders that ComfyUI does not load.
     """
-    fresh, old = (folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.disabled") for _ in range(2))
+    names = (f".{folder.name}.{secrets.token_hex(4)}.disabled" for _ in range(2))
+    new_folder, old_folder = map(folder.with_name, names)
     try:
         for name, data in pack_files(root).items():
-            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            (fresh / name).write_bytes(data)
+            (new_folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (new_folder / name).write_bytes(data)
         if folder.exists():
-            folder.rename(old)
-        fresh.rename(folder)
+            folder.rename(old_folder)
+        new_folder.rename(folder)
     finally:
-        if old.exists() and not folder.exists():
-            old.rename(folder)
-        for left in (fresh, old):
-            shutil.rmtree(left, ignore_errors=True)
+        if old_folder.exists() and not folder.exists():
+            old_folder.rename(folder)
+        for leftover in (new_folder, old_folder):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def refresh_pack(folder: Path) -> None:
     """Write the pack unless it was built from these files, as their names, sizes and times say."""
-    facts = [
+    entries = [
         (str(file), file.stat().st_size, file.stat().st_mtime_ns)
-        for top in (*PACKED, *_BESIDE, "app/commands")
+        for top in (*PACKED, *_DATA_FOLDERS, "app/commands")
         for file in sorted((ROOT / top).rglob("*"))
         if file.is_file() and file.suffix != ".pyc"
     ]
-    stamp = hashlib.sha256(repr(facts).encode()).hexdigest()
+    stamp = hashlib.sha256(repr(entries).encode()).hexdigest()
     file = folder / _STAMP
     if not file.is_file() or file.read_text(encoding="ascii") != stamp:
         write_pack(folder)
@@ -70,13 +73,13 @@ def refresh_pack(folder: Path) -> None:
 
 
 def pack_files(root: Path = ROOT) -> dict[str, bytes]:
-    """Return the content of the pack's files by their paths, which depends on nothing but the source."""
-    files = {"__init__.py": START, f"{_FOLDER}/__init__.py": b""}
+    """Build the pack's files, by their paths. Their content depends on nothing but the source."""
+    files = {"__init__.py": INIT_TEXT, f"{_FOLDER}/__init__.py": b""}
     if (root / "LICENSE").is_file():  # a wheel keeps it elsewhere
         files["LICENSE"] = (root / "LICENSE").read_bytes()
-    for source, place in _BESIDE.items():
-        beside = (file for file in (root / source).rglob("*") if file.is_file())
-        files |= {place + file.relative_to(root / source).as_posix(): file.read_bytes() for file in beside}
+    for source, target in _DATA_FOLDERS.items():
+        sources = (file for file in (root / source).rglob("*") if file.is_file())
+        files |= {target + file.relative_to(root / source).as_posix(): file.read_bytes() for file in sources}
     for file in (file for top in PACKED for file in (root / top).rglob("*.py")):
         files[f"{_FOLDER}/{file.relative_to(root).as_posix()}"] = Rewriter(file, root).result()
     return dict(sorted(files.items()))
@@ -94,21 +97,21 @@ class Rewriter(ast.NodeVisitor):
         self._to_root = "." * (1 + len(self._package.split(".")))
         self._names: set[ast.AST] = set()
         self._edits: list[tuple[int, int, str]] = []
-        self._starts = [0]
+        self._line_offsets = [0]
         for line in self._source.split(b"\n"):
-            self._starts.append(self._starts[-1] + len(line) + 1)
+            self._line_offsets.append(self._line_offsets[-1] + len(line) + 1)
         self.visit(ast.parse(self._source, str(file)))
 
     def result(self) -> bytes:
-        """Return the rewritten text, with as many lines as the original."""
+        """Apply the edits. The text has as many lines as the original."""
         text = self._source
-        for start, end, new in sorted(self._edits, reverse=True):
-            text = text[:start] + new.encode() + text[end:]
+        for start, end, replacement in sorted(self._edits, reverse=True):
+            text = text[:start] + replacement.encode() + text[end:]
         return text
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Put the dots that lead to the root of the pack before the name of a module."""
-        if not node.level and is_own(node.module or ""):
+        if not node.level and is_our_module(node.module or ""):
             start, end = self._span(node)
             word = re.match(rb"from[\s\\]+", self._source[start:end])
             assert word is not None
@@ -121,7 +124,7 @@ class Rewriter(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         """Remember which texts are names of modules because of the function that takes them."""
         function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if function in _NAMING:
+        if function in _MODULE_NAME_FUNCTIONS:
             self._names.update(node.args)
         self.generic_visit(node)
 
@@ -129,24 +132,25 @@ class Rewriter(ast.NodeVisitor):
         """Turn the name of a module into an expression that is its name wherever the pack is."""
         if name := self.name_in(node):
             skipped = "\n" * ((node.end_lineno or node.lineno) - node.lineno)
-            new = f'({skipped}__spec__.parent.removesuffix("{self._package}") + "{name}")'
-            self._edits.append((*self._span(node), new))
+            expression = f'({skipped}__spec__.parent.removesuffix("{self._package}") + "{name}")'
+            self._edits.append((*self._span(node), expression))
 
     def name_in(self, node: ast.Constant) -> str:
-        """Return the name of a module of ours that a constant is; "" if it is none."""
+        """Find the name of a module of ours in a constant; "" if it holds none."""
         name = node.value
+        if not isinstance(name, str) or not is_our_module(name):
+            return ""
         is_sure = node in self._names or name in ("diffusers_helper", "rocm_nodes")
-        return name if isinstance(name, str) and (is_sure or DOTTED.fullmatch(name)) and is_own(name) else ""
+        return name if is_sure or DOTTED.fullmatch(name) else ""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Leave it alone: its names begin with `__name__`."""
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Return the first byte of a node and the byte behind it."""
+        """Give the offset of a node's first byte, and that of the byte after its last."""
         last, behind = node.end_lineno or node.lineno, node.end_col_offset or 0
-        return self._starts[node.lineno - 1] + node.col_offset, self._starts[last - 1] + behind
+        return self._line_offsets[node.lineno - 1] + node.col_offset, self._line_offsets[last - 1] + behind
 
 
-def is_own(name: str) -> bool:
-    """Return whether a name is that of a module of ours."""
-    return name.partition(".")[0] in OURS
+def is_our_module(name: str) -> bool:
+    return name.partition(".")[0] in OUR_PACKAGES

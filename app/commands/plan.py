@@ -10,20 +10,20 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from app.commands.arguments import EXIT_BAD_INPUT, aligned, command_words, error_line, flag, given_settings
+from app.commands.arguments import EXIT_BAD_INPUT, aligned, command_words, error_line, flag, settings_from
 from app.jobs.stdio import complain, say
-from app.machine import named_machine, this_local, this_machine, this_profile
+from app.machine import machine_of_card, this_local, this_machine, this_profile
 from diffusers_helper.conditions.picture import load_picture
-from diffusers_helper.conditions.pictures import load_named, order_words
+from diffusers_helper.conditions.pictures import load_named, picture_warning
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.machine.local import DiskSpeeds, Local
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.cards.speeds import MEASURED
 from diffusers_helper.planning.profiles import Profile, profile_in_force
+from diffusers_helper.planning.set_ups import Recommendation, recommend
 from diffusers_helper.planning.times import expected_times, forecast
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
@@ -36,11 +36,11 @@ _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in 
 def print_plan(arguments: argparse.Namespace) -> int:
     """Print the plan of a video; the exit code is 2 if none stays within the cap."""
     info = find_model(arguments.model, allow_folder=True)
-    given = {**info.own_settings, **given_settings(arguments)}
+    given = {**info.default_settings, **settings_from(arguments)}
     request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
     # The main memory and the measurements of another machine are not known.
     local = Local(os.environ) if arguments.card else this_local(os.environ)
-    machine = named_machine(arguments.card) if arguments.card else this_machine(os.environ)
+    machine = machine_of_card(arguments.card) if arguments.card else this_machine(os.environ)
     profile = profile_in_force(machine, local)
     plan_here = partial(
         plan_video,
@@ -58,7 +58,9 @@ def print_plan(arguments: argparse.Namespace) -> int:
         best = recommend(request, info, plan_of) if arguments.recommended else None
         plan = best.set_up.plan if best else plan_of(request, info)
         if request.end_image:
-            plan = replace(plan, notes=tuple(filter(None, (*plan.notes, order_words(request.mode, info)))))
+            plan = replace(
+                plan, notes=tuple(filter(None, (*plan.notes, picture_warning(request.mode, info))))
+            )
     except DoesNotFit as error:
         if arguments.json:
             refusal = {
@@ -185,11 +187,11 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
     tail = [
         f"Attention: {attention.value} ({attention.reason}; {attention.source}).",
         f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "
-        f"{gb_text(job.smallest_cap_bytes, up=True)} GB.",
+        f"{gb_text(job.smallest_cap_bytes, round_up=True)} GB.",
         *reasons,
-        times.words if times else "How long a step takes here is not known before the first job.",
+        times.text if times else "How long a step takes here is not known before the first job.",
         *([plan.streaming] if plan.streaming else []),
-        *([plan.preserved_words] if plan.preserved_words else []),
+        *([plan.preserved_text] if plan.preserved_text else []),
         *plan.notes,
     ]
     return [*head, "", *table, "", *tail]

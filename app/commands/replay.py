@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 
-from app.commands.arguments import EXIT_FAILED, Parser, add_command, argument, take_engine_environment
+from app.commands.arguments import EXIT_FAILED, Parser, add_command, apply_engine_environment, argument
 from app.jobs.stdio import say
 from app.machine import this_local
 from app.miopen import conv_settings
-from diffusers_helper.files import given_path
+from diffusers_helper.files import expanded_path
 
 
 def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command."""
     add_command(
         commands, "replay", replay_stage,
         argument("file", metavar="FILE", help="the JSON file of a capture"),
         help="run a captured stage of a job again, and compare the results",
-        description="With LONGTAKE_DEBUG=1 in the environment, each job keeps the inputs and outputs of its\n"
-        "stages in the folder `captures` of its own folder. This runs one of them again.",
+        description="A job keeps the inputs of a stage that fails in the folder `captures` of its folder;\n"
+        "with LONGTAKE_DEBUG=1 in the environment, those and the outputs of all stages. This runs one of\n"
+        "them again.",
         epilog="exit codes: 0 the same bits, 1 the results differ or the stage failed, 2 the command cannot\n"
         "be used.",
     )  # fmt: skip
@@ -32,11 +32,11 @@ def replay_stage(arguments: argparse.Namespace) -> int:
         InputError: If the file is no capture of a stage.
         LongtakeError: If the model cannot be loaded, or the stage fails.
     """
-    file = given_path(arguments.file, "file")
-    take_engine_environment()
+    file = expanded_path(arguments.file, "file")
+    apply_engine_environment()
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback
     from diffusers_helper.replay import replay
 
-    found = replay(file, this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
-    say(str(found))
-    return EXIT_FAILED if found.difference else 0
+    comparison = replay(file, this_local(os.environ), initialize_miopen_fallback(**conv_settings()))
+    say(str(comparison))
+    return EXIT_FAILED if comparison.difference else 0

@@ -32,14 +32,13 @@ class JsonLines:
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
 
-    def begin(self, job: Job, paces: PaceBook, before: Sequence[events.Event]) -> None:
+    def begin(self, job: Job, paces: PaceBook, earlier_events: Sequence[events.Event]) -> None:
         """Write nothing, because the events contain everything."""
 
     def tick(self) -> None:
         """Write nothing, because time passes for programs too."""
 
     def report(self, text: str) -> None:
-        """Write a sentence about the job to standard error."""
         complain(text)
 
     def show(self, event: events.Event) -> None:
@@ -58,22 +57,23 @@ class ProgressBar:
     def __init__(self, stdout: IO[bytes], stderr: TextIO) -> None:
         self._stdout, self._stderr = stdout, stderr
         self._bar: tqdm[Any] | None = None
-        self._seen = self._told = time.monotonic()
+        self._last_event_at = self._last_line_at = time.monotonic()
 
-    def begin(self, job: Job, paces: PaceBook | None = None, before: Sequence[events.Event] = ()) -> None:
-        """Write the id and the folder of the job, whose events so far are `before`."""
+    def begin(
+        self, job: Job, paces: PaceBook | None = None, earlier_events: Sequence[events.Event] = ()
+    ) -> None:
+        """Write the job's id and folder."""
         self._live = LiveJob(job, paces and paces.pace(job.request.model), *size_of(job))
-        for event in before:
+        for event in earlier_events:
             self._live.apply(event)
         self._say(f"Job {job.id} in {job.folder}: starting")
 
     def report(self, text: str) -> None:
-        """Write a sentence about the job."""
         self._say(text)
 
     def show(self, event: events.Event) -> None:
-        """Write a sentence about the event, or move the line."""
-        live, self._seen = self._live, time.monotonic()
+        live = self._live
+        self._last_event_at = time.monotonic()
         live.apply(event)
         match event:
             case events.JobStarted():
@@ -96,16 +96,16 @@ class ProgressBar:
     def tick(self) -> None:
         """Show what the engine does now; called about once a second while it works."""
         live, now = self._live, time.monotonic()
-        elapsed = live.last_sign + now - self._seen
+        elapsed = live.last_sign + now - self._last_event_at
         if self._stderr.isatty():
             if self._bar is None:
-                shown = "{desc}{percentage:4.0f} %|{bar}|"
-                facts: dict[str, Any] = {"total": 100, "leave": False, "bar_format": shown}
-                self._bar = tqdm(file=self._stderr, dynamic_ncols=True, **facts)
+                bar_format = "{desc}{percentage:4.0f} %|{bar}|"
+                options: dict[str, Any] = {"total": 100, "leave": False, "bar_format": bar_format}
+                self._bar = tqdm(file=self._stderr, dynamic_ncols=True, **options)
             self._bar.n = live.percent
             self._bar.set_description_str(words.line(live, elapsed))
-        elif not live.sections_made and now - self._told >= _LINE_SECONDS:
-            self._told = now
+        elif not live.sections_made and now - self._last_line_at >= _LINE_SECONDS:
+            self._last_line_at = now
             self._say(words.line(live, elapsed))
 
     def _end(self, event: events.Finished | events.Cancelled | events.Failed) -> None:
@@ -142,28 +142,33 @@ _LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 def download(info: ModelInfo, *, as_json: bool) -> None:
-    """Download what is missing of a model, and show the progress."""
     from diffusers_helper.models.fetch import get_model  # the hub's library takes a second to import
 
-    kept = "The next download continues from here."
-    with progress(info.name, "downloading", kept, as_json=as_json) as show:
+    kept_sentence = "The next download continues from here."
+    with progress(info.name, "downloading", kept_sentence, as_json=as_json) as show:
         get_model(info, show)
 
 
 @contextlib.contextmanager
-def progress(model: str, state: str, kept: str, *, as_json: bool) -> Generator[Callable[[int, int], None]]:
+def progress(
+    model: str, state: str, kept_sentence: str, *, as_json: bool
+) -> Generator[Callable[[int, int], None]]:
     """Show the progress of long work, as a line that changes, as lines now and then, or as JSON.
 
     Args:
-        kept: A sentence on what is kept after Ctrl-C, which ends the program with `SystemExit`.
+        kept_sentence: What is kept after Ctrl-C, which ends the program with `SystemExit`.
         as_json: Whether the progress goes to standard output as JSON.
 
     Yields:
-        A function that takes the bytes that are here and those in all; any thread may call it.
+        A function that takes the bytes so far and the bytes in all; any thread may call it.
     """
     is_live = sys.stderr.isatty() and not as_json
-    seconds = _JSON_SECONDS if as_json else _LIVE_SECONDS if is_live else _LINE_SECONDS
-    lock, speed, reported_at = threading.Lock(), None, 0.0
+    seconds = _LIVE_SECONDS if is_live else _LINE_SECONDS
+    if as_json:
+        seconds = _JSON_SECONDS
+    lock = threading.Lock()
+    speed = None
+    reported_at = 0.0
 
     def show(done: int, total: int) -> None:
         nonlocal speed, reported_at
@@ -172,14 +177,15 @@ def progress(model: str, state: str, kept: str, *, as_json: bool) -> Generator[C
             speed = speed or Speed(done, now)
             if now - reported_at < seconds and done != total:
                 return
-            reported_at, pace = now, speed.at(done, now)
-            left = (total - done) / pace if pace else None
+            reported_at = now
+            pace = speed.at(done, now)
+            seconds_left = (total - done) / pace if pace else None
             if as_json:
-                facts = {"model": model, "state": state, "done_bytes": done, "total_bytes": total}
-                say(json.dumps({**facts, "bytes_per_second": round(pace), "seconds_left": left}))
+                fields = {"model": model, "state": state, "done_bytes": done, "total_bytes": total}
+                say(json.dumps({**fields, "bytes_per_second": round(pace), "seconds_left": seconds_left}))
                 return
-            words = f", {pace / 1e6:.1f} MB/s, {about(left)} left" if left else ""
-            line = f"{model}: {gb_text(done)} of {gb_text(total)} GB{words}"
+            details = f", {pace / 1e6:.1f} MB/s, {about(seconds_left)} left" if seconds_left else ""
+            line = f"{model}: {gb_text(done)} of {gb_text(total)} GB{details}"
             if is_live:
                 sys.stderr.write(f"\r{line:<{_WIDTH}}")
                 sys.stderr.flush()
@@ -193,5 +199,5 @@ def progress(model: str, state: str, kept: str, *, as_json: bool) -> Generator[C
             if is_live:
                 sys.stderr.write("\n")
     except KeyboardInterrupt:
-        complain(f"Interrupted. {kept}")
+        complain(f"Interrupted. {kept_sentence}")
         raise SystemExit(EXIT_CANCELLED) from None

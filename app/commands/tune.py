@@ -19,11 +19,11 @@ from app.commands.arguments import (
     add_command,
     add_find_mode,
     add_setting,
+    apply_engine_environment,
+    apply_find_mode,
     argument,
-    only_one,
+    single_run,
     switch,
-    take_engine_environment,
-    take_find_mode,
 )
 from app.jobs.stdio import say
 from app.machine import this_profile
@@ -51,7 +51,6 @@ _SECONDS = 8.0
 
 
 def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command to the program's commands."""
     add_command(
         commands, "tune", tune,
         lambda parser: add_setting(parser, "model"),
@@ -65,10 +64,7 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """Measure the rungs for all convolutions of a VAE, and store the results.
-
-    Returns:
-        The exit code.
+    """Measure all convolutions of a VAE, store the results, and return the exit code.
 
     Raises:
         InputError: If the model, the resolution or the shape is invalid, or if another `tune` is running.
@@ -77,16 +73,16 @@ def tune(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model, allow_folder=True)
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side
     width, height = _aspect(arguments.aspect)
-    height, width = info.family.shape(height, width, side, info.multiple)
-    with only_one("tune", routes_folder(), "Set XDG_CACHE_HOME to another place."):
-        take_find_mode(arguments)
-        take_engine_environment()  # so that the timed convolutions are those that an engine runs
+    height, width = info.family.nearest_bucket(height, width, side, info.multiple)
+    with single_run("tune", routes_folder(), "Set XDG_CACHE_HOME to another place."):
+        apply_find_mode(arguments)
+        apply_engine_environment()  # so that the timed convolutions are those that an engine runs
         try:
             _say(f"Loading the VAE of {info.name}; videos of {width}x{height} pixels")
             from diffusers_helper.loading.loaders import load_models  # importing torch takes seconds
 
             models = load_models(info)
-            cases = _cases(models.part("vae"), models.device, height, width)
+            cases = _cases(models.component("vae"), models.device, height, width)
             results = _measure_all(cases, models.device, arguments.again)
         except KeyboardInterrupt:
             _say("Stopped. The measurements so far are kept, and tune without --again continues from here.")
@@ -97,11 +93,11 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
-    """Return the distinct convolutions of encoding a picture and decoding sections of every length.
+    """List the distinct convolutions of encoding a picture and decoding sections of every length.
 
-    They are those of the number format and the tile that the profile selects.
+    They have the dtype and the tile that the profile selects.
     """
-    from diffusers_helper.families.packing import OWN_CHUNK, window_sizes
+    from diffusers_helper.families.packing import DEFAULT_CHUNK, window_sizes
     from diffusers_helper.loading.loaders import dtype_for
     from diffusers_helper.vae.convolutions import conv_cases
     from diffusers_helper.vae.passes import DTYPES
@@ -113,19 +109,19 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
         for mode in ("inverted", "forward")
         for section in plan_sections(_SECONDS, mode=mode)
     }
-    windows = {size for n in lengths for size in window_sizes(n, OWN_CHUNK).values()}
+    windows = {size for n in lengths for size in window_sizes(n, DEFAULT_CHUNK).values()}
     tile = profile.vae_tile.value
     return list(conv_cases(vae, dtype, device, min(tile, height), min(tile, width), windows))
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
-    """Measure the cases without a stored measurement, and return all results in the order of `cases`."""
+    """Measure the cases that have no stored measurement, and list all results in the order of `cases`."""
     from cache.conv_routes import ConvCase, RouteStore
     from cache.conv_tuning import measure_in_processes
 
     routes = RouteStore(routes_folder())
-    waiting = [case for case in cases if again or not routes.get(case).is_measured]
-    count = len(waiting)
+    unmeasured = [case for case in cases if again or not routes.get(case).is_measured]
+    count = len(unmeasured)
     if count < len(cases):
         _say(f"{len(cases) - count} of {len(cases)} shapes have been measured before")
     bar = tqdm(
@@ -133,17 +129,18 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
     )  # fmt: skip
 
-    def take(case: str, result: str) -> None:
+    def on_result(case: str, result: str) -> None:
         bar.update()
         bar.set_description_str(f"shape {bar.n} of {count}")
         if bar.disable:
             _say(f"shape {next(numbers)} of {count}: {_in_words(result, ConvCase.from_text(case))}")
 
-    numbers, run = itertools.count(1), partial(measure_convolutions, environ=os.environ, take=take)
+    numbers = itertools.count(1)
+    run = partial(measure_convolutions, environ=os.environ, take=on_result)
     with bar:
         measure_in_processes(
-            waiting, routes, lambda tasks: run(tasks, routes.folder, str(device)), again=again,
-            said=lambda text, case: _say(_in_words(text, case)),
+            unmeasured, routes, lambda tasks: run(tasks, routes.folder, str(device)), again=again,
+            on_death=lambda text, case: _say(_in_words(text, case)),
         )  # fmt: skip
     return [_result(routes, case) for case in cases]
 
@@ -167,24 +164,24 @@ def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any],
         return
     counts = Counter(_in_words(result["rung"], case) or "none of them" for result in results)
     times = [
-        (found["miopen"], found[result["rung"]])
+        (milliseconds["miopen"], milliseconds[result["rung"]])
         for result in results
-        if {"miopen", result["rung"]} <= (found := result["milliseconds"]).keys()
+        if {"miopen", result["rung"]} <= (milliseconds := result["milliseconds"]).keys()
     ]
-    shares = ", ".join(f"{count} by {name}" for name, count in counts.items())
-    lines = [f"{count_text(len(results), 'shape')}: {shares}"]
+    fastest = ", ".join(f"{count} by {name}" for name, count in counts.items())
+    lines = [f"{count_text(len(results), 'shape')}: {fastest}"]
     if times:
-        plain, chosen = map(sum, zip(*times, strict=True))
+        plain_ms, chosen_ms = map(sum, zip(*times, strict=True))
         lines.append(
-            f"One call of each shape that the plain way supports: {chosen:.0f} ms instead of {plain:.0f} ms "
-            f"({plain / chosen:.2f} times as fast)"
+            f"One call of each shape that the plain way supports: {chosen_ms:.0f} ms instead of "
+            f"{plain_ms:.0f} ms ({plain_ms / chosen_ms:.2f} times as fast)"
         )
     say(*lines, f"Kept in {routes_folder()}")
 
 
 def _aspect(text: str) -> tuple[int, int]:
     try:
-        width, height = (int(part) for part in text.split(":"))
+        width, height = (int(side) for side in text.split(":"))
     except ValueError:
         width = height = 0
     if not (0 < width < 10_000 and 0 < height < 10_000):

@@ -32,7 +32,7 @@ from diffusers_helper.events import (
     StageStarted,
     StepDone,
 )
-from diffusers_helper.families.packing import OWN_CHUNK, SectionPlan, decode_work
+from diffusers_helper.families.packing import DEFAULT_CHUNK, SectionPlan, decode_work
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.registry import ModelInfo, find_model, info_of, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -56,7 +56,7 @@ class Effort:
     steps: Sequence[int]
     pixels: int
     cfg: float = 1.0
-    chunk: int = OWN_CHUNK
+    chunk: int = DEFAULT_CHUNK
 
     @property
     def megapixels(self) -> float:

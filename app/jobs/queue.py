@@ -20,10 +20,10 @@ from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.pictures import (
     NO_PICTURES,
     Contents,
-    keep_request,
-    kept_pictures,
-    named_pictures,
+    picture_paths,
     read_pictures,
+    store_request,
+    stored_pictures,
 )
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
@@ -35,7 +35,7 @@ from diffusers_helper.provenance.branch import Branch, branch, check_changes, ex
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.untrusted.limited_json import plain_json
 
 RESUMED = "The job was resumed; finished work is not repeated."
 # Places are seconds since the epoch, which a float resolves to 2.4e-7. With less room, those behind move.
@@ -80,7 +80,7 @@ class Queue:
         lineage = lineage or Lineage()
         checked = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
         return self._add(
-            *checked, lambda folder: (lineage.write(folder.lineage), folder.keep_press(press)), waits
+            *checked, lambda folder: (lineage.write(folder.lineage), folder.write_press(press)), waits
         )
 
     def _add(
@@ -92,7 +92,7 @@ class Queue:
     ) -> Job:
         def fill_all(new: JobFolder, folder: JobFolder) -> None:
             fill(new)
-            keep_request(request, pictures, new, at=folder)
+            store_request(request, pictures, new, final_folder=folder)
             if waits:
                 leave_command(new, "wait")
 
@@ -152,9 +152,9 @@ class Queue:
         self, job: Job, request: GenerationRequest, besides: Contents = NO_PICTURES
     ) -> dict[str, bytes]:
         """Return the pictures of a job that a request names by the same path, without others at hand."""
-        same = named_pictures(job.request).items() & named_pictures(request).items()
+        same = picture_paths(job.request).items() & picture_paths(request).items()
         try:
-            return kept_pictures(self.store.folder(job.id), dict(same).keys() - besides)
+            return stored_pictures(self.store.folder(job.id), dict(same).keys() - besides)
         except OSError as error:
             words = f"A picture of job {job.id} cannot be read ({error.strerror})."
             raise InputError(words, "Give the pictures anew.") from error
@@ -184,7 +184,7 @@ class Queue:
                 raise InputError(
                     f"Job {job_id} has begun; expected one that has not.", "Duplicate it with other settings."
                 )
-            keep_request(request, pictures, folder, at=folder)
+            store_request(request, pictures, folder, final_folder=folder)
             sync_folder(folder.path)
             edits = StateLog(folder).read()["edits"] + 1
             return self.store.enter(job_id, job.state, reason="A user changed its settings.", edits=edits)

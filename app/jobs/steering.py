@@ -15,7 +15,7 @@ from app.jobs.storage.commands import commands_of, forget_commands, leave_comman
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model, plan_of
-from diffusers_helper.provenance.branch import changed_from_here, count_kept
+from diffusers_helper.provenance.branch import change_remaining, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 
@@ -55,8 +55,8 @@ class Steering:
             job, folder = self._queue.whole(job_id), self.store.folder(job_id)
             self._allowed(job, "change")
             wanted = {**pending_change(folder), **changes}  # an earlier change may not be carried out yet
-            changed, lineage = changed_from_here(folder, job.request, wanted)
-            if job.state in BEGUN and count_kept(folder) + 1 >= len(plan_of(changed)):
+            changed, lineage = change_remaining(folder, job.request, wanted)
+            if job.state in BEGUN and num_finished_sections(folder) + 1 >= len(plan_of(changed)):
                 raise InputError(
                     f"The last section of job {job_id} is being made; expected one with sections after it.",
                     "Change the video from one of its sections, or make it longer.",
@@ -94,7 +94,7 @@ class Steering:
         if not 1 <= count <= MOST_TAKES:
             raise InputError(f"{count} takes; expected 1 to {MOST_TAKES}.", "Ask for fewer.")
         job = self.store.job(job_id)
-        keep = count_kept(self.store.folder(job_id)) if keep is None else keep
+        keep = num_finished_sections(self.store.folder(job_id)) if keep is None else keep
         if job.state in BEGUN:
             self._queue.pause(job_id)  # its takes come first, and it may go on as one of them
         return [self._queue.branch(job_id, keep, waits=True, seed=random_seed()) for _ in range(count)]
@@ -115,7 +115,7 @@ class Steering:
         """Return the jobs that end if a job goes on; none unless it is paused after a section with takes."""
         with contextlib.suppress(InputError, OSError):  # without a whole lineage, only this job goes on
             job, folder = self.store.job(job_id), self.store.folder(job_id)
-            lineage, made = Lineage.read(folder.lineage), count_kept(folder)
+            lineage, made = Lineage.read(folder.lineage), num_finished_sections(folder)
             for parent, keep in ((job_id, made - 1), (lineage.parent, lineage.kept)):
                 if job.state != "paused" or not 0 < keep == made - 1:
                     continue
@@ -132,7 +132,7 @@ class Steering:
             InputError, OSError: If a lineage cannot be read.
         """
         folder = self.store.folder(job_id)
-        lineage, made = Lineage.read(folder.lineage), count_kept(folder)
+        lineage, made = Lineage.read(folder.lineage), num_finished_sections(folder)
         for parent, keep in ((job_id, made), (job_id, made - 1), (lineage.parent, lineage.kept)):
             found = self._takes(parent, keep) if keep > 0 else []
             takes = [(number, job) for number, job in found if _is_open(job, keep)]
@@ -160,5 +160,5 @@ class Steering:
 
 
 def _is_open(job: Job, keep: int) -> bool:
-    made = count_kept(JobFolder(job.folder))
+    made = num_finished_sections(JobFolder(job.folder))
     return not job.is_over if made <= keep else made == keep + 1 and job.state in ("paused", "finished")

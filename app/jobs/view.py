@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from app.jobs.job import ALLOWED, Action, Command, Job, JobState, allows
 from app.jobs.service import JobService
-from diffusers_helper.conditions.pictures import named_pictures
+from diffusers_helper.conditions.pictures import picture_paths
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import GenerationRequest, with_pictures
@@ -189,7 +189,7 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
     Args:
         address: Returns the text that stands for a path.
     """
-    pictures = {name: address(Path(path)) for name, path in named_pictures(job.request).items()}
+    pictures = {name: address(Path(path)) for name, path in picture_paths(job.request).items()}
     return {
         "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
         "ended": job.ended, "video": None if job.video is None else address(job.video), "frames": job.frames,

@@ -27,15 +27,15 @@ class PlainPicture:
     png: bytes
 
 
-def read_picture(path: Path, most_pixels: int = MAX_PIXELS) -> PlainPicture | None:
-    """Return a picture, or None if it has more pixels than that.
+def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> PlainPicture | None:
+    """Read a picture; None if it has more than `max_pixels`.
 
     Raises:
         PictureError: If the picture cannot be used.
     """
     try:
         width, height = size_of(path)
-        if width * height > most_pixels:
+        if width * height > max_pixels:
             return None
         used = load_picture(path)
     except PictureError as error:

@@ -18,12 +18,12 @@ from app.machine import module_command
 from app.reading.values import from_data, to_data
 from diffusers_helper.errors import InputError, LongtakeError, PictureError
 from diffusers_helper.machine.signals import SIGXCPU
-from diffusers_helper.strangers.confined import CONFINEMENT
-from diffusers_helper.strangers.limited_json import parse_json
+from diffusers_helper.untrusted.confined import CONFINEMENT
+from diffusers_helper.untrusted.limited_json import parse_json
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_MOST_TEXT, _MOST_BYTES = 8 * 2**20, 2**28
+_MAX_TEXT_BYTES, _MAX_BLOB_BYTES = 8 * 2**20, 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Limits:
 
     Attributes:
         memory: The largest address space of the process, in bytes.
-        seconds: The most processor time, in seconds.
-        wall_seconds: The most elapsed time, in seconds, whatever the process does or waits for.
+        seconds: Of processor time.
+        wall_seconds: Of elapsed time, whatever the process does or waits for.
     """
 
     memory: int
@@ -42,7 +42,7 @@ class Limits:
 
 
 _LIMITS = Limits(memory=2**30, seconds=8, wall_seconds=60.0)
-# Readers that share a process. Whoever looks through a folder keeps nobody waiting who plans a video.
+# Readers that share a process. Looking through a folder must not delay the plan of a video.
 _LISTS = ("inspect_weights", "origin_at", "read_lora_triggers")
 _PLANS = ("read_lora_file", "layers_of", "count_values")
 _WORDS = ("count_tokens", "largest_token")
@@ -73,21 +73,21 @@ class ReadingProcess:
 
     def __init__(self, limits: Limits = _LIMITS, command: Sequence[str] = ()) -> None:
         self.limits, self._command = limits, tuple(command)
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def read(self, reader: Callable[_P, _R], *args: _P.args, **named: _P.kwargs) -> _R:
+    def read(self, reader: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call one of the worker's readers there, and return its result.
 
         Raises:
             Unreadable: If that takes more time or memory than the limits allow, or crashes the process.
             LongtakeError, OSError: If the reader raises it.
         """
-        given = inspect.signature(reader).bind(*args, **named).arguments
-        name = next((value.name for value in given.values() if isinstance(value, Path)), "The file")
+        arguments = inspect.signature(reader).bind(*args, **kwargs).arguments
+        name = next((value.name for value in arguments.values() if isinstance(value, Path)), "The file")
         limit = self.limits.seconds
-        question = {"reader": reader.__name__, "arguments": to_data(given, []), "seconds": limit}
-        with self._turn:
+        question = {"reader": reader.__name__, "arguments": to_data(arguments, []), "seconds": limit}
+        with self._lock:
             answer, blobs = self._answer(json.dumps(question).encode() + b"\n", name)
         if "result" in answer:
             return from_data(answer["result"], get_type_hints(reader)["return"], blobs)
@@ -103,8 +103,8 @@ class ReadingProcess:
         if process is not None:
             process.kill()
 
-    def _answer(self, question: bytes, name: str, tries: int = 2) -> tuple[dict[str, Any], list[bytes]]:
-        process = self._process = self._started()
+    def _answer(self, question: bytes, name: str, num_tries: int = 2) -> tuple[dict[str, Any], list[bytes]]:
+        process = self._process = self._running_process()
         timer = threading.Timer(self.limits.wall_seconds, process.kill)
         timer.daemon = True
         timer.start()
@@ -115,13 +115,13 @@ class ReadingProcess:
         finally:
             timer.cancel()
         code = process.wait()
-        if code == 0 and tries > 1:  # it ended itself just now, because nobody had asked for a while
-            return self._answer(question, name, tries - 1)
+        if code == 0 and num_tries > 1:  # it ended itself just now, because nobody had asked for a while
+            return self._answer(question, name, num_tries - 1)
         if code == -SIGXCPU:
             raise Unreadable(name, f"takes more than {self.limits.seconds} s to read")
         raise Unreadable(name, "crashed the program that reads it, or took too long")
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _running_process(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
             if self._process.poll() is None:
                 return self._process
@@ -142,41 +142,40 @@ class ReadingRoom:
         self._lock = threading.Lock()
         self._processes: dict[str, ReadingProcess] = {}
 
-    def __call__(self, reader: Callable[_P, _R], /, *args: _P.args, **named: _P.kwargs) -> _R:
-        name = _GROUPS.get(reader.__name__, reader.__name__)
+    def __call__(self, reader: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        group = _GROUPS.get(reader.__name__, reader.__name__)
         with self._lock:
-            process = self._processes.setdefault(name, ReadingProcess())
-        return process.read(reader, *args, **named)
+            process = self._processes.setdefault(group, ReadingProcess())
+        return process.read(reader, *args, **kwargs)
 
     def close(self) -> None:
-        """End all processes at once."""
         for process in list(self._processes.values()):
             process.close()
 
 
 @contextlib.contextmanager
 def reading_elsewhere() -> Generator[None]:
-    """Let this program's files of unknown origin be read in processes of their own, while the block runs."""
+    """Read this program's untrusted files in processes of their own while the block runs."""
     room = ReadingRoom()
-    before, CONFINEMENT.elsewhere = CONFINEMENT.elsewhere, room
+    previous, CONFINEMENT.run_reader = CONFINEMENT.run_reader, room
     try:
         yield
     finally:
-        CONFINEMENT.elsewhere = before
+        CONFINEMENT.run_reader = previous
         room.close()
 
 
 def _ask(process: subprocess.Popen[bytes], question: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Ask a process, and return its answer.
+    """Send a question to a process and read the answer.
 
     Raises:
-        OSError, ValueError: If the answer is not whole, or longer than any.
+        OSError, ValueError: If the answer is cut off or too long.
     """
     stdin, stdout = opened(process.stdin), opened(process.stdout)
     stdin.write(question)
     stdin.flush()
-    answer = parse_json(stdout.readline(_MOST_TEXT))
-    if sum(answer["bytes"]) > _MOST_BYTES:
+    answer = parse_json(stdout.readline(_MAX_TEXT_BYTES))
+    if sum(answer["bytes"]) > _MAX_BLOB_BYTES:
         raise ValueError("more bytes than any file has")
     blobs = [stdout.read(size) for size in answer["bytes"]]
     if [len(blob) for blob in blobs] != answer["bytes"]:

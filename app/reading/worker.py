@@ -26,8 +26,8 @@ from diffusers_helper.weights.inspection import inspect_weights
 from diffusers_helper.weights.lora_files import read_lora_file, read_lora_triggers
 
 READERS = {
-    one.__name__: one
-    for one in (
+    reader.__name__: reader
+    for reader in (
         read_picture, read_footage, read_recipe, inspect_weights, origin_at, read_lora_triggers,
         read_lora_file, layers_of, count_values, count_tokens, largest_token,
     )
@@ -36,13 +36,14 @@ _IDLE_SECONDS = 60.0
 
 
 def main() -> None:
-    """Read files until standard input ends, or nobody asks. The argument is the limit of memory in bytes."""
+    """Read files until input ends or no question comes. The argument is the limit of memory in bytes."""
     ignore_ctrl_c()  # it is for the server, whose end closes our input
     limit_process(int(sys.argv[1]))
     questions, answers = take_stdin(), take_stdout()
     # Each question is answered before the next one comes, so none waits unseen in the buffer.
     while select.select([questions], [], [], _IDLE_SECONDS)[0] and (line := questions.readline()):
-        question, blobs = json.loads(line), list[bytes]()
+        question = json.loads(line)
+        blobs = list[bytes]()
         limit_time(question["seconds"])
         answer = _answer(question["reader"], question["arguments"], blobs)
         answer["bytes"] = [len(blob) for blob in blobs]
@@ -51,10 +52,10 @@ def main() -> None:
 
 def _answer(name: str, arguments: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
     reader: Any = READERS[name]
-    kinds = get_type_hints(reader)
+    types = get_type_hints(reader)
     try:
-        given = {key: from_data(value, kinds[key], ()) for key, value in arguments.items()}
-        return {"result": to_data(reader(**given), blobs)}
+        values = {key: from_data(value, types[key], ()) for key, value in arguments.items()}
+        return {"result": to_data(reader(**values), blobs)}
     except LongtakeError as error:
         facts = {name: getattr(error, name) for name in ("message", "remedy", "setting", "code")}
         return {"kind": type(error).__name__, "error": facts}

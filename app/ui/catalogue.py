@@ -10,15 +10,15 @@ from typing import Any
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.loras import with_lora_files
-from app.ui.pictures import offered_end, uploaded_file, uploaded_pictures
+from app.ui.pictures import uploaded_file, uploaded_pictures, write_last_frame
 from app.ui.planner import Planner
 from diffusers_helper.conditions.footage import read_footage
-from diffusers_helper.conditions.pictures import kept_pictures, named_pictures, with_paths
+from diffusers_helper.conditions.pictures import picture_paths, stored_pictures, with_paths
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import BEFORE, PLACED, GenerationRequest
+from diffusers_helper.request import BEFORE, TIMED_PICTURES, GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Catalogue:
 
     @property
     def preselected(self) -> str:
-        """Return the name that a new page shows: the first model's, or the default's if that was removed."""
+        """The name that a new page shows: the first model's, or the default's if that was removed."""
         return self.first if self.first in self.names else DEFAULT_MODEL
 
     @property
@@ -52,32 +52,32 @@ class Catalogue:
 
     @property
     def infos(self) -> dict[str, ModelInfo]:
-        found: dict[str, ModelInfo] = {}
+        infos: dict[str, ModelInfo] = {}
         for name in self.names:
             with contextlib.suppress(InputError):
-                found[name] = self.info(name)
-        return found
+                infos[name] = self.info(name)
+        return infos
 
     def info(self, name: str) -> ModelInfo:
-        """Return the facts of a model; refuse anything that is not one of the names, such as a path."""
+        """Find a model; refuse anything that is not one of the names, such as a path."""
         if self.folder is not None and name == self.first:
             return self.folder
         return find_model(name if isinstance(name, str) else repr(name))  # pyright: ignore[reportUnnecessaryIsInstance]
 
     def key(self, name: str) -> str:
-        """Return the name by which jobs store a model: its own, or the folder's path."""
+        """Name a model as jobs store it: by its own name, or by the folder's path."""
         if self.folder is not None and name == self.first:
             return str(self.folder.folder)
         return name
 
     def name_of(self, key: str) -> str:
-        """Return the name by which pages and programs know a job's model, without the path of a folder."""
+        """Name a job's model as pages and programs know it, without the path of a folder."""
         if self.folder is not None and key == str(self.folder.folder):
             return self.first
         return key if key in model_names() else Path(key).name
 
     def submit(
-        self, service: JobService, settings: dict[str, object], *, may_download: bool = False, **how: Any
+        self, service: JobService, settings: dict[str, object], *, may_download: bool = False, **options: Any
     ) -> Job:
         """Queue one job with a user's settings; a `mode` of None stands for the model's own.
 
@@ -86,7 +86,7 @@ class Catalogue:
             InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
-        job = service.queue.add(request, allow_folder=allow_folder, pictures=pictures, **how)
+        job = service.queue.add(request, allow_folder=allow_folder, pictures=pictures, **options)
         if absence_of(find_model(job.request.model, allow_folder=True)) is not None:
             service.downloads.get(job.request.model)  # the user has agreed to it
         return job
@@ -102,29 +102,33 @@ class Catalogue:
         request, pictures, allow_folder = self.check(settings, may_download=keeps_model)
         folder = JobFolder(job.folder)
         with contextlib.suppress(OSError):
-            own = kept_pictures(folder, named_pictures(job.request)).items() & pictures.items()
-            request = with_paths(request, {name: str(folder.picture(name)) for name, _ in own})
+            unchanged = stored_pictures(folder, picture_paths(job.request)).items() & pictures.items()
+            request = with_paths(request, {name: str(folder.picture(name)) for name, _ in unchanged})
         return service.queue.edit(job_id, request, allow_folder=allow_folder, pictures=pictures)
 
     def check(
         self, settings: dict[str, object], *, may_download: bool = False
     ) -> tuple[GenerationRequest, dict[str, bytes], bool]:
-        """Return a request that fits this machine, its pictures, and whether its model is the folder."""
+        """Check that a request fits this machine.
+
+        Returns:
+            The request, its pictures, and whether its model is the folder.
+        """
         model: Any = settings.get("model", self.preselected)
         settings = {**with_lora_files(settings), "model": self.key(model)}
         if isinstance(model, str):
-            own = self.info(model).own_settings
-            settings |= {name: value for name, value in own.items() if settings.get(name) is None}
+            model_settings = self.info(model).default_settings
+            settings |= {name: value for name, value in model_settings.items() if settings.get(name) is None}
         if settings.get("video"):
             video = Path(uploaded_file(str(settings["video"]), "video"))
             if not video.is_file():
-                found = f"The video {video.name} is not here any more; uploads stay for a day."
-                raise InputError(found, "Drop it again, or forget it.")
+                message = f"The video {video.name} is not here any more; uploads stay for a day."
+                raise InputError(message, "Drop it again, or forget it.")
             settings["video"] = str(video)
             if not settings.get("image") and settings.get("extend") != BEFORE:
-                last = offered_end(read_footage(video))
+                last = write_last_frame(read_footage(video))
                 settings |= {name: uploaded_file(file, name) for name, file in last.items()}
-        settings[PLACED] = uploaded_pictures(settings.get(PLACED))
+        settings[TIMED_PICTURES] = uploaded_pictures(settings.get(TIMED_PICTURES))
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))
         absence = absence_of(self.info(str(model)))

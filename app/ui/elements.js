@@ -23,7 +23,7 @@ export function offerCopy(button, source) {
 
 export const reducedMotion = window.matchMedia('(prefers-reduced-motion: reduce)');
 
-/** Return a new element with these properties and children. Texts stay texts and never become markup. */
+/** Make an element with these properties and children. Texts stay texts and never become markup. */
 export function make(tag, properties = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...children);
@@ -35,8 +35,8 @@ export const fromTemplate = (id) => document.getElementById(id).content.firstEle
 /** Give a list of choices these options, pairs of a value and a text. What was chosen stays so, or the first one is. */
 export function setOptions(select, pairs) {
   const { value } = select;
-  select.replaceChildren(...pairs.map(([one, textContent]) => make('option', { value: one, textContent })));
-  select.value = pairs.some(([one]) => one === value) ? value : pairs[0][0];
+  select.replaceChildren(...pairs.map(([key, textContent]) => make('option', { value: key, textContent })));
+  select.value = pairs.some(([key]) => key === value) ? value : pairs[0][0];
 }
 
 export function dropVideo(video) {
@@ -44,7 +44,6 @@ export function dropVideo(video) {
   video.load();
 }
 
-/** Return a button with an action, by which its container knows it. */
 export function actionButton(action, textContent, properties = {}) {
   const button = make('button', { type: 'button', textContent, ...properties });
   button.dataset.action = action;
@@ -58,7 +57,7 @@ export function setText(element, text) {
 
 const drawn = new WeakMap();
 
-/** Return whether the facts differ from those of the last call for this element. */
+/** True if the facts differ from those of the last call for this element. */
 export function hasChanged(element, facts) {
   const now = JSON.stringify(facts);
   if (drawn.get(element) === now) return false;
@@ -73,19 +72,18 @@ export function fillRows(element, facts, makeOne) {
 
 export const makeItem = (textContent) => make('li', { textContent });
 
-/** Fill a description list with pairs of a name and a value. */
 export const fillList = (list, pairs) => fillRows(list, pairs, ([name, value]) => (
   make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))
 ));
 
 const headCell = (scope, content) => make('th', { scope }, ...[content].flat());
 
-/** Return the row of a table, whose first cell is a head. A cell is a text or elements. */
-export const makeRow = ([first, ...rest]) => make('tr', {}, headCell('row', first), ...rest.map((one) => make('td', {}, ...[one].flat())));
+/** Make the row of a table, whose first cell is a head. A cell is a text or elements. */
+export const makeRow = ([first, ...rest]) => make('tr', {}, headCell('row', first), ...rest.map((cell) => make('td', {}, ...[cell].flat())));
 
-/** Return a table with these heads of its columns, and rows of cells as `makeRow` takes them. */
+/** Make a table with these heads of its columns, and rows of cells as `makeRow` takes them. */
 export function makeTable(heads, rows, className = '') {
-  const top = heads.length ? [make('thead', {}, make('tr', {}, ...heads.map((one) => headCell('col', one))))] : [];
+  const top = heads.length ? [make('thead', {}, make('tr', {}, ...heads.map((head) => headCell('col', head))))] : [];
   return make('table', { className }, ...top, make('tbody', {}, ...rows.map(makeRow)));
 }
 
@@ -105,7 +103,6 @@ export async function actOnce(button, act, report = () => {}) {
   }
 }
 
-/** Act at each press of a button, as `actOnce` does. */
 export const onPress = (button, act, report) => button.addEventListener('click', () => actOnce(button, act, report));
 
 export function makeButton(textContent, act, properties = {}) {
@@ -114,7 +111,6 @@ export function makeButton(textContent, act, properties = {}) {
   return button;
 }
 
-/** Act when a form is sent, by its button or by a key, as `actOnce` does. */
 export function onSubmit(form, act, report) {
   form.addEventListener('submit', (event) => {
     event.preventDefault();
@@ -124,12 +120,12 @@ export function onSubmit(form, act, report) {
 
 /** Let a list have these elements in this order. Those that stay are not moved, so they keep the focus and their videos. */
 export function arrange(list, elements) {
-  elements.forEach((one, index) => { if (list.children[index] !== one) list.insertBefore(one, list.children[index] ?? null); });
+  elements.forEach((element, index) => { if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null); });
   while (list.children.length > elements.length) list.lastElementChild.remove();
 }
 
 /**
- * Return the bar that offers to undo a removal, until it is closed or a later removal takes its place. `restore` is
+ * Make the bar that offers to undo a removal, until it is closed or a later removal replaces it. `restore` is
  * called with the jobs to bring back, and returns whether they are.
  */
 export function makeUndo(bar, restore) {

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from app.redact import as_typed, plain_paths
-from diffusers_helper.errors import FailureCode, LongtakeError, in_words, own_name
+from diffusers_helper.errors import FailureCode, LongtakeError, default_name, in_words
 from diffusers_helper.events import STAGES
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import SETTINGS
@@ -31,12 +31,11 @@ def refusal_answer(status: int, message: str, remedy: str = "", code: FailureCod
 
 
 def page_words(text: str, outputs: Path | None = None) -> str:
-    """Return a text with settings named by their labels, and without paths, of which `outputs` may be one."""
+    """Name settings by their labels, and shorten paths, of which `outputs` may be one."""
     return plain_paths(in_words(text, _label), outputs)
 
 
 def page_error(error: LongtakeError) -> tuple[str, str]:
-    """Return the message and the remedy of an error as the page shows them."""
     message, remedy = error.message, error.remedy
     if isinstance(error, DoesNotFit):
         message = (
@@ -48,4 +47,4 @@ def page_error(error: LongtakeError) -> tuple[str, str]:
 
 
 def _label(name: str) -> str:
-    return SETTINGS[name].short_label if name in SETTINGS else own_name(name)
+    return SETTINGS[name].short_label if name in SETTINGS else default_name(name)

@@ -14,10 +14,10 @@ from app.jobs.service import JobService
 from app.jobs.storage.trouble import TROUBLE
 from app.ui.api import Endpoint, GradioApi, as_gradio_error
 from app.ui.catalogue import Catalogue
-from app.ui.pictures import picture_paths, upload_path
+from app.ui.pictures import upload_path, upload_paths
 from app.ui.queue.records import Record, Records
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.request import FILES, PICTURES, PLACED, SETTINGS
+from diffusers_helper.request import FILES, PICTURES, SETTINGS, TIMED_PICTURES
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 _LOOK_SECONDS = 0.2
@@ -36,7 +36,7 @@ class _Jobs:
 
     async def store(self, settings: dict[str, Any]) -> Job:
         waits = settings.pop(_WAIT)
-        settings |= picture_paths(settings)
+        settings |= upload_paths(settings)
         settings["video"] = upload_path(settings["video"], "video")
         for path in filter(None, (settings[name] for name in PICTURES)):
             await self._catalogue.planner.pictures.prepare(path)
@@ -106,17 +106,17 @@ def _with_settings(
 
 def _parameters(catalogue: Catalogue) -> list[Parameter]:
     """Return the settings as parameters. Pictures are uploads; what suits a model defaults to its own."""
-    own = catalogue.info(catalogue.first).own_settings
+    own = catalogue.info(catalogue.first).default_settings
     types: dict[str, Any] = (
         {
             name: setting.kind | None if setting.is_optional or name in own else setting.kind
             for name, setting in SETTINGS.items()
         }
         | dict.fromkeys(FILES, FileData | None)
-        | {PLACED: dict[str, Any] | None}
+        | {TIMED_PICTURES: dict[str, Any] | None}
     )
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys((*FILES, PLACED))}
+    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys((*FILES, TIMED_PICTURES))}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))

@@ -3,10 +3,10 @@
 let scene = { job: '', queue: { waiting: 0, held: false, revision: '', models: '' } };
 const listeners = [];
 
-/** Return the facts about the queue, with texts that change with it, `revision`, and with the list of models, `models`. */
+/** The facts about the queue, with texts that change with it, `revision`, and with the list of models, `models`. */
 export const queueNow = () => scene.queue;
 
-/** Return the last scene that the server sent: that of the running job, or else of the newest one; and the `open` jobs. */
+/** The last scene that the server sent: that of the running job, or else of the newest one; and the `open` jobs. */
 export const sceneNow = () => scene;
 
 export function onJobsReported(listener) {

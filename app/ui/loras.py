@@ -12,25 +12,33 @@ from typing_extensions import TypedDict
 from app.ui.errors import page_error
 from app.ui.fields import MaybeNumber, Text
 from diffusers_helper.errors import InputError
-from diffusers_helper.lora_choice import MOST_WEIGHT, Choice, lora_folder, lora_names, named, relative, within
+from diffusers_helper.lora_choice import (
+    MAX_WEIGHT,
+    Choice,
+    lora_folder,
+    lora_names,
+    parsed_choices,
+    with_paths,
+    with_relative_names,
+)
 from diffusers_helper.setting import text_of
 from diffusers_helper.weights.lora_files import triggers_of
 
-_MOST_LISTED = 500
+_MAX_LISTED = 500
 
 
 def with_lora_files(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a user's settings in which LoRAs have paths instead of names; refuse any other name."""
+    """Replace the names of LoRAs by paths; refuse any name that is not in the folder."""
     text = settings.get("lora")
     if not isinstance(text, str) or not text.strip():
         return dict(settings)
-    return {**settings, "lora": within(text, lora_folder(os.environ))}
+    return {**settings, "lora": with_paths(text, lora_folder(os.environ))}
 
 
 def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's settings in which LoRAs have the names that the page knows instead of paths."""
-    text = settings.get("lora")
-    return {**settings, "lora": relative(text, lora_folder(os.environ))} if text else dict(settings)
+    if not settings.get("lora"):
+        return dict(settings)
+    return {**settings, "lora": with_relative_names(settings["lora"], lora_folder(os.environ))}
 
 
 class ListedLora(TypedDict):
@@ -57,17 +65,17 @@ class LoraCalls:
         folder = lora_folder(os.environ)
         names = lora_names(folder)
         files = list[ListedLora]()
-        for name in names[:_MOST_LISTED]:
+        for name in names[:_MAX_LISTED]:
             files.append({"name": name, "triggers": [], "problem": ""})
             try:
                 files[-1]["triggers"] = list(triggers_of(folder / name))
             except InputError as error:
                 files[-1]["problem"] = " ".join(page_error(error)).strip()
-        return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MOST_LISTED)}
+        return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MAX_LISTED)}
 
     def lora_choose(self, lora: Text, name: Text, weight: MaybeNumber) -> str:
         """Return the setting `lora` with a file's weight, at most the largest; without the file for None."""
-        chosen = {one.file: one for one in named(lora)}
-        possible = min(max(weight or 0.0, -MOST_WEIGHT), MOST_WEIGHT)
-        chosen[name] = replace(chosen.get(name, Choice(name)), weight=possible)
-        return text_of(one for one in chosen.values() if one.file != name or weight is not None)
+        choices = {choice.file: choice for choice in parsed_choices(lora)}
+        clamped = min(max(weight or 0.0, -MAX_WEIGHT), MAX_WEIGHT)
+        choices[name] = replace(choices.get(name, Choice(name)), weight=clamped)
+        return text_of(choice for choice in choices.values() if choice.file != name or weight is not None)

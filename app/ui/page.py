@@ -17,7 +17,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
 from app.ui.form.endpoints import DropCalls, FormCalls, form_router
-from app.ui.form.markup import options, parts_of
+from app.ui.form.markup import model_markup, options
 from app.ui.generate import generate_endpoints
 from app.ui.history.endpoints import HistoryCalls, history_router
 from app.ui.live.endpoints import LiveCalls, live_router
@@ -31,7 +31,7 @@ from diffusers_helper.request import WEIGHT_TYPES
 from diffusers_helper.units import gb_text
 
 _HERE = Path(__file__).parent
-_NO_COPY = ("auto", "default")  # types of weights that a converted copy cannot have
+_NOT_CONVERTIBLE = ("auto", "default")  # types of weights that a converted copy cannot have
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Page:
 
 
 def build_page(service: JobService, catalogue: Catalogue) -> Page:
-    """Return the page of a job service, which may be started later."""
+    """Build the page of a job service, which may be started later."""
     jobs, cards = JobCalls(service, catalogue), CardCalls(service)
     history, live = HistoryCalls(service, catalogue), LiveCalls(service)
     presets, drops, loras = FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls()
@@ -65,26 +65,28 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
 
 
 def _document(catalogue: Catalogue) -> str:
-    profile, info = catalogue.planner.profile, catalogue.info(catalogue.preselected)
-    parts = parts_of(info)
+    profile = catalogue.planner.profile
+    info = catalogue.info(catalogue.preselected)
+    model_parts = model_markup(info)
     cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"
-    if not catalogue.planner.knows_the_size:
+    if not catalogue.planner.has_cap:
         cap = "memory cap set by the card’s size"
     panels = {name: _file(f"{name}/{name}.html") for name in ("live", "queue", "history", "models")}
-    copies = [(one, f"{one} ({words})") for one, words in WEIGHT_TYPES.items() if one not in _NO_COPY]
+    dtypes = {dtype: label for dtype, label in WEIGHT_TYPES.items() if dtype not in _NOT_CONVERTIBLE}
+    copies = [(dtype, f"{dtype} ({label})") for dtype, label in dtypes.items()]
     choices = {
         "@states@": options((" ".join(states), name) for name, states in GROUPS.items()),
         "@types@": options(WEIGHT_TYPES.items(), "default"), "@copies@": options(copies, "int8"),
     }  # fmt: skip
-    for place, markup in choices.items():
-        panels = {name: panel.replace(place, markup) for name, panel in panels.items()}
+    for placeholder, markup in choices.items():
+        panels = {name: panel.replace(placeholder, markup) for name, panel in panels.items()}
     return Template(_file("page.html")).substitute(
         panels,
         scripts=scripts.folder(),
-        styles="".join(f'<link rel="stylesheet" href="{one}">' for one in scripts.styles()),
+        styles="".join(f'<link rel="stylesheet" href="{address}">' for address in scripts.styles()),
         card=escape(profile.machine.name), model=escape(info.title), cap=cap, version=escape(__version__),
         reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
-        form=form_markup(catalogue), offer=parts["try-it"], demo=parts["demo-box"],
+        form=form_markup(catalogue), offer=model_parts["try-it"], demo=model_parts["demo-box"],
     )  # fmt: skip
 
 

@@ -18,19 +18,19 @@ from pydantic import BaseModel
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess
 from diffusers_helper.conditions.footage import Footage
-from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_PIXELS
-from diffusers_helper.conditions.pictures import Contents, named_pictures
+from diffusers_helper.conditions.picture import MAX_PIXELS, STORED_PIXELS
+from diffusers_helper.conditions.pictures import Contents, picture_paths
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.files import sha256_of, write_atomic
-from diffusers_helper.placed import placed_of
-from diffusers_helper.request import PICTURES, PLACED, START_PICTURE, GenerationRequest
+from diffusers_helper.request import PICTURES, START_PICTURE, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.setting import text_of
+from diffusers_helper.timed_pictures import timed_pictures_of
 
 _LIMITS = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _PICTURE_NAME = "start-picture.png"
-_PICTURES_KNOWN = 512
+_MAX_CACHED_PICTURES = 512
 _UPLOADS = "uploads/"  # begins the names by which the page and programs know uploads
-_KEPT_BYTES = 128 * 2**20
+_MAX_CACHED_BYTES = 128 * 2**20
 
 
 class Upload(BaseModel):
@@ -39,14 +39,15 @@ class Upload(BaseModel):
     path: str
 
 
-def part_of(size: Size, height: int, width: int, position: float) -> tuple[float, float, float, float]:
-    """Return the part of a picture that `picture.fit_picture` keeps for a video of this height and width.
+def crop_of(size: Size, height: int, width: int, position: float) -> tuple[float, float, float, float]:
+    """Find the part of a picture that `picture.fit_picture` crops for a video of this height and width.
 
-    It is left, top, width and height as shares of the picture.
+    Returns:
+        Left, top, width and height, as shares of the picture's.
     """
-    wanted, found = width / height, size.used_width / size.used_height
-    across, down = min(1.0, wanted / found), min(1.0, found / wanted)
-    return (1 - across) * position, (1 - down) * position, across, down
+    video_ratio, picture_ratio = width / height, size.used_width / size.used_height
+    width_share, height_share = min(1.0, video_ratio / picture_ratio), min(1.0, picture_ratio / video_ratio)
+    return (1 - width_share) * position, (1 - height_share) * position, width_share, height_share
 
 
 class Pictures:
@@ -57,93 +58,93 @@ class Pictures:
     """
 
     def __init__(self) -> None:
-        self._processes = {most: ReadingProcess(_LIMITS) for most in (KEPT_PIXELS, MAX_PIXELS)}
-        self._turns = {most: asyncio.Lock() for most in self._processes}
+        self._processes = {max_pixels: ReadingProcess(_LIMITS) for max_pixels in (STORED_PIXELS, MAX_PIXELS)}
+        self._decode_locks = {max_pixels: asyncio.Lock() for max_pixels in self._processes}
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
+        self._results: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
 
     async def prepare(self, path: str) -> None:
         """Decode a picture, unless it is known, so that `judge` and `plain` need not wait for it.
 
         Pictures wait here for their turn without holding a thread.
         """
-        for most, turn in self._turns.items():
-            async with turn:
-                known = self._recall(path, whole=True)
-                if known or await asyncio.to_thread(self._decode_up_to, most, path):
+        for max_pixels, lock in self._decode_locks.items():
+            async with lock:
+                cached = self._cached(path, with_content=True)
+                if cached or await asyncio.to_thread(self._decode_up_to, max_pixels, path):
                     return
 
     async def prepare_uploads(self, settings: Mapping[str, object]) -> None:
         """Decode the uploads among settings, given as gradio describes them; do nothing for anything else."""
         with contextlib.suppress(InputError):
-            for path in filter(None, picture_paths(settings).values()):
+            for path in filter(None, upload_paths(settings).values()):
                 await self.prepare(path)
 
     def judge(self, path: str) -> Size | InputError:
-        """Return the size of a picture, or why it cannot be used."""
-        found = self._recall(path, whole=False) or self._decode(path)
-        return found if isinstance(found, InputError) else found.size
+        """Find the size of a picture, or the error that says why it cannot be used."""
+        result = self._cached(path, with_content=False) or self._decode(path)
+        return result if isinstance(result, InputError) else result.size
 
     def contents(self, request: GenerationRequest) -> dict[str, bytes]:
-        return {name: self.plain(path) for name, path in named_pictures(request).items()}
+        return {name: self.plain(path) for name, path in picture_paths(request).items()}
 
     def plain(self, path: str) -> bytes:
-        """Return a picture's content as a plain PNG file; refuse one that cannot be used."""
-        found = self._recall(path, whole=True) or self._decode(path)
-        if isinstance(found, InputError):
-            raise found
-        return found.png
+        """Read a picture's content as a plain PNG file; refuse one that cannot be used."""
+        result = self._cached(path, with_content=True) or self._decode(path)
+        if isinstance(result, InputError):
+            raise result
+        return result.png
 
     def close(self) -> None:
         for process in self._processes.values():
             process.close()
 
-    def _recall(self, path: str, *, whole: bool) -> PlainPicture | InputError | None:
-        """Return what is known about a picture, or None; with `whole`, only if its content is still kept."""
+    def _cached(self, path: str, *, with_content: bool) -> PlainPicture | InputError | None:
+        """Look up a picture; None if it is unknown or, `with_content`, if its content was dropped."""
         with self._lock:
-            found = self._known.get(path)
-            if found is None or (whole and isinstance(found, PlainPicture) and not found.png):
+            result = self._results.get(path)
+            if result is None or (with_content and isinstance(result, PlainPicture) and not result.png):
                 return None
-            self._known.move_to_end(path)
-            return found
+            self._results.move_to_end(path)
+            return result
 
     def _decode(self, path: str) -> PlainPicture | InputError:
-        found = self._decode_up_to(KEPT_PIXELS, path) or self._decode_up_to(MAX_PIXELS, path)
-        assert found is not None, "pictures with more pixels are refused"
-        return found
+        result = self._decode_up_to(STORED_PIXELS, path) or self._decode_up_to(MAX_PIXELS, path)
+        assert result is not None, "pictures with more pixels are refused"
+        return result
 
-    def _decode_up_to(self, most_pixels: int, path: str) -> PlainPicture | InputError | None:
-        """Decode a picture, and return it or why it cannot be used; None if it has more pixels than that."""
+    def _decode_up_to(self, max_pixels: int, path: str) -> PlainPicture | InputError | None:
+        """Decode a picture; None if it has more than `max_pixels`."""
         try:
-            found = self._processes[most_pixels].read(read_picture, Path(path), most_pixels)
+            result = self._processes[max_pixels].read(read_picture, Path(path), max_pixels)
         except InputError as error:
-            found = error
-        if found is None:
+            result = error
+        if result is None:
             return None
         with self._lock:
-            self._known[path] = found
-            self._known.move_to_end(path)
-            self._forget()
-        return found
+            self._results[path] = result
+            self._results.move_to_end(path)
+            self._evict()
+        return result
 
-    def _forget(self) -> None:
-        kept = 0
-        for path, found in reversed(self._known.items()):
-            if isinstance(found, PlainPicture):
-                kept += len(found.png)
-                if kept > _KEPT_BYTES:
-                    self._known[path] = replace(found, png=b"")
-        while len(self._known) > _PICTURES_KNOWN:
-            self._known.popitem(last=False)
+    def _evict(self) -> None:
+        num_bytes = 0
+        for path, result in reversed(self._results.items()):
+            if isinstance(result, PlainPicture):
+                num_bytes += len(result.png)
+                if num_bytes > _MAX_CACHED_BYTES:
+                    self._results[path] = replace(result, png=b"")
+        while len(self._results) > _MAX_CACHED_PICTURES:
+            self._results.popitem(last=False)
 
 
-def picture_paths(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return the paths of the pictures among settings, each of which is described as an `Upload` is."""
+def upload_paths(settings: Mapping[str, object]) -> dict[str, str]:
+    """Find the paths of the pictures among settings, each of which is described as an `Upload` is."""
     return {name: upload_path(settings.get(name), name) for name in PICTURES}
 
 
 def upload_path(upload: object, name: str) -> str:
-    """Return the path of an upload, given its description, or "" for no picture.
+    """Find the path of an upload, given its description; "" for no picture.
 
     The page describes an upload by its name, and Gradio by its path.
 
@@ -161,47 +162,46 @@ def upload_path(upload: object, name: str) -> str:
 
 
 def uploaded_file(file: str, name: str) -> str:
-    """Return the path of an upload, given its name, or refuse it."""
+    """Find the path of an upload, given its name, or refuse it."""
     path = uploads_folder() / file.removeprefix(_UPLOADS)
     if not _is_uploaded(path):
         raise PictureError(f"`{name}` is not an upload; expected an uploaded file.", "Choose the file again.")
     return str(path)
 
 
-def uploaded_pictures(given: object) -> str:
-    """Return the text of the pictures at times with the paths of uploads.
+def uploaded_pictures(value: object) -> str:
+    """Write the setting of the pictures at times with the paths of uploads.
 
     Args:
-        given: The form's text, or a program's uploads by their times, as in `{"2.4s": handle_file(path)}`.
+        value: The form's text, or a program's uploads by their times, as in `{"2.4s": handle_file(path)}`.
 
     Raises:
-        InputError: If it cannot be used, or one is no upload.
+        InputError: If it cannot be used, or a file is no upload.
     """
-    if isinstance(given, dict):
-        items = cast(dict[object, object], given).items()
-        return "\n".join(f"{time}: {upload_path(upload, PLACED)}" for time, upload in items)
-    placed = placed_of(str(given or ""))
-    return text_of(replace(one, file=uploaded_file(one.file, PLACED)) for one in placed)
+    if isinstance(value, dict):
+        items = cast(dict[object, object], value).items()
+        return "\n".join(f"{time}: {upload_path(upload, TIMED_PICTURES)}" for time, upload in items)
+    placed = timed_pictures_of(str(value or ""))
+    return text_of(replace(picture, file=uploaded_file(picture.file, TIMED_PICTURES)) for picture in placed)
 
 
-def offered(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[str, str]:
-    """Write pictures to the uploads, where the form finds them, and return their names."""
-    found = dict[str, str]()
+def write_uploads(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[str, str]:
+    """Write pictures to the uploads, where the form finds them, and return their names by setting."""
+    names = dict[str, str]()
     for name, content in pictures.items():
         file = uploads_folder() / sha256_of([content]) / file_name
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, content)
-        found[name] = upload_name(file)
-    return found
+        names[name] = upload_name(file)
+    return names
 
 
-def offered_end(footage: Footage) -> dict[str, str]:
-    """Offer the last frame of a video as the start picture; see `offered`."""
-    return offered({START_PICTURE: footage.last}, "last-frame.png")
+def write_last_frame(footage: Footage) -> dict[str, str]:
+    """Write the last frame of a video to the uploads as the start picture; see `write_uploads`."""
+    return write_uploads({START_PICTURE: footage.last_frame}, "last-frame.png")
 
 
 def uploads_folder() -> Path:
-    """Return the folder where gradio keeps uploads."""
     return Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir()) / "gradio").absolute()
 
 

@@ -47,18 +47,18 @@ class Planner:
 
     @property
     def defaults(self) -> dict[str, float]:
-        """Return this machine's cap and preserved memory in GB, and its VAE tile, as the form shows them."""
+        """This machine's cap and preserved memory in GB, and its VAE tile, as the form shows them."""
         budget = self.profile.budget()
         values = (float(gb_text(limit)) for limit in (budget.cap_bytes, budget.preserved_bytes))
         return {**dict(zip(MEMORY_SETTINGS, values, strict=True)), "vae_tile": self.profile.vae_tile.value}
 
     @property
-    def most_gb(self) -> float:
+    def max_gb(self) -> float:
         total = self.profile.machine.total_bytes
         return float(gb_text(total)) if total else 192.0
 
-    def own(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the form's memory settings for a request, with None in place of this machine's defaults."""
+    def changed_memory(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the form's memory settings for a request, with None in place of this machine's defaults."""
         return {
             name: None if settings[name] == default else settings[name]
             for name, default in self.defaults.items()
@@ -66,12 +66,11 @@ class Planner:
         }
 
     def takes_days(self, info: ModelInfo) -> bool:
-        """Return whether a video of this model would take days, since there is no GPU here."""
         if self.profile.machine.kind != "cpu":
             return False
         with contextlib.suppress(LongtakeError):  # a start reports what is wrong with the files
             networks = video.known_networks(info, self.profile).values()
-            return sum(one.file_bytes for one in networks) > _FAST_BYTES
+            return sum(network.file_bytes for network in networks) > _FAST_BYTES
         return False
 
     def plan(
@@ -81,7 +80,7 @@ class Planner:
         shape: tuple[int, int] | None = None,
         transformer: Network | None = None,
     ) -> video.VideoPlan:
-        """Return the plan of a request; `shape` is the video's height and width, if they are known.
+        """Plan a request; `shape` is the video's height and width, if they are known.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
@@ -89,7 +88,7 @@ class Planner:
             LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
         """
         # `doctor` and jobs may have seen more of attention since the page was opened.
-        profile = video.profile_of(request, self.profile.with_seen(self.local), info)
+        profile = video.profile_of(request, self.profile.with_measurements(self.local), info)
         return video.plan_video(
             request, info, profile,
             shape=shape,
@@ -102,14 +101,14 @@ class Planner:
     def forecast(
         self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
     ) -> Forecast | None:
-        """Return the time that a video takes; None if it is not known, or the video cannot be planned."""
+        """Estimate the time that a video takes; None if it is not known, or the video cannot be planned."""
         with contextlib.suppress(LongtakeError):
             return forecast(self.plan(request, info, shape), self.profile, info)
         return None
 
     @property
-    def knows_the_size(self) -> bool:
-        """Return whether there is a cap to plan with. For some cards, only the driver knows the size."""
+    def has_cap(self) -> bool:
+        """False for a card whose size only the driver knows: there is no cap to plan with."""
         return self.profile.cap_bytes.value > 0
 
     def check(self, request: GenerationRequest, info: ModelInfo) -> None:

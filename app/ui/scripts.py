@@ -17,30 +17,28 @@ _FOLDER = Path(__file__).parent
 
 
 def folder() -> str:
-    """Return the address of the folder of all scripts, relative to the page."""
     return f"{ROUTE}/{version()}"
 
 
 def styles() -> list[str]:
-    """Return the addresses of the style sheets in the order in which they apply."""
     return [f"{folder()}/{name}" for name in _STYLES]
 
 
 def content(address: str) -> tuple[bytes, str] | None:
-    """Return the content and the type of a file at an address below the route, or None if there is none."""
-    of_version, _, name = address.partition("/")
-    found = _files().get(name) if of_version == version() else None
-    return None if found is None else (found, _KINDS[Path(name).suffix])
+    """Read the content and the type of a file at an address below the route; None if there is none."""
+    requested_version, _, name = address.partition("/")
+    data = _files().get(name) if requested_version == version() else None
+    return None if data is None else (data, _KINDS[Path(name).suffix])
 
 
 @cache
 def _files() -> dict[str, bytes]:
-    """Return every file by its path, as it was when the page was built."""
+    """Read every file, by its path, once, when the page is built."""
     files = sorted(file for file in _FOLDER.rglob("*") if file.suffix in _KINDS)
     return {file.relative_to(_FOLDER).as_posix(): file.read_bytes() for file in files}
 
 
 @cache
 def version() -> str:
-    """Return a version that changes with any file; they share it, so that scripts can import each other."""
+    """Name a version that changes with any file; all share it, so that scripts can import each other."""
     return hashlib.sha256(repr(_files()).encode()).hexdigest()[:12]

@@ -3,7 +3,6 @@
 
 const key = (name) => `longtake.${name}`;
 
-/** Return the text that was kept under the name, or null. */
 export function recall(name, area = 'localStorage') {
   try {
     return window[area].getItem(key(name));
@@ -12,7 +11,7 @@ export function recall(name, area = 'localStorage') {
   }
 }
 
-/** Return the value whose JSON was kept under the name; null if there is none, or it is damaged. */
+/** The value whose JSON was stored under the name; null if there is none, or it is damaged. */
 export function recallValue(name, area) {
   try {
     return JSON.parse(recall(name, area));
@@ -21,10 +20,9 @@ export function recallValue(name, area) {
   }
 }
 
-/** Return the texts that were kept under the name. */
-export const recallTexts = (name) => [recallValue(name)].flat().filter((one) => typeof one === 'string');
+export const recallTexts = (name) => [recallValue(name)].flat().filter((text) => typeof text === 'string');
 
-/** Keep a text under the name; null takes it away. */
+/** Store a text under the name; null removes it. */
 export function keep(name, text, area = 'localStorage') {
   try {
     if (text === null) window[area].removeItem(key(name));

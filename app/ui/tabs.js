@@ -8,13 +8,12 @@ const listeners = [];
 
 const tabOf = (name) => document.querySelector(`#tab-${name}`);
 
-/** Return the tab that the address names, and what follows the name, as in `#history/ID`. */
+/** The tab that the address names, and what follows the name, as in `#history/ID`. */
 export function place() {
   const [name, rest = ''] = window.location.hash.slice(1).split('/');
   return NAMES.includes(name) ? [name, rest] : ['create', ''];
 }
 
-/** Show a tab. `rest` follows its name in the address. */
 export function goTo(name, rest = '') {
   window.location.hash = rest ? `${name}/${rest}` : name;
 }

@@ -5,7 +5,7 @@ const EXACT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle:
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
 const A_DAY = 86400000; // milliseconds
 
-/** Return a text such as `today, 08:15` for a time in seconds since the epoch. */
+/** A text such as `today, 08:15` for a time in seconds since the epoch. */
 export function when(seconds) {
   const date = new Date(1000 * seconds);
   const midnight = new Date().setHours(0, 0, 0, 0);
@@ -16,7 +16,7 @@ export function when(seconds) {
 
 export const exactly = (seconds) => EXACT.format(new Date(1000 * seconds));
 
-/** Return a duration such as `7 s`, `2 min 5 s` or `1 h 40 min`, in whole seconds, since it ticks while it is read. */
+/** A duration such as `7 s`, `2 min 5 s` or `1 h 40 min`, in whole seconds, since it ticks while it is read. */
 export function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   const minutes = Math.floor(whole / 60);

@@ -1,4 +1,4 @@
-"""The words of each section: in the form, with the prompt with times that says so, and of a job."""
+"""The prompt of each section: in the form's strip, which follows from the prompt with times, and of a job."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any, cast
 
 from app.jobs.job import Job
 from app.ui.form.markup import hint, refusal_line
-from diffusers_helper.conditions.timeline import Timeline, Words, blended, with_words, words_of
+from diffusers_helper.conditions.timeline import Shares, Timeline, blend_prompts, prompts_of, with_prompts
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import SectionPlan
-from diffusers_helper.models.registry import family_of
-from diffusers_helper.placed import Placed, placed_of
+from diffusers_helper.models.registry import model_family
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import PLACED, SETTINGS, GenerationRequest
+from diffusers_helper.request import SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
-from diffusers_helper.strangers.limited_json import json_or_none
+from diffusers_helper.timed_pictures import TimedPicture, timed_pictures_of
+from diffusers_helper.untrusted.limited_json import json_or_none
 
 SECTION_WORDS = "section_words"
 """The hidden field with the words of each section, as JSON, until the prompt says them."""
 
 
-def usable(settings: dict[str, Any], name: str) -> Any:
-    """Return the value of a setting, or the default for anything else that its field may hold."""
+def usable_value(settings: dict[str, Any], name: str) -> Any:
+    """Check the value of a setting; the default stands for anything that cannot be used."""
     try:
         return SETTINGS[name].check(settings.get(name))
     except InputError:
@@ -32,7 +32,7 @@ def usable(settings: dict[str, Any], name: str) -> Any:
 
 
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
-    """Return the sections of the form's video; None for values that the start refuses."""
+    """Plan the sections of the form's video; None for values that the start refuses."""
     length = {
         name: settings.get(name, SETTINGS[name].default) for name in ("seconds", "mode", "loop", "one_frame")
     }
@@ -44,30 +44,32 @@ def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
         return None
 
 
-def directed(settings: dict[str, Any], family: Family) -> str:
-    """Return the form's prompt, changed to say what the strip's fields say if they were edited since."""
-    prompt, plan = str(settings.get("prompt") or ""), plan_of(settings, family)
-    words = _words(settings.get(SECTION_WORDS))
-    if plan is None or len(words) != len(plan):  # the strip is about an earlier length
+def prompt_of_strip(settings: dict[str, Any], family: Family) -> str:
+    """Change the form's prompt to say what the strip's fields say, if they were edited since."""
+    prompt = str(settings.get("prompt") or "")
+    plan = plan_of(settings, family)
+    texts = _prompts_in(settings.get(SECTION_WORDS))
+    if plan is None or len(texts) != len(plan):  # the strip is about an earlier length
         return prompt
     try:
-        return with_words(prompt, words, family.section_seconds)
+        return with_prompts(prompt, texts, family.section_seconds)
     except InputError:
         return prompt
 
 
-def _words(text: object) -> list[str]:
-    found = json_or_none(text)
-    texts = cast(list[object], found) if isinstance(found, list) else []
-    kept = [one for one in texts if isinstance(one, str) and len(one) <= MAX_PROMPT_CHARACTERS]
-    return kept if len(kept) == len(texts) else []
+def _prompts_in(text: object) -> list[str]:
+    data = json_or_none(text)
+    texts = cast(list[object], data) if isinstance(data, list) else []
+    valid = [item for item in texts if isinstance(item, str) and len(item) <= MAX_PROMPT_CHARACTERS]
+    return valid if len(valid) == len(texts) else []
 
 
 def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str]:
-    """Return the facts of the strip, and markup about the times in effect, to show beneath the prompt."""
-    prompt, plan = directed(settings, family), plan_of(settings, family)
+    """Describe the strip: its data, and markup about the times in effect, to show beneath the prompt."""
+    prompt = prompt_of_strip(settings, family)
+    plan = plan_of(settings, family)
     facts: dict[str, Any] = {
-        "of": [settings.get(name) for name in ("prompt", SECTION_WORDS, PLACED)], "prompt": prompt,
+        "of": [settings.get(name) for name in ("prompt", SECTION_WORDS, TIMED_PICTURES)], "prompt": prompt,
         "sections": [], "later": [],
     }  # fmt: skip
     try:
@@ -76,93 +78,101 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         return facts, refusal_line(error)
     if plan is None:
         return facts, ""
-    count, each = len(plan), family.section_seconds
-    texts, placed = timeline.words(count, each), _pictures(settings, each)
-    over = usable(settings, "prompt_blend")
-    own = map(_own, timeline.seeds(count, each), timeline.weights(count, each))
-    facts["later"] = [str(one) for place, one in placed.items() if place >= count]
+    count, seconds = len(plan), family.section_seconds
+    texts = timeline.prompts_by_section(count, seconds)
+    pictures = _pictures(settings, seconds)
+    blend = usable_value(settings, "prompt_blend")
+    seeds = timeline.seeds_by_section(count, seconds)
+    changes = map(_change_phrase, seeds, timeline.weights_by_section(count, seconds))
+    facts["later"] = [str(picture) for index, picture in pictures.items() if index >= count]
     facts["sections"] = [
-        _section(texts, place, blended(texts, place, over), phrase, each)
-        | {"picture": (one := placed.get(place)) and {"path": one.file, "crop": one.crop}}
-        for place, phrase in enumerate(own)
+        _section(texts, index, blend_prompts(texts, index, blend), change, seconds)
+        | {"picture": (picture := pictures.get(index)) and {"path": picture.file, "crop": picture.crop}}
+        for index, change in enumerate(changes)
     ]
-    return facts, hint(" ".join([*_notes(timeline, texts, each), *_moved(placed, each)]))
+    return facts, hint(" ".join([*_notes(timeline, texts, seconds), *_move_notes(pictures, seconds)]))
 
 
-def _pictures(settings: dict[str, Any], each: float) -> dict[int, Placed]:
+def _pictures(settings: dict[str, Any], section_seconds: float) -> dict[int, TimedPicture]:
     try:
-        placed = placed_of(str(settings.get(PLACED) or ""))
+        pictures = timed_pictures_of(str(settings.get(TIMED_PICTURES) or ""))
     except InputError:  # the start refuses it
         return {}
-    return {one.place(each): one for one in placed}
+    return {picture.section_index(section_seconds): picture for picture in pictures}
 
 
-def _moved(placed: dict[int, Placed], each: float) -> list[str]:
-    borders = [(one.time, place * each) for place, one in placed.items()]
+def _move_notes(pictures: dict[int, TimedPicture], section_seconds: float) -> list[str]:
+    borders = [(picture.time, index * section_seconds) for index, picture in pictures.items()]
     return [
         f"The picture at {time:g} s is moved to {border:g} s."
         for time, border in borders if not isclose(time, border, abs_tol=1e-6)
     ]  # fmt: skip
 
 
-def _section(texts: tuple[str, ...], place: int, words: Words, own: str, seconds: float) -> dict[str, Any]:
-    """Return a section's facts.
+def _section(
+    texts: tuple[str, ...], index: int, shares: Shares, change: str, seconds: float
+) -> dict[str, Any]:
+    """Describe a section for the strip.
 
-    `begins` says whether its words differ from those before, and `tone` alternates from text to text.
+    In the data, `begins` says if its words differ from those before, and `tone` alternates from text to text.
     """
-    begins = [at for at in range(len(texts)) if at == 0 or texts[at] != texts[at - 1]]
-    time = f"{place * seconds:.1f} – {(place + 1) * seconds:.1f} s"
-    change = ", ".join(filter(None, (change_text(words), own)))
+    starts = [start for start in range(len(texts)) if start == 0 or texts[start] != texts[start - 1]]
+    time = f"{index * seconds:.1f} – {(index + 1) * seconds:.1f} s"
+    change = ", ".join(filter(None, (change_text(shares), change)))
     return {
         "time": time,
-        "place": place,
-        "begin": f"{place * seconds:.9g}",
-        "words": texts[place],
-        "begins": place in begins,
-        "tone": sum(at <= place for at in begins) % 2,
-        "share": round(100 * words[-1][1]),
+        "place": index,
+        "begin": f"{index * seconds:.9g}",
+        "words": texts[index],
+        "begins": index in starts,
+        "tone": sum(start <= index for start in starts) % 2,
+        "share": round(100 * shares[-1][1]),
         "change": change,
-        "label": f"Words for section {place + 1}, {time}" + (f", {change}" if change else ""),
+        "label": f"Words for section {index + 1}, {time}" + (f", {change}" if change else ""),
     }
 
 
-def _own(seed: int | None, weights: dict[str, float]) -> str:
+def _change_phrase(seed: int | None, weights: dict[str, float]) -> str:
     loras = [f"{name} {weight:g}" for name, weight in weights.items()]
     return ", ".join([*([] if seed is None else [f"seed {seed}"]), *loras])
 
 
-def change_text(words: Words) -> str:
-    """Return a phrase for the share of a section's own words; "" if they are not mixed with those before."""
-    return f"{100 * words[-1][1]:.0f} % new words" if len(words) > 1 else ""
+def change_text(shares: Shares) -> str:
+    """Word the share of a section's own words; "" if they are not mixed with those before."""
+    return f"{100 * shares[-1][1]:.0f} % new words" if len(shares) > 1 else ""
 
 
-def section_words(job: Job) -> tuple[dict[int, str], int]:
-    """Return the words of sections by number, none if all have the same, and how many a branch kept."""
+def section_prompts(job: Job) -> tuple[dict[int, str], int]:
+    """Find the prompts of a job's sections.
+
+    Returns:
+        The prompts by section number, none if all sections have the same, and how many a branch kept.
+    """
     try:
-        request, family = job.request, family_of(job.request.model)
+        request, family = job.request, model_family(job.request.model)
         lineage = Lineage.read(JobFolder(job.folder).lineage)
         plan = family.sections(request)
-        owns = ((one.number, lineage.request_for(one.number, request)) for one in plan)
-        found = [words_of(number, own, family) for number, own in owns]
+        numbers = [section.number for section in plan]
+        blends = [prompts_of(number, lineage.request_for(number, request), family) for number in numbers]
     except (InputError, OSError):  # the model, or a file of the job, is gone or damaged
         return {}, 0
-    if len({words[-1][0] for words in found}) == 1:
+    if len({shares[-1][0] for shares in blends}) == 1:
         return {}, lineage.kept
-    texts = [", ".join(filter(None, (words[-1][0] or "no words", change_text(words)))) for words in found]
+    texts = [", ".join(filter(None, (shares[-1][0] or "no words", change_text(shares)))) for shares in blends]
     return dict(enumerate(texts, 1)), lineage.kept
 
 
 def _notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
-    cues, notes = (*timeline.cues, *timeline.others), list[str]()
-    changes = [f"{at * seconds:g}" for at in range(1, len(texts)) if texts[at] != texts[at - 1]]
-    listed = " and ".join(filter(None, (", ".join(changes[:-1]), *changes[-1:])))
+    notes = list[str]()
+    changes = [f"{index * seconds:g}" for index in range(1, len(texts)) if texts[index] != texts[index - 1]]
+    times = " and ".join(filter(None, (", ".join(changes[:-1]), *changes[-1:])))
     if timeline.cues:
-        notes.append(f"The words change at {listed} s." if changes else "The same words hold throughout.")
-    moved = dict[float, float]()
-    for cue in cues:
-        if cue.sections(seconds, otherwise=cue.begin).start < len(texts):
-            moved |= cue.moved(len(texts), seconds)
+        notes.append(f"The words change at {times} s." if changes else "The same words hold throughout.")
+    rounded_times = dict[float, float]()
+    for cue in (*timeline.cues, *timeline.overrides):
+        if cue.section_indices(seconds, open_end=cue.start).start < len(texts):
+            rounded_times |= cue.rounded_times(len(texts), seconds)
         else:
-            notes.append(f"{cue.begin:g} s is after the end of the video.")
-    sections = "where sections meet"
-    return [*notes, *(f"{time:g} s is moved to {border:g} s, {sections}." for time, border in moved.items())]
+            notes.append(f"{cue.start:g} s is after the end of the video.")
+    moves = rounded_times.items()
+    return [*notes, *(f"{time:g} s is moved to {border:g} s, where sections meet." for time, border in moves)]

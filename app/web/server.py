@@ -11,15 +11,15 @@ import time
 from collections.abc import Sequence
 
 from app.bench.facts import hint, report_so_far
-from app.cards import cards_here, chosen_cards
-from app.cluster import Errand, check_cluster, watch_cards
+from app.cards import list_cards, parse_devices
+from app.cluster import ClusterTask, check_cluster, watch_cards
 from app.commands.arguments import (
     Parser,
     add_find_mode,
     add_outputs,
+    apply_find_mode,
     check_proxies,
     run_parsed,
-    take_find_mode,
 )  # fmt: skip
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
@@ -30,7 +30,7 @@ from app.starting import end_within
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import given_path
+from diffusers_helper.files import expanded_path
 from diffusers_helper.machine.signals import handle
 from diffusers_helper.models.registry import DEFAULT_MODEL, model_names
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None, program: str = "demo_gradio.py") -> 
 def _run(arguments: argparse.Namespace) -> int:
     auth = _auth(arguments)
     _take_memory_settings(arguments)
-    take_find_mode(arguments)
+    apply_find_mode(arguments)
     check_proxies()
     if arguments.ray:
         check_cluster(arguments.ray, os.environ, is_public=arguments.ray_public)
@@ -186,8 +186,11 @@ def _free_port(server: str, port: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
-    outputs, allowed_hosts = given_path(arguments.outputs, "outputs"), _allowed_hosts(arguments.allowed_host)
-    cards = chosen_cards(arguments.devices, cards_here()) if arguments.devices else [{}]
+    outputs, allowed_hosts = (
+        expanded_path(arguments.outputs, "outputs"),
+        _allowed_hosts(arguments.allowed_host),
+    )
+    cards = parse_devices(arguments.devices, list_cards()) if arguments.devices else [{}]
     engines = [EngineProcess(variables=variables) for variables in cards]
     largest = max((engine.card.profile for engine in engines), key=lambda one: one.cap_bytes.value)
     service = JobService(outputs, *engines)
@@ -212,7 +215,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         # The engine starts only now, because it would slow down the start of the page.
         service.start(warm=True)
         if arguments.ray:
-            watch = (Errand(arguments.ray, arguments.ray_public), service, ended)
+            watch = (ClusterTask(arguments.ray, arguments.ray_public), service, ended)
             threading.Thread(target=watch_cards, args=watch, name="cluster", daemon=True).start()
         # StabilityMatrix and other starters of programs wait for gradio's own words.
         say(f"Running on local URL: {page.local_url}")

@@ -22,7 +22,7 @@ from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom, page_file
 from diffusers_helper.conditions.picture import MAX_BYTES
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import given_path
+from diffusers_helper.files import expanded_path
 from diffusers_helper.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def open_page(
     from app.web.gradio_server import GuardedServer
 
     profile, local = profile or this_profile(os.environ), this_local(os.environ)
-    outputs = given_path(outputs, "outputs").absolute()
+    outputs = expanded_path(outputs, "outputs").absolute()
     name_folder(outputs, "outputs")
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
     page_server, login = GuardedServer(), Login(*auth) if auth else None

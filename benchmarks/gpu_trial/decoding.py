@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, deviation
-from diffusers_helper.families.packing import OWN_CHUNK, plan_sections
+from diffusers_helper.families.packing import DEFAULT_CHUNK, plan_sections
 from diffusers_helper.memory.device import Device
-from diffusers_helper.planning.shortage import Shortage
+from diffusers_helper.planning.out_of_memory import OutOfMemory
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
+from diffusers_helper.vae.borrowed import BorrowedVaeOwner
 from diffusers_helper.vae.engine import VaeEngine
-from diffusers_helper.vae.guest import Guest
 
 _TILE_PX, _TINY_TILE_PX = 256, 64
 _LAYOUTS = {"plain layout": torch.contiguous_format, "channels last": torch.channels_last_3d}
 
 
-class _Fixed(Guest):
+class _Fixed(BorrowedVaeOwner):
     """A guest with one plan, so that a lack of memory is a result and leads to no smaller plan."""
 
     def __init__(self, vae: nn.Module, device: Device, plan: VaePlan) -> None:
@@ -31,8 +31,8 @@ class _Fixed(Guest):
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         return self._fixed
 
-    def step_down(self, shortage: Shortage) -> None:
-        raise torch.OutOfMemoryError(shortage.text)
+    def step_down(self, details: OutOfMemory) -> None:
+        raise torch.OutOfMemoryError(details.text)
 
 
 def decodes(trial: Trial) -> Iterator[Case]:
@@ -42,9 +42,9 @@ def decodes(trial: Trial) -> Iterator[Case]:
     tiles = Tiles.of(_TINY_TILE_PX if trial.is_tiny else _TILE_PX)
     plans = {
         "whole": VaePlan("decode", "whole", 0, Tiles(), 0, ""),
-        "in windows": VaePlan("decode", "windows", OWN_CHUNK, Tiles(), 0, ""),
+        "in windows": VaePlan("decode", "windows", DEFAULT_CHUNK, Tiles(), 0, ""),
         "in tiles": VaePlan("decode", "whole", 0, tiles, 0, ""),
-        "in windows and tiles": VaePlan("decode", "windows", OWN_CHUNK, tiles, 0, ""),
+        "in windows and tiles": VaePlan("decode", "windows", DEFAULT_CHUNK, tiles, 0, ""),
     }
     for layout, memory_format in _LAYOUTS.items():
         for name, plan in plans.items():
@@ -59,7 +59,7 @@ def _decode(
             layer.weight.data = layer.weight.data.contiguous(memory_format=layout)
     height, width = (side // 8 for side in trial.shape)
     count = plan_sections(1.2)[0].decode_latents
-    count = OWN_CHUNK + 2 if trial.is_tiny else count  # the fewest that windows divide
+    count = DEFAULT_CHUNK + 2 if trial.is_tiny else count  # the fewest that windows divide
     latents = trial.random(1, 16, count, height, width, dtype=cast(Any, vae).dtype)
     engine, frames = VaeEngine(_Fixed(vae, trial.device, plan)), list[Tensor]()
 

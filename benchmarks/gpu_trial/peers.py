@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, deviation, host_peak
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, StepDone
-from diffusers_helper.families.framepack import PARTS
-from diffusers_helper.families.packing import WINDOW
+from diffusers_helper.families.framepack import COMPONENTS
+from diffusers_helper.families.packing import LATENT_WINDOW_SIZE
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine.local import Local
@@ -123,7 +123,7 @@ class Jobs:
                     tick()
 
             result = generate(request, models, folder=self.folder, on_event=on_event, local=self.local)
-            return result.latents[:, :, -WINDOW:]
+            return result.latents[:, :, -LATENT_WINDOW_SIZE:]
 
         figures = self._measured(make)
         record = json.loads((self.folder / "memory.json").read_text(encoding="utf-8"))
@@ -140,7 +140,7 @@ class Jobs:
     def theirs(self, place: Place, *, is_whole: bool = False) -> Figures:
         """Sample the same latents with diffusers' pipeline, or make the section as a whole."""
         trial, device = self.trial, self.trial.torch_device
-        parts: dict[str, Any] = dict.fromkeys(PARTS) if not is_whole else self._parts()
+        parts: dict[str, Any] = dict.fromkeys(COMPONENTS) if not is_whole else self._parts()
         parts |= {"transformer": trial.network("transformer"), "vae": _plain_vae(trial)}
         scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
         pipeline: Any = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler)
@@ -162,7 +162,7 @@ class Jobs:
     def _parts(self) -> dict[str, Any]:
         models = self.trial.models()  # others than ours, since the pipeline moves them
         models.load(CancelToken())
-        return {name: models.part(name) for name in PARTS}
+        return {name: models.component(name) for name in COMPONENTS}
 
     @contextmanager
     def _encoded(self, pipeline: Any) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from benchmarks.gpu_trial.kitchen import kitchen
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, blocks_of, deviation
-from diffusers_helper.families.packing import HISTORY, WINDOW, frame_indices
+from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, frame_indices
 from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.memory.measuring import wait_for
 from diffusers_helper.memory.residency import Residency
@@ -52,7 +52,7 @@ class Step:
                 streamed=sorted({place * count // streamed for place in range(streamed)}),
             )  # fmt: skip
             try:
-                denoiser, noise = self._denoiser(), self._latents(WINDOW)
+                denoiser, noise = self._denoiser(), self._latents(LATENT_WINDOW_SIZE)
                 yield lambda: denoiser(noise, torch.tensor(0.5, dtype=torch.float64))
             finally:
                 residency.unload_complete_models()
@@ -67,7 +67,7 @@ class Step:
         text = trial.random(1, few or _TEXT_TOKENS, config.text_embed_dim)
         condition = FramePackCondition(
             positive=TextCondition(text, trial.random(1, config.pooled_projection_dim)), negative=None,
-            vision=trial.random(1, few or _VISION_TOKENS, config.image_proj_dim), guidance=8.0, cfg=1.0,
+            image_embeds=trial.random(1, few or _VISION_TOKENS, config.image_proj_dim), guidance=8.0, cfg=1.0,
             cfg_rescale=0.0,
         )  # fmt: skip
         latents = self._latents(1 + HISTORY)

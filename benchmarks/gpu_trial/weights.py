@@ -111,7 +111,7 @@ def _values(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 def _finish(trial: Trial) -> Figures:
     """Add the parts without weights, of which the tokenizers are the bundled model's."""
     for part in ("tokenizer", "tokenizer_2"):
-        shutil.copytree(find_model("demo").parts[part].folder, trial.model / part, dirs_exist_ok=True)
+        shutil.copytree(find_model("demo").components[part].folder, trial.model / part, dirs_exist_ok=True)
     side = CONFIGS["image_encoder"]["image_size"]
     extractor = SiglipImageProcessorPil(size={"height": side, "width": side})
     extractor.save_pretrained(trial.model / "feature_extractor")

@@ -10,10 +10,10 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def operation_of(compute: Callable[[], Tensor]) -> tuple[str, Tensor]:
-    """Return the operation of attention that a function runs, and the function's result."""
+    """Run a function, and name the operation of attention that it runs."""
     with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as trace:
         result = compute()
         result.sum().item()
     names = [event.key.removeprefix("aten::") for event in trace.key_averages()]
-    found = [name for name in names if "attention" in name and name != "scaled_dot_product_attention"]
-    return min(found, key=len, default=""), result
+    operations = [name for name in names if "attention" in name and name != "scaled_dot_product_attention"]
+    return min(operations, key=len, default=""), result

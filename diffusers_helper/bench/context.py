@@ -1,10 +1,9 @@
-"""What each part of the benchmark gets: measurements that several parts share, and stand-in networks.
+"""What the parts of the benchmark share: measurements, and networks of FramePack's full size.
 
-Those are networks of FramePack's full size with random weights, for which one block's file stands for all
-blocks. A file holds one block of each kind. Every block of the network has parameters of its own that share
-the mapped memory of that one, so a machine copies, streams and computes as with the published weights, but
-reads little from the disk. All files are written on the spot. Networks without such blocks are in main
-memory.
+Those have random weights, and a file that is written on the spot and holds one block of each kind. Every
+block of the network has parameters of its own that share the mapped memory of that one, so a machine copies,
+streams and computes as with the published weights, but reads little from the disk. Networks without such
+blocks are in main memory.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,7 +26,7 @@ from diffusers_helper.files import replacing
 from diffusers_helper.job.plans import machine_of
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import LoadedNetwork, empty_network, load_network
-from diffusers_helper.loading.quick_vae import quicken
+from diffusers_helper.loading.quick_vae import speed_up
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.sysfs import readings
 from diffusers_helper.memory.device import Device, open_device
@@ -46,14 +45,14 @@ _WATCH_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Context:
-    """The machine and the wishes that a part measures for.
+    """The machine, and what a part is to measure.
 
     Attributes:
         folder: The folder for files that later parts may use, too. The program removes it at the end.
         model: The name or folder of a FramePack model with real weights; "" for random ones.
     """
 
-    level: Literal["quick", "standard", "full"]
+    is_quick: bool
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     model: str = ""
@@ -70,23 +69,18 @@ class Context:
     def has_gpu(self) -> bool:
         return self.device.has_gpu
 
-    @property
-    def is_quick(self) -> bool:
-        return self.level == "quick"
-
     def time(self, work: Callable[[], object], *, warm_up: int = 1, runs: int = 3) -> Measured:
-        """Measure work on the device; see `memory.measuring.measure`."""
         with torch.inference_mode():
             return measure(work, self.device, warm_up=warm_up, runs=runs)
 
 
 def profile_in(context: Context) -> Profile:
-    """Return the profile in force. What this machine has learned from earlier jobs does not count."""
+    """The profile in force, without what this machine has learned from earlier jobs."""
     return profile_in_force(machine_of(context.device, context.environ), Local(context.environ))
 
 
 def peaks(planned_bytes: int, measured_bytes: int) -> Figures:
-    """Return the figures by which a report judges a plan: the planned and the measured peak in bytes."""
+    """The figures by which a report judges a plan."""
     return {"planned_bytes": planned_bytes, "measured_bytes": measured_bytes}
 
 
@@ -98,9 +92,9 @@ def driver_peak(device: Device) -> Iterator[Figures]:
         The figures `driver_start_bytes` and `driver_peak_bytes`, the memory in use on the whole card. They
         are complete when the context ends, and None without a GPU.
     """
-    found: Figures = {"driver_start_bytes": None, "driver_peak_bytes": None}
+    figures: Figures = {"driver_start_bytes": None, "driver_peak_bytes": None}
     if not device.has_gpu:
-        yield found
+        yield figures
         return
 
     def used() -> int:
@@ -110,10 +104,10 @@ def driver_peak(device: Device) -> Iterator[Figures]:
     start = used()
     try:
         with readings(lambda: {"used": used()}, _WATCH_SECONDS) as seen:
-            yield found
+            yield figures
     finally:
         peak = max(start, used(), *map(int, seen.get("used", ())))
-        found |= {"driver_start_bytes": start, "driver_peak_bytes": peak}
+        figures |= {"driver_start_bytes": start, "driver_peak_bytes": peak}
 
 
 WEIGHTS_FILE = "diffusion_pytorch_model.safetensors"
@@ -147,7 +141,7 @@ def write_network(part: str, config: Mapping[str, Any], folder: Path) -> int:
 
 
 def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -> nn.Module:
-    """Return a network with random weights of which one block of each kind stands for all.
+    """Make a network with random weights of which one block of each kind stands for all.
 
     Args:
         folder: The folder for files. Those that an earlier call has left there are used again.
@@ -156,11 +150,11 @@ def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -
     config = CONFIGS[part] if config is None else config
     network = empty_network(part, config)
     if part in _DEPTHS:
-        place = folder / part
-        if not (place / WEIGHTS_FILE).exists():
-            write_network(part, {**config, **dict.fromkeys(_DEPTHS[part], 1)}, place)
-        values = load_network(part, place).network.state_dict()
-        blocks = re.compile(rf"\b({'|'.join(FRAMEPACK.networks[part].lists)})\.\d+\.")
+        files = folder / part
+        if not (files / WEIGHTS_FILE).exists():
+            write_network(part, {**config, **dict.fromkeys(_DEPTHS[part], 1)}, files)
+        values = load_network(part, files).network.state_dict()
+        blocks = re.compile(rf"\b({'|'.join(FRAMEPACK.networks[part].block_lists)})\.\d+\.")
     for name, parameter in list(network.named_parameters()):
         owner, _, leaf = name.rpartition(".")
         if part in _DEPTHS:
@@ -173,7 +167,7 @@ def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -
 
 def tie_blocks(network: Any, part: str) -> None:
     """Let all blocks of a kind be one, so that a device needs the memory of one to compute as with all."""
-    for blocks in (getattr(network, name) for name in FRAMEPACK.networks[part].lists):
+    for blocks in (getattr(network, name) for name in FRAMEPACK.networks[part].block_lists):
         for number in range(1, len(blocks)):
             blocks[number] = blocks[0]
 
@@ -186,31 +180,31 @@ class StandInModels(Models):
         self._folder = folder
 
     def part(self, name: str) -> Any:
-        """Return a part, in main memory. Networks are written to the folder first."""
-        if name == "feature_extractor" and name not in self._parts:
+        """Load a part into main memory. Networks are written to the folder first."""
+        if name == "feature_extractor" and name not in self._components:
             side = CONFIGS["image_encoder"]["image_size"]
-            self._parts[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
+            self._components[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
             self._fingerprints[name] = "plain"
-        elif name in CONFIGS and name not in self._parts:
+        elif name in CONFIGS and name not in self._components:
             with torch.inference_mode(False):
                 network = stand_in(name, self._folder)
                 if name == "vae":
-                    quicken(network)
+                    speed_up(network)
             dtype = torch.bfloat16 if name == "transformer" else torch.float16
-            self._parts[name], self._fingerprints[name] = network, "random"
+            self._components[name], self._fingerprints[name] = network, "random"
             self._loaded[name] = LoadedNetwork(network, dtype, is_scaled=False, keeps_bf16=True)
             self.convolutions.install(network)
-        return super().part(name)
+        return super().component(name)
 
 
 def stand_in_info() -> ModelInfo:
-    """Return the facts about the published model, with the bundled model's tokenizers."""
+    """The facts about the published model, with the bundled model's tokenizers."""
     demo, published = find_model("demo"), find_model(PUBLISHED)
-    words = {name: demo.parts[name] for name in ("tokenizer", "tokenizer_2")}
-    return replace(published, parts=published.parts | words)
+    words = {name: demo.components[name] for name in ("tokenizer", "tokenizer_2")}
+    return replace(published, parts=published.components | words)
 
 
 def disk_bytes() -> int:
-    """Return the number of bytes that this process has read from disks."""
+    """The number of bytes that this process has read from disks."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))

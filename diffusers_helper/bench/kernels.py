@@ -22,7 +22,6 @@ from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.files import replacing
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine.local import disk_speed
-from diffusers_helper.memory.measuring import wait_for
 from diffusers_helper.planning.estimates import OWN_WINDOW, largest_bucket, latent_tokens
 from diffusers_helper.vae.convolutions import conv_cases
 from diffusers_helper.vae.passes import DTYPES
@@ -43,15 +42,15 @@ _KERNELS = {
 
 
 def full_tokens() -> int:
-    """Return the number of tokens of a section at 640 pixels with the longest prompt."""
+    """The number of tokens of a section at 640 pixels with the longest prompt."""
     return latent_tokens(*largest_bucket(_SIDE, _MULTIPLE)) + TEXT_TOKENS + VISION_TOKENS
 
 
 def products(context: Context) -> Iterator[Case]:
-    """Yield the products of all layers in each type, and the ways to compute with 8-bit weights."""
+    """Yield the products of all layers in each type, and with weights of 8 bit."""
     tokens = full_tokens() // 16 * 16 if context.has_gpu else _CPU_TOKENS
     on_cpu = "" if context.has_gpu else "it is emulated on a CPU"
-    ways: dict[str, tuple[Callable[..., Tensor], torch.dtype, torch.dtype, str]] = {
+    kinds: dict[str, tuple[Callable[..., Tensor], torch.dtype, torch.dtype, str]] = {
         "bf16": (functional.linear, torch.bfloat16, torch.bfloat16, ""),
         "fp16": (functional.linear, torch.float16, torch.float16, on_cpu),
         "fp32": (functional.linear, torch.float32, torch.float32, ""),
@@ -60,19 +59,18 @@ def products(context: Context) -> Iterator[Case]:
         "fp8": (_fp8_product, torch.float8_e4m3fn, torch.float8_e4m3fn, on_cpu),
         "int8": (_int8_product, torch.int8, torch.int8, ""),
     }
-    for label, (way, inputs, weights, reason) in ways.items():
-        yield label, reason or partial(_product, context, way, inputs, weights, tokens)
+    for label, (linear, inputs, weights, reason) in kinds.items():
+        yield label, reason or partial(_product, context, linear, inputs, weights, tokens)
 
 
 def _product(
-    context: Context, way: Callable[..., Tensor], inputs: torch.dtype, weights: torch.dtype, tokens: int
+    context: Context, linear: Callable[..., Tensor], inputs: torch.dtype, weights: torch.dtype, tokens: int
 ) -> Figures:
     seconds = operations = 0.0
     for width, result in _LAYERS:
-        x, weight = (_random(context, dtype, *shape) for dtype, shape in (
-            (inputs, (tokens, width)), (weights, (result, width)),
-        ))  # fmt: skip
-        seconds += context.time(partial(way, x, weight), runs=2 if context.has_gpu else 1).median
+        x = _random(context, inputs, tokens, width)
+        weight = _random(context, weights, result, width)
+        seconds += context.time(partial(linear, x, weight), runs=2 if context.has_gpu else 1).median
         operations += 2.0 * tokens * width * result
     return {
         "operations_per_second": operations / seconds, "seconds": seconds, "tokens": tokens,
@@ -95,8 +93,8 @@ def _int8_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _fp8_product(x: Tensor, weight: Tensor) -> Tensor:
-    one = torch.ones((), device=x.device)
-    return cast(Any, torch)._scaled_mm(x, weight.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    scale = torch.ones((), device=x.device)
+    return cast(Any, torch)._scaled_mm(x, weight.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
 def attention(context: Context) -> Iterator[Case]:
@@ -176,12 +174,10 @@ def _bus(context: Context, name: str, is_pinned: bool) -> Figures:
 
         return _COPIES * size / context.time(copy).median
 
-    found = {
+    return {
         f"host_to_device_{name}bytes_per_second": speed(on_card, on_host),
         f"device_to_host_{name}bytes_per_second": speed(on_host, on_card),
     }
-    wait_for(context.device)
-    return found
 
 
 _CPU_TILE, _CPU_WINDOW = 64, 2  # the full size would take a CPU minutes
@@ -217,7 +213,7 @@ def _words(case: ConvCase) -> str:
 
 def _measured(context: Context, case: ConvCase, routes: RouteStore, deadly: tuple[str, ...]) -> Figures:
     with torch.inference_mode():
-        found = measure(case, context.torch_device, routes, leave_out=deadly)
+        found = measure(case, context.torch_device, routes, excluded=deadly)
     plain = {} if case.rocm != "none" else {"miopen": "plain"}  # other platforms have no MIOpen
 
     def named(by_rung: dict[str, Any]) -> Figures:

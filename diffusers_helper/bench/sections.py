@@ -24,7 +24,6 @@ from diffusers_helper.bench.context import (
     stand_in,
 )
 from diffusers_helper.bench.steps import under_caps
-from diffusers_helper.bench.vae_cases import own_vae
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.families.step_caches import STEP_CACHES
@@ -34,21 +33,21 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.device import Device
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.pipeline import generate
-from diffusers_helper.planning.shortage import Shortage
+from diffusers_helper.planning.out_of_memory import OutOfMemory
 from diffusers_helper.planning.vae import Task, VaePlan, VaeSettings, Video, vae_plans
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.borrowed import BorrowedVaeOwner
 from diffusers_helper.vae.engine import VaeEngine
-from diffusers_helper.vae.families import family_of
-from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.families import vae_family
 from diffusers_helper.vae.passes import DTYPES
 
 _PROMPT = "the camera pans left"
 _SECONDS, _STEPS, _FEW_STEPS = 1.0, 25, 4  # of one section
 _SIDE, _CPU_SIDE = 640, 128
+_SMALL_SIDE, _SMALL_CPU_SIDE = 320, 64
 
 
 def job(context: Context) -> Iterator[Case]:
-    """Yield a section of the bundled model."""
     yield "section", partial(_generate, context, lambda: load_models(find_model(DEFAULT_MODEL)))
 
 
@@ -74,8 +73,8 @@ def framepack(context: Context) -> Iterator[Case]:
         return make(steps=_FEW_STEPS, vram_cap_gb=cap, preserved_gb=preserved)
 
     yield from under_caps(context, capped)
-    for name, found in STEP_CACHES.items():
-        yield f"with {found.label}", partial(make, step_cache=name)
+    for name, cache_info in STEP_CACHES.items():
+        yield f"with {cache_info.label}", partial(make, step_cache=name)
 
 
 def _generate(context: Context, make: Callable[[], Models], **settings: Any) -> Figures:
@@ -121,17 +120,24 @@ def _stage(record: dict[str, Any]) -> Figures:
 
 
 def plans(context: Context) -> Iterator[Case]:
+    return _plans(context, _SIDE if context.has_gpu else _CPU_SIDE)
+
+
+def small_plans(context: Context) -> Iterator[Case]:
+    return _plans(context, _SMALL_SIDE if context.has_gpu else _SMALL_CPU_SIDE)
+
+
+def _plans(context: Context, side: int) -> Iterator[Case]:
     """Yield the encoding of a picture and the decoding of a section by each plan of the VAE."""
     profile, device = profile_in(context), context.device
-    side = _SIDE if context.has_gpu else _CPU_SIDE
     if context.model or not context.has_gpu:
-        vae = own_vae(context.model or DEFAULT_MODEL)
+        vae = load_models(find_model(context.model or DEFAULT_MODEL, allow_folder=True)).component("vae")
     else:
         vae = stand_in("vae", context.folder)
     dtype = DTYPES.get(profile.vae_dtype.value, torch.float32)
     vae = nn.Module.to(vae, dtype).to(device.torch_device)
     device.adopt(vae)
-    needs = family_of(vae).needs(dtype, profile.backend)
+    needs = vae_family(vae).needs(dtype, profile.backend)
     latents = plan_sections(_SECONDS)[0].decode_latents
     tasks: tuple[tuple[Task, Video], ...] = (
         ("encode", Video(1, side, side)), ("decode", Video(latents, side, side)),
@@ -143,26 +149,26 @@ def plans(context: Context) -> Iterator[Case]:
 
 
 def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figures:
-    device, family = context.device, family_of(vae)
+    device, family = context.device, vae_family(vae)
     engine = VaeEngine(_Fixed(vae, device, plan))
     if plan.task == "encode":
-        given = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)
-        work = partial(engine.encode, given)
+        pixels = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)
+        work = partial(engine.encode, pixels)
     else:
-        sides = video.height // family.shrink, video.width // family.shrink
-        given = torch.randn(1, 16, video.latents, *sides, generator=torch.Generator().manual_seed(0))
-        work = partial(engine.decode, given.to(family.dtype))
+        sides = video.height // family.spatial_compression, video.width // family.spatial_compression
+        latents = torch.randn(1, 16, video.latents, *sides, generator=torch.Generator().manual_seed(0))
+        work = partial(engine.decode, latents.to(family.dtype))
     with driver_peak(device) as driver:
         measured = context.time(work, runs=1)
     weights = sum(tensor.nbytes for tensor in vae.parameters())
     return {
         "seconds": measured.median, **peaks(plan.working_bytes + weights, measured.peak_bytes), **driver,
         "stage": VAE_STAGES[plan.task], "working_bytes": plan.working_bytes,
-        "is_exact": plan.is_exact, "is_reduced": not context.has_gpu,
+        "is_exact": plan.is_exact, "is_reduced": video.width < _SIDE,
     }  # fmt: skip
 
 
-class _Fixed(Guest):
+class _Fixed(BorrowedVaeOwner):
     """A guest that follows one plan, so that a lack of memory is a result and leads to no smaller plan."""
 
     def __init__(self, vae: nn.Module, device: Device, plan: VaePlan) -> None:
@@ -172,5 +178,5 @@ class _Fixed(Guest):
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
         return self._fixed
 
-    def step_down(self, shortage: Shortage) -> None:
-        raise torch.OutOfMemoryError(shortage.text)
+    def step_down(self, details: OutOfMemory) -> None:
+        raise torch.OutOfMemoryError(details.text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,7 +29,13 @@ from diffusers_helper.bench.context import (
 )
 from diffusers_helper.bench.kernels import TEXT_TOKENS, VISION_TOKENS
 from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
-from diffusers_helper.families.packing import HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW, frame_indices
+from diffusers_helper.families.packing import (
+    HISTORY_1X,
+    HISTORY_2X,
+    HISTORY_4X,
+    LATENT_WINDOW_SIZE,
+    frame_indices,
+)
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.networks import load_network
 from diffusers_helper.loading.reading import drop_pages
@@ -36,7 +43,7 @@ from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Network, Weights
-from diffusers_helper.planning.budget import Budget, Stage, StagePlan, plan_stage
+from diffusers_helper.planning.budget import Budget, Stage, plan_stage
 from diffusers_helper.planning.estimates import largest_bucket, transformer_bytes
 from diffusers_helper.units import GB, gb_text
 
@@ -49,7 +56,7 @@ _SMALL_SIDE, _FEW_TOKENS = 64, 16
 def step_arguments(
     config: Any, height: int, width: int, device: torch.device, *, text: int, vision: int
 ) -> dict[str, Any]:
-    """Return random arguments like those of the pipeline in forward order, in bf16.
+    """Make random arguments like those of the pipeline in forward order, in bf16.
 
     Args:
         height, width: The video's sides in pixels.
@@ -65,7 +72,7 @@ def step_arguments(
 
     indices = frame_indices("forward")
     return {
-        "hidden_states": latents(WINDOW), "indices_latents": torch.tensor(indices.noisy),
+        "hidden_states": latents(LATENT_WINDOW_SIZE), "indices_latents": torch.tensor(indices.noisy),
         "timestep": torch.tensor([500.0], device=device),
         "guidance": torch.tensor([10000.0], device=device),
         "encoder_hidden_states": random(1, text, config["text_embed_dim"]),
@@ -80,27 +87,35 @@ def step_arguments(
     }  # fmt: skip
 
 
-class _Bench:
-    """The network with its plans, and the figures that the others are compared with."""
+@dataclass(frozen=True)
+class _Steps:
+    """Steps of a transformer with this configuration, for a video of this size.
 
-    def __init__(self, context: Context) -> None:
-        self.context, self.profile = context, profile_in(context)
-        has_gpu = context.has_gpu
-        self.shape = largest_bucket(_SIDE, _MULTIPLE) if has_gpu else (_SMALL_SIDE, _SMALL_SIDE)
-        self.text, self.vision = (TEXT_TOKENS, VISION_TOKENS) if has_gpu else (_FEW_TOKENS, _FEW_TOKENS)
-        self.residency = Residency(context.torch_device)
-        self._first: Tensor | None = None
-        self._computing: float | None = None
-        self._copying: float | None = None
+    Attributes:
+        text, vision: The number of tokens of the prompt and of the picture.
+    """
 
-    @property
-    def config(self) -> dict[str, Any]:
-        return CONFIGS[_PART] | ({} if self.context.has_gpu else _FEW)
+    context: Context
+    config: dict[str, Any]
+    height: int
+    width: int
+    text: int
+    vision: int
+
+    @classmethod
+    def of(cls, context: Context) -> _Steps:
+        if context.has_gpu:
+            return cls(context, CONFIGS[_PART], *largest_bucket(_SIDE, _MULTIPLE), TEXT_TOKENS, VISION_TOKENS)
+        return cls.small(context, CONFIGS[_PART] | _FEW)
+
+    @classmethod
+    def small(cls, context: Context, config: dict[str, Any]) -> _Steps:
+        return cls(context, config, _SMALL_SIDE, _SMALL_SIDE, _FEW_TOKENS, _FEW_TOKENS)
 
     def make(self) -> nn.Module:
-        """Return a network in main memory, with real weights if the context names a model."""
+        """Load a network into main memory, with real weights if the context names a model."""
         if self.context.model and self.context.has_gpu:
-            return load_models(find_model(self.context.model, allow_folder=True)).part(_PART)
+            return load_models(find_model(self.context.model, allow_folder=True)).component(_PART)
         return stand_in(_PART, self.context.folder, self.config)
 
     @cached_property
@@ -111,126 +126,104 @@ class _Bench:
     def stage(self) -> Stage:
         total, blocks = sizes_of(self.network, _blocks(self.network))
         weights = Weights(_PART, total, blocks)
-        known = Network(weights, self.config, torch.bfloat16.itemsize, total)
+        network = Network(weights, self.config, torch.bfloat16.itemsize, total)
         working = transformer_bytes(
-            known, *self.shape, text=self.text, vision=self.vision, backend=self.profile.backend
-        )
+            network, self.height, self.width, text=self.text, vision=self.vision,
+            backend=profile_in(self.context).backend,
+        )  # fmt: skip
         return Stage("sample", weights, working)
 
+    @cached_property
+    def resident(self) -> tuple[float, Tensor]:
+        """The time of a step in which one block of each kind stands for all, and its result."""
+        network = self.make()
+        tie_blocks(network, _PART)
+        figures, result = self.run(network, ())
+        return figures["seconds_per_step"], result
+
     def run(
-        self, network: nn.Module, streamed: Sequence[int], cap_bytes: int | None = None
+        self, network: nn.Module, streamed: Sequence[int], cap_bytes: int | None = None, *, warm_up: int = 1
     ) -> tuple[Figures, Tensor]:
-        """Return the figures of a step with some blocks streamed, and its result."""
+        """Measure a step with some blocks streamed, and return its figures and its result."""
         context, device = self.context, self.context.device
-        runs = 2 if context.level != "quick" and context.has_gpu else 1
+        runs = 2 if context.has_gpu and not context.is_quick else 1
+        warm_up = min(warm_up, int(context.has_gpu))  # a CPU has nothing to compile, and is slow
+        residency = Residency(context.torch_device)
         results: list[Tensor] = []
-        before = self.residency.bytes_streamed  # the first blocks are copied as soon as there are slots
         device.limit(cap_bytes)
         try:
             with driver_peak(device) as driver, device:
-                self.residency.move_model_to_device_with_memory_preservation(
+                residency.move_model_to_device_with_memory_preservation(
                     network, blocks=_blocks(network), streamed=streamed
                 )
-                given = step_arguments(
-                    self.config, *self.shape, context.torch_device, text=self.text, vision=self.vision
-                )
+                arguments = step_arguments(
+                    self.config, self.height, self.width, context.torch_device,
+                    text=self.text, vision=self.vision,
+                )  # fmt: skip
 
                 def step() -> None:
-                    results[:] = [network(**given)[0]]
+                    results[:] = [network(**arguments)[0]]
 
-                warm_up = int(context.has_gpu)  # a CPU has nothing to compile, and is slow
                 measured = context.time(step, warm_up=warm_up, runs=runs)
-                copied = (self.residency.bytes_streamed - before) // (warm_up + runs)
                 result = results[0].float().cpu()
         finally:
             results.clear()
-            self.residency.unload_complete_models()
+            residency.unload_complete_models()
             device.limit(None)
         figures = {
             "seconds_per_step": measured.median, "tensors_peak_bytes": measured.peak_bytes,
             "allocator_peak_bytes": measured.peak_reserved_bytes,
+            "copied_bytes": residency.bytes_streamed // (warm_up + runs),
         }  # fmt: skip
-        return {**figures, "copied_bytes": copied, **driver}, result
+        return {**figures, **driver}, result
 
     def computing(self) -> Figures:
-        """Measure a step in which nothing is copied; one block of each kind stands for all."""
-        network = self.make()
-        tie_blocks(network, _PART)
-        figures, self._first = self.run(network, ())
-        self._computing = figures["seconds_per_step"]
-        return {"seconds_per_step": self._computing}
+        seconds, _ = self.resident
+        return {"seconds_per_step": seconds}
 
-    def copying(self) -> Figures:
-        """Measure a step in which all blocks are streamed and none of them computes."""
-        network = self.make()
-        for block in _blocks(network):
-            block.forward = _pass_on
-        figures, _ = self.run(network, range(len(_blocks(network))))
-        self._copying = figures["seconds_per_step"]
-        return {"seconds_per_step": self._copying, "copied_bytes": figures["copied_bytes"]}
-
-    def planned(self, make_budget: Callable[[], Budget]) -> Figures:
-        """Return the figures of a step as it is planned in a budget, which is then enforced.
+    def planned(self, budget: Budget) -> Figures:
+        """Measure a step as it is planned in a budget, which is then enforced.
 
         Raises:
             DoesNotFit: If no plan keeps within the cap.
         """
-        budget = make_budget()
         plan = plan_stage(budget, self.stage)
-        figures, result = self.run(
-            self.network, plan.streamed_blocks, budget.cap_bytes - budget.reserve_bytes
-        )
-        if not plan.streamed_blocks and self._first is None:
-            self._first, self._computing = result, figures["seconds_per_step"]
+        cap_bytes = budget.cap_bytes - budget.reserve_bytes
+        figures, result = self.run(self.network, plan.streamed_blocks, cap_bytes)
         return {
             **figures, **peaks(plan.peak_bytes - plan.reserve_bytes, figures["tensors_peak_bytes"]),
             "stage": self.stage.name, "working_bytes": self.stage.working_bytes,
             "cap_bytes": budget.cap_bytes, "reserve_bytes": plan.reserve_bytes,
             "resident_bytes": plan.resident_bytes, "planned_copied_bytes": plan.streamed_bytes,
             "streamed_blocks": len(plan.streamed_blocks), "blocks": len(_blocks(self.network)),
-            "hidden_share": self._hidden(plan, figures["seconds_per_step"]),
-            "same_result": None if self._first is None else torch.equal(result, self._first),
+            "same_result": torch.equal(result, self.resident[1]),
             "is_finite": bool(result.isfinite().all()), "is_reduced": not self.context.has_gpu,
         }  # fmt: skip
 
-    def _hidden(self, plan: StagePlan, seconds: float) -> float | None:
-        """Return the share of the copying, 0 to 1, that took place while the network computed."""
-        if not plan.streamed_bytes or self._computing is None or self._copying is None:
-            return None
-        copying = self._copying * plan.streamed_bytes / sum(self.stage.model.block_bytes)
-        return max(0.0, 1 - max(0.0, seconds - self._computing) / copying)
+    def planned_with(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Figures:
+        return self.planned(profile_in(self.context).budget(cap_gb, preserved_gb))
 
-    def share(self, streamed: float) -> Budget:
-        """Return a budget under which about this share of the blocks is streamed."""
+    def streamed(self) -> Figures:
+        """Measure a step in which all blocks are streamed."""
         model = self.stage.model
         cap = 2 * model.total_bytes + self.stage.working_bytes
-        kept = model.fixed_bytes + int((1 - streamed) * sum(model.block_bytes))
-        return Budget(cap, cap, cap - kept, 0)
+        return self.planned(Budget(cap, cap, cap - model.fixed_bytes, 0))
 
 
 def _blocks(network: Any) -> list[nn.Module]:
-    return [block for name in FRAMEPACK.networks[_PART].lists for block in getattr(network, name)]
-
-
-def _pass_on(states: Tensor, text: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return states, text
+    return [block for name in FRAMEPACK.networks[_PART].block_lists for block in getattr(network, name)]
 
 
 def steps(context: Context) -> Iterator[Case]:
-    """Yield computing and copying alone, and steps under the card's own plan and under caps."""
-    bench = _Bench(context)
-    if not context.has_gpu:
-        yield "no blocks streamed", partial(bench.planned, partial(bench.share, 0.0))
-        yield "copying alone", bench.copying
-        yield "all blocks streamed", partial(bench.planned, partial(bench.share, 1.0))
-        return
-    yield "computing alone", bench.computing
-    yield "copying alone", bench.copying
-    yield "this card's plan", partial(bench.planned, bench.profile.budget)
-    if context.is_quick:
-        return
-    yield from under_caps(context, lambda *caps: bench.planned(partial(bench.profile.budget, *caps)))
-    yield "all blocks streamed", partial(bench.planned, partial(bench.share, 1.0))
+    """Yield computing alone, and steps by the card's plan, under caps, and with all blocks streamed."""
+    steps = _Steps.of(context)
+    yield "computing alone", steps.computing
+    if context.has_gpu:
+        yield "this card's plan", steps.planned_with
+        if context.is_quick:
+            return
+        yield from under_caps(context, steps.planned_with)
+    yield "all blocks streamed", steps.streamed
 
 
 def under_caps(context: Context, measure: Callable[..., Figures]) -> Iterator[Case]:
@@ -243,31 +236,24 @@ def under_caps(context: Context, measure: Callable[..., Figures]) -> Iterator[Ca
 
 
 def from_disk(context: Context) -> Iterator[Case]:
-    """Yield the writing of the whole network, and a cold step with small latents and all blocks streamed."""
     yield "all blocks streamed, cold", partial(_from_disk, context)
 
 
 def _from_disk(context: Context) -> Figures:
     """Measure a step for which the kernel has to read all weights. Main memory may be smaller than they."""
-    place = context.folder / "whole" / _PART
+    files = context.folder / "whole" / _PART
     begin = time.perf_counter()
-    size = write_network(_PART, CONFIGS[_PART], place)
+    size = write_network(_PART, CONFIGS[_PART], files)
     written = time.perf_counter() - begin
-    drop_pages(place / WEIGHTS_FILE)
-    network = load_network(_PART, place).network
-    residency, blocks = Residency(context.torch_device), _blocks(network)
-    sides = (_SMALL_SIDE, _SMALL_SIDE, context.torch_device)
-    given = step_arguments(CONFIGS[_PART], *sides, text=_FEW_TOKENS, vision=_FEW_TOKENS)
-    with context.device:
-        residency.move_model_to_device_with_memory_preservation(
-            network, blocks=blocks, streamed=range(len(blocks))
-        )
-        before = disk_bytes()
-        measured = context.time(lambda: network(**given), warm_up=0, runs=1)
-        read = disk_bytes() - before
-        residency.unload_complete_models()
-    (place / WEIGHTS_FILE).unlink()
+    drop_pages(files / WEIGHTS_FILE)
+    network = load_network(_PART, files).network
+    before = disk_bytes()
+    figures, _ = _Steps.small(replace(context, is_quick=True), CONFIGS[_PART]).run(
+        network, range(len(_blocks(network))), warm_up=0
+    )
+    read = disk_bytes() - before
+    (files / WEIGHTS_FILE).unlink()
     return {
-        "file_bytes": size, "write_seconds": written, "seconds_per_step": measured.median,
-        "read_bytes": read, "copied_bytes": residency.bytes_streamed, "is_reduced": True,
+        "file_bytes": size, "write_seconds": written, "seconds_per_step": figures["seconds_per_step"],
+        "read_bytes": read, "copied_bytes": figures["copied_bytes"], "is_reduced": True,
     }  # fmt: skip

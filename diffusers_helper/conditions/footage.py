@@ -1,9 +1,8 @@
 """The video that a new one continues: its frames at the new one's rate, and what is wrong with a file.
 
-Frames are taken by time and not by number, so a video of any or of a changing rate keeps its speed. They are
-upright, have square pixels, and are RGB with 8 bits; high dynamic range (PQ and HLG) is mapped to the
-standard one. What cannot be decoded, as at the end of a file that was cut off, is left out. Functions raise
-PictureError for a video that cannot be used.
+Frames are taken by time, so a video of any or of a changing rate keeps its speed. They are upright RGB with 8
+bits and square pixels; high dynamic range (PQ and HLG) is mapped to the standard one. What cannot be decoded
+is left out. Functions raise PictureError for a video that cannot be used.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from PIL import Image
 from diffusers_helper.conditions.picture import MIN_SIDE, plain_png
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
-from diffusers_helper.strangers.confined import confined
+from diffusers_helper.untrusted.confined import confined
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -41,42 +40,40 @@ _PER_SECOND = 1_000_000  # AV_TIME_BASE of FFmpeg
 
 @dataclass(frozen=True, slots=True)
 class Footage:
-    """What is known of a video, and its last frame as a PNG file."""
+    """The length of a video, and its last frame as a PNG file."""
 
     seconds: float
-    last: bytes
+    last_frame: bytes
 
 
 @confined
 def read_footage(path: Path) -> Footage:
-    """Return what is known of a video."""
     with opened(path) as (container, _):
         seconds = _seconds(container)
     return Footage(seconds, plain_png(last_frames(path, 1)[-1]))
 
 
-def last_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
-    """Return up to so many frames from the end of a video, in order."""
-    found = _last_frames(path, most, fps, is_near=True)
-    # A short video has no more. Of another one, the index or the times are not what they seem.
-    return found if len(found) == most else _last_frames(path, most, fps, is_near=False)
+def last_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
+    """Read up to `count` frames from the end of a video, in order."""
+    frames = _last_frames(path, count, fps, is_near=True)
+    # Fewer frames mean that the video is short, or that its index or its times are wrong.
+    return frames if len(frames) == count else _last_frames(path, count, fps, is_near=False)
 
 
-def _last_frames(path: Path, most: int, fps: int, *, is_near: bool) -> list[Image.Image]:
+def _last_frames(path: Path, count: int, fps: int, *, is_near: bool) -> list[Image.Image]:
     with opened(path) as (container, name):
-        before = _seconds(container) - (most + 1) / fps - 1 if is_near else 0
-        if before > 0:
-            container.seek(int(before * _PER_SECOND + (container.start_time or 0)), backward=True)
-        kept = deque(_at_rate(container, name, fps), maxlen=most)
-        if not kept and not is_near:
+        start_seconds = _seconds(container) - (count + 1) / fps - 1 if is_near else 0
+        if start_seconds > 0:
+            container.seek(int(start_seconds * _PER_SECOND + (container.start_time or 0)), backward=True)
+        frames = deque(_at_rate(container, name, fps), maxlen=count)
+        if not frames and not is_near:
             raise _empty(name)
-        return [_picture(frame, _ratio(container)) for frame in kept]
+        return [_to_picture(frame, _pixel_aspect_ratio(container)) for frame in frames]
 
 
-def first_frames(path: Path, most: int, fps: int = FPS) -> list[Image.Image]:
-    """Return up to so many frames from the beginning of a video."""
+def first_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
     with closing(all_frames(path, fps)) as frames:
-        return [*islice(frames, most)]
+        return [*islice(frames, count)]
 
 
 def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
@@ -84,7 +81,7 @@ def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
     with opened(path) as (container, name):
         frame = None
         for frame in _at_rate(container, name, fps):
-            yield _picture(frame, _ratio(container))
+            yield _to_picture(frame, _pixel_aspect_ratio(container))
         if frame is None:
             raise _empty(name)
 
@@ -93,14 +90,14 @@ def _empty(name: str) -> PictureError:
     return PictureError(f"{name} has no frame that can be decoded.", _CONVERT)
 
 
-def in_fours(count: int) -> int:
-    """Return the largest number up to `count` that is 4 n + 1, as a causal VAE encodes."""
+def largest_encodable(count: int) -> int:
+    """Find the largest number up to `count` that is 4 n + 1, as a causal VAE encodes."""
     return count - (count - 1) % 4
 
 
 @contextmanager
 def opened(path: Path) -> Generator[tuple[InputContainer, str]]:
-    """Yield a video that was checked as far as its headers say, and the name for it in messages."""
+    """Yield a video whose headers were checked, and the name for it in messages."""
     # The page, which only asks another process for a video, would take longer to start with PyAV.
     import av
     from av.error import FFmpegError
@@ -111,8 +108,8 @@ def opened(path: Path) -> Generator[tuple[InputContainer, str]]:
         if not stat.S_ISREG(status.st_mode):
             raise PictureError(f"{name} is not a file; expected a video.", "Choose a file.")
         if status.st_size > MAX_BYTES:
-            found = f"{name} has {status.st_size / 2**30:.1f} GiB; expected at most {MAX_BYTES // 2**30} GiB."
-            raise PictureError(found, "Cut its beginning off.")
+            size, limit = f"{status.st_size / 2**30:.1f} GiB", f"{MAX_BYTES // 2**30} GiB"
+            raise PictureError(f"{name} has {size}; expected at most {limit}.", "Cut its beginning off.")
         with av.open(path, options={"protocol_whitelist": "file"}) as container:
             _check(container, name)
             yield container, name
@@ -128,7 +125,8 @@ def _check(container: InputContainer, name: str) -> None:
         raise PictureError(f"{name} is no MP4, MOV, WebM, MKV or AVI.", _CONVERT)
     if not container.streams.video:
         raise PictureError(f"{name} has no picture; expected a video.", "Choose another file.")
-    stream, seconds = container.streams.video[0], _seconds(container)
+    stream = container.streams.video[0]
+    seconds = _seconds(container)
     if stream.width * stream.height > MAX_PIXELS or min(stream.width, stream.height) < MIN_SIDE:
         raise PictureError(
             f"{name} has {stream.width}x{stream.height} pixels; expected at least {MIN_SIDE} each way and at "
@@ -136,9 +134,8 @@ def _check(container: InputContainer, name: str) -> None:
             "Scale it.",
         )
     if seconds > MAX_SECONDS:
-        raise PictureError(
-            f"{name} has {seconds:.0f} s; expected at most {MAX_SECONDS:.0f}.", "Cut its beginning off."
-        )
+        problem = f"{name} has {seconds:.0f} s; expected at most {MAX_SECONDS:.0f}."
+        raise PictureError(problem, "Cut its beginning off.")
     stream.thread_type = "AUTO"
 
 
@@ -147,27 +144,30 @@ def _seconds(container: InputContainer) -> float:
 
 
 def _at_rate(container: InputContainer, name: str, fps: int) -> Iterator[VideoFrame]:
-    """Yield what is visible in the middle of each period of 1 / fps s, from the place of reading on."""
+    """Yield the frame in the middle of each period of 1 / fps seconds, from where the container is on."""
     stream = container.streams.video[0]
     unit = stream.time_base or Fraction(1, _PER_SECOND)
     origin = (stream.start_time or 0) * unit
-    usual = 1 / stream.average_rate if stream.average_rate else Fraction(1, fps)
-    held: VideoFrame | None = None
-    tick, end = -1, Fraction(0)
+    default_duration = 1 / stream.average_rate if stream.average_rate else Fraction(1, fps)
+    current: VideoFrame | None = None
+    index = -1
+    end = Fraction(0)
     for frame in _decoded(container, stream):
         time = frame.pts * unit - origin if frame.pts is not None else end
-        if held is None:
-            tick = max(0, -((Fraction(1, 2) - time * fps) // 1))
-        while held is not None and Fraction(2 * tick + 1, 2 * fps) < time:
-            yield held
-            tick += 1
-        held, end = frame, time + (frame.duration * unit if frame.duration else usual)
+        if current is None:
+            index = max(0, -((Fraction(1, 2) - time * fps) // 1))
+        while current is not None and Fraction(2 * index + 1, 2 * fps) < time:
+            yield current
+            index += 1
+        current = frame
+        end = time + (frame.duration * unit if frame.duration else default_duration)
         if end > MAX_SECONDS + 1:
             raise PictureError(f"{name} is longer than {MAX_SECONDS:.0f} s.", "Cut its beginning off.")
-    yielded = False
-    while held is not None and (not yielded or Fraction(2 * tick + 1, 2 * fps) < end):
-        yield held
-        tick, yielded = tick + 1, True
+    has_yielded = False
+    while current is not None and (not has_yielded or Fraction(2 * index + 1, 2 * fps) < end):
+        yield current
+        index += 1
+        has_yielded = True
 
 
 def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
@@ -178,21 +178,21 @@ def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFr
             yield from packet.decode()
 
 
-def _ratio(container: InputContainer) -> float:
+def _pixel_aspect_ratio(container: InputContainer) -> float:
     return float(container.streams.video[0].sample_aspect_ratio or 1)
 
 
-def _picture(frame: VideoFrame, ratio: float) -> Image.Image:
-    """Return a frame upright, with square pixels, as RGB."""
+def _to_picture(frame: VideoFrame, pixel_aspect_ratio: float) -> Image.Image:
+    """Convert a frame to RGB, upright and with square pixels."""
     from av.video.reformatter import Interpolation
 
-    exact = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
-    pixels = frame.reformat(format="rgb24", interpolation=exact, threads=1).to_ndarray()
+    flags = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
+    pixels = frame.reformat(format="rgb24", interpolation=flags, threads=1).to_ndarray()
     if frame.color_trc in _LIGHT:
-        pixels = _standard_range(_LIGHT[frame.color_trc](pixels), is_wide=frame.color_primaries == _BT2020)
+        pixels = _tone_map(_LIGHT[frame.color_trc](pixels), is_wide=frame.color_primaries == _BT2020)
     picture = Image.fromarray(pixels)
-    if ratio != 1:
-        size = max(1, round(picture.width * ratio)), picture.height
+    if pixel_aspect_ratio != 1:
+        size = max(1, round(picture.width * pixel_aspect_ratio)), picture.height
         picture = picture.resize(size, Image.Resampling.LANCZOS)
     turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
     turn = turns.get(round(frame.rotation) % 360)
@@ -204,19 +204,20 @@ _LUMA = np.array([0.2627, 0.6780, 0.0593], np.float32)  # of BT.2020
 _TO_BT709 = np.array(
     [[1.6605, -0.5876, -0.0728], [-0.1246, 1.1329, -0.0083], [-0.0182, -0.1006, 1.1187]], np.float32
 )
-_WHITE, _BRIGHTEST = 203, 1000  # nits of a white surface (ITU-R BT.2408), and of what is shown as white
-_KNEE = 0.5  # the share of the light of a white surface up to which all stays as bright as it is
+_WHITE_NITS = 203  # of a white surface (ITU-R BT.2408)
+_MAX_NITS = 1000  # of the light that is shown as white
+_KNEE = 0.5  # the share of a white surface's light up to which brightness stays as it is
 
 
 def _pq_light(pixels: np.ndarray) -> np.ndarray:
-    """Return the light of PQ values (ITU-R BT.2100) in nits."""
+    """Convert PQ values (ITU-R BT.2100) to light in nits."""
     power = _VALUES ** (1 / 78.84375)
     ratio = np.maximum(power - 0.8359375, 0) / (18.8515625 - 18.6875 * power)
     return (10000 * ratio ** (1 / 0.1593017578125))[pixels]
 
 
 def _hlg_light(pixels: np.ndarray) -> np.ndarray:
-    """Return the light of HLG values (ITU-R BT.2100) on a screen of 1000 nits, in nits."""
+    """Convert HLG values (ITU-R BT.2100) to light in nits on a screen of 1000 nits."""
     bright = (np.exp((_VALUES - 0.55991073) / 0.17883277) + 0.28466892) / 12
     scene = np.where(_VALUES <= 0.5, _VALUES**2 / 3, bright)[pixels]
     return 1000 * scene * (scene @ _LUMA)[..., None] ** 0.2
@@ -225,17 +226,19 @@ def _hlg_light(pixels: np.ndarray) -> np.ndarray:
 _LIGHT = {_PQ: _pq_light, _HLG: _hlg_light}
 
 
-def _standard_range(nits: np.ndarray, *, is_wide: bool) -> np.ndarray:
-    """Return the picture, (H, W, 3) bytes, that a standard screen shows in place of this light.
+def _tone_map(nits: np.ndarray, *, is_wide: bool) -> np.ndarray:
+    """Convert light in nits to the picture, (H, W, 3) bytes, that a standard screen shows.
 
     What is brighter than the knee is compressed by an extended Reinhard curve, which continues the straight
     line without a bend. It is applied to the brightest channel, which keeps the hue.
     """
-    light = nits / _WHITE
+    light = nits / _WHITE_NITS
     if is_wide:
         light = np.maximum(light @ _TO_BT709.T, 0)
-    peak, span = light.max(-1, keepdims=True), 1 - _KNEE
-    above, most = (np.maximum(one - _KNEE, 0) / span for one in (peak, _BRIGHTEST / _WHITE))
-    shown = np.minimum(peak, _KNEE) + span * above * (1 + above / most**2) / (1 + above)
-    light = light * shown / np.maximum(peak, 1e-9)
+    brightest = light.max(-1, keepdims=True)
+    headroom = 1 - _KNEE
+    excess = np.maximum(brightest - _KNEE, 0) / headroom
+    max_excess = np.maximum(_MAX_NITS / _WHITE_NITS - _KNEE, 0) / headroom
+    compressed = headroom * excess * (1 + excess / max_excess**2) / (1 + excess)
+    light = light * (np.minimum(brightest, _KNEE) + compressed) / np.maximum(brightest, 1e-9)
     return (255 * np.clip(light, 0, 1) ** (1 / 2.2) + 0.5).astype(np.uint8)

@@ -22,7 +22,7 @@ MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 64_000_000
 MIN_SIDE = 16
 # A larger picture is scaled down to this. It is still larger than any video, and its PNG is below MAX_BYTES.
-KEPT_PIXELS = 16_000_000
+STORED_PIXELS = 16_000_000
 # A progressive JPEG has about ten scans. Each costs a pass over the whole picture, but hardly any bytes.
 MAX_SCANS = 64
 # These decoders are in wide use. Pillow's others are rarely needed, and each would be one more way to attack.
@@ -33,22 +33,16 @@ _CONVERT = "Open it in a picture viewer and save it as PNG or JPEG."
 
 
 def load_picture(source: Path | bytes) -> Image.Image:
-    """Read a picture file, or the content of one.
+    """Read a picture file, or the content of one, as upright RGB with 8 bits per channel.
 
     The first picture of an animation or of a file with several pages is used. Transparent parts become white,
     a colour profile in the file is applied, and a picture of more than 16 megapixels is scaled down to that.
 
-    Args:
-        source: A PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF of at most 64 MiB and 64 megapixels.
-
-    Returns:
-        The upright picture as RGB with 8 bits per channel.
-
     Raises:
-        PictureError: If the source is no such picture, is damaged, has a side below 16 pixels, or has one
-            side more than 8 times the other. Size and shape are checked in the header, before decoding.
+        PictureError: If the source is no picture of `FORMATS`, is damaged, too large or too small. The size
+            is checked in the header, before decoding.
     """
-    with _opened(source) as (image, name):
+    with _open_checked(source) as (image, name):
         try:
             return _as_rgb(image)
         except (PictureError, MemoryError):
@@ -59,41 +53,37 @@ def load_picture(source: Path | bytes) -> Image.Image:
 
 
 def size_of(source: Path | bytes) -> tuple[int, int]:
-    """Return the width and height in the header of a picture, or refuse it as `load_picture` does."""
-    with _opened(source) as (image, _):
+    """Read the width and height in the header of a picture, or refuse it as `load_picture` does."""
+    with _open_checked(source) as (image, _):
         return image.size
 
 
 def plain_png(image: Image.Image, chunks: PngInfo | None = None) -> bytes:
-    """Return the content of a picture's PNG file, as jobs store it, with further chunks if they are given."""
+    """Encode a picture as PNG as jobs store it, with further chunks if they are given."""
     content = io.BytesIO()
     image.save(content, "PNG", compress_level=1, pnginfo=chunks)
     return content.getvalue()
 
 
 @contextlib.contextmanager
-def _opened(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
+def _open_checked(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
     """Yield a picture whose header was read and checked, and the name for it in messages."""
     name = "The picture" if isinstance(source, bytes) else f"The picture {source}"
-    content = _content(source, name)
+    content = _read_content(source, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a faulty file that Pillow can read is accepted
-        image = _open(content, name)
+        image = _decode_header(content, name)
         _check_size(image, name)
         _check_scans(content, image, name)
         yield image, name
 
 
 def fit_picture(image: Image.Image, height: int, width: int, crop: float = 0.5) -> Image.Image:
-    """Scale a picture until it covers `height` x `width` pixels (Lanczos), and cut off the rest.
-
-    Args:
-        crop: The position of the part to keep, from 0 (the left or upper end) to 1 (the right or lower end).
-    """
+    """Scale a picture to cover height x width (Lanczos), and cut it. `crop` 0 keeps the left or upper end."""
     return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS, centering=(crop, crop))
 
 
-def _content(source: Path | bytes, name: str) -> bytes:
+def _read_content(source: Path | bytes, name: str) -> bytes:
     try:
         return source if isinstance(source, bytes) else read_file(source, MAX_BYTES)
     except (OSError, ValueError) as error:  # a name that no file system accepts raises ValueError
@@ -102,7 +92,7 @@ def _content(source: Path | bytes, name: str) -> bytes:
         raise PictureError(f"{name} cannot be read ({reason}); expected {expected}.", _OTHER) from error
 
 
-def _open(content: bytes, name: str) -> Image.Image:
+def _decode_header(content: bytes, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(content), formats=FORMATS)
     except Exception as error:  # decoders raise many kinds of errors for a damaged header too
@@ -115,11 +105,11 @@ def _open(content: bytes, name: str) -> Image.Image:
 
 def _check_size(image: Image.Image, name: str) -> None:
     width, height = image.size
-    found = f"{name} has {width}x{height} pixels"
+    problem = f"{name} has {width}x{height} pixels"
     if width * height > MAX_PIXELS:
-        raise PictureError(f"{found}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
+        raise PictureError(f"{problem}; expected at most {MAX_PIXELS // 10**6} million.", "Save it smaller.")
     if min(width, height) < MIN_SIDE:
-        raise PictureError(f"{found}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
+        raise PictureError(f"{problem}; expected at least {MIN_SIDE} each way.", "Choose a larger picture.")
 
 
 def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
@@ -140,8 +130,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         image = Image.alpha_composite(white, image)
     if image.mode != "RGB":
         image = image.convert("RGB")
-    if image.width * image.height > KEPT_PIXELS:
-        scale = math.sqrt(KEPT_PIXELS / (image.width * image.height))
+    if image.width * image.height > STORED_PIXELS:
+        scale = math.sqrt(STORED_PIXELS / (image.width * image.height))
         size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
         image = image.resize(size, Image.Resampling.LANCZOS)
     if orientation in _TURNS:
@@ -161,7 +151,7 @@ _TURNS = {
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation, or 1 (upright) if the file has no readable one."""
+    """Read the EXIF orientation, or 1 (upright) if the file has no readable one."""
     try:
         value = image.getexif().get(_EXIF_ORIENTATION, 1)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, struct.error):
@@ -170,11 +160,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Return the picture with 16-bit grey values scaled to 8 bits, since Pillow would clip them.
-
-    Raises:
-        PictureError: For floating-point values.
-    """
+    """Scale 16-bit grey values to 8 bits, since Pillow would clip them. Refuse floating-point values."""
     if image.mode == "F":
         raise PictureError(
             "The picture has floating-point values; expected 8 or 16 bits per channel.", _CONVERT
@@ -193,9 +179,9 @@ def _without_profile(image: Image.Image) -> Image.Image:
     if not profile or image.mode not in ("RGB", "CMYK"):
         return image
     try:
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        source_profile = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         cms: Any = ImageCms  # Pillow's profiles have no type
-        converted = cms.profileToProfile(image, source, cms.createProfile("sRGB"), outputMode="RGB")
+        converted = cms.profileToProfile(image, source_profile, cms.createProfile("sRGB"), outputMode="RGB")
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
         return image  # an unusable profile is ignored
     return image if converted is None else converted

@@ -1,4 +1,4 @@
-"""What conditions each section: the prompt's words for its time, and the pictures between which it lies.
+"""What conditions each section: the prompt's text for its time, and the pictures between which it lies.
 
 A prompt says what happens when, as in `a red ball [0s: moves right] [2.4s-4.8s: moves up]`.
 
@@ -21,331 +21,351 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.lora_choice import Choice, choices_of
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest, placed_name
+from diffusers_helper.request import (
+    END_PICTURE,
+    SETTINGS,
+    START_PICTURE,
+    GenerationRequest,
+    timed_picture_name,
+)
 
 _TIME = r"(\d{1,9}(?:\.\d*)?)\s*s"
-_REFERENCES = 0.3  # of what the vision encoder sees for a single picture, as in kijai's wrapper
+_REFERENCE_SHARE = 0.3  # of all reference pictures for a single picture, as in kijai's wrapper
 _SEED = re.compile(r"seed (\d{1,19})")
 _LORA = re.compile(r"lora (\S.*:[+-]?(?:\d+\.?\d*|\.\d+))")
 _CUE = re.compile(rf"\[\s*{_TIME}\s*(?:-\s*{_TIME}\s*)?:([^\[\]]*)\]")
 
-Words = tuple[tuple[str, float], ...]
-"""The texts that condition a section, each with its share; the shares sum to 1, and the last text leads."""
+Shares = tuple[tuple[str, float], ...]
+"""Texts or pictures that condition a section, each with its share. The shares sum to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cue:
     """A text and the seconds of the video for which it holds; `end` is None if it is open."""
 
-    words: str
-    begin: float
+    text: str
+    start: float
     end: float | None
 
-    def sections(self, seconds: float, *, otherwise: float) -> range:
-        """Return the places of the sections that it covers, of so many seconds each.
+    def section_indices(self, section_seconds: float, *, open_end: float) -> range:
+        """Find the sections that the cue covers, which take `section_seconds` each.
 
-        Both times are moved to the nearest border between sections, and at least one section is covered.
-
-        Args:
-            otherwise: The end if it is open.
+        Start and end are moved to the nearest border between sections. At least one section is covered.
+        `open_end` is the end of a cue without one.
         """
-        first, end = math.floor(self.begin / seconds + 0.5), otherwise if self.end is None else self.end
-        return range(first, max(first + 1, math.ceil(end / seconds - 0.5)))
+        start = math.floor(self.start / section_seconds + 0.5)
+        if self.end is None:  # it ends where the next one starts, in the middle of a section, too
+            stop = math.floor(open_end / section_seconds + 0.5)
+        else:
+            stop = math.ceil(self.end / section_seconds - 0.5)
+        return range(start, max(start + 1, stop))
 
-    def moved(self, sections: int, seconds: float) -> tuple[tuple[float, float], ...]:
-        """Return its written times that are not on a border, each with the border that it is moved to."""
-        covered = self.sections(seconds, otherwise=self.begin)
-        places = ((self.begin, covered.start), (self.end, min(covered.stop, sections)))
-        pairs = [(time, place * seconds) for time, place in places if time is not None]
-        return tuple((time, border) for time, border in pairs if not math.isclose(time, border, abs_tol=1e-6))
+    def rounded_times(self, num_sections: int, section_seconds: float) -> tuple[tuple[float, float], ...]:
+        """List its written times that are not on a border, each with the border that it is moved to."""
+        indices = self.section_indices(section_seconds, open_end=self.start)
+        borders = ((self.start, indices.start), (self.end, min(indices.stop, num_sections)))
+        times = ((time, index * section_seconds) for time, index in borders if time is not None)
+        return tuple(pair for pair in times if not math.isclose(*pair, abs_tol=1e-6))
 
     def __str__(self) -> str:
-        times = f"{self.begin:.9g}s" if self.end is None else f"{self.begin:.9g}s-{self.end:.9g}s"
-        return f"[{times}: {self.words}]" if self.words else f"[{times}:]"
+        times = f"{self.start:.9g}s" if self.end is None else f"{self.start:.9g}s-{self.end:.9g}s"
+        return f"[{times}: {self.text}]" if self.text else f"[{times}:]"
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A prompt in its parts.
+    """A parsed prompt: the `base` outside of brackets, the cues with texts, and `overrides`.
 
-    Attributes:
-        cues: The cues with words, by the time at which they begin.
-        others: Those with a seed or the weight of a LoRA, in the same way.
+    Overrides are the cues with a seed or the weight of a LoRA. Both are sorted by their start.
     """
 
-    rest: str
+    base: str
     cues: tuple[Cue, ...]
-    others: tuple[Cue, ...] = ()
+    overrides: tuple[Cue, ...] = ()
 
     @classmethod
     def of(cls, prompt: str) -> Timeline:
-        """Return the parts of a prompt. A prompt without cues stays as it is.
-
-        Raises:
-            InputError: If a cue ends before it begins, or if a seed or a weight is out of range.
-        """
-        found = list(_CUE.finditer(prompt))
-        if not found:
+        """Parse a prompt, or raise InputError for a cue with a wrong end, seed or weight."""
+        matches = list(_CUE.finditer(prompt))
+        if not matches:
             return cls(prompt, ())
         cues: list[Cue] = []
-        for match in found:
-            begin, end = float(match[1]), float(match[2]) if match[2] else None
-            if end is not None and end <= begin:
+        for match in matches:
+            start = float(match[1])
+            end = float(match[2]) if match[2] else None
+            if end is not None and end <= start:
                 raise InputError(
                     setting="prompt", value=match[0], expected="an end after its begin",
                     remedy=f"Write [{match[1]}s: ...] to let it last until the next one.",
                 )  # fmt: skip
-            cues.append(Cue(_plain(match[3]), begin, end))
-        cues.sort(key=lambda cue: cue.begin)
-        others = tuple(cue for cue in cues if _seed(cue.words) is not None or _lora(cue.words))
-        rest = _plain(_CUE.sub(" ", prompt))
-        return cls(rest, tuple(cue for cue in cues if cue not in others), others)
+            cues.append(Cue(_collapse_spaces(match[3]), start, end))
+        cues.sort(key=lambda cue: cue.start)
+        overrides = tuple(cue for cue in cues if _parse_seed(cue.text) is not None or _parse_lora(cue.text))
+        base = _collapse_spaces(_CUE.sub(" ", prompt))
+        return cls(base, tuple(cue for cue in cues if cue not in overrides), overrides)
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """Return all texts, each once: those of the cues after the rest, if there is any."""
-        rest = (self.rest,) if self.rest or not self.cues else ()
-        return tuple(dict.fromkeys((*rest, *(cue.words for cue in self.cues))))
+    def prompts(self) -> tuple[str, ...]:
+        """All texts, each once: the base, if there is any, and those of the cues."""
+        base = (self.base,) if self.base or not self.cues else ()
+        return tuple(dict.fromkeys((*base, *(cue.text for cue in self.cues))))
 
-    def words(self, sections: int, seconds: float) -> tuple[str, ...]:
-        """Return the text of each section, in the order of the video.
+    def prompts_by_section(self, num_sections: int, section_seconds: float) -> tuple[str, ...]:
+        """List the text of each section, in the order of the video.
 
         A cue without an end lasts until the next one begins. Where cues overlap, the later one holds. Without
-        a text outside of brackets, a gap continues the text before it, and the first gap takes the first
-        cue's text.
+        a base, a gap continues the text before it, and the first gap takes the first cue's text.
         """
-        rest = self.rest if self.rest or not self.cues else None
-        before, found = self.texts[0], _held(self.cues, sections, seconds)
-        texts = (rest if text is None else text for text in found)
-        return tuple(before := before if text is None else text for text in texts)
+        base = self.base if self.base or not self.cues else None
+        prompt = self.prompts[0]
+        prompts: list[str] = []
+        for text in _texts_by_section(self.cues, num_sections, section_seconds):
+            text = base if text is None else text
+            prompt = prompt if text is None else text
+            prompts.append(prompt)
+        return tuple(prompts)
 
-    def seeds(self, sections: int, seconds: float) -> tuple[int | None, ...]:
-        """Return the seed of each section, as `words` does; None for those with the video's own."""
-        seeded = [cue for cue in self.others if not _lora(cue.words)]
-        return tuple(None if text is None else _seed(text) for text in _held(seeded, sections, seconds))
+    def seeds_by_section(self, num_sections: int, section_seconds: float) -> tuple[int | None, ...]:
+        """List the seed of each section; None for sections with the video's own seed."""
+        cues = [cue for cue in self.overrides if not _parse_lora(cue.text)]
+        texts = _texts_by_section(cues, num_sections, section_seconds)
+        return tuple(None if text is None else _parse_seed(text) for text in texts)
 
     @property
     def loras(self) -> tuple[str, ...]:
-        """Return the names of the LoRAs whose weights it changes."""
-        return tuple(dict.fromkeys(one.file for cue in self.others if (one := _lora(cue.words))))
+        """The names of the LoRAs whose weights it changes."""
+        return tuple(dict.fromkeys(lora.file for cue in self.overrides if (lora := _parse_lora(cue.text))))
 
-    def weights(self, sections: int, seconds: float) -> tuple[dict[str, float], ...]:
-        """Return the changed weights of LoRAs by name for each section, as `words` does."""
-        found = tuple(dict[str, float]() for _ in range(sections))
+    def weights_by_section(self, num_sections: int, section_seconds: float) -> tuple[dict[str, float], ...]:
+        """List the changed weights of LoRAs by name for each section."""
+        weights = tuple(dict[str, float]() for _ in range(num_sections))
         for name in self.loras:
-            cues = [cue for cue in self.others if (one := _lora(cue.words)) and one.file == name]
-            for of_section, text in zip(found, _held(cues, sections, seconds), strict=True):
-                of_section |= {name: one.weight} if text and (one := _lora(text)) else {}
-        return found
+            cues = [cue for cue in self.overrides if (lora := _parse_lora(cue.text)) and lora.file == name]
+            texts = _texts_by_section(cues, num_sections, section_seconds)
+            for section_weights, text in zip(weights, texts, strict=True):
+                if text and (lora := _parse_lora(text)):
+                    section_weights[name] = lora.weight
+        return weights
 
-    def with_words(self, words: Sequence[str], seconds: float) -> Timeline:
-        """Return the timeline in which the sections have these texts; this one if they have them already.
+    def with_prompts(self, prompts: Sequence[str], section_seconds: float) -> Timeline:
+        """Change the texts of the sections. If they are the same, return this timeline.
 
-        A text that the rest of the prompt held stays outside of brackets, and cues after the end of the video
-        stay. Brackets within a cue become round ones, since nothing could tell them from its own.
+        The base stays outside of brackets where sections still have it, and cues after the end of the video
+        stay. Square brackets within a text become round ones.
         """
-        before = [_plain(text) for text in self.words(len(words), seconds)]
-        if [_plain(text) for text in words] == before:
+        current = [_collapse_spaces(text) for text in self.prompts_by_section(len(prompts), section_seconds)]
+        if [_collapse_spaces(text) for text in prompts] == current:
             return self
-        texts, rest = [_no_cue(text) for text in words], _no_cue(self.rest)
-        held = [text for text, old in zip(texts, before, strict=True) if old == _plain(self.rest)]
-        if len(set(texts)) == 1 or (held and rest not in held):  # the rest follows the edit
-            rest = (*held, *texts)[0]
-        begins = [at for at, text in enumerate(texts) if at == 0 or text != texts[at - 1]]
+        texts = [_escape_cue(text) for text in prompts]
+        base = _escape_cue(self.base)
+        old_base = _collapse_spaces(self.base)
+        base_texts = [text for text, old in zip(texts, current, strict=True) if old == old_base]
+        if len(set(texts)) == 1 or (base_texts and base not in base_texts):  # the base was edited
+            base = (*base_texts, *texts)[0]
+        starts = [index for index, text in enumerate(texts) if index == 0 or text != texts[index - 1]]
         cues: list[Cue] = []
-        for begin, end in pairwise([*begins, len(texts)]):
-            if texts[begin] != rest or not rest:
-                is_open = not rest or texts[end : end + 1] != [rest]
-                cues.append(Cue(_round(texts[begin]), begin * seconds, None if is_open else end * seconds))
-        later = [cue for cue in self.cues if cue.sections(seconds, otherwise=cue.begin).start >= len(texts)]
-        return Timeline(rest, (*cues, *later) if rest or cues[1:] or later else (), self.others)
+        for start, end in pairwise([*starts, len(texts)]):
+            if texts[start] != base or not base:
+                is_open = not base or texts[end : end + 1] != [base]
+                end_time = None if is_open else end * section_seconds
+                cues.append(Cue(_round_brackets(texts[start]), start * section_seconds, end_time))
+        later_cues = [
+            cue
+            for cue in self.cues
+            if cue.section_indices(section_seconds, open_end=cue.start).start >= len(texts)
+        ]
+        return Timeline(base, (*cues, *later_cues) if base or cues[1:] or later_cues else (), self.overrides)
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.rest, *map(str, (*self.cues, *self.others)))))
+        return " ".join(filter(None, (self.base, *map(str, (*self.cues, *self.overrides)))))
 
 
-def _held(cues: Sequence[Cue], sections: int, seconds: float) -> list[str | None]:
-    """Return the text of the cue that holds for each section; None where none does."""
-    found: list[str | None] = [None] * sections
-    begins = [*(cue.begin for cue in cues[1:]), sections * seconds]
-    for cue, following in zip(cues, begins, strict=False):
-        for place in cue.sections(seconds, otherwise=following):
-            if place < sections:
-                found[place] = cue.words
-    return found
+def _texts_by_section(cues: Sequence[Cue], num_sections: int, section_seconds: float) -> list[str | None]:
+    """List the text of the cue that holds for each section; None where none does."""
+    texts: list[str | None] = [None] * num_sections
+    starts = [*(cue.start for cue in cues[1:]), num_sections * section_seconds]
+    for cue, next_start in zip(cues, starts, strict=False):
+        for index in cue.section_indices(section_seconds, open_end=next_start):
+            if index < num_sections:
+                texts[index] = cue.text
+    return texts
 
 
-def _seed(words: str) -> int | None:
-    """Return the seed that a cue's text is, or None for any other text."""
-    match = _SEED.fullmatch(words)
+def _parse_seed(text: str) -> int | None:
+    match = _SEED.fullmatch(text)
     return SETTINGS["seed"].check(int(match[1])) if match else None
 
 
-def _lora(words: str) -> Choice | None:
-    """Return the LoRA and its weight that a cue's text is, or None for any other text."""
-    match = _LORA.fullmatch(words)
+def _parse_lora(text: str) -> Choice | None:
+    match = _LORA.fullmatch(text)
     return choices_of(match[1])[0] if match else None
 
 
-def with_words(prompt: str, words: Sequence[str], seconds: float) -> str:
-    """Return a prompt changed as by `Timeline.with_words`, or as it was written if that changes nothing."""
-    before = Timeline.of(prompt)
-    after = before.with_words(words, seconds)
-    return prompt if after is before else str(after)
+def with_prompts(prompt: str, prompts: Sequence[str], section_seconds: float) -> str:
+    """Change a prompt as `Timeline.with_prompts` does. It stays as it was written if nothing changes."""
+    timeline = Timeline.of(prompt)
+    changed = timeline.with_prompts(prompts, section_seconds)
+    return prompt if changed is timeline else str(changed)
 
 
-def _plain(text: str) -> str:
+def _collapse_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def _round(text: str) -> str:
+def _round_brackets(text: str) -> str:
     return text.replace("[", "(").replace("]", ")")
 
 
-def _no_cue(text: str) -> str:
-    """Return a text with single spaces, in which nothing counts as a cue."""
-    return _round(_plain(text)) if _CUE.search(_plain(text)) else _plain(text)
+def _escape_cue(text: str) -> str:
+    """Collapse spaces, and make sure that nothing in the text counts as a cue."""
+    text = _collapse_spaces(text)
+    return _round_brackets(text) if _CUE.search(text) else text
 
 
-def blended(texts: Sequence[str], place: int, over: int) -> Words:
-    """Return the texts of one section where each change takes several sections.
+def blend_prompts(prompts: Sequence[str], index: int, num_blend_sections: int) -> Shares:
+    """Find the texts of one section where each change takes several sections.
 
-    In the i-th section after a change (from 0), the new text has a share of (i + 1) / (over + 1).
-
-    Args:
-        over: The sections that a change takes; 0 for a cut.
+    In the i-th section after a change (from 0), the new text has a share of (i + 1) / (num_blend_sections +
+    1).
     """
-    begin = place
-    while begin > 0 and texts[begin - 1] == texts[place]:
-        begin -= 1
-    since = place - begin
-    if begin == 0 or since >= over:
-        return ((texts[place], 1.0),)
-    share = (since + 1) / (over + 1)
-    return (texts[begin - 1], 1 - share), (texts[place], share)
+    start = index
+    while start > 0 and prompts[start - 1] == prompts[index]:
+        start -= 1
+    sections_since = index - start
+    if start == 0 or sections_since >= num_blend_sections:
+        return ((prompts[index], 1.0),)
+    share = (sections_since + 1) / (num_blend_sections + 1)
+    return (prompts[start - 1], 1 - share), (prompts[index], share)
 
 
-def words_of(number: int, own: GenerationRequest, family: Family) -> Words:
-    """Return the texts that condition one section of a job, with their shares.
+def prompts_of(number: int, request: GenerationRequest, family: Family) -> Shares:
+    """Find the texts that condition the section with a number, with their shares.
 
-    Args:
-        number: The section's number, in the order of making.
-        own: The request for the section (`Lineage.request_for`). Kept sections stay at their times in the
-            video that they are from.
+    `request` is that of the section (`Lineage.request_for`). Sections that a branch keeps stay at their times
+    in the video that they are from.
     """
-    texts, _, _, places = _planned(own, family)
-    return blended(texts, places[number - 1], own.prompt_blend)
+    prompts, _, _, video_indices = _by_section(request, family)
+    return blend_prompts(prompts, video_indices[number - 1], request.prompt_blend)
 
 
-def seed_of(number: int, own: GenerationRequest, family: Family) -> int:
-    """Return the seed of one section; the arguments are those of `words_of`."""
-    _, seeds, _, places = _planned(own, family)
-    seed = seeds[places[number - 1]]
-    return own.seed if seed is None else seed
+def seed_of(number: int, request: GenerationRequest, family: Family) -> int:
+    _, seeds, _, video_indices = _by_section(request, family)
+    seed = seeds[video_indices[number - 1]]
+    return request.seed if seed is None else seed
 
 
-def weights_of(number: int, own: GenerationRequest, family: Family) -> dict[str, float]:
-    """Return the weights of LoRAs that one section changes, by name, as `words_of` does."""
-    _, _, weights, places = _planned(own, family)
-    return weights[places[number - 1]]
+def lora_weights_of(number: int, request: GenerationRequest, family: Family) -> dict[str, float]:
+    """Find the weights of LoRAs, by name, that the prompt changes for one section."""
+    _, _, weights_by_section, video_indices = _by_section(request, family)
+    return weights_by_section[video_indices[number - 1]]
 
 
-def pictures_of(number: int, own: GenerationRequest, family: Family) -> Words:
-    """Return the pictures that a section is shown, by name, with their shares, as `words_of` does.
+def pictures_of(number: int, request: GenerationRequest, family: Family) -> Shares:
+    """Find the names of the pictures that condition one section, with their shares.
 
-    The shares change linearly from each picture to the next one in the video, and the middle of the section
-    counts; or both pictures have the same share throughout, where the request wants that.
+    The shares change linearly from each picture to the next one in the video, by the middle of the section.
+    With the setting `vision_change` on "constant", they are the same throughout.
     """
-    if own.one_frame and own.placed:
-        share = _REFERENCES / len(own.placed)
-        names = (placed_name(n) for n in range(1, len(own.placed) + 1))
-        return (START_PICTURE, 1 - _REFERENCES), *((name, share) for name in names)
-    count, section = len(family.plan(own.seconds, own.mode)), family.sections(own)[number - 1]
+    if request.one_frame and request.timed_pictures:
+        share = _REFERENCE_SHARE / len(request.timed_pictures)
+        names = (timed_picture_name(n) for n in range(1, len(request.timed_pictures) + 1))
+        return (START_PICTURE, 1 - _REFERENCE_SHARE), *((name, share) for name in names)
+    section = family.sections(request)[number - 1]
     if section.is_closing:  # it leads to the start
         return ((START_PICTURE, 1.0),)
-    known = {0: START_PICTURE, **_placed(own, family, count)} | (
-        {count: END_PICTURE} if own.end_image else {}
-    )
-    place = section.video_position
-    before = max(at for at in known if at <= place)
-    after = min((at for at in known if at > place), default=None)
-    if after is None:
-        return ((known[before], 1.0),)
-    strength = own.end_strength if known[after] == END_PICTURE else 1.0
-    place = (before + after - 1) / 2 if own.vision_change == "constant" else place
-    share = strength * (place + 0.5 - before) / (after - before)
-    return (known[before], 1 - share), (known[after], share)
+    count = len(family.plan(request.seconds, request.mode))
+    pictures = {0: START_PICTURE, **_pictures_by_index(request, family, count)}
+    if request.end_image:
+        pictures[count] = END_PICTURE
+    start = max(index for index in pictures if index <= section.video_index)
+    end = min((index for index in pictures if index > section.video_index), default=None)
+    if end is None:
+        return ((pictures[start], 1.0),)
+    middle = section.video_index + 0.5
+    if request.vision_change == "constant":
+        middle = (start + end) / 2
+    strength = request.end_strength if pictures[end] == END_PICTURE else 1.0
+    share = strength * (middle - start) / (end - start)
+    return (pictures[start], 1 - share), (pictures[end], share)
 
 
-def start_of(number: int, own: GenerationRequest, family: Family) -> str:
-    """Return the name of the picture that a section sees at its start, which is the last one before it."""
-    sections = family.sections(own)
+def start_picture_of(number: int, request: GenerationRequest, family: Family) -> str:
+    """Name the picture that a section sees at its start, which is the last one before it."""
+    sections = family.sections(request)
     if sections[number - 1].is_closing:
         return START_PICTURE
-    known = {0: START_PICTURE, **_placed(own, family, len(sections))}
-    return known[max(place for place in known if place <= sections[number - 1].video_position)]
+    pictures = {0: START_PICTURE, **_pictures_by_index(request, family, len(sections))}
+    return pictures[max(index for index in pictures if index <= sections[number - 1].video_index)]
 
 
 def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
-    """Return the places in the video of the sections that begin with a cut to other words, in inverted order.
+    """List the video indices of the sections that begin with a cut to another text, in inverted order.
 
-    What comes later is made first there, and begins where what comes before it ends only if that is drafted.
+    What comes later is made first there. It begins where what comes before it ends only if that is drafted.
     """
     if request.mode == "forward" or request.prompt_blend or request.one_frame:
         return ()
-    texts, *_ = _planned(request, family)
-    count = len(texts) - request.is_loop
-    placed = _placed(request, family, count)
-    return tuple(at for at in range(1, count) if texts[at] != texts[at - 1] and at not in placed)
+    prompts, *_ = _by_section(request, family)
+    count = len(prompts) - request.is_loop
+    pictures = _pictures_by_index(request, family, count)
+    cuts = (index for index in range(1, count) if prompts[index] != prompts[index - 1])
+    return tuple(index for index in cuts if index not in pictures)
 
 
 def steps_of(request: GenerationRequest, info: ModelInfo) -> list[int]:
-    """Return the number of steps of each section; those of the drafts come before the first one's."""
-    drafts = len(cuts_of(request, info.family)) * request.steps
-    each = [info.steps_in(one.number, request.steps) for one in info.family.sections(request)]
-    return [each[0] + drafts, *each[1:]]
+    """Count the steps of each section. Those of the drafts are added to the first section."""
+    num_draft_steps = len(cuts_of(request, info.family)) * request.steps
+    steps = [info.steps_in(section.number, request.steps) for section in info.family.sections(request)]
+    return [steps[0] + num_draft_steps, *steps[1:]]
 
 
-def drafts_of(number: int, own: GenerationRequest, family: Family) -> tuple[int, ...]:
-    """Return the places of the sections that are drafted for one section, in the order of the video.
+def drafts_of(number: int, request: GenerationRequest, family: Family) -> tuple[int, ...]:
+    """List the video indices of the sections that are drafted for one section.
 
-    Each begins where the one before it ends, and the section begins where the last one ends. The arguments
-    are those of `words_of`.
+    Each begins where the one before it ends, and the section begins where the last one ends.
     """
-    section = family.sections(own)[number - 1]
-    place = -1 if section.is_closing else section.video_position
-    first = max(_placed(own, family, place + 1), default=0)
-    return tuple(cut - 1 for cut in cuts_of(own, family) if first < cut <= place)
+    section = family.sections(request)[number - 1]
+    video_index = -1 if section.is_closing else section.video_index
+    picture_index = max(_pictures_by_index(request, family, video_index + 1), default=0)
+    return tuple(cut - 1 for cut in cuts_of(request, family) if picture_index < cut <= video_index)
 
 
-def drafted_words(number: int, own: GenerationRequest, family: Family) -> list[tuple[str, int | None]]:
-    """Return the text and the seed of each section that `drafts_of` names."""
-    texts, seeds, *_ = _planned(own, family)
-    return [(texts[at], seeds[at]) for at in drafts_of(number, own, family)]
+def drafted_prompts(number: int, request: GenerationRequest, family: Family) -> list[tuple[str, int | None]]:
+    """List the text and the seed of each section that `drafts_of` names."""
+    prompts, seeds, *_ = _by_section(request, family)
+    return [(prompts[index], seeds[index]) for index in drafts_of(number, request, family)]
 
 
-def _placed(request: GenerationRequest, family: Family, sections: int) -> dict[int, str]:
-    """Return the names of the pictures at times by the places of the sections that begin with them."""
-    found = {one.place(family.section_seconds): placed_name(n) for n, one in enumerate(request.placed, 1)}
-    return {place: name for place, name in found.items() if place < sections}
+def _pictures_by_index(request: GenerationRequest, family: Family, num_sections: int) -> dict[int, str]:
+    """Map the video indices of the sections that begin with a timed picture to the pictures' names."""
+    pictures = {
+        picture.section_index(family.section_seconds): timed_picture_name(n)
+        for n, picture in enumerate(request.timed_pictures, 1)
+    }
+    return {index: name for index, name in pictures.items() if index < num_sections}
 
 
-@lru_cache(maxsize=8)  # it is asked for each section anew
-def _planned(
+@lru_cache(maxsize=8)  # it is called for each section
+def _by_section(
     request: GenerationRequest, family: Family
 ) -> tuple[Sequence[str], Sequence[int | None], Sequence[dict[str, float]], Sequence[int]]:
-    """Return texts, seeds and weights of the sections as in the video, and their places as they are made."""
-    sections, timeline = family.sections(request), Timeline.of(request.prompt)
-    length = len(sections), family.section_seconds
-    places = tuple(section.video_position for section in sections)
-    return timeline.words(*length), timeline.seeds(*length), timeline.weights(*length), places
+    """List texts, seeds and LoRA weights by video index, and the video indices in the order of making."""
+    sections = family.sections(request)
+    timeline = Timeline.of(request.prompt)
+    lengths = len(sections), family.section_seconds
+    return (
+        timeline.prompts_by_section(*lengths),
+        timeline.seeds_by_section(*lengths),
+        timeline.weights_by_section(*lengths),
+        tuple(section.video_index for section in sections),
+    )
 
 
-def texts_of(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:
-    """Return all prompts that a job needs, each once, with the negative ones that have an effect."""
-    found: dict[str, None] = {}
+def all_prompts(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:
+    """List all prompts that a job needs, each once, with the negative ones that have an effect."""
+    prompts: dict[str, None] = {}
     for section in family.sections(request):
-        own = lineage.request_for(section.number, request)
-        found |= dict.fromkeys(text for text, _ in words_of(section.number, own, family))
-        found |= dict.fromkeys(own.texts[1:])
-    return tuple(found)
+        section_request = lineage.request_for(section.number, request)
+        prompts |= dict.fromkeys(prompt for prompt, _ in prompts_of(section.number, section_request, family))
+        prompts |= dict.fromkeys(section_request.prompts[1:])
+    return tuple(prompts)

@@ -9,10 +9,10 @@ from diffusers_helper.families.family import (
     Family,
     FamilyNetwork,
     LayerNames,
-    PromptReading,
+    ParameterCounts,
+    PromptFormat,
     PublishedModel,
     SmallDecoder,
-    Values,
     buckets,
 )
 
@@ -26,7 +26,7 @@ _TEMPLATE = (
     "5. camera angles, movements, and transitions used in the video:<|eot_id|>"
     "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
 )
-# The magnitudes of FramePack I2V and F1 at 25 steps and 640 pixels, as measured by the authors of MagCache
+# The mag_ratios of FramePack I2V and F1 at 25 steps and 640 pixels, as measured by the authors of MagCache
 # (Zehong-Ma/MagCache, MagCache4FramePack; Apache License 2.0)
 _MAGNITUDES: dict[packing.Mode, tuple[float, ...]] = {
     "inverted": (
@@ -61,7 +61,7 @@ _LAYERS = {
 }
 _ATTENTION = "attn.to_q attn.to_k attn.to_v"
 # HunyuanVideo's own layers
-_ORIGINAL: dict[tuple[str, str], dict[str, str]] = {
+_HUNYUAN_NAMES: dict[tuple[str, str], dict[str, str]] = {
     ("double_blocks.*.", "transformer_blocks.*."): {
         "img_attn_qkv": _ATTENTION,
         "img_attn_q_norm": "attn.norm_q",
@@ -116,7 +116,7 @@ _ORIGINAL: dict[tuple[str, str], dict[str, str]] = {
     },
 }
 # The layers that ComfyUI's class names differently from HunyuanVideo's authors
-_COMFYUI = (
+_COMFYUI_RESPELLINGS = (
     ("_mod.linear", "_mod.lin"), ("modulation.linear", "modulation.lin"),
     ("mlp.fc1", "mlp.0"), ("mlp.fc2", "mlp.2"), ("t_embedder.mlp.0", "t_embedder.in_layer"),
     ("t_embedder.mlp.2", "t_embedder.out_layer"), ("c_embedder.linear_1", "c_embedder.in_layer"),
@@ -160,35 +160,35 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 27, "patch_size": 14,
     },
 }  # fmt: skip
-_DUAL = Values(113_338_880, 226_492_416, rows=55_296)
-_SINGLE = Values(28_345_600, 113_246_208, rows=24_576)
+_DUAL = ParameterCounts(113_338_880, 226_492_416, rows=55_296)
+_SINGLE = ParameterCounts(28_345_600, 113_246_208, rows=24_576)
 _ENCODER = ("hidden_size", "intermediate_size")
 _NETWORKS = {
     "transformer": FamilyNetwork(
         "HunyuanVideoFramepackTransformer3DModel", "FramePack",
         ("num_attention_heads", "attention_head_dim", "num_layers"), CONFIGS["transformer"],
-        Values(3_743_446_080, 9_130_868_736, rows=2_119_680), (_DUAL,) * 20 + (_SINGLE,) * 40,
+        ParameterCounts(3_743_446_080, 9_130_868_736, rows=2_119_680), (_DUAL,) * 20 + (_SINGLE,) * 40,
         ("transformer_blocks", "single_transformer_blocks"), "bfloat16", 12288 * 3072,
         ("HunyuanVideoTransformer3DModelPacked",),  # FramePack's authors, in the published configurations
     ),
     "vae": FamilyNetwork(
         "AutoencoderKLHunyuanVideo", "Hunyuan VAE", ("layers_per_block", "block_out_channels"),
-        CONFIGS["vae"], Values(246_478_803),
+        CONFIGS["vae"], ParameterCounts(246_478_803),
     ),
     "text_encoder": FamilyNetwork(
         "LlamaModel", "Llama", (*_ENCODER, "num_hidden_layers"), CONFIGS["text_encoder"],
-        Values(7_505_186_816), (Values(218_112_000),) * 32, ("layers",),
+        ParameterCounts(7_505_186_816), (ParameterCounts(218_112_000),) * 32, ("layers",),
     ),
     "text_encoder_2": FamilyNetwork(
         "CLIPTextModel", "CLIP", (*_ENCODER, "max_position_embeddings"), CONFIGS["text_encoder_2"],
-        Values(123_060_480),
+        ParameterCounts(123_060_480),
     ),
     "image_encoder": FamilyNetwork(
         "SiglipVisionModel", "SigLIP", (*_ENCODER, "image_size", "patch_size"), CONFIGS["image_encoder"],
-        Values(428_225_600),
+        ParameterCounts(428_225_600),
     ),
 }  # fmt: skip
-_FITS = (
+_REQUIREMENTS = (
     ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
     ("transformer", "has_clean_x_embedder", "transformer takes history (has_clean_x_embedder %s)", True),
     ("transformer", "has_image_proj", "transformer takes the picture (has_image_proj %s)", True),
@@ -217,29 +217,32 @@ _SHARED = {
     ),
 }  # fmt: skip
 _SOURCES = {
-    part: (repo, part, revision) for parts, (repo, revision) in _SHARED.items() for part in parts.split()
+    component: (repo, component, revision)
+    for components, (repo, revision) in _SHARED.items()
+    for component in components.split()
 }
-PARTS = ("transformer", *_SOURCES)
+COMPONENTS = ("transformer", *_SOURCES)
 
 
 def _published(
-    name: str, title: str, variant: str, sign: str, repo: str, revision: str, mode: packing.Mode
+    name: str, title: str, variant: str, file_pattern: str, repository: str, revision: str, mode: packing.Mode
 ) -> PublishedModel:
-    sources = {"transformer": (repo, "", revision), **_SOURCES}
-    return PublishedModel(name, title, variant, sign, sources, {"modes": (mode,)})
+    sources = {"transformer": (repository, "", revision), **_SOURCES}
+    return PublishedModel(name, title, variant, file_pattern, sources, {"modes": (mode,)})
 
 
-# Its transformers were trained with sections of nine latent frames alone, so the window is fixed.
+# Its transformers were trained with sections of nine latent frames alone.
 FRAMEPACK = Family(
-    "framepack", channels=16, shrink=8, window=packing.WINDOW, fps=packing.FPS, latent_frames=4,
-    section_frames=4 * packing.WINDOW, offered=buckets,
-    networks=_NETWORKS, parts=PARTS, fits=_FITS,
+    "framepack", channels=16, spatial_compression=8, temporal_compression=4,
+    latent_window_size=packing.LATENT_WINDOW_SIZE, fps=packing.FPS,
+    section_frames=4 * packing.LATENT_WINDOW_SIZE, buckets=buckets,
+    networks=_NETWORKS, components=COMPONENTS, requirements=_REQUIREMENTS,
     signs=("clean_x_embedder.",), resembles=("HunyuanVideo", "Flux"),
-    names=LayerNames(
-        _LAYERS, _ORIGINAL, _COMFYUI,
-        precise=r"x_embedder|con(?:text|dition)_embedder|norm|pos_embed|patch_embed|^proj_in\.|^proj_out\."
+    layer_names=LayerNames(
+        _LAYERS, _HUNYUAN_NAMES, _COMFYUI_RESPELLINGS,
+        skip_casting_pattern=r"x_embedder|con(?:text|dition)_embedder|norm|pos_embed|patch_embed|^proj_in\.|^proj_out\."
         r"|img_in|txt_in|_mod\.|modulation|^final_layer\.",
-        made_for="hunyuan|framepack", lora_of="FramePack or HunyuanVideo",
+        lora_metadata_pattern="hunyuan|framepack", lora_models="FramePack or HunyuanVideo",
     ),
     published=(
         _published(
@@ -252,8 +255,8 @@ FRAMEPACK = Family(
         ),
     ),
     small_decoder=SmallDecoder("safetensors/taehv.safetensors", "373253e5f877b3f6474a7ec874e5559f40381246"),
-    reading=PromptReading(_TEMPLATE, 95, 256), tail_frames=packing.frames_of(packing.HISTORY),
-    plan=packing.plan_sections, magnitudes=_MAGNITUDES,
+    prompt_format=PromptFormat(_TEMPLATE, 95, 256), tail_frames=packing.frames_of(packing.HISTORY),
+    plan=packing.plan_sections, mag_ratios=_MAGNITUDES,
     licence="Its weights descend from HunyuanVideo, whose Tencent Hunyuan Community License grants no rights "
     "in the European Union, the United Kingdom and South Korea.",
 )  # fmt: skip

@@ -16,18 +16,18 @@ from diffusers_helper.families.family import (
     Family,
     FamilyNetwork,
     LayerNames,
-    PromptReading,
+    ParameterCounts,
+    PromptFormat,
     PublishedModel,
     SmallDecoder,
-    Values,
 )
-from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.untrusted.limited_json import read_json
 
-FPS, WINDOW = 24, 9
-SECTION_FRAMES = packing.frames_of(WINDOW)
-# The end of a video that is continued is encoded in so many sections, which fill the history.
+FPS, LATENT_WINDOW_SIZE = 24, 9
+SECTION_FRAMES = packing.frames_of(LATENT_WINDOW_SIZE)
+# The number of sections that the end of a continued video is encoded in, which fill the history
 TAIL_SECTIONS = 3
-MAX_TEXT_TOKENS = 512
+MAX_PROMPT_TOKENS = 512
 # The scheduler of the published Base, and that of the distilled models, which sample in a pyramid of sizes
 _BASE, DISTILLED = "HeliosScheduler", "HeliosDMDScheduler"
 # The other caches need numbers that were measured for a model.
@@ -39,36 +39,37 @@ _PROPORTIONS = ((5, 12), (9, 16), (3, 5), (3, 4), (1, 1), (4, 3), (5, 3), (16, 9
 
 
 def shapes(side: int, multiple: int) -> tuple[tuple[int, int], ...]:
-    """Return the shapes (height, width) to offer, with about the area of a square and in whole multiples."""
+    """Offer shapes (height, width) of about the area of a square, with multiples of `multiple` as sides."""
 
     def edge(length: float) -> int:
         return max(multiple, round(length / multiple) * multiple)
 
-    found = ((side * math.sqrt(h / w), side * math.sqrt(w / h)) for h, w in _PROPORTIONS)
-    return tuple(dict.fromkeys((edge(height), edge(width)) for height, width in found))
+    sizes = ((side * math.sqrt(h / w), side * math.sqrt(w / h)) for h, w in _PROPORTIONS)
+    return tuple(dict.fromkeys((edge(height), edge(width)) for height, width in sizes))
 
 
 def plan(seconds: float, mode: packing.Mode, *, has_picture: bool = True) -> packing.SectionPlan:
-    """Return the sections that make a video of about `seconds`, with or without a start picture.
-
-    Raises:
-        ValueError: If the length is below one second or not finite, or the order is not forward.
-    """
+    """Plan a video of about `seconds`, or raise ValueError for a wrong length or an order besides forward."""
     if mode != "forward":
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Helios.")
     count = packing.count_sections(seconds, FPS, SECTION_FRAMES)
-    return packing.SectionPlan(mode, WINDOW, tuple(_section(number) for number in range(1, count + 1)), FPS)
+    sections = tuple(_section(number) for number in range(1, count + 1))
+    return packing.SectionPlan(mode, LATENT_WINDOW_SIZE, sections, FPS)
 
 
 def _section(number: int) -> packing.Section:
     return packing.Section(
-        number=number, indices=packing.frame_indices("forward", WINDOW), decode_latents=WINDOW,
-        total_frames=SECTION_FRAMES * number, video_position=number - 1, begin=WINDOW * (number - 1),
-    )  # fmt: skip
+        number=number,
+        indices=packing.frame_indices("forward", LATENT_WINDOW_SIZE),
+        decode_latents=LATENT_WINDOW_SIZE,
+        total_frames=SECTION_FRAMES * number,
+        video_index=number - 1,
+        decode_start=LATENT_WINDOW_SIZE * (number - 1),
+    )
 
 
-def suits(folder: Path) -> dict[str, Any]:
-    """Return the settings that suit a model, given the folder of its parts.
+def default_settings(folder: Path) -> dict[str, Any]:
+    """Read from a model's folder which settings suit it.
 
     Distilled models take two steps at each size of their pyramid, whose smallest is a quarter, without
     classifier-free guidance. Their first section takes twice as many steps, as their authors recommend.
@@ -77,7 +78,6 @@ def suits(folder: Path) -> dict[str, Any]:
 
 
 def settings_of(*, is_distilled: bool) -> dict[str, Any]:
-    """Return the settings that suit the published models."""
     shared = {"side": SIDE, "modes": ("forward",)}
     if is_distilled:
         pyramid = {"sizes": 3, "first_steps": 2}
@@ -86,7 +86,7 @@ def settings_of(*, is_distilled: bool) -> dict[str, Any]:
 
 
 def scheduler_in(folder: Path) -> str:
-    """Return the name of the scheduler's class in the folder of a model; "" if it cannot be read."""
+    """Read the class name in a model's scheduler configuration; "" if it cannot be read."""
     try:
         config = read_json(folder / _SCHEDULER)
     except (OSError, ValueError):
@@ -94,22 +94,22 @@ def scheduler_in(folder: Path) -> str:
     return str(cast(dict[str, Any], config).get("_class_name", "")) if isinstance(config, dict) else ""
 
 
-def refuses(config: Mapping[str, Any]) -> str:
-    """Return why a scheduler cannot be used, given its configuration; "" if it can."""
+def scheduler_fault(config: Mapping[str, Any]) -> str:
+    """Say why a scheduler with this configuration cannot be used; "" if it can."""
     if config.get("_class_name") == _BASE and config.get("stages", 3) != 1:
         return "it is that of Helios-Mid, which cannot be used; expected Helios-Base or -Distilled"
     return ""
 
 
 _ATTENTION = {
-    f"{theirs}.{one}": f"{own}.{layer}"
-    for theirs, own in (("self_attn", "attn1"), ("cross_attn", "attn2"))
-    for one, layer in (
+    f"{wan_block}.{wan_layer}": f"{block}.{layer}"
+    for wan_block, block in (("self_attn", "attn1"), ("cross_attn", "attn2"))
+    for wan_layer, layer in (
         ("q", "to_q"), ("k", "to_k"), ("v", "to_v"), ("o", "to_out.0"), ("norm_q", "norm_q"),
         ("norm_k", "norm_k"),
     )
 }  # fmt: skip
-_NAMES = LayerNames(
+_LAYER_NAMES = LayerNames(
     {
         "": "proj_out",
         "condition_embedder.": """
@@ -132,8 +132,8 @@ _NAMES = LayerNames(
         },
         ("", ""): {"head.head": "proj_out", "head.modulation": "norm_out.scale_shift_table"},
     },
-    precise=r"condition_embedder|norm|patch_|^proj_out\.|(?:time|text)_embedding|time_projection|^head\.",
-    made_for="helios|wan", lora_of="Helios or Wan 2.1",
+    skip_casting_pattern=r"condition_embedder|norm|patch_|^proj_out\.|(?:time|text)_embedding|time_projection|^head\.",
+    lora_metadata_pattern="helios|wan", lora_models="Helios or Wan 2.1",
 )  # fmt: skip
 _NETWORKS = {
     "transformer": FamilyNetwork(
@@ -143,10 +143,11 @@ _NETWORKS = {
             "in_channels": 16, "num_attention_heads": 40, "num_layers": 40, "out_channels": 16,
             "text_dim": 4096,
         },
-        Values(232_325_184, 14_050_918_400, fixed_bytes=4 * 29_184_000, rows=2_396_160),
-        (Values(80_384, 351_272_960, fixed_bytes=4 * 40_960, rows=59_904),) * 40, ("blocks",), "bfloat16",
+        ParameterCounts(232_325_184, 14_050_918_400, fixed_bytes=4 * 29_184_000, rows=2_396_160),
+        (ParameterCounts(80_384, 351_272_960, fixed_bytes=4 * 40_960, rows=59_904),) * 40,
+        ("blocks",), "bfloat16",
         13824 * 5120,
-        in_fp32=(
+        keep_in_fp32=(
             "time_embedder", "time_embedding", "scale_shift_table", "modulation", "norm1", "norm2", "norm3",
             "history_key_scale",
         ),
@@ -154,7 +155,7 @@ _NETWORKS = {
     "vae": FamilyNetwork(
         "AutoencoderKLWan", "Wan VAE", ("base_dim", "num_res_blocks"),
         {"_class_name": "AutoencoderKLWan", "base_dim": 96, "num_res_blocks": 2, "z_dim": 16},
-        Values(126_892_531), dtype="float32",
+        ParameterCounts(126_892_531), dtype="float32",
     ),
     "text_encoder": FamilyNetwork(
         "UMT5EncoderModel", "T5", ("d_model", "d_ff", "num_layers"),
@@ -165,18 +166,18 @@ _NETWORKS = {
             "relative_attention_max_distance": 128, "relative_attention_num_buckets": 32,
             "vocab_size": 256384,
         },
-        Values(5_680_910_336), (Values(192_948_224),) * 24, ("encoder.block",), "bfloat16",
-        whole=("wo", "ffn_down"),
+        ParameterCounts(5_680_910_336), (ParameterCounts(192_948_224),) * 24, ("encoder.block",), "bfloat16",
+        keep_in_fp32_with_fp16=("wo", "ffn_down"),
     ),
 }  # fmt: skip
-_FITS = (
+_REQUIREMENTS = (
     ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
     ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
     ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 8),
     ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
     ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
 )
-_PARTS = ("transformer", "vae", "text_encoder", "tokenizer", "scheduler")
+_COMPONENTS = ("transformer", "vae", "text_encoder", "tokenizer", "scheduler")
 # UMT5, its tokenizer and Wan's VAE are taken from the first.
 _REPOSITORIES = {
     "Distilled": ("BestWishYsh/Helios-Distilled", "1999182614cb08d3bdcc46b9827504af2914b87b"),
@@ -184,29 +185,29 @@ _REPOSITORIES = {
 }
 
 
-def _published(variant: str, sign: str) -> PublishedModel:
-    sources = {
-        part: (repo, part, revision)
-        for part in _PARTS
-        for repo, revision in [
-            _REPOSITORIES[variant if part in ("transformer", "scheduler") else "Distilled"]
+def _published(variant: str, file_pattern: str) -> PublishedModel:
+    sources: dict[str, tuple[str, str, str]] = {}
+    for component in _COMPONENTS:
+        repository, revision = _REPOSITORIES[
+            variant if component in ("transformer", "scheduler") else "Distilled"
         ]
-    }
-    facts = settings_of(is_distilled=variant == "Distilled")
-    return PublishedModel(f"helios-{variant.lower()}", f"Helios {variant}", variant, sign, sources, facts)
+        sources[component] = (repository, component, revision)
+    settings = settings_of(is_distilled=variant == "Distilled")
+    name = f"helios-{variant.lower()}"
+    return PublishedModel(name, f"Helios {variant}", variant, file_pattern, sources, settings)
 
 
 HELIOS = Family(
-    "helios", channels=16, shrink=8, window=WINDOW, fps=FPS, latent_frames=4,
-    section_frames=SECTION_FRAMES, offered=shapes,
-    networks=_NETWORKS, parts=_PARTS, fits=_FITS, names=_NAMES,
+    "helios", channels=16, spatial_compression=8, temporal_compression=4, fps=FPS,
+    latent_window_size=LATENT_WINDOW_SIZE, section_frames=SECTION_FRAMES, buckets=shapes,
+    networks=_NETWORKS, components=_COMPONENTS, requirements=_REQUIREMENTS, layer_names=_LAYER_NAMES,
     signs=("\n.patch_mid.", "\n.patch_long."), resembles=("Wan",),
     published=(_published("Distilled", "distill"), _published("Base", "base")),
     small_decoder=SmallDecoder("safetensors/taew2_1.safetensors", "ec1a2be453a250aa406e912bb630c34463ba0b2f"),
-    reading=PromptReading("{}", 0, MAX_TEXT_TOKENS, MAX_TEXT_TOKENS),
+    prompt_format=PromptFormat("{}", 0, MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS),
     tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, vae_precision="fp32",
-    schedulers=(_BASE, DISTILLED), refuses=refuses, suits=suits,
-    lacks=("end_image", "pictures", "one_frame", "loop"),
+    schedulers=(_BASE, DISTILLED), scheduler_fault=scheduler_fault, default_settings=default_settings,
+    unsupported=("end_image", "pictures", "one_frame", "loop"),
     ignored=("guidance", "vae_chunk", "vision_change"),
     licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """The section arithmetic of FramePack, for both modes, in integers.
 
-A video is made in *sections* of `window` latent frames. *Inverted* (anti-drifting) order makes the last
-section first and works back to the picture; *forward* order (F1) starts at the picture. n latent frames
+A video is made in sections of `latent_window_size` latent frames. Inverted (anti-drifting) order makes the
+last section first and works back to the picture; forward order (F1) starts at the picture. n latent frames
 decode to 4n - 3 frames. The formulas come from FramePack's paper, figure 2, and its published demos.
 """
 
@@ -17,7 +17,7 @@ Mode = Literal["inverted", "forward"]
 MODES: tuple[Mode, ...] = ("inverted", "forward")
 
 FPS = 30
-WINDOW = 9
+LATENT_WINDOW_SIZE = 9
 MIN_SECONDS = 1.0
 MAX_SECONDS = 120.0
 # The latent frames of history that a section sees at full, half and quarter resolution
@@ -26,22 +26,19 @@ HISTORY = HISTORY_1X + HISTORY_2X + HISTORY_4X
 
 
 def frames_of(num_latent_frames: int) -> int:
-    """Return the number of frames that latent frames decode to: one for the first, four for each other."""
+    """Count the decoded frames: the first latent frame becomes one frame, each other one four."""
     return 4 * num_latent_frames - 3
 
 
-def count_sections(seconds: float, fps: int = FPS, frames: int = 4 * WINDOW) -> int:
-    """Return the number of sections of so many frames for a length in seconds.
-
-    It is max(1, round(fps seconds / frames)). Halves are rounded to even, as in FramePack.
-    """
+def count_sections(seconds: float, fps: int = FPS, section_frames: int = 4 * LATENT_WINDOW_SIZE) -> int:
+    """Count the sections: max(1, round(fps seconds / section_frames)), halves to even as in FramePack."""
     if not math.isfinite(seconds) or seconds < MIN_SECONDS:
         raise ValueError(f"seconds is {seconds}; expected a number of at least {MIN_SECONDS:g}.")
-    return max(1, round(seconds * fps / frames))
+    return max(1, round(seconds * fps / section_frames))
 
 
 def paddings(num_sections: int) -> tuple[int, ...]:
-    """Return the distance of each inverted section from the picture, in windows and in order of making.
+    """List the distance of each inverted section from the picture, in latent windows.
 
     Up to four sections the distances count down to 0. Longer videos use 3, 2, 2, …, 1, 0, which FramePack's
     authors found to look better than the full ramp.
@@ -63,23 +60,23 @@ class FrameIndices:
 
     @property
     def clean(self) -> tuple[int, ...]:
-        """Return the positions of the clean latents: the picture, then the nearest history frame."""
+        """The positions of the clean latents: the picture, then the nearest history frame."""
         return self.start + self.history_1x
 
 
-def frame_indices(mode: Mode, window: int = WINDOW, padding: int = 0) -> FrameIndices:
-    """Return the temporal positions for one section, which lies `padding` windows from the picture."""
+def frame_indices(mode: Mode, latent_window_size: int = LATENT_WINDOW_SIZE, padding: int = 0) -> FrameIndices:
+    """Place one section in time. It lies `padding` latent windows from the picture."""
     if mode == "inverted":
-        layout = {"start": 1, "blank": padding * window, "noisy": window}
+        layout = {"start": 1, "blank": padding * latent_window_size, "noisy": latent_window_size}
         layout |= {"history_1x": HISTORY_1X, "history_2x": HISTORY_2X, "history_4x": HISTORY_4X}
     else:
         layout = {"start": 1, "history_4x": HISTORY_4X, "history_2x": HISTORY_2X, "history_1x": HISTORY_1X}
-        layout |= {"noisy": window}
+        layout |= {"noisy": latent_window_size}
     ranges: dict[str, tuple[int, ...]] = {}
-    begin = 0
+    start = 0
     for name, length in layout.items():
-        ranges[name] = tuple(range(begin, begin + length))
-        begin += length
+        ranges[name] = tuple(range(start, start + length))
+        start += length
     ranges.pop("blank", None)
     return FrameIndices(**ranges)
 
@@ -89,15 +86,15 @@ class Section:
     """One section of a video. The attributes that end in `_frames` or `_latents` are numbers of frames.
 
     Attributes:
-        number: The section's place in order of making, from 1.
-        padding: The distance from the picture in windows (inverted), or 0 in forward mode.
+        number: The section's number in order of making, from 1.
+        padding: The distance from the picture in latent windows (inverted), or 0 in forward mode.
         has_start: Whether the start picture's latent, if there is one, is added with it in front of its own.
         decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
-        overlap_frames: Decoded frames that are blended with earlier frames (0 for the first section).
+        overlap_frames: Decoded frames that are blended with those of the previous section.
         pending_frames: Frames next to the following section, with which they will still be blended.
         total_frames: Frames of the video so far, including pending ones.
-        video_position: The place of this section in the video, from 0.
-        begin: The place of the first latent to decode, counted from where the video began to grow.
+        video_index: The index of this section in the video.
+        decode_start: The index of the first latent to decode, counted from where the video began to grow.
         is_closing: Whether it leads from the end of a loop back to its start.
     """
 
@@ -105,8 +102,8 @@ class Section:
     indices: FrameIndices
     decode_latents: int
     total_frames: int
-    video_position: int
-    begin: int
+    video_index: int
+    decode_start: int
     padding: int = 0
     has_start: bool = False
     overlap_frames: int = 0
@@ -119,7 +116,7 @@ class Section:
 
     @property
     def final_frames(self) -> int:
-        """Return the number of its own frames that no later section will change."""
+        """The number of its frames that no later section will change."""
         return self.decoded_frames - (self.overlap_frames if self.is_closing else self.pending_frames)
 
 
@@ -128,7 +125,7 @@ class SectionPlan:
     """The sequence of all sections of one video, in order of making."""
 
     mode: Mode
-    window: int
+    latent_window_size: int
     sections: tuple[Section, ...]
     fps: int = FPS
 
@@ -143,7 +140,7 @@ class SectionPlan:
 
     @property
     def total_frames(self) -> int:
-        """Return the number of frames of the finished video: 4 W N + 1 in FramePack, if it has a picture."""
+        """The number of frames of the video: 4 W N + 1 in FramePack, if it has a start picture."""
         return self.sections[-1].total_frames
 
     @property
@@ -151,119 +148,120 @@ class SectionPlan:
         return self.total_frames / self.fps
 
 
-def _section(mode: Mode, window: int, number: int, count: int, padding: int, *, has_picture: bool) -> Section:
-    is_first, is_last = number == 1, number == count
+def _section(mode: Mode, size: int, number: int, count: int, padding: int, *, has_picture: bool) -> Section:
+    is_first = number == 1
+    is_last = number == count
     # The picture's own latent frame is decoded with the section that touches it.
     touches_picture = has_picture and (is_last if mode == "inverted" else is_first)
-    decode_latents = (window if is_first else 2 * window) + touches_picture
-    total = window * number + (has_picture and (mode == "forward" or is_last))
+    decode_latents = (size if is_first else 2 * size) + touches_picture
+    total = size * number + (has_picture and (mode == "forward" or is_last))
     return Section(
         number=number,
         padding=padding,
         has_start=mode == "inverted" and is_last,
-        indices=frame_indices(mode, window, padding),
+        indices=frame_indices(mode, size, padding),
         decode_latents=decode_latents,
-        overlap_frames=0 if is_first else frames_of(window),
-        pending_frames=0 if is_last else frames_of(window),
+        overlap_frames=0 if is_first else frames_of(size),
+        pending_frames=0 if is_last else frames_of(size),
         total_frames=frames_of(total),
-        video_position=count - number if mode == "inverted" else number - 1,
-        begin=-total if mode == "inverted" else total - decode_latents,
+        video_index=count - number if mode == "inverted" else number - 1,
+        decode_start=-total if mode == "inverted" else total - decode_latents,
     )
 
 
 def plan_sections(
-    seconds: float, mode: Mode = "inverted", window: int = WINDOW, *, has_picture: bool = True
+    seconds: float,
+    mode: Mode = "inverted",
+    latent_window_size: int = LATENT_WINDOW_SIZE,
+    *,
+    has_picture: bool = True,
 ) -> SectionPlan:
-    """Return the sections that make a video of about `seconds`, or raise ValueError if it is below one.
+    """Plan a video of about `seconds`, or raise ValueError if that is below one second.
 
     Without a start picture, its latent frame is missing where the video would begin.
     """
-    count = count_sections(seconds, frames=4 * window)
-    steps_back = paddings(count) if mode == "inverted" else (0,) * count
-    return SectionPlan(
-        mode=mode,
-        window=window,
-        sections=tuple(
-            _section(mode, window, k + 1, count, steps_back[k], has_picture=has_picture) for k in range(count)
-        ),
+    count = count_sections(seconds, section_frames=4 * latent_window_size)
+    sections = tuple(
+        _section(mode, latent_window_size, number, count, padding, has_picture=has_picture)
+        for number, padding in enumerate(paddings(count) if mode == "inverted" else (0,) * count, 1)
     )
+    return SectionPlan(mode, latent_window_size, sections)
 
 
-def plan_one_frame(time: int) -> SectionPlan:
-    """Return the plan of a single picture, which is one latent frame, `time` >= 1 after the start picture.
+def plan_one_frame(latent_time: int) -> SectionPlan:
+    """Plan a single picture, which is one latent frame, `latent_time` >= 1 after the start picture.
 
-    Its place in time is free: the later, the more the picture changes (one-frame inference, as in kohya-ss'
-    musubi-tuner, docs/framepack_1f.md).
+    The later it is, the more it changes (one-frame inference, kohya-ss/musubi-tuner, docs/framepack_1f.md).
     """
-    section = _section("inverted", 1, 1, 1, time - 1, has_picture=False)
+    section = _section("inverted", 1, 1, 1, latent_time - 1, has_picture=False)
     return SectionPlan("inverted", 1, (replace(section, has_start=False),))
 
 
-def led_by(plan: SectionPlan, begins: Sequence[int]) -> SectionPlan:
-    """Return an inverted plan in which runs of sections begin with pictures; one in forward order stays.
+def split_at(plan: SectionPlan, starts: Sequence[int]) -> SectionPlan:
+    """Split an inverted plan into runs of sections that begin with pictures, at these video indices.
 
-    Each run has the distances of a video of its own, so a section sees its picture where the model was
-    trained to see the start picture. `begins` are the places in the video of the sections that begin with a
-    picture, besides the first one.
+    Each run has the paddings of a video of its own, so a section sees its picture where the model was trained
+    to see the start picture. A plan in forward order stays as it is.
     """
     if plan.mode == "forward":
         return plan
-    ends = sorted({0, len(plan), *(begin for begin in begins if begin < len(plan))})
-    steps_back = [step for begin, end in reversed([*pairwise(ends)]) for step in paddings(end - begin)]
-    led = (
-        replace(section, padding=step, indices=frame_indices("inverted", plan.window, step))
-        for section, step in zip(plan, steps_back, strict=True)
+    borders = sorted({0, len(plan), *(start for start in starts if start < len(plan))})
+    runs = reversed([*pairwise(borders)])
+    run_paddings = [padding for start, end in runs for padding in paddings(end - start)]
+    sections = (
+        replace(section, padding=padding, indices=frame_indices("inverted", plan.latent_window_size, padding))
+        for section, padding in zip(plan, run_paddings, strict=True)
     )
-    return replace(plan, sections=tuple(led))
+    return replace(plan, sections=tuple(sections))
 
 
-def looped(plan: SectionPlan) -> SectionPlan:
-    """Return an inverted plan with one more section, which leads from the end of the video back to its start.
+def with_closing_section(plan: SectionPlan) -> SectionPlan:
+    """Add a section to an inverted plan, which leads from the end of the video back to its start.
 
-    It is made last and comes last in the video. It is decoded behind the last window, whose frames stay as
-    they are.
+    It is made last, and decoded together with the section before it, whose frames stay as they are.
     """
-    window, count, before = plan.window, len(plan), plan[-1]
+    size = plan.latent_window_size
+    count = len(plan)
     closing = Section(
-        number=count + 1, indices=frame_indices("inverted", window), decode_latents=2 * window,
-        overlap_frames=frames_of(window), total_frames=before.total_frames + 4 * window,
-        video_position=count, begin=-window, is_closing=True,
+        number=count + 1, indices=frame_indices("inverted", size), decode_latents=2 * size,
+        overlap_frames=frames_of(size), total_frames=plan[-1].total_frames + 4 * size,
+        video_index=count, decode_start=-size, is_closing=True,
     )  # fmt: skip
     return replace(plan, sections=(*plan.sections, closing))
 
 
 # The distance of the windows of HunyuanVideo's VAE in latent frames; a window is two latent frames longer.
-OWN_CHUNK = 3
+DEFAULT_CHUNK = 3
 
 
 def window_sizes(num_latents: int, chunk: int) -> dict[int, int]:
-    """Return the length of each temporal window by its start, in latent frames.
+    """Map the start of each temporal window of the VAE to its length, both in latent frames.
 
     Windows start `chunk` latent frames apart and have `chunk + 2` of them, or fewer at the end. The first one
-    of a window is a lead-in, and the last one is shared with the next window. A window that would add no
-    frames is left out.
+    is a lead-in, and the last one is shared with the next window. A window that would add no frames is left
+    out.
     """
     if num_latents <= chunk + 1:
         return {0: num_latents}
     return {start: min(chunk + 2, num_latents - start) for start in range(0, num_latents - 1, chunk)}
 
 
-def decode_windows(plan: SectionPlan, chunk: int = OWN_CHUNK) -> tuple[tuple[int, ...], ...]:
-    """Return the lengths of the windows that are decoded for each section, in latent frames.
+def decode_windows(plan: SectionPlan, chunk: int = DEFAULT_CHUNK) -> tuple[tuple[int, ...], ...]:
+    """List the lengths of the windows that are decoded for each section, in latent frames.
 
-    Sections and windows are in the order of making. Since windows overlap, they have more latent frames than
-    the section. Windows that were decoded for the previous section are reused, and left out here.
+    Windows overlap, so together they have more latent frames than the section. Windows that were decoded for
+    the previous section are reused, and left out here.
     """
-    work: list[tuple[int, ...]] = []
-    before: set[tuple[int, int]] = set()
+    lengths: list[tuple[int, ...]] = []
+    previous: set[tuple[int, int]] = set()
     for section in plan:
         sizes = window_sizes(section.decode_latents, chunk)
-        windows = [(section.begin + start, size) for start, size in sizes.items()]
-        work.append(tuple(window[1] for window in windows if window not in before))
-        before = set(windows)
-    return tuple(work)
+        windows = [(section.decode_start + start, size) for start, size in sizes.items()]
+        lengths.append(tuple(window[1] for window in windows if window not in previous))
+        previous = set(windows)
+    return tuple(lengths)
 
 
-def decode_work(plan: SectionPlan, chunk: int = OWN_CHUNK) -> tuple[int, ...]:
-    """Return the number of latent frames that are decoded for each section, in order of making."""
+def decode_work(plan: SectionPlan, chunk: int = DEFAULT_CHUNK) -> tuple[int, ...]:
+    """Count the latent frames that are decoded for each section, in order of making."""
     return tuple(map(sum, decode_windows(plan, chunk)))

@@ -2,10 +2,8 @@
 
 Neighbouring steps compute nearly the same, so a step may take a result of earlier steps instead of running
 the network's blocks. A further cache needs only an entry in `STEP_CACHES`, if it measures and reuses what one
-of the others does; `sampling.step_cache` executes them, for any family of models.
-
-A rule decides for one pass of guidance in one section, with integers and floats only. The first and the last
-step are always computed, and no rule is asked about them.
+of the others does; `sampling.step_cache` executes them. A rule decides for one pass of guidance in one
+section. The first and the last step are always computed.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ Signal = Literal[
     "",  # nothing
     "modulated",  # the first block's modulated input (the step before)
     "first block",  # what the first block adds to its input (the last computed step)
-    "output",  # the network's output, foretold from the change of its input (the last computed step)
+    "output",  # the network's output, predicted from the change of its input (the last computed step)
 ]
-# What takes the place of a skipped computation.
+# What replaces a skipped computation.
 Reuse = Literal[
     "blocks",  # what the blocks added to their input in the last computed step
     "offset",  # the difference of the network's output and input in that step
@@ -35,23 +33,23 @@ Rule = Callable[[int, float], bool]
 
 @dataclass(frozen=True, slots=True)
 class StepCache:
-    """A way to skip steps. A rule depends on the number of steps and the model's magnitudes (`nearest`)."""
+    """A way to skip steps. A rule depends on the number of steps and the model's mag_ratios."""
 
     label: str
     reuse: Reuse
     rule: Callable[[int, Sequence[float]], Rule]
     signal: Signal = ""
 
-    def state_bytes(self, tokens: int, noisy: int, width: int, size: int, latent_bytes: int) -> int:
-        """Return the bytes that one pass of guidance keeps from step to step.
+    def state_bytes(
+        self, tokens: int, noisy_tokens: int, channels: int, value_bytes: int, latent_bytes: int
+    ) -> int:
+        """Compute the bytes that one pass of guidance keeps from step to step.
 
-        Args:
-            noisy: The number of tokens of the noisy window alone.
-            latent_bytes: The bytes of the noisy window's latents in fp32.
+        `noisy_tokens` and `latent_bytes` (in fp32) are those of the noisy section alone.
         """
         if self.reuse != "blocks":  # both keep two tensors, and a third one passes through
             return 3 * latent_bytes
-        return (noisy + (tokens if self.signal else 0)) * width * size
+        return (noisy_tokens + (tokens if self.signal else 0)) * channels * value_bytes
 
 
 # TeaCache's polynomial for HunyuanVideo, with the highest power first (lllyasviel/FramePack,
@@ -61,71 +59,70 @@ _TEACACHE = (733.226126, -401.131952, 67.5869174, -3.149878, 0.0961237896)
 
 
 def _teacache(threshold: float) -> Callable[[int, Sequence[float]], Rule]:
-    def make(steps: int, magnitudes: Sequence[float]) -> Rule:
-        is_close = _within(threshold)
-        return lambda step, change: is_close(reduce(lambda sum, one: sum * change + one, _TEACACHE, 0.0))
+    def make(steps: int, mag_ratios: Sequence[float]) -> Rule:
+        is_below = _sum_below(threshold)
+        return lambda step, change: is_below(
+            reduce(lambda value, factor: value * change + factor, _TEACACHE, 0.0)
+        )
 
     return make
 
 
-def _within(limit: float) -> Callable[[float], bool]:
-    """Return a function that says whether the changes it is given stay below a limit when they are added up.
+def _sum_below(limit: float) -> Callable[[float], bool]:
+    """Make a function that tells whether changes add up to less than a limit, where it starts again."""
+    total = 0.0
 
-    It begins again after the limit was reached.
-    """
-    so_far = 0.0
-
-    def is_close(change: float) -> bool:
-        nonlocal so_far
-        so_far += change
-        is_below = so_far < limit
-        so_far = so_far if is_below else 0.0
+    def is_within(change: float) -> bool:
+        nonlocal total
+        total += change
+        is_below = total < limit
+        total = total if is_below else 0.0
         return is_below
 
-    return is_close
+    return is_within
 
 
 # The authors' settings for FramePack (Zehong-Ma/MagCache, MagCache4FramePack): the greatest error, the most
 # steps in a row, and the share of the steps that are computed at the beginning.
 _MAGCACHE_ERROR, _MAGCACHE_IN_A_ROW, _MAGCACHE_BEGINNING = 0.1, 3, 0.2
-# A step whose own magnitude differs by more is computed; diffusers' hook lacks this clause.
+# A step whose own ratio differs by more is computed; diffusers' hook lacks this clause.
 _MAGCACHE_STEP = 0.06
 
 
-def _magcache(steps: int, magnitudes: Sequence[float]) -> Rule:
-    ratios = nearest(magnitudes, steps)
-    magnitude, error, in_a_row = 1.0, 0.0, 0
+def _magcache(steps: int, mag_ratios: Sequence[float]) -> Rule:
+    ratios = nearest_interp(mag_ratios, steps)
+    product, error, num_skipped = 1.0, 0.0, 0
 
     def skips(step: int, change: float) -> bool:
-        nonlocal magnitude, error, in_a_row
+        nonlocal product, error, num_skipped
         if step < int(_MAGCACHE_BEGINNING * steps):
             return False
-        magnitude *= ratios[step]
-        error += abs(1 - magnitude)
-        in_a_row += 1
+        product *= ratios[step]
+        error += abs(1 - product)
+        num_skipped += 1
         is_close = error <= _MAGCACHE_ERROR and abs(1 - ratios[step]) <= _MAGCACHE_STEP
-        if is_close and in_a_row <= _MAGCACHE_IN_A_ROW:
+        if is_close and num_skipped <= _MAGCACHE_IN_A_ROW:
             return True
-        magnitude, error, in_a_row = 1.0, 0.0, 0
+        product, error, num_skipped = 1.0, 0.0, 0
         return False
 
     return skips
 
 
-def nearest(magnitudes: Sequence[float], steps: int) -> list[float]:
-    """Return the magnitudes for another number of steps: for each step, those of the nearest measured one.
+def nearest_interp(mag_ratios: Sequence[float], steps: int) -> list[float]:
+    """Adapt measured mag_ratios to another number of steps: each step takes those of the nearest one.
 
-    A magnitude is the mean ratio, over the tokens, of the norms of what the blocks add in a step and in the
-    step before.
+    A ratio is that of the norms of what the blocks add in a step and in the step before, as the mean over the
+    tokens.
     """
-    scale = (len(magnitudes) - 1) / max(1, steps - 1)
-    return [magnitudes[floor(step * scale + 0.5)] for step in range(steps)]
+    scale = (len(mag_ratios) - 1) / max(1, steps - 1)
+    return [mag_ratios[floor(step * scale + 0.5)] for step in range(steps)]
 
 
 _FIRST_BLOCK_CHANGE = 0.05  # the default of diffusers' FirstBlockCache
 
 
-def _first_block(steps: int, magnitudes: Sequence[float]) -> Rule:
+def _first_block(steps: int, mag_ratios: Sequence[float]) -> Rule:
     return lambda step, change: change <= _FIRST_BLOCK_CHANGE
 
 
@@ -133,7 +130,7 @@ def _first_block(steps: int, magnitudes: Sequence[float]) -> Rule:
 _TAYLOR_BEGINNING, _TAYLOR_INTERVAL = 3, 5
 
 
-def _taylorseer(steps: int, magnitudes: Sequence[float]) -> Rule:
+def _taylorseer(steps: int, mag_ratios: Sequence[float]) -> Rule:
     return lambda step, change: (
         step >= _TAYLOR_BEGINNING and (step - _TAYLOR_BEGINNING - 1) % _TAYLOR_INTERVAL != 0
     )
@@ -144,10 +141,10 @@ def _taylorseer(steps: int, magnitudes: Sequence[float]) -> Rule:
 _EASYCACHE_CHANGE, _EASYCACHE_BEGINNING, _EASYCACHE_END = 0.2, 0.15, 0.05
 
 
-def _easycache(steps: int, magnitudes: Sequence[float]) -> Rule:
-    begin, end = ceil(_EASYCACHE_BEGINNING * steps), floor((1 - _EASYCACHE_END) * steps)
-    is_close = _within(_EASYCACHE_CHANGE)
-    return lambda step, change: begin <= step < end and is_close(change)
+def _easycache(steps: int, mag_ratios: Sequence[float]) -> Rule:
+    start, end = ceil(_EASYCACHE_BEGINNING * steps), floor((1 - _EASYCACHE_END) * steps)
+    is_below = _sum_below(_EASYCACHE_CHANGE)
+    return lambda step, change: start <= step < end and is_below(change)
 
 
 OFF = "off"

@@ -24,10 +24,10 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from diffusers_helper.conditions.prompts import HEAD_TOKENS, MAX_TEXT_TOKENS, TEMPLATE
+from diffusers_helper.conditions.prompts import HEAD_TOKENS, MAX_PROMPT_TOKENS, TEMPLATE
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.streaming import replace_forward
-from diffusers_helper.sampling.guidance import UNIT, CleanLatents, Guidance, GuidedDenoiser
+from diffusers_helper.sampling.guidance import NUM_TRAIN_TIMESTEPS, CleanLatents, Guidance, GuidedDenoiser
 
 # The index among the hidden states; the last two layers and the final norm are left out.
 _HIDDEN_STATE = -3
@@ -35,29 +35,26 @@ _HIDDEN_STATE = -3
 
 @dataclass(frozen=True, slots=True)
 class TextCondition:
-    """One prompt in the form that the transformer takes.
+    """One prompt for the transformer: hidden states (1, L, D), without padding, and one vector (1, P)."""
 
-    These are the hidden states (1, L, D) of its L tokens, without padding, and one vector (1, P) for all.
-    """
-
-    states: Tensor
-    pooled: Tensor
+    prompt_embeds: Tensor
+    pooled_prompt_embeds: Tensor
 
 
 def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
-    """Return the hidden states (1, L, D) of a prompt in HunyuanVideo's template, without the template's head.
+    """Encode a prompt in HunyuanVideo's template to hidden states (1, L, D) without the template's head.
 
     FramePack pads the tokens to a fixed length. The encoder's attention is causal, and the transformer cuts
     off the padding at the end, so the result is the same without it.
     """
     tokens = tokenizer(
         TEMPLATE.format(prompt),
-        max_length=HEAD_TOKENS + MAX_TEXT_TOKENS,
+        max_length=HEAD_TOKENS + MAX_PROMPT_TOKENS,
         truncation=True,
         return_tensors="pt",
     )
     output = encoder(
-        input_ids=_known(tokens.input_ids, encoder),
+        input_ids=_checked_tokens(tokens.input_ids, encoder),
         attention_mask=tokens.attention_mask.to(encoder.device),
         output_hidden_states=True,
         use_cache=False,
@@ -66,7 +63,7 @@ def encode_states(encoder: LlamaModel, tokenizer: PreTrainedTokenizerBase, promp
 
 
 def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> Tensor:
-    """Return CLIP's pooled output (1, P) for the prompt without a template, cut off after 77 tokens."""
+    """Encode a prompt to CLIP's pooled output (1, P). It is cut off after 77 tokens."""
     tokens = tokenizer(
         prompt,
         padding="max_length",
@@ -74,102 +71,105 @@ def encode_pooled(encoder: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, pr
         truncation=True,
         return_tensors="pt",
     )
-    return encoder(_known(tokens.input_ids, encoder)).pooler_output
+    return encoder(_checked_tokens(tokens.input_ids, encoder)).pooler_output
 
 
-def _known(ids: Tensor, encoder: LlamaModel | CLIPTextModel) -> Tensor:
-    """Return tokens on the encoder's device, where one that it does not know would end the process."""
-    largest, words = int(ids.max()), int(encoder.config.vocab_size)
-    if largest >= words:
+def _checked_tokens(tokens: Tensor, encoder: LlamaModel | CLIPTextModel) -> Tensor:
+    """Move tokens to the encoder's device. There, a token outside its vocabulary would end the process."""
+    largest_token, vocab_size = int(tokens.max()), int(encoder.config.vocab_size)
+    if largest_token >= vocab_size:
         raise InputError(
-            f"The text encoder {type(encoder).__name__} knows {words:,} tokens, but its tokenizer gives "
-            f"token {largest:,}; expected the tokenizer and the encoder of one model.",
+            f"The text encoder {type(encoder).__name__} knows {vocab_size:,} tokens, but its tokenizer gives "
+            f"token {largest_token:,}; expected the tokenizer and the encoder of one model.",
             "Add the model again with matching folders.",
         )
-    return ids.to(encoder.device)
+    return tokens.to(encoder.device)
 
 
-def mixed(texts: Sequence[tuple[TextCondition, float]]) -> TextCondition:
-    """Return the sum of texts, weighted by their shares, in which the last one gives the number of tokens.
+def mix_prompts(prompts: Sequence[tuple[TextCondition, float]]) -> TextCondition:
+    """Sum the embeddings of prompts, weighted by their shares. The last one gives the number of tokens.
 
-    Longer texts are cut to it, and shorter ones are padded with zeros, as FramePack pads them.
+    Longer prompts are cut to it, and shorter ones are padded with zeros, as FramePack pads them.
     """
-    last = texts[-1][0]
-    if len(texts) == 1:
+    last = prompts[-1][0]
+    if len(prompts) == 1:
         return last
-    states, pooled = torch.zeros_like(last.states), torch.zeros_like(last.pooled)
-    for text, share in texts:
-        length = min(text.states.shape[1], states.shape[1])
-        states[:, :length] += share * text.states[:, :length]
-        pooled += share * text.pooled
-    return TextCondition(states, pooled)
+    prompt_embeds, pooled_prompt_embeds = (
+        torch.zeros_like(last.prompt_embeds),
+        torch.zeros_like(last.pooled_prompt_embeds),
+    )
+    for prompt, share in prompts:
+        length = min(prompt.prompt_embeds.shape[1], prompt_embeds.shape[1])
+        prompt_embeds[:, :length] += share * prompt.prompt_embeds[:, :length]
+        pooled_prompt_embeds += share * prompt.pooled_prompt_embeds
+    return TextCondition(prompt_embeds, pooled_prompt_embeds)
 
 
 def encode_vision(
     encoder: SiglipVisionModel, processor: SiglipImageProcessorPil, picture: Image.Image
 ) -> Tensor:
-    """Return the hidden states (1, tokens, D) of a picture, which is first scaled to the encoder's square."""
+    """Encode a picture to hidden states (1, tokens, D). It is first scaled to the encoder's square."""
     pixels = processor(images=np.asarray(picture), return_tensors="pt").pixel_values
     return encoder(pixels.to(encoder.device, encoder.dtype)).last_hidden_state
 
 
-class Constants:
-    """The results of those parts of a transformer whose inputs do not change in a section.
+class ConstantResults:
+    """The results of those modules of a transformer whose inputs do not change in a section.
 
-    The text refiner itself sees the time, so it runs in every step. Tensors are the same only as the same
-    objects, and nobody may write to them or to the results.
+    The text refiner itself sees the time, so it runs in every step. Inputs are compared by identity, so
+    nobody may write to them or to the results.
     """
 
     def __init__(self, transformer: HunyuanVideoFramepackTransformer3DModel) -> None:
-        parts = (
+        modules = (
             transformer.rope, transformer.clean_x_embedder, transformer.image_projection,
             transformer.context_embedder.proj_in, transformer.time_text_embed.text_embedder,
         )  # fmt: skip
-        self._parts = [(part, cache(part.forward)) for part in parts if part is not None]
+        self._forwards = [(module, cache(module.forward)) for module in modules if module is not None]
 
     @contextmanager
     def reused(self) -> Iterator[None]:
         """Let passes of the transformer within the context take these results."""
-        with ExitStack() as undo:
-            for part, once in self._parts:
-                undo.callback(replace_forward(part, once))
+        with ExitStack() as stack:
+            for module, cached_forward in self._forwards:
+                stack.callback(replace_forward(module, cached_forward))
             yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePackCondition(Guidance[TextCondition]):
-    """The prompts, SigLIP's states (1, tokens, D) of the picture, and the guidance scales of a section."""
+    """The prompts, the picture as SigLIP's states (1, tokens, D), and the guidance scales of a section."""
 
-    vision: Tensor
+    image_embeds: Tensor
     guidance: float
 
 
 class FramePackDenoiser(GuidedDenoiser[TextCondition]):
     """FramePack's transformer as a denoiser, which computes once what is the same in all steps."""
 
-    def __init__(self, transformer: HunyuanVideoFramepackTransformer3DModel, *others: Any) -> None:
-        super().__init__(transformer, *others)
-        self._reused = Constants(transformer).reused
+    def __init__(self, transformer: HunyuanVideoFramepackTransformer3DModel, *arguments: Any) -> None:
+        super().__init__(transformer, *arguments)
+        self._reused_constants = ConstantResults(transformer).reused
 
     def _text_arguments(self, text: TextCondition) -> dict[str, Tensor]:
-        states = self._put(text.states)
+        prompt_embeds = self._to_network(text.prompt_embeds)
         return {
-            "encoder_hidden_states": states,
-            "encoder_attention_mask": torch.ones_like(states[..., 0], dtype=torch.bool),  # all tokens
-            "pooled_projections": self._put(text.pooled),
+            "encoder_hidden_states": prompt_embeds,
+            "encoder_attention_mask": torch.ones_like(prompt_embeds[..., 0], dtype=torch.bool),  # all tokens
+            "pooled_projections": self._to_network(text.pooled_prompt_embeds),
         }
 
     def _arguments(self, context: CleanLatents) -> dict[str, Any]:
         indices = context.indices
-        guidance = torch.tensor([self._condition.guidance * UNIT], device=self._transformer.device)
+        guidance = self._condition.guidance * NUM_TRAIN_TIMESTEPS
         return {
-            "guidance": guidance,
-            "image_embeds": self._put(self._condition.vision),
+            "guidance": torch.tensor([guidance], device=self._transformer.device),
+            "image_embeds": self._to_network(self._condition.image_embeds),
             "indices_latents": torch.tensor(indices.noisy),
-            "latents_clean": self._put(torch.cat([context.start, context.history_1x], dim=2)),
+            "latents_clean": self._to_network(torch.cat([context.start, context.history_1x], dim=2)),
             "indices_latents_clean": torch.tensor(indices.clean),
-            "latents_history_2x": self._put(context.history_2x),
+            "latents_history_2x": self._to_network(context.history_2x),
             "indices_latents_history_2x": torch.tensor(indices.history_2x),
-            "latents_history_4x": self._put(context.history_4x),
+            "latents_history_4x": self._to_network(context.history_4x),
             "indices_latents_history_4x": torch.tensor(indices.history_4x),
         }

@@ -1,7 +1,4 @@
-"""The clean latents made so far, what a section and its decoding need of them, and the joining of sections.
-
-FramePack's decoded sections overlap.
-"""
+"""FramePack's history of clean latents, and the blending of its decoded sections, which overlap."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from diffusers_helper.families.packing import (
     HISTORY_1X,
     HISTORY_2X,
     HISTORY_4X,
-    WINDOW,
+    LATENT_WINDOW_SIZE,
     Mode,
     Section,
 )
@@ -26,17 +23,16 @@ from diffusers_helper.job.original import Original
 from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.sampling.guidance import CleanLatents
 
-_NONE: Mapping[int, Tensor] = MappingProxyType({})
+_NO_LATENTS: Mapping[int, Tensor] = MappingProxyType({})
 
 
 class LatentHistory:
     """The clean latents in temporal order, in fp32 on the CPU.
 
     Attributes:
-        start: The start picture's latent, (1, 16, 1, h, w), or the last one of the video that is continued,
-            or noise.
-        latents: All latents made so far, (1, 16, T, h, w), with those at which the video begins in front. In
-            inverted mode these are added with the section that begins the video.
+        start: The latent (1, 16, 1, h, w) of the start picture or of the end of a continued video, or noise.
+        latents: All latents (1, 16, T, h, w) so far. They begin with the prefix, which in inverted mode is
+            added with the section that begins the video.
     """
 
     def __init__(
@@ -44,140 +40,144 @@ class LatentHistory:
         mode: Mode,
         start: Tensor,
         end: Tensor | None = None,
-        before: Tensor | None = None,
-        after: Tensor | None = None,
+        prefix: Tensor | None = None,
+        suffix: Tensor | None = None,
         *,
-        distance: int = 0,
-        starts: Mapping[int, Tensor] = _NONE,
+        end_distance: int = 0,
+        section_starts: Mapping[int, Tensor] = _NO_LATENTS,
         references: Sequence[tuple[int, Tensor]] = (),
     ) -> None:
         """Begin with the pictures.
 
         Args:
-            start: The start picture's latent, or noise.
             end: The latent of the picture that an inverted video leads to, which is no part of it.
-            before: The latents at which the video begins: by default the start picture's.
-            after: The first latents of the video to which an inverted one leads; none by default.
-            distance: The latent frames between the video and the end picture.
-            starts: The latents of other pictures that sections see at their start, by the sections' numbers.
-            references: The latents of pictures that a single picture refers to, with their places in time.
+            prefix: The latents at which the video begins: by default the start picture's.
+            suffix: The first latents of the video to which an inverted one leads; none by default.
+            end_distance: The latent frames between the video and the end picture.
+            section_starts: The latents of other pictures that sections see at their start, by section
+                numbers.
+            references: The temporal positions and latents of pictures that a single picture refers to.
         """
-        self._mode, self._end, self._distance, self._starts = mode, end, distance, starts
+        self._mode = mode
+        self._end = end
+        self._end_distance = end_distance
+        self._section_starts = section_starts
         self._references = references
-        self._before = start if before is None else before
-        self.start = self._before[:, :, -1:] if self._before.shape[2] else start
-        after = start[:, :, :0] if after is None else after
-        self._behind = min(after.shape[2], WINDOW)
-        self.latents = self._before if mode == "forward" else after
+        self._prefix = start if prefix is None else prefix
+        self.start = self._prefix[:, :, -1:] if self._prefix.shape[2] else start
+        suffix = start[:, :, :0] if suffix is None else suffix
+        self._num_suffix_latents = min(suffix.shape[2], LATENT_WINDOW_SIZE)
+        self.latents = self._prefix if mode == "forward" else suffix
 
-    def add(self, window: Tensor, section: Section) -> None:
+    def add(self, latents: Tensor, section: Section) -> None:
         """Add the latents (1, 16, W, h, w) of a section."""
         if self._mode == "forward":
-            self.latents = torch.cat([self.latents, window], dim=2)
-            if not self._before.shape[2]:
-                self.start = self.latents[:, :, :1]  # what came first takes the place of the noise
+            self.latents = torch.cat([self.latents, latents], dim=2)
+            if not self._prefix.shape[2]:
+                self.start = self.latents[:, :, :1]  # the first latent replaces the noise
         else:
-            parts = [self.latents, window] if section.is_closing else [window, self.latents]
-            self.latents = torch.cat([self._before, *parts] if section.has_start else parts, dim=2)
+            parts = [self.latents, latents] if section.is_closing else [latents, self.latents]
+            self.latents = torch.cat([self._prefix, *parts] if section.has_start else parts, dim=2)
 
     def context(self, section: Section) -> CleanLatents:
-        """Return the latents that a section sees: the picture's and the nearest ones, padded with zeros."""
+        """Select the latents that a section sees: the picture's and the nearest ones, padded with zeros."""
         start = self.latents[:, :, -1:] if section.is_closing else self.start
-        indices, start = section.indices, self._starts.get(section.number, start)
+        start = self._section_starts.get(section.number, start)
+        indices = section.indices
         if self._mode == "forward":
             return CleanLatents.after(indices, start, self.latents)
-        nothing = start.new_zeros(*start.shape[:2], HISTORY, *start.shape[3:])
-        near = torch.cat([self.latents[:, :, :HISTORY], nothing], dim=2)[:, :, :HISTORY]
-        history_1x, history_2x, history_4x = near.split([HISTORY_1X, HISTORY_2X, HISTORY_4X], dim=2)
+        zeros = start.new_zeros(*start.shape[:2], HISTORY, *start.shape[3:])
+        nearest = torch.cat([self.latents[:, :, :HISTORY], zeros], dim=2)[:, :, :HISTORY]
+        history_1x, history_2x, history_4x = nearest.split([HISTORY_1X, HISTORY_2X, HISTORY_4X], dim=2)
         if self._end is not None and section.number == 1:
-            (place,) = indices.history_1x
-            indices, history_1x = replace(indices, history_1x=(place + self._distance,)), self._end
+            (index,) = indices.history_1x
+            indices, history_1x = replace(indices, history_1x=(index + self._end_distance,)), self._end
         if self._references:
-            places, latents = zip(*self._references, strict=True)
-            indices, history_1x = replace(indices, history_1x=places), torch.cat(latents, dim=2)
+            indices_1x, latents = zip(*self._references, strict=True)
+            indices, history_1x = replace(indices, history_1x=indices_1x), torch.cat(latents, dim=2)
         return CleanLatents(indices, start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> Tensor:
-        """Return the latents to decode after a section was added.
+        """Select the latents to decode after a section was added.
 
-        A video that is continued leads in to its continuation, as each section does to the next. One that a
-        new part leads to is decoded behind the first section, as the section made before is behind others.
+        A video that is continued is decoded in front of its continuation. A video that the new one leads to
+        is decoded behind the first section.
         """
-        count, first = section.decode_latents + (self._behind if section.number == 1 else 0), 0
-        if section.video_position == 0:
-            first = max(0, self._before.shape[2] - 1)
-            lead = min(first, WINDOW)
-            first, count = first - lead, count + lead
+        count = section.decode_latents + (self._num_suffix_latents if section.number == 1 else 0)
+        start = 0
+        if section.video_index == 0:
+            start = max(0, self._prefix.shape[2] - 1)
+            num_lead_latents = min(start, LATENT_WINDOW_SIZE)
+            start -= num_lead_latents
+            count += num_lead_latents
         grows_in_front = self._mode == "inverted" and not section.is_closing
-        return self.latents[:, :, first : first + count] if grows_in_front else self.latents[:, :, -count:]
+        return self.latents[:, :, start : start + count] if grows_in_front else self.latents[:, :, -count:]
 
 
 class FrameBlender:
     """The blender of decoded sections, which separates final frames from those that will still change.
 
-    Neighbouring sections both decode the frames where they meet. Over these frames the picture changes
-    linearly from that of the earlier section to that of the later one, as in FramePack.
+    Neighbouring sections both decode the frames where they overlap. There the picture changes linearly from
+    the earlier section's to the later one's, as in FramePack.
     """
 
     def __init__(self, mode: Mode, original: Original | None = None) -> None:
         """Begin without a section. The frames are joined to an original, without being blended with it."""
         self._mode, self._original = mode, original
         self._pending: Tensor | None = None
-        self._start: Tensor | None = None
+        self._first_frame: Tensor | None = None
 
     def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
         """Blend a section's decoded frames, (T, H, W, 3) in -1 to 1, with those of the previous section.
 
-        If the previous section was not added, nothing is blended. The pending frames are correct all the
-        same.
-
-        Returns:
-            The final and the pending frames, as `GrowingVideo.add_section` takes them.
+        The result is the final and the pending frames, as `GrowingVideo.add_section` takes them. If the
+        previous section was not added, nothing is blended, and the pending frames are correct all the same.
         """
         if section.is_closing:
-            return to_uint8(self._led_to_start(frames[section.overlap_frames :])), to_uint8(frames[:0])
+            return to_uint8(self._close_loop(frames[section.overlap_frames :])), to_uint8(frames[:0])
         if section.has_start:
-            self._start = frames[:1].clone()
-        continued = self._original if self._original and self._original.meets(section) else None
-        if continued:
-            frames = _joined_to(continued, frames)
-        overlap, pending = section.overlap_frames, section.pending_frames
-        if self._pending is not None and overlap:
-            # The weight of the frame that is earlier in time, from 1 to 0
-            earlier = torch.linspace(1, 0, overlap).view(-1, 1, 1, 1)
-            if self._mode == "inverted":
-                rest, met = frames[:-overlap], frames[-overlap:]
-                frames = torch.cat([rest, earlier * met + (1 - earlier) * self._pending])
-            else:
-                met, rest = frames[:overlap], frames[overlap:]
-                frames = torch.cat([earlier * self._pending + (1 - earlier) * met, rest])
+            self._first_frame = frames[:1].clone()
+        original = self._original if self._original and self._original.is_next_to(section) else None
+        if original:
+            frames = _match_edge(original, frames)
+        if self._pending is not None and section.overlap_frames:
+            frames = self._blend(frames, self._pending, section.overlap_frames)
+        num_pending = section.pending_frames
         if self._mode == "inverted":
-            kept, final = frames[:pending], frames[pending:]
+            pending, final = frames[:num_pending], frames[num_pending:]
         else:
-            final, kept = frames[: len(frames) - pending], frames[len(frames) - pending :]
-        self._pending = kept.clone() if pending else None
-        if continued:  # without the frame that stands for one of the original
-            final = final[:-1] if continued.is_last else final[1:]
-        return to_uint8(final), to_uint8(kept)
+            final, pending = frames[: len(frames) - num_pending], frames[len(frames) - num_pending :]
+        self._pending = pending.clone() if num_pending else None
+        if original:  # without the frame that stands for one of the original
+            final = final[:-1] if original.is_last else final[1:]
+        return to_uint8(final), to_uint8(pending)
 
-    def _led_to_start(self, frames: Tensor) -> Tensor:
-        """Return the frames between the end of a loop and its start, which follows the last of them.
+    def _blend(self, frames: Tensor, pending: Tensor, overlap: int) -> Tensor:
+        """Blend frames over `overlap` of them with the pending frames of the previous section."""
+        earlier_weight = torch.linspace(1, 0, overlap).view(-1, 1, 1, 1)  # of the frame earlier in time
+        if self._mode == "inverted":
+            blended = earlier_weight * frames[-overlap:] + (1 - earlier_weight) * pending
+            return torch.cat([frames[:-overlap], blended])
+        blended = earlier_weight * pending + (1 - earlier_weight) * frames[:overlap]
+        return torch.cat([blended, frames[overlap:]])
 
-        What the last one lacks of the video's first frame is added to all, in a share that grows with time.
-        So the loop has no jump there, and frames that lead to the start by themselves are hardly changed.
+    def _close_loop(self, frames: Tensor) -> Tensor:
+        """Adjust the frames between the end of a loop and its start, so that there is no jump.
+
+        The last frame's difference to the video's first one is added to all, in a share that grows with time.
         """
-        assert self._start is not None, "the section with the start comes before"
+        assert self._first_frame is not None, "the section with the start comes before"
         shares = torch.arange(1, len(frames) + 1).view(-1, 1, 1, 1) / (len(frames) + 1)
-        return frames + shares * (self._start - frames[-1:])
+        return frames + shares * (self._first_frame - frames[-1:])
 
 
-def _joined_to(original: Original, frames: Tensor) -> Tensor:
-    """Return decoded frames of which the one at the joint with a video is the video's.
+def _match_edge(original: Original, frames: Tensor) -> Tensor:
+    """Adjust decoded frames so that the one next to the original video equals the video's frame.
 
-    What that one lacks is added to all, in a share that falls linearly to none.
+    The difference is added to all frames, in a share that falls linearly to 0.
     """
-    place = -1 if original.is_last else 0
-    wanted = torch.from_numpy(np.array(original.edge)).float() / 127.5 - 1
+    edge_index = -1 if original.is_last else 0
+    edge_frame = torch.from_numpy(np.array(original.edge_frame)).float() / 127.5 - 1
     shares = torch.linspace(1, 0, len(frames)).view(-1, 1, 1, 1)
     shares = shares.flip(0) if original.is_last else shares
-    return frames + shares * (wanted - frames[place].clone())
+    return frames + shares * (edge_frame - frames[edge_index].clone())

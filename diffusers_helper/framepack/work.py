@@ -1,6 +1,6 @@
-"""FramePack at work: its encoders, its guided denoiser over packed history, and the blending of its sections.
+"""FramePack's half that works on tensors: its encoders, its conditions, its history and its sampler.
 
-This module is a `job.work.Work`; `families.family.FRAMEPACK` has the numbers.
+This module is a `job.work.Work`; `families.framepack.FRAMEPACK` has the numbers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from PIL import Image
 from torch import Tensor
 
-from diffusers_helper.conditions.footage import in_fours
-from diffusers_helper.conditions.timeline import pictures_of, start_of, words_of
+from diffusers_helper.conditions.footage import largest_encodable
+from diffusers_helper.conditions.timeline import pictures_of, prompts_of, start_picture_of
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, Section
 from diffusers_helper.files import sha256_of
 from diffusers_helper.framepack.guidance import (
@@ -25,79 +25,77 @@ from diffusers_helper.framepack.guidance import (
     encode_pooled,
     encode_states,
     encode_vision,
-    mixed,
+    mix_prompts,
 )
 from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures, latent_of
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest, placed_name
+from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest, timed_picture_name
 from diffusers_helper.sampling import sampler as sampler_named
 from diffusers_helper.sampling.schedule import flow_sigmas, noise_for, shift_of, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks
 
 denoiser = FramePackDenoiser
-texts: Mapping[str, TextStage] = {
+text_stages: Mapping[str, TextStage] = {
     "text": TextStage("text_encoder", "tokenizer", "states", encode_states),
     "text_2": TextStage("text_encoder_2", "tokenizer_2", "pooled", encode_pooled),
 }
 _TAIL = "tail"
-_TEXTS = ("positive", "negative")
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
     """Encode each picture that sections see with the VAE once, and return their latents by name."""
-    seen = [of for of in job.pictures.fitted if of != END_PICTURE or job.request.mode == "inverted"]
-    once = cache(partial(latent_of, job))
-    found = {_named("start", of): once(job.pictures.same(of)) for of in seen}
+    names = [name for name in job.pictures.fitted if name != END_PICTURE or job.request.mode == "inverted"]
+    encode_once = cache(partial(latent_of, job))
+    encodings = {_encoding_name("start", name): encode_once(job.pictures.first_equal(name)) for name in names}
     if not job.pictures.start:  # noise, in which nothing is to be seen
-        found["start"] = noise_for(job.root.seed, "start_latent", 0, job.latents_shape(1))
+        encodings["start"] = noise_for(job.root.seed, "start_latent", 0, job.latents_shape(1))
     if job.original:
-        found[_TAIL] = _tail(job, job.original)
+        encodings[_TAIL] = _tail(job, job.original)
     job.note_vae(0)
-    return found
+    return encodings
 
 
-def visions(job: OpenJob) -> dict[str, Tensor]:
-    """Return the vision encoder's states of each picture by name."""
-    found: dict[str, Tensor] = {}
-    made: dict[str, Tensor] = {}
-    for of, picture in _shown(job).items():
+def encode_images(job: OpenJob) -> dict[str, Tensor]:
+    embeds: dict[str, Tensor] = {}
+    by_checksum: dict[str, Tensor] = {}
+    for of, picture in _vision_pictures(job).items():
         checksum = sha256_of([str(job.pictures.shape).encode(), picture.tobytes()])
-        if checksum not in made:
-            known = job.encoded(
+        if checksum not in by_checksum:
+            encodings = job.encoded(
                 ("image_encoder", "feature_extractor"),
                 lambda of=of: {"vision": _vision_states(job, of)},
                 picture=checksum,
             )
-            made[checksum] = known["vision"]
-        found[_named("vision", of)] = made[checksum]
-    return found
+            by_checksum[checksum] = encodings["vision"]
+        embeds[_encoding_name("vision", of)] = by_checksum[checksum]
+    return embeds
 
 
-def _shown(job: OpenJob) -> dict[str, Image.Image]:
-    """Return the pictures that the vision encoder sees; a start picture that there is not is black."""
+def _vision_pictures(job: OpenJob) -> dict[str, Image.Image]:
+    """List the pictures that the vision encoder sees. A missing start picture is black."""
     height, width = job.pictures.shape
     return {START_PICTURE: Image.new("RGB", (width, height)), **job.pictures.fitted}
 
 
-def _named(encoding: str, of: str) -> str:
-    """Return the name of a picture's encoding; that of the start picture has no further name."""
-    return encoding if of == START_PICTURE else f"{encoding}_{of}"
+def _encoding_name(encoding: str, picture: str) -> str:
+    return encoding if picture == START_PICTURE else f"{encoding}_{picture}"
 
 
 def _tail(job: OpenJob, original: Original) -> Tensor:
-    """Encode the end that is continued of a video, in one causal pass, and return its latents."""
-    many = in_fours(len(original.seen))
-    return encode_pictures(job, original.seen[:many] if original.is_last else original.seen[-many:], _TAIL)
+    """Encode the end of a video that is continued, or the start of one that follows, in one causal pass."""
+    frames = original.context_frames
+    num_frames = largest_encodable(len(frames))
+    return encode_pictures(job, frames[:num_frames] if original.is_last else frames[-num_frames:], _TAIL)
 
 
 def _vision_states(job: OpenJob, of: str = START_PICTURE) -> Tensor:
-    extractor = job.models.part("feature_extractor")
+    extractor = job.models.component("feature_extractor")
 
     def vision(siglip: Any) -> Tensor:
-        return to_host(encode_vision(siglip, extractor, _shown(job)[of]))
+        return to_host(encode_vision(siglip, extractor, _vision_pictures(job)[of]))
 
     return job.run("vision", vision, of=of)
 
@@ -106,78 +104,86 @@ encoders: Mapping[str, Callable[..., Any]] = {"vision": _vision_states, "vae_enc
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> FramePackCondition:
-    """Return the condition for a section, given the result of `encode`."""
-    request, places = job.lineage.request_for(section.number, job.request), {}
-    for n, text in enumerate(job.texts):
-        places[text] = TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"])
-    words = words_of(section.number, request, job.family)
-    negative = places[request.negative] if len(request.texts) > 1 else None
-    seen = pictures_of(section.number, request, job.family)
-    visions = [(encodings[_named("vision", of)], share) for of, share in seen]
-    vision = visions[0][0] if len(seen) == 1 else torch.stack([share * one for one, share in visions]).sum(0)
-    return FramePackCondition(
-        positive=mixed([(places[text], share) for text, share in words]), negative=negative, vision=vision,
-        guidance=request.guidance, cfg=request.cfg, cfg_rescale=request.cfg_rescale,
-    )  # fmt: skip
-
-
-def restored(condition: Mapping[str, Any]) -> FramePackCondition:
-    """Return the condition of a section from a capture."""
-    texts = {name: text and TextCondition(**text) for name, text in condition.items() if name in _TEXTS}
-    return FramePackCondition(**{**condition, **texts})
-
-
-def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
-    """Return the history before the first section, which is the pictures.
-
-    The weaker the end picture is, the farther it lies from the video, within the reach of the history.
-    """
-    strength = job.root.end_strength
-    distance = round((1 - strength) * (HISTORY - HISTORY_1X))
-    start, end = encodings["start"], encodings.get(_named("start", END_PICTURE))
-    before, after = start, start[:, :, :0]
-    if not job.pictures.start:
-        before = after
-    elif job.original and job.original.is_last:
-        after = encodings[_TAIL]
-    elif job.original:
-        before = encodings[_TAIL]
-    numbers = (section.number for section in job.sections)
-    seen = {one: start_of(one, job.lineage.request_for(one, job.request), job.family) for one in numbers}
-    starts = {one: encodings[_named("start", of)] for one, of in seen.items() if of != START_PICTURE}
-    per_second = job.family.fps / job.family.latent_frames
-    references = [
-        (round(one.time * per_second), encodings[_named("start", placed_name(n))])
-        for n, one in enumerate(job.request.placed if job.request.one_frame else (), 1)
+    request = job.lineage.request_for(section.number, job.request)
+    conditions = {
+        prompt: TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"])
+        for n, prompt in enumerate(job.prompts)
+    }
+    prompts = prompts_of(section.number, request, job.family)
+    pictures = [
+        (encodings[_encoding_name("vision", name)], share)
+        for name, share in pictures_of(section.number, request, job.family)
     ]
-    return LatentHistory(
-        job.request.mode, start, end, before, after, distance=distance, starts=starts, references=references
+    image_embeds = pictures[0][0]
+    if len(pictures) > 1:
+        image_embeds = torch.stack([share * embeds for embeds, share in pictures]).sum(0)
+    return FramePackCondition(
+        positive=mix_prompts([(conditions[prompt], share) for prompt, share in prompts]),
+        negative=conditions[request.negative] if len(request.prompts) > 1 else None,
+        image_embeds=image_embeds,
+        guidance=request.guidance,
+        cfg=request.cfg,
+        cfg_rescale=request.cfg_rescale,
     )
 
 
+def restored(condition: Mapping[str, Any]) -> FramePackCondition:
+    positive, negative = TextCondition(**condition["positive"]), condition["negative"]
+    negative = negative and TextCondition(**negative)
+    return FramePackCondition(**{**condition, "positive": positive, "negative": negative})
+
+
+def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
+    # The weaker the end picture is, the farther it lies from the video, within the reach of the history.
+    end_distance = round((1 - job.root.end_strength) * (HISTORY - HISTORY_1X))
+    start = encodings["start"]
+    end = encodings.get(_encoding_name("start", END_PICTURE))
+    prefix = start
+    suffix = start[:, :, :0]
+    if not job.pictures.start:
+        prefix = suffix
+    elif job.original and job.original.is_last:
+        suffix = encodings[_TAIL]
+    elif job.original:
+        prefix = encodings[_TAIL]
+    section_starts: dict[int, Tensor] = {}
+    for section in job.sections:
+        request = job.lineage.request_for(section.number, job.request)
+        picture = start_picture_of(section.number, request, job.family)
+        if picture != START_PICTURE:
+            section_starts[section.number] = encodings[_encoding_name("start", picture)]
+    latents_per_second = job.family.fps / job.family.temporal_compression
+    references = [
+        (round(picture.time * latents_per_second), encodings[_encoding_name("start", timed_picture_name(n))])
+        for n, picture in enumerate(job.request.timed_pictures if job.request.one_frame else (), 1)
+    ]
+    return LatentHistory(
+        job.request.mode, start, end, prefix, suffix, end_distance=end_distance,
+        section_starts=section_starts, references=references,
+    )  # fmt: skip
+
+
 def joiner(job: OpenJob) -> Join:
-    """Return the joiner of decoded sections."""
     return FrameBlender(job.request.mode, job.original).add
 
 
 def blocks(network: HunyuanVideoFramepackTransformer3DModel, noise: Tensor) -> Blocks:
-    """Return the transformer's blocks, as a step cache sees them, for noise of this shape."""
     return Blocks(
-        [*network.transformer_blocks, *network.single_transformer_blocks], tokens_of(noise.shape), _modulated
+        [*network.transformer_blocks, *network.single_transformer_blocks],
+        tokens_of(noise.shape),
+        _modulated_input,
     )
 
 
-def _modulated(block: Any, hidden: Tensor, text: Tensor, time: Tensor, *_: object) -> Tensor:
-    """Return the input of a block's attention, as FramePack's TeaCache compares it."""
-    return block.norm1(hidden, emb=time)[0]
+def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tensor, *_: object) -> Tensor:
+    """Compute the input of a block's attention, as FramePack's TeaCache compares it."""
+    return block.norm1(hidden_states, emb=temb)[0]
 
 
 def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
-    """Return the noise levels of a section, which by default are shifted by its number of tokens."""
-    by_tokens = shift_of(tokens_of(job.latents_shape(job.sections.window)))
-    return flow_sigmas(request.steps, request.shift or job.models.info.shift or by_tokens)
+    default_shift = shift_of(tokens_of(job.latents_shape(job.sections.latent_window_size)))
+    return flow_sigmas(request.steps, request.shift or job.models.info.shift or default_shift)
 
 
 def sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
-    """Return the sampler of a section."""
     return partial(sampler_named(request.sampler), sigmas=sigmas(job, request))

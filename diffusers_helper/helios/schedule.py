@@ -25,27 +25,26 @@ _FIRST_LEVEL = 0.999
 _PATCH = 2
 
 
-def renewed(scheduler: Any, shift: float = 0.0) -> Any:
-    """Return a scheduler with the same configuration and no state, whose shift is 0 for its own rule."""
-    own = {"use_dynamic_shifting": True, "time_shift_type": "linear"} if shift else {}
-    return type(scheduler).from_config({**scheduler.config, **own})
+def new_scheduler(scheduler: Any, shift: float = 0.0) -> Any:
+    """Copy a scheduler without its state. A shift of 0 stands for its own rule."""
+    shift_options = {"use_dynamic_shifting": True, "time_shift_type": "linear"} if shift else {}
+    return type(scheduler).from_config({**scheduler.config, **shift_options})
 
 
 def is_pyramid(scheduler: Any) -> bool:
-    """Return whether a scheduler has several sizes."""
     return scheduler.config.stages > 1
 
 
-def times_of(scheduler: Any) -> tuple[tuple[float, float], ...]:
-    """Return the time at noise level 0 and its growth up to level 1, for each size of a pyramid."""
+def stage_times(scheduler: Any) -> tuple[tuple[float, float], ...]:
+    """List the time at noise level 0 and its growth up to level 1, for each size of a pyramid."""
     if not is_pyramid(scheduler):
         return ()
-    each = [scheduler.timesteps_per_stage[stage] for stage in range(scheduler.config.stages)]
-    return tuple((float(times.min()), float(times.max() - times.min())) for times in each)
+    stage_timesteps = [scheduler.timesteps_per_stage[stage] for stage in range(scheduler.config.stages)]
+    return tuple((float(times.min()), float(times.max() - times.min())) for times in stage_timesteps)
 
 
 def flat_levels(scheduler: Any, steps: int, shape: Sequence[int], shift: float = 0.0) -> Tensor:
-    """Return the noise levels for one size, which descend to 0. The scheduler is then at their beginning."""
+    """Compute the noise levels for one size, which descend to 0, and reset the scheduler to them."""
     levels = np.linspace(_FIRST_LEVEL, 0.0, steps + 1)[:-1]
     scheduler.set_timesteps(steps, sigmas=levels, mu=shift or mu_of(tokens_of(shape)))
     return scheduler.sigmas
@@ -60,7 +59,7 @@ def sample_flat(
     shift: float = 0.0,
     on_step: OnStep | None = None,
 ) -> Tensor:
-    """Return clean latents by the scheduler's own solver, with one model call per step."""
+    """Sample by the scheduler's own solver, with one model call per step."""
     sigmas = flat_levels(scheduler, steps, x.shape, shift)
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)
@@ -74,8 +73,8 @@ def sample_flat(
 class PyramidStage:
     """One size of a pyramid, with its noise levels.
 
-    It begins with `signal` times what the size before has given and `level` times a noise, which the smallest
-    size lacks.
+    It begins with `signal` times the enlarged result of the previous size, plus `level` times a noise, if
+    any.
     """
 
     sigmas: Tensor
@@ -85,86 +84,92 @@ class PyramidStage:
 
 
 def steps_of(steps: int, stages: int) -> list[int]:
-    """Return the number of steps at each size; the smallest take those that are left over."""
+    """Divide the steps among the sizes. The smallest ones take those that are left over."""
     return [max(1, (steps + stages - 1 - stage) // stages) for stage in range(stages)]
 
 
 def pyramid(
-    scheduler: Any, steps: int, shape: Sequence[int], draw: Callable[[int, tuple[int, int]], Tensor],
+    scheduler: Any, steps: int, shape: Sequence[int], draw_noise: Callable[[int, tuple[int, int]], Tensor],
     *, shift: float = 0.0,
 ) -> list[PyramidStage]:  # fmt: skip
-    """Return the sizes of a pyramid, the smallest first.
+    """Prepare the sizes of a pyramid for latents of a shape (1, C, W, h, w), the smallest first.
 
     Args:
-        steps: The number of all steps.
-        shape: The shape of the latents, (1, C, W, h, w).
-        draw: Returns normally distributed noise for a size, given its number and the shape of the noise.
+        draw_noise: Draws normally distributed noise for a size, given its index and the noise's shape.
         shift: The factor by which the noise levels are shifted; 0 for the scheduler's rule.
     """
-    count, gamma, found = scheduler.config.stages, scheduler.config.gamma, list[PyramidStage]()
-    for stage, own in enumerate(steps_of(steps, count)):
-        size, before = (_smaller(shape, count - 1 - place) for place in (stage, max(0, stage - 1)))
-        # The levels go by the tokens of the size before, as diffusers has it.
-        scheduler.set_timesteps(own, stage, mu=shift or mu_of(tokens_of(before)))
+    num_stages = scheduler.config.stages
+    gamma = scheduler.config.gamma
+    pyramid_stages: list[PyramidStage] = []
+    for stage, stage_steps in enumerate(steps_of(steps, num_stages)):
+        size = _smaller(shape, num_stages - 1 - stage)
+        previous_size = _smaller(shape, num_stages - 1 - max(0, stage - 1))
+        # The noise levels depend on the tokens of the previous size, as in diffusers.
+        scheduler.set_timesteps(stage_steps, stage, mu=shift or mu_of(tokens_of(previous_size)))
         if stage == 0:
-            found.append(PyramidStage(scheduler.sigmas))
+            pyramid_stages.append(PyramidStage(scheduler.sigmas))
             continue
-        begin = 1 - scheduler.ori_start_sigmas[stage]
-        signal = 1 / (math.sqrt(1 + 1 / gamma) * (1 - begin) + begin)
-        drawn = draw(stage, (math.prod(size) // _PATCH**2, _PATCH**2))
-        level = signal * (1 - begin) / math.sqrt(gamma)
-        found.append(PyramidStage(scheduler.sigmas, signal, level, block_noise(drawn, size, gamma)))
-    return found
+        start_level = 1 - scheduler.ori_start_sigmas[stage]
+        signal = 1 / (math.sqrt(1 + 1 / gamma) * (1 - start_level) + start_level)
+        noise = draw_noise(stage, (math.prod(size) // _PATCH**2, _PATCH**2))
+        level = signal * (1 - start_level) / math.sqrt(gamma)
+        pyramid_stages.append(PyramidStage(scheduler.sigmas, signal, level, block_noise(noise, size, gamma)))
+    return pyramid_stages
 
 
 def _smaller(shape: Sequence[int], halvings: int) -> tuple[int, ...]:
     return (*shape[:3], shape[3] >> halvings, shape[4] >> halvings)
 
 
-def block_noise(drawn: Tensor, size: Sequence[int], gamma: float) -> Tensor:
-    """Return noise (1, C, W, h, w) whose values in each block of 2x2 have a covariance of -gamma.
+def block_noise(noise: Tensor, size: Sequence[int], gamma: float) -> Tensor:
+    """Correlate noise (1, C, W, h, w), whose values in each block of 2x2 get a covariance of -gamma.
 
-    It takes away what the enlarged latents have in common there. The matrix is singular but for 1e-8, which
-    fp32 rounds away.
+    It hides that the enlarged latents are equal within a block. Without the 1e-8, which fp32 rounds away, the
+    covariance matrix would be singular.
     """
     block = _PATCH**2
-    same, all_of_them = torch.eye(block, dtype=torch.float64), torch.ones(block, block, dtype=torch.float64)
-    covariance = same * (1 + gamma + 1e-8) - all_of_them * gamma
-    correlated = drawn @ torch.linalg.cholesky(covariance).T.to(drawn.dtype)
-    blocks = correlated.view(*size[:3], size[3] // _PATCH, size[4] // _PATCH, _PATCH, _PATCH)
+    identity, ones = torch.eye(block, dtype=torch.float64), torch.ones(block, block, dtype=torch.float64)
+    covariance = identity * (1 + gamma + 1e-8) - ones * gamma
+    correlated_noise = noise @ torch.linalg.cholesky(covariance).T.to(noise.dtype)
+    blocks = correlated_noise.view(*size[:3], size[3] // _PATCH, size[4] // _PATCH, _PATCH, _PATCH)
     return blocks.permute(0, 1, 2, 3, 5, 4, 6).reshape(tuple(size))
 
 
 def sample_pyramid(
     denoise: Denoise, x: Tensor, stages: Sequence[PyramidStage], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Return clean latents, given the noise in full size, with one model call per step.
+    """Sample from noise in full size through all sizes, with one model call per step.
 
     `on_step` is called with latents in full size, `denoise` with those of each stage.
     """
-    dtype, full = x.dtype, (x.shape[-2], x.shape[-1])
-    steps = [len(stage.sigmas) - 1 for stage in stages]
+    dtype = x.dtype
+    full_size = (x.shape[-2], x.shape[-1])
+    num_steps = [len(stage.sigmas) - 1 for stage in stages]
     for _ in stages[1:]:
-        x = 2 * _resized(x, (x.shape[-2] // 2, x.shape[-1] // 2), "bilinear")
-    for number, stage in enumerate(stages):
+        x = 2 * _resize(x, (x.shape[-2] // 2, x.shape[-1] // 2), "bilinear")
+    for stage_index, stage in enumerate(stages):
         if stage.noise is not None:
-            larger = _resized(x, (2 * x.shape[-2], 2 * x.shape[-1]), "nearest")
-            x = stage.signal * larger + stage.level * stage.noise.to(x.device)
-        report = on_step and partial(_report, on_step, sum(steps[:number]), sum(steps), full)
-        model, begin = Denoiser(denoise, x, stage.sigmas, report), x
-        for index, level in enumerate([*model.sigmas[1:], 0.0]):
+            enlarged = _resize(x, (2 * x.shape[-2], 2 * x.shape[-1]), "nearest")
+            x = stage.signal * enlarged + stage.level * stage.noise.to(x.device)
+        report = on_step and partial(
+            _report, on_step, sum(num_steps[:stage_index]), sum(num_steps), full_size
+        )
+        model = Denoiser(denoise, x, stage.sigmas, report)
+        start = x
+        for index, sigma in enumerate([*model.sigmas[1:], 0.0]):
             x0 = model.predict(x, index)
-            x = (1 - level) * x0 + level * begin
+            x = (1 - sigma) * x0 + sigma * start
     return x.to(dtype)
 
 
 def _report(
-    on_step: OnStep, before: int, total: int, full: tuple[int, int], step: int, _: int, x0: Tensor
-) -> None:
-    on_step(before + step, total, x0 if x0.shape[-2:] == full else _resized(x0, full, "nearest"))
+    on_step: OnStep, steps_before: int, total_steps: int, full_size: tuple[int, int],
+    step: int, _: int, x0: Tensor,
+) -> None:  # fmt: skip
+    x0 = x0 if x0.shape[-2:] == full_size else _resize(x0, full_size, "nearest")
+    on_step(steps_before + step, total_steps, x0)
 
 
-def _resized(latents: Tensor, size: tuple[int, int], mode: str) -> Tensor:
-    """Return latents (1, C, W, h, w) whose frames have another size."""
+def _resize(latents: Tensor, size: tuple[int, int], mode: str) -> Tensor:
     frames = interpolate(latents[0].transpose(0, 1), size=size, mode=mode)
     return frames.transpose(0, 1)[None]

@@ -47,20 +47,16 @@ class CardLost(Exception):
 
 
 def check_card(device: torch.device, error: Exception) -> None:
-    """Check after an error that the device still computes.
-
-    Raises:
-        CardLost: If it does not.
-    """
+    """Raise CardLost, after an error, if the device computes no longer."""
     if not works(device):
         raise CardLost from error
 
 
 def card_name(device: torch.device) -> str:
-    """Return a name by which all programs know a GPU, and which can name a file; "" for a CPU."""
+    """Make a name by which all programs know a GPU, and which can name a file; "" for a CPU."""
     if device.type != "cuda":
         return ""
     properties = torch.cuda.get_device_properties(device)
-    # Cards of one kind may have the same uuid under ROCm, but never the same place on the bus.
+    # Cards of one kind may have the same uuid under ROCm, but never the same address on the bus.
     facts = ("pci_domain_id", "pci_bus_id", "pci_device_id", "uuid")
     return "-".join(["card", *(str(getattr(properties, fact, "")) for fact in facts)])

@@ -1,7 +1,7 @@
 """The choice of the convolutions that take most of a decode's time, by measurement before the VAE works.
 
-Only cards with ROCm need it: MIOpen may take a kernel for a shape that is ten to a hundred times as slow as
-another way, and a ladder that keeps to the first way that works would keep to that.
+Only cards with ROCm need it: MIOpen may choose a kernel for a shape that is ten to a hundred times as slow as
+another rung, and the ladder would stay on the first rung that works.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.device import Device
 from diffusers_helper.vae.convolutions import conv_cases
-from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.families import vae_family
 
 _log = logging.getLogger(__name__)
 
 _SHARE = 0.9  # of the multiplications, whose shapes are measured
-# The time after which no further shape is begun, and after which one counts as hanging. In MIOpen's mode
-# FAST, a kernel is compiled within seconds.
+# The time after which no further shape is measured, and the time after which a measurement counts as hanging.
+# In MIOpen's mode FAST, a kernel is compiled within seconds.
 _ALL_SECONDS, _ONE_SECONDS = 60.0, 240.0
 
 
 def choose_convolutions(
-    plans: MemoryPlans, sections: SectionPlan, local: Local, told: Callable[[int, int], object],
+    plans: MemoryPlans, sections: SectionPlan, local: Local, on_progress: Callable[[int, int], object],
     cancel: CancelToken, device: Device,
 ) -> None:  # fmt: skip
     """Measure the shapes that take most of the time in a job's decodes and were not measured on this card.
@@ -42,32 +42,35 @@ def choose_convolutions(
     What cannot be measured is left to the ladder.
 
     Args:
-        told: Called with the numbers of measured and of all shapes, first with none measured.
+        on_progress: Called with the number of measured shapes and that of all, first with 0.
 
     Raises:
         GenerationCancelled: If the job was cancelled.
     """
-    ladder, measure = plans.models.convolutions.ladder, local.measure_convolutions
+    ladder = plans.models.convolutions.ladder
+    measure = local.measure_convolutions
     routes = ladder.open_routes if ladder else None
-    place, began, done = device.torch_device, time.monotonic(), 0
-    if not ladder or not routes or not routes.folder or measure is None or card_of(place)[1] == "none":
+    torch_device = device.torch_device
+    start_time = time.monotonic()
+    num_measured = 0
+    if not ladder or not routes or not routes.folder or measure is None or card_of(torch_device)[1] == "none":
         return
-    calls = _calls(plans, sections, place)
+    calls = _calls(plans, sections, torch_device)
     cases = [case for case in heaviest(calls, _SHARE) if not routes.get(case).is_measured]
     if not cases:
         return
-    told(done, len(cases))
+    on_progress(num_measured, len(cases))
 
-    def take(case: str, result: str) -> None:
-        nonlocal done
-        done += 1
+    def on_result(case: str, result: str) -> None:
+        nonlocal num_measured
+        num_measured += 1
         _log.info("%s: %s", case, result)
-        told(done, len(cases))
+        on_progress(num_measured, len(cases))
 
     def run(tasks: Sequence[tuple[str, Sequence[str]]]) -> str:
-        seconds = _ALL_SECONDS - (time.monotonic() - began)
+        seconds = _ALL_SECONDS - (time.monotonic() - start_time)
         return "" if seconds <= 0 else measure(
-            tasks, routes.folder, str(place), take=take, limit_bytes=device.cap_bytes or 0,
+            tasks, routes.folder, str(torch_device), take=on_result, limit_bytes=device.cap_bytes or 0,
             answer_seconds=_ONE_SECONDS, all_seconds=seconds, cancel=cancel,
         )  # fmt: skip
 
@@ -79,11 +82,11 @@ def choose_convolutions(
         ladder.reload()
 
 
-def _calls(plans: MemoryPlans, sections: SectionPlan, place: torch.device) -> Mapping[ConvCase, int]:
-    """Return the convolutions of a job's decodes with the number of their calls in one tile."""
-    vae, tile = plans.models.part("vae"), plans.plan.vae_tile_px
-    height, width = (min(side, tile or side) for side in plans.size)
-    windows = [size for each in decode_windows(sections, plans.request.vae_chunk) for size in each]
-    if family_of(vae).has_stream:
+def _calls(plans: MemoryPlans, sections: SectionPlan, torch_device: torch.device) -> Mapping[ConvCase, int]:
+    """Count the calls of each convolution in one tile of the job's decodes."""
+    vae = plans.models.component("vae")
+    height, width = (min(side, plans.plan.vae_tile_px or side) for side in plans.size)
+    windows = [size for sizes in decode_windows(sections, plans.request.vae_chunk) for size in sizes]
+    if vae_family(vae).has_stream:
         windows = [section.decode_latents for section in sections]
-    return conv_cases(vae, plans.dtype_of("vae"), place, height, width, windows)
+    return conv_cases(vae, plans.dtype_of("vae"), torch_device, height, width, windows)

@@ -1,4 +1,4 @@
-"""The memory management of one job: its plans, their execution, and smaller plans after a shortage."""
+"""The memory management of one job: its plans, their execution, and smaller plans if memory runs out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import partial
 from statistics import median
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -19,19 +18,24 @@ from torch import Tensor, nn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import STAGES, Stage
-from diffusers_helper.families.packing import OWN_CHUNK
+from diffusers_helper.families.packing import DEFAULT_CHUNK
 from diffusers_helper.files import write_atomic
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.store import Store
+from diffusers_helper.memory.store import StageRecord, Store
 from diffusers_helper.output.report import Report
-from diffusers_helper.planning.ladder import MAX_STEPS
-from diffusers_helper.planning.shortage import OutOfDeviceMemory, Shortage, is_out_of_memory, read_shortage
+from diffusers_helper.planning.out_of_memory import (
+    OutOfDeviceMemory,
+    OutOfMemory,
+    is_out_of_memory,
+    read_out_of_memory,
+)
+from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.planning.variables import FP32_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
-from diffusers_helper.vae.engine import Part, retry
-from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.engine import VideoPart
+from diffusers_helper.vae.families import vae_family
 from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
 _log = logging.getLogger(__name__)
@@ -50,7 +54,7 @@ def _is_finite(result: Tensor | Mapping[str, Tensor]) -> bool:
 
 
 class JobMemory:
-    """The manager of the device's memory during one job, and the `vae.engine.Owner` of the model's VAE.
+    """The manager of the device's memory during one job, and the `vae.engine.VaeOwner` of the model's VAE.
 
     It is a context manager around the job. On exit it empties the device and writes the record of the stages
     to the job's folder.
@@ -63,22 +67,26 @@ class JobMemory:
         """Create the stores for the devices, without loading anything.
 
         Args:
-            before_vae: A function that is called once, before the VAE works for the first time, with the
-                device that it is going to work on.
+            before_vae: A function that is called once with the VAE's device, before the VAE works.
         """
         self._before_vae: Callable[[Device], None] | None = before_vae
-        self.plans, self._folder, self._report, self._cancel = plans, folder, report, cancel
-        self._warn, self._stage = report.warned, ""
+        self.plans = plans
+        self._folder = folder
+        self._report = report
+        self._cancel = cancel
+        self._warn = report.warned
+        self._stage = ""
         self.store = Store(plans.device, plans, plans.plan, report.warned)
         self._stores = [self.store]
         if plans.helper:
             self._stores.append(Store(plans.helper, plans, plans.plan.of("decode"), report.warned))
 
     def __enter__(self) -> Self:
-        tile, wanted = self.plans.plan.vae_tile_px, self.plans.ladder.demands[0].vae_tile_px
-        if tile != wanted:
+        tile = self.plans.plan.vae_tile_px
+        first_tile = self.plans.smaller.demands[0].vae_tile_px
+        if tile != first_tile:
             self._warn(
-                f"The VAE works in tiles of {tile} pixels instead of {wanted}, because there is not "
+                f"The VAE works in tiles of {tile} pixels instead of {first_tile}, because there is not "
                 "enough memory for larger ones. This changes the pixels slightly."
             )
         for store in self._stores:
@@ -86,7 +94,7 @@ class JobMemory:
         return self
 
     def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
-        with suppress(OSError):  # on a full disk, the end of the job is what has to be reported
+        with suppress(OSError):  # on a full disk, only the end of the job is reported
             self.save()
         for store in self._stores:
             store.clear()
@@ -106,45 +114,53 @@ class JobMemory:
 
         Raises:
             OutOfDeviceMemory: If no smaller plan is left.
-            LongtakeError: If values are not finite in any type that this device computes well either.
+            LongtakeError: If values are not finite in any type that this device computes well.
         """
-
-        def attempt() -> _T:
-            with self._on_device(stage, section) as network, self._cancel.within(network):
-                return work(network)
-
-        result, network, tried = retry(attempt, self._cure_for), self.plans.plan.stage(stage).model, ""
-        what = f"Values that are not finite appeared while {STAGES[stage].running}"
-        what += f" section {section}" if section else ""
+        result = self._attempt(stage, work, section)
+        network = self.plans.plan.stage(stage).model
+        tried_precisions = ""
+        problem = f"Values that are not finite appeared while {STAGES[stage].running}"
+        problem += f" section {section}" if section else ""
         for precision in self.plans.wider(network):
             if _is_finite(result):
                 return result
-            self._warn(f"{what}{tried}, so this stage is repeated in {precision}.")
-            tried = f", also in {precision}"
+            self._warn(f"{problem}{tried_precisions}, so this stage is repeated in {precision}.")
+            tried_precisions = f", also in {precision}"
             with self._widened(network, DTYPES[precision]):
-                result = retry(attempt, self._cure_for)
+                result = self._attempt(stage, work, section)
         if _is_finite(result):
             return result
-        remedy = _IN_NO_TYPE if "fp32" in tried else _NOT_IN_FP32
-        raise LongtakeError(f"{what}{tried}.", remedy, code="not_finite")
+        remedy = _IN_NO_TYPE if "fp32" in tried_precisions else _NOT_IN_FP32
+        raise LongtakeError(f"{problem}{tried_precisions}.", remedy, code="not_finite")
+
+    def _attempt(self, stage: str, work: Callable[[Any], _T], section: int | None) -> _T:
+        """Do a stage's work, again with a smaller plan each time that the device's memory runs out."""
+        while True:
+            try:
+                with self._on_device(stage, section) as network, self._cancel.within(network):
+                    return work(network)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                details = read_out_of_memory(str(error))
+                traceback.clear_frames(error.__traceback__)  # they hold tensors
+            self.step_down(details)
 
     @contextmanager
     def _widened(self, network: str, dtype: torch.dtype) -> Iterator[None]:
-        self._empty()
+        self._empty_devices()
         try:
             self.plans.widen((network, dtype))
-            self._follow()
+            self._apply_plan()
             yield
         finally:
-            self._empty()
+            self._empty_devices()
             self.plans.widen(None)
-            self._follow()
-
-    def _cure_for(self, error: Exception) -> Callable[[], None] | None:
-        return partial(self.step_down, read_shortage(str(error))) if is_out_of_memory(error) else None
+            self._apply_plan()
 
     def _on_device(self, stage: str, section: int | None) -> AbstractContextManager[Any]:
-        plan, store = self.plans.plan.stage(stage), self._store_of(stage)
+        plan = self.plans.plan.stage(stage)
+        store = self._store_of(stage)
         if not store.has(plan.model):
             self.plans.models.read(plan.model, self._cancel, self._report.reading)
             if plan.streamed_blocks:
@@ -156,11 +172,11 @@ class JobMemory:
 
     @property
     def vae(self) -> nn.Module:
-        return self.plans.models.part("vae")
+        return self.plans.models.component("vae")
 
     @property
     def cleanup_frequency(self) -> int:
-        """Return the number of pieces after which unused memory is given back; 0 leaves that to the store."""
+        """The number of pieces after which unused memory is given back; 0 leaves that to the store."""
         return self.plans.request.vae_cleanup
 
     @property
@@ -168,128 +184,107 @@ class JobMemory:
         return self._store_of("decode").device
 
     def _store_of(self, stage: str) -> Store:
-        is_here = self.plans.plan.of(stage) is self.plans.plan
-        return self._stores[0 if is_here else -1]
+        return self._stores[0 if (self.plans.plan.of(stage) is self.plans.plan) else -1]
 
-    def _follow(self) -> None:
-        """Take all networks off the devices, and follow the plan that is in force now."""
+    def _apply_plan(self) -> None:
         for store, plan in zip(self._stores, (self.plans.plan, self.plans.plan.of("decode")), strict=False):
             store.follow(plan)
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        """Return the job's plan for a task of the VAE, in tiles and in temporal windows."""
         tiles = Tiles.of(self.plans.plan.vae_tile_px or 0)
         working_bytes = self.plans.plan.stage(VAE_STAGES[task]).working_bytes
-        chunk = self.plans.request.vae_chunk if task == "decode" else OWN_CHUNK
-        time = "stream" if family_of(self.vae).has_stream else "windows"
-        return VaePlan(task, time, chunk, tiles, working_bytes, "As the job's plan has it.")
+        chunk = self.plans.request.vae_chunk if task == "decode" else DEFAULT_CHUNK
+        time_mode = "stream" if vae_family(self.vae).has_stream else "windows"
+        return VaePlan(task, time_mode, chunk, tiles, working_bytes, "As the job's plan has it.")
 
     def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
-        """Return the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""
+        """Tell the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""
         plan = self.plan_vae("decode", Video(1, height, width))
         # Every larger tile would cover the whole picture, too, and give the same pixels.
         side = -(-max(height, width) // 32) * 32
-        dtype = self.plans.compute_dtype("vae") or family_of(self.vae).dtype
+        dtype = self.plans.compute_dtype("vae") or vae_family(self.vae).dtype
         return min(plan.tiles.side or side, max(side, 64)), PRECISIONS[dtype], plan.chunk
 
-    def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
+    def vae_on_device(self, task: Task, part: VideoPart | None) -> AbstractContextManager[nn.Module]:
         before_vae, self._before_vae = self._before_vae, None
         if before_vae:
             before_vae(self.device)
         return self._on_device(VAE_STAGES[task], part.number if part else None)
 
     def widen(self) -> None:
-        """Make the VAE compute in the next wider type from now on, including later runs of the job.
-
-        Raises:
-            DoesNotFit: If it does not fit in this type.
-        """
-        self._empty()
+        """Let the VAE compute in the next wider type, or raise DoesNotFit. Later runs keep that type."""
+        self._empty_devices()
         tile = self.plans.plan.vae_tile_px
         precision = self.plans.widen_vae()
         write_atomic(self._folder.overflow, precision.encode())
-        self._follow()
-        smaller = self.plans.plan.vae_tile_px
-        tiles = f", in tiles of {smaller} pixels instead of {tile}" if smaller != tile else ""
+        self._apply_plan()
+        new_tile = self.plans.plan.vae_tile_px
+        tiles = f", in tiles of {new_tile} pixels instead of {tile}" if new_tile != tile else ""
         self._warn(f"Values overflowed in the VAE, so it works in {precision} from now on{tiles}.")
 
-    def step_down(self, shortage: Shortage) -> None:
-        """Continue with a smaller plan after the current stage ran out of memory.
-
-        Raises:
-            OutOfDeviceMemory: If no smaller plan is left.
-        """
-        self._empty()
-        _log.warning("out of memory in stage %s: %s", self._stage, shortage.text)
-        change = self.plans.ladder.step_down(self._stage)
+    def step_down(self, details: OutOfMemory) -> None:
+        """Take a smaller plan after the current stage ran out of memory, or raise OutOfDeviceMemory."""
+        self._empty_devices()
+        _log.warning("out of memory in stage %s: %s", self._stage, details.text)
+        change = self.plans.smaller.step_down(self._stage)
         if change is None:
-            raise self._hopeless(shortage)
-        self._follow()
+            raise self._out_of_memory(details)
+        self._apply_plan()
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
-            f"The stage is tried again ({self.plans.ladder.retries} of at most {MAX_STEPS} times)."
+            f"The stage is tried again ({self.plans.smaller.retries} of at most {MAX_STEPS} times)."
         )
 
-    def apply(self, note: CrashRecord) -> None:
-        """Use the smallest plan from the beginning, since a lack of memory has ended engines in this job.
+    def apply(self, record: CrashRecord) -> None:
+        """Use the smallest plan from the start, since a lack of memory has ended engines in this job.
 
         Raises:
             OutOfDeviceMemory: If there is no smaller plan to try.
         """
-        if note.change:
+        if record.change:
             return  # an earlier engine has already made the change, and it is stored for later plans
-        change = self.plans.ladder.step_to_end(note.stage)
+        change = self.plans.smaller.step_to_end(record.stage)
         if change is None:
-            raise self._hopeless(read_shortage(note.text))
-        self._follow()
-        replace(note, change=change).write(self._folder.shortage)
+            raise self._out_of_memory(read_out_of_memory(record.text))
+        self._apply_plan()
+        replace(record, change=change).write(self._folder.crash_record)
         self._warn(
-            f"The device's memory ran out while {STAGES[note.stage].running}, and the driver ended the "
+            f"The device's memory ran out while {STAGES[record.stage].running}, and the driver ended the "
             f"engine; {change}."
         )
 
-    def _hopeless(self, shortage: Shortage) -> OutOfDeviceMemory:
-        return OutOfDeviceMemory(shortage, smaller_plans=self.plans.ladder.retries, is_apu=self.plans.is_apu)
+    def _out_of_memory(self, details: OutOfMemory) -> OutOfDeviceMemory:
+        return OutOfDeviceMemory(details, smaller_plans=self.plans.smaller.retries, is_apu=self.plans.is_apu)
 
-    def _empty(self) -> None:
+    def _empty_devices(self) -> None:
         for store in self._stores:
             store.clear()
             store.flush("exception-cleanup")
 
-    def advice(self) -> str:
-        """Store the decoding time of a finished job, and return the advice that follows from all times."""
-        plan, records = self.plans.plan, self._store_of("decode").records
-        decodes = [one for one in records if one.stage == "decode"]
-        # The first decode may include a search for kernels. After a retry, the tiles differ.
-        seconds = min((one.end - one.begin for one in decodes if one.is_complete), default=0.0)
-        if not seconds or not plan.vae_tile_px or self.plans.ladder.retries:
-            return ""
-        budget = plan.of("decode").budget
-        peak = max(one.measured_bytes for one in decodes) + budget.reserve_bytes
-        return self.plans.tile_advice(plan.vae_tile_px, seconds, peak, budget.cap_bytes)
+    def _decodes(self) -> list[StageRecord]:
+        return [record for record in self._store_of("decode").records if record.stage == "decode"]
 
     def keep_times(self, step_seconds: Sequence[float], latents: Sequence[int]) -> None:
-        """Store what a finished job's steps and decodes took, from which later plans tell a person's time.
+        """Store the times of a finished job's steps and decodes, from which later plans estimate.
 
         Args:
             step_seconds: The times of steps; nothing is stored if there are none.
             latents: The latent frames that are decoded for each section.
         """
-        decodes = [one for one in self._store_of("decode").records if one.stage == "decode" and one.section]
-        timed = decodes[1:] or decodes  # the first may include a search for kernels
-        seconds = sum(one.end - one.begin for one in timed)
-        frames = sum(latents[(one.section or 1) - 1] for one in timed)
+        decodes = [record for record in self._decodes() if record.section]
+        timed_decodes = decodes[1:] or decodes  # the first may include a search for kernels
+        seconds = sum(record.end - record.begin for record in timed_decodes)
+        frames = sum(latents[(record.section or 1) - 1] for record in timed_decodes)
         if step_seconds and median(step_seconds):
             self.plans.keep_times(median(step_seconds), frames / seconds if seconds else 0.0)
 
     def usage(self) -> dict[str, int | None]:
-        """Return the figures on memory for the `Finished` event."""
         plan = self.plans.plan
         return {
             "peak_device_bytes": self.store.peak_bytes,
             "cap_bytes": plan.budget.cap_bytes,
             "bytes_streamed": sum(store.bytes_streamed for store in self._stores),
-            "retries": self.plans.ladder.retries,
+            "retries": self.plans.smaller.retries,
             "vae_tile_px": plan.vae_tile_px,
         }
 
@@ -305,8 +300,7 @@ class JobMemory:
             "stages": [asdict(stage) for stage in self.store.records],
         }
         if plan.helper:
-            other = self._stores[-1]
-            stages = [asdict(stage) for stage in other.records]
-            facts = {"cap_bytes": plan.helper.budget.cap_bytes, "peak_device_bytes": other.peak_bytes}
-            record["helper"] = {**facts, "stages": stages}
+            helper_store = self._stores[-1]
+            facts = {"cap_bytes": plan.helper.budget.cap_bytes, "peak_device_bytes": helper_store.peak_bytes}
+            record["helper"] = {**facts, "stages": [asdict(stage) for stage in helper_store.records]}
         write_atomic(self._folder.memory, json.dumps(record, indent=1).encode() + b"\n")

@@ -14,7 +14,7 @@ from diffusers_helper.conditions.footage import all_frames, first_frames, last_f
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import Section
-from diffusers_helper.files import file_sum
+from diffusers_helper.files import file_sha256
 
 
 @dataclass(frozen=True)
@@ -31,40 +31,38 @@ class Original:
     is_last: bool = False
 
     @cached_property
-    def seen(self) -> list[Image.Image]:
-        """Return as many of the frames next to the new part as a section sees, or all, in their order."""
+    def context_frames(self) -> list[Image.Image]:
+        """The frames next to the new part, as many as a section takes as context, or all, in their order."""
         read = first_frames if self.is_last else last_frames
         return [self._fitted(frame) for frame in read(self.path, self.family.tail_frames, self.family.fps)]
 
     @property
-    def edge(self) -> Image.Image:
-        """Return the frame next to the new part."""
-        return self.seen[0 if self.is_last else -1]
+    def edge_frame(self) -> Image.Image:
+        return self.context_frames[0 if self.is_last else -1]
 
     @cached_property
     def checksum(self) -> str:
-        return file_sum(self.path)
+        return file_sha256(self.path)
 
-    def meets(self, section: Section) -> bool:
-        """Return whether a section is next to the video."""
-        return section.number == 1 if self.is_last else section.video_position == 0
+    def is_next_to(self, section: Section) -> bool:
+        return section.number == 1 if self.is_last else section.video_index == 0
 
-    def frames_behind(self, section: Section) -> int:
-        """Return how many frames are decoded behind those of a section, to lead to the video.
+    def num_extra_frames(self, section: Section) -> int:
+        """Count the frames that are decoded after those of a section, to lead to the video.
 
-        A further latent becomes four frames, of which the last stands for the first one of the video.
+        An extra latent becomes four frames, of which the last stands for the first frame of the video.
         """
-        return self.family.latent_frames if self.is_last and self.meets(section) else 0
+        return self.family.temporal_compression if self.is_last and self.is_next_to(section) else 0
 
-    def frames(self, sign: Callable[[], object] = lambda: None) -> Iterator[np.ndarray]:
+    def frames(self, on_progress: Callable[[], object] = lambda: None) -> Iterator[np.ndarray]:
         """Yield all frames, (height, width, 3), in the size and at the rate of the new video.
 
         Args:
-            sign: A function that is called for every thirtieth, so that no hang is suspected.
+            on_progress: A function that is called for every thirtieth frame, so that no hang is suspected.
         """
-        for number, frame in enumerate(all_frames(self.path, self.family.fps)):
-            if number % 30 == 0:
-                sign()
+        for index, frame in enumerate(all_frames(self.path, self.family.fps)):
+            if index % 30 == 0:
+                on_progress()
             yield np.asarray(self._fitted(frame))
 
     def _fitted(self, frame: Image.Image) -> Image.Image:

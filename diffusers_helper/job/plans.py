@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
-from diffusers_helper.attention.ways import check_way, tried_ways
+from diffusers_helper.attention.backends import candidate_backends, check_backend
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import (
-    Facts,
     Local,
     Speeds,
     fastest,
-    keep_speeds,
-    keep_trial,
-    seen_trials,
     shape_key,
     speeds,
+    store_speeds,
+    store_trial,
+    stored_trials,
 )
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
@@ -30,11 +29,10 @@ from diffusers_helper.memory.staging import host_copy_speed
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import NETWORKS
 from diffusers_helper.planning.backend import missing_kernels, wider_types
-from diffusers_helper.planning.budget import Demand, JobPlan
+from diffusers_helper.planning.budget import JobPlan
 from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
-from diffusers_helper.planning.estimates import TILES, calibration_of
-from diffusers_helper.planning.ladder import first_plan, level_key, limit_notes
-from diffusers_helper.planning.notes import attention_note
+from diffusers_helper.planning.estimates import calibration_of
+from diffusers_helper.planning.notes import choice_notes
 from diffusers_helper.planning.profiles import (
     YOU,
     Machine,
@@ -44,10 +42,10 @@ from diffusers_helper.planning.profiles import (
     detect,
     profile_in_force,
 )
+from diffusers_helper.planning.smaller_plans import level_key
 from diffusers_helper.planning.times import expected_times
 from diffusers_helper.planning.video import (
     attention_shape,
-    computing_of,
     demands_for,
     known_networks,
     longest_text,
@@ -55,58 +53,25 @@ from diffusers_helper.planning.video import (
     profile_of,
 )
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
-from diffusers_helper.units import duration, gb_text
 from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
-# A smaller gain may be due to chance.
-_LEAST_GAIN = 0.05
 _log = logging.getLogger(__name__)
 
 
-def tile_advice(facts: Facts, key: str, tile_px: int, seconds: float, peak_bytes: int, cap_bytes: int) -> str:
-    """Store what it took to decode a section, and return advice if tiles of another size did better, or "".
-
-    They are known to do better if an earlier job was faster with them and its peak fits under the cap.
-
-    Args:
-        key: The machine, the model, the video's size, and all else that the time depends on except the tiles.
-        peak_bytes: The peak of the memory that the process held while it decoded.
-    """
-    facts.write(f"{key}, tiles {tile_px}", {"seconds": round(seconds, 3), "bytes": peak_bytes})
-    known = dict[int, tuple[float, int]]()
-    for tile in TILES:
-        entry = facts.read(f"{key}, tiles {tile}")
-        took, peak = entry.get("seconds"), entry.get("bytes")
-        if isinstance(took, int | float) and isinstance(peak, int) and took > 0 and peak <= cap_bytes:
-            known[tile] = took, peak
-    best = min(known, key=lambda tile: known[tile][0], default=tile_px)
-    if best == tile_px or (gain := 1 - known[best][0] / seconds) < _LEAST_GAIN:
-        return ""
-    return (
-        f"VAE tiles of {best} pixels would have fitted and been {gain:.0%} faster: in an earlier job, a "
-        f"section took {duration(known[best][0])} to decode instead of {duration(seconds)}, with a peak of "
-        f"{gb_text(known[best][1])} of {gb_text(cap_bytes)} GB. The pixels would differ."
-    )
-
-
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
-    """Return the machine of a device, as the kernel and torch report it.
-
-    Raises:
-        LongtakeError: If the installed torch has no kernels for the device.
-    """
-    seen = detect(environ)
+    """Describe a device's machine; LongtakeError is raised if torch has no kernels for the device."""
+    detected = detect(environ)
     if not device.has_gpu:
         return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
     properties = torch.cuda.get_device_properties(device.torch_device)
     if torch.version.hip is None:
         return Machine("cuda", "", properties.name, device.total_bytes)
     arch = properties.gcnArchName.split(":")[0]
-    if wrong := missing_kernels(arch, torch.cuda.get_arch_list()):
-        raise LongtakeError(*wrong, code="installation")
-    is_apu = seen.is_apu or bool(getattr(properties, "is_integrated", False))
+    if missing := missing_kernels(arch, torch.cuda.get_arch_list()):
+        raise LongtakeError(*missing, code="installation")
+    is_apu = detected.is_apu or bool(getattr(properties, "is_integrated", False))
     # For an APU, torch may report only the memory that the firmware reserves.
-    total = max(seen.total_bytes, device.total_bytes) if is_apu else device.total_bytes
+    total = max(detected.total_bytes, device.total_bytes) if is_apu else device.total_bytes
     return Machine("rocm", arch, properties.name, total, is_apu)
 
 
@@ -117,7 +82,7 @@ class MemoryPlans:
 
     Attributes:
         request: The settings of the video, in which the type of the weights is known.
-        notes: Sentences on the type of the weights and on defaults that have given way.
+        notes: Sentences on the type of the weights and on defaults that were lowered.
         widened: The network, other than the VAE, that computes in another type for now, and this type.
         size: The height and width of the video in pixels.
         card: The class of the device, such as "gfx1100" or "cpu".
@@ -132,14 +97,14 @@ class MemoryPlans:
         width: int,
         local: Local,
         *,
-        overflowed: str = "",
+        vae_precision: str = "",
         stored_attention: tuple[str, int] | None = None,
     ) -> None:
-        """Make the first plan, at the level that was stored after shortages in earlier jobs.
+        """Make the first plan, at the level that was stored after earlier jobs ran out of memory.
 
         Args:
             models: The request's model, which need not be loaded.
-            overflowed: The precision to which an earlier run of the job has widened the VAE; "" for none.
+            vae_precision: The precision to which an earlier run of the job has widened the VAE; "" for none.
             stored_attention: What an earlier run of the job has stored of `attention`; None for nothing.
 
         Raises:
@@ -147,7 +112,8 @@ class MemoryPlans:
             InputError: For a value in the environment that cannot be used.
             LongtakeError: If a local model's files cannot be read, or torch has no kernels for the device.
         """
-        self.models, self.blocks = models, models.blocks
+        self.models = models
+        self.blocks = models.blocks
         self.widened: tuple[str, torch.dtype] | None = None
         self.device = open_device(models.device, is_guest=local.is_guest)
         machine = machine_of(self.device, local.environ)
@@ -156,49 +122,42 @@ class MemoryPlans:
         profile = profile_of(request, profile_in_force(machine, local), models.info)
         if profile.helper_bytes:
             self.helper = open_device(second_device(self.device.torch_device))
-        self._local, self.size = local, (height, width)
+        self._local = local
+        self.size = (height, width)
         request, profile = _with_attention(request, profile, models.info, self.size, local, stored_attention)
         self._calibration = calibration_of(local.calibration, machine.card)
-        self.request, self._profile, self.ladder, why = first_plan(
-            request, models.info, profile, height, width, self._demands, local.learned,
-            host_memory().available or None,
+        self._video = plan_video(
+            request, models.info, profile, shape=self.size, local=local,
+            free_ram_bytes=host_memory().available or None,
         )  # fmt: skip
-        attention = self.ladder.demands[0].attention
+        first, attention = self._video.first, self._video.attention
+        self.request, self._profile, self.smaller = first.request, first.profile, first.smaller
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
-        own = why, attention_note(attention)
-        self.notes = (*filter(None, own), *limit_notes(self.plan, self._profile))
-        if overflowed:
-            self.widen_vae(overflowed)
-
-    def _demands(
-        self, profile: Profile, request: GenerationRequest, height: int, width: int
-    ) -> Sequence[Demand]:
-        info, (network, dtype) = self.models.info, self.widened or ("", None)
-        in_fp32 = network if dtype == torch.float32 and not self._keeps_narrow(network) else ""
-        return demands_for(request, info, profile, height, width, self._calibration, in_fp32)
+        self.notes = choice_notes(first)
+        if vae_precision:
+            self.widen_vae(vae_precision)
 
     @property
     def plan(self) -> JobPlan:
-        return self.ladder.plan
+        return self.smaller.plan
 
-    def part(self, name: str) -> Any:
-        """Return a network, in main memory, whose layers cast their weights as the job asks."""
-        network = self.models.part(name)
+    def component(self, name: str) -> Any:
+        network = self.models.component(name)
         if name in NETWORKS:
             storage = self.weight_dtype if name == "transformer" else None
-            cast_weights(network, self.dtype_of(name), storage, keeps_narrow=self._keeps_narrow(name))
+            cast_weights(network, self.dtype_of(name), storage, casts_bf16=self._casts_bf16(name))
         return network
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Return the type that a network computes in, or None for the type of its weights."""
-        wanted = DTYPES.get(self._profile.vae_dtype.value) if name == "vae" else None
+        """Tell the type that a network computes in, or None for the type of its weights."""
+        dtype = DTYPES.get(self._profile.vae_dtype.value) if name == "vae" else None
         if name == "transformer" and self.weight_dtype not in EIGHT_BIT:
-            wanted = self.weight_dtype
+            dtype = self.weight_dtype
         if self.widened and name == self.widened[0]:
-            wanted = self.widened[1]
-        if wanted is None and self._keeps_narrow(name):
-            wanted = torch.float32
-        return wanted or self.models.compute_dtype(name)
+            dtype = self.widened[1]
+        if dtype is None and self._casts_bf16(name):
+            dtype = torch.float32
+        return dtype or self.models.compute_dtype(name)
 
     def stays_on_device(self, name: str) -> None:
         """Free the main memory that a network's files take, if its weights are in the same memory now."""
@@ -207,90 +166,74 @@ class MemoryPlans:
 
     def measure_copies(self, name: str) -> None:
         """Measure how fast a network's weights are copied within main memory, if that is not known here."""
-        facts, card = self._local.speeds, self.card
+        facts = self._local.speeds
+        card = self.card
         if facts.file and speeds(facts, card).host_copy_bytes_per_second is None:
-            keep_speeds(
-                facts, card, Speeds(host_copy_bytes_per_second=host_copy_speed(self.models.part(name)))
-            )
+            speed = host_copy_speed(self.models.component(name))
+            store_speeds(facts, card, Speeds(host_copy_bytes_per_second=speed))
 
     def dtype_of(self, name: str) -> torch.dtype:
-        """Return the type that a network computes in."""
         return self.compute_dtype(name) or self.models.stored_dtype(name)
 
-    def _keeps_narrow(self, name: str) -> bool:
-        """Return whether a network computes in fp32 with weights in bf16, since the card emulates bf16.
+    def _casts_bf16(self, name: str) -> bool:
+        """Tell whether a network in bf16 computes in fp32, because the card emulates bf16.
 
-        It does not if the job asks for a type of 16 bits, nor does the VAE, whose type is the profile's.
+        A network keeps bf16 if the job asks for a 16-bit type. The VAE has the type of the profile.
         """
         is_open = name != "vae" and (name != "transformer" or self.weight_dtype in (None, *EIGHT_BIT))
-        keeps = is_open and not self._profile.has_bf16
-        return keeps and self.models.stored_dtype(name) == torch.bfloat16
+        emulates_bf16 = not self._profile.has_bf16
+        return is_open and emulates_bf16 and self.models.stored_dtype(name) == torch.bfloat16
 
     @property
     def attention(self) -> tuple[str, int]:
-        """Return the way to compute the transformer's attention, and the bytes of a slice of it."""
-        return self.ladder.demands[0].attention.value, self._profile.slice_bytes
+        """The backend that computes the transformer's attention, and the bytes of a slice of it."""
+        return self.smaller.demands[0].attention.value, self._profile.slice_bytes
 
     def expected_seconds(self) -> dict[str, float]:
-        """Return how long stages will probably take, as far as it is known; see `times.expected_times`."""
-        info, profile = self.models.info, self._profile
-        free = host_memory().available or None
-        plan = plan_video(
-            self.request, info, profile, shape=self.size, local=self._local, free_ram_bytes=free
-        )
+        """Estimate how long stages take, as far as it is known; see `times.expected_times`."""
+        plan = self._video
         is_first = plan.step is None or plan.step.source != MEASURED
-        times = expected_times(plan, profile, info, is_first=is_first)
+        times = expected_times(plan, self._profile, self.models.info, is_first=is_first)
         return {stage: time.seconds for stage, time in times.items()}
 
     @property
     def weight_dtype(self) -> torch.dtype | None:
-        """Return the type of the transformer's weights, or None for that of the files."""
         return WEIGHT_DTYPES.get(self.request.weight_dtype)
 
-    def tile_advice(self, tile_px: int, seconds: float, peak_bytes: int, cap_bytes: int) -> str:
-        """Return the advice that follows from what it took to decode, and store that for later jobs."""
-        info, (height, width), dtype = self.models.info, self.size, self._profile.vae_dtype.value
-        size = f"{self.card}, {info.folder or info.name}, {width}x{height}"
-        key = f"{size}, VAE {dtype}, chunk {self.request.vae_chunk}"
-        return tile_advice(self._local.tile_times, key, tile_px, seconds, peak_bytes, cap_bytes)
-
     def keep_times(self, step_seconds: float, latents_per_second: float) -> None:
-        """Store what a step took, and how many latent frames were decoded in a second."""
-        info, (height, width), facts = self.models.info, self.size, self._local.step_times
-        work, *_ = computing_of(self.request, info, self._profile, height, width, facts)
-        key = step_key(self._profile.machine, info)
-        keep_times(facts, key, work, step_seconds, height * width * latents_per_second)
+        key = step_key(self._profile.machine, self.models.info)
+        height, width = self.size
+        decode_speed = height * width * latents_per_second
+        keep_times(self._local.step_times, key, self._video.work, step_seconds, decode_speed)
 
     def wider(self, name: str) -> tuple[str, ...]:
-        """Return the types in which a network's stage is repeated if its result is not finite."""
-        dtype = PRECISIONS[self.dtype_of(name)]
-        return wider_types(self._profile.family, dtype, name, self._local.environ)
+        """List the types in which a network's stage is repeated if its result is not finite."""
+        return wider_types(self._profile.family, PRECISIONS[self.dtype_of(name)], name, self._local.environ)
 
     def widen_vae(self, precision: str = "") -> str:
-        """Plan for a VAE that computes in a type from now on, by default the next wider one, and return it.
+        """Plan for a VAE that computes in this type from now on, or in the next wider one for "".
 
         Raises:
             DoesNotFit: If it does not fit.
         """
-        before = self._profile
-        wider = cast(VaeDtype, precision or self.wider("vae")[0])
-        setting = Setting(wider, f"{before.vae_dtype.value} overflowed", "this job")
-        self._profile = replace(before, vae_dtype=setting)
-        self._renew()
-        return wider
+        profile = self._profile
+        wider_precision = cast(VaeDtype, precision or self.wider("vae")[0])
+        setting = Setting(wider_precision, f"{profile.vae_dtype.value} overflowed", "this job")
+        self._profile = replace(profile, vae_dtype=setting)
+        self._renew_plans()
+        return wider_precision
 
     def widen(self, widened: tuple[str, torch.dtype] | None) -> None:
-        """Plan for one network, other than the VAE, that computes in another type; None for none, as before.
-
-        Raises:
-            DoesNotFit: If the network does not fit in this type.
-        """
+        """Plan for a network, other than the VAE, in another type; None for no network."""
         self.widened = widened
-        self._renew()
+        self._renew_plans()
 
-    def _renew(self) -> None:
-        key = level_key(self.request, self.models.info, self._profile, *self.size)
-        self.ladder.renew(self._demands(self._profile, self.request, *self.size), key)
+    def _renew_plans(self) -> None:
+        request, info, profile = self.request, self.models.info, self._profile
+        network, dtype = self.widened or ("", None)
+        in_fp32 = network if dtype == torch.float32 and not self._casts_bf16(network) else ""
+        demands = demands_for(request, info, profile, *self.size, self._calibration, in_fp32)
+        self.smaller.renew(demands, level_key(request, info, profile, *self.size))
 
     @property
     def is_apu(self) -> bool:
@@ -299,32 +242,37 @@ class MemoryPlans:
 
 def _with_attention(
     request: GenerationRequest, profile: Profile, info: ModelInfo, size: tuple[int, int], local: Local,
-    stored: tuple[str, int] | None,
+    stored_attention: tuple[str, int] | None,
 ) -> tuple[GenerationRequest, Profile]:  # fmt: skip
-    """Return the request and the profile with which the job computes attention.
+    """Set the backend with which the job computes attention in the request and the profile.
 
-    The way is the one that an earlier run has stored, or that the user has set. Otherwise, the ways that this
-    GPU has are tried at the job's shape, unless that was done before.
+    It is the backend that an earlier run has stored, or that the user has set. Otherwise, the backends that
+    this GPU has are tried at the job's shape, unless that was done before.
 
     Raises:
         GenerationCancelled: If the job was cancelled during the trial.
-        InputError: If this machine does not have the way.
+        InputError: If this machine does not have the backend.
     """
-    if stored:
-        request, profile = replace(request, attention=stored[0]), replace(profile, slice_bytes=stored[1])
-    has_gpu, is_open = profile.machine.kind != "cpu", request.attention == AUTO
+    if stored_attention:
+        request = replace(request, attention=stored_attention[0])
+        profile = replace(profile, slice_bytes=stored_attention[1])
+    has_gpu = profile.machine.kind != "cpu"
+    is_open = request.attention == AUTO
     if has_gpu and is_open and profile.attention.source != YOU and local.try_attention:
-        is_known = request.weight_dtype != AUTO
-        known = request if is_known else replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
-        networks = known_networks(info, profile, weight_dtype=known.weight_dtype)
-        shape = attention_shape(known, networks, *size, longest_text(known, info))
-        facts, card, key = local.kernels, profile.machine.card, shape_key(*shape)
-        known = seen_trials(facts, card).get(key, {})
-        if ways := [way for way in tried_ways() if way not in known]:
-            trial = keep_trial(facts, card, key, local.try_attention(ways, *shape, profile.slice_bytes))
-            profile = profile.with_seen(local)
+        sized_request = request
+        if request.weight_dtype == AUTO:
+            sized_request = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
+        networks = known_networks(info, profile, weight_dtype=sized_request.weight_dtype)
+        shape = attention_shape(sized_request, networks, *size, longest_text(sized_request, info))
+        facts = local.kernels
+        card = profile.machine.card
+        key = shape_key(*shape)
+        trials = stored_trials(facts, card).get(key, {})
+        if ways := [way for way in candidate_backends() if way not in trials]:
+            trial = store_trial(facts, card, key, local.try_attention(ways, *shape, profile.slice_bytes))
+            profile = profile.with_measurements(local)
             # Slices after failures that pass are for this job alone, so they are not among those seen.
             way = fastest(key, trial, profile.deviation)
-            profile = replace(profile, ways={**profile.ways, key: way})
-    check_way(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
+            profile = replace(profile, backends={**profile.backends, key: way})
+    check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile

@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from diffusers_helper.attention.ways import NATIVE, WAYS
+from diffusers_helper.attention.backends import BACKENDS, NATIVE
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
-from diffusers_helper.conditions.pictures import Contents, JobPictures, keep_original, load_pictures
+from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_original
 from diffusers_helper.conditions.prompts import check_prompt
-from diffusers_helper.conditions.timeline import Timeline, cuts_of, texts_of
+from diffusers_helper.conditions.timeline import Timeline, all_prompts, cuts_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
 from diffusers_helper.families.family import Family
@@ -44,8 +44,8 @@ from diffusers_helper.planning.times import ATTENTION
 from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_uses, write_uses
-from diffusers_helper.request import AUTO, START_PICTURE, GenerationRequest
+from diffusers_helper.provenance.recipe import Recipe, VaeUse, read_uses, record_use, write_uses
+from diffusers_helper.request import AFTER, AUTO, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import OnStep
 from diffusers_helper.sampling.step_cache import Blocks, Passes, open_passes
 from diffusers_helper.vae.engine import VaeEngine
@@ -62,10 +62,11 @@ class OpenJob:
 
     Attributes:
         original: The video that is continued; None for none.
-        earlier: The folder of an earlier run whose results are reused, if there is one.
+        earlier_folder: The folder of an earlier run whose results are reused, if there is one.
         lineage: The origin of the first sections of a branch.
-        recorder: The writer of captures of the stages; None if the environment does not ask for any.
-        encodings: The encodings of earlier jobs; none where captures are written.
+        recorder: The writer of captures of the stages: of all if the environment asks for them, else of one
+            that fails.
+        encodings: The encodings of earlier jobs; none where all stages are captured.
         loras: The LoRAs, which leave the transformer at the end of the job.
     """
 
@@ -76,37 +77,40 @@ class OpenJob:
     original: Original | None
     sections: SectionPlan
     folder: JobFolder
-    earlier: JobFolder | None
+    earlier_folder: JobFolder | None
     memory: JobMemory
     vae: VaeEngine[JobMemory]
     video: GrowingVideo
     report: Report
     preview: Preview
     lineage: Lineage
-    recorder: Recorder | None
+    recorder: Recorder
     encodings: EncodingCache
     loras: Loras
 
     def latents_shape(self, num_latent_frames: int) -> tuple[int, ...]:
-        height, width = (side // self.family.shrink for side in self.pictures.shape)
+        height, width = (side // self.family.spatial_compression for side in self.pictures.shape)
         return 1, self.family.channels, num_latent_frames, height, width
 
     def encoded(
-        self, parts: Sequence[str], encode: Callable[[], dict[str, torch.Tensor]],
-        more: Callable[[], dict[str, str]] = dict, **inputs: str,
+        self, components: Sequence[str], encode: Callable[[], dict[str, torch.Tensor]],
+        extra_facts: Callable[[], dict[str, str]] = dict, **inputs: str,
     ) -> dict[str, torch.Tensor]:  # fmt: skip
-        """Return encodings from an earlier job, or make them.
+        """Take encodings from an earlier job, or make them.
 
         Args:
-            parts: The names of the encoder and of its tokenizer or its processor of pictures.
-            more: Returns further facts that change the result, as they are now.
+            components: The names of the encoder and of its tokenizer or processor of pictures.
+            extra_facts: Returns further facts that change the result, as they are now.
         """
-        return self.encodings.get(lambda: self.models.computes_as(*parts) | more() | inputs, encode)
+        return self.encodings.get(
+            lambda: self.models.cache_facts(*components) | extra_facts() | inputs, encode
+        )
 
     def vae_facts(self) -> dict[str, str]:
-        """Return what changes the VAE's results now, besides its weights and its inputs."""
-        on, use = self.memory.device.torch_device, self.memory.vae_use(*self.pictures.shape)
-        return {"vae": str((use, str(on), self.models.convolutions.ways_on(on)))}
+        """List the present facts that the VAE's results depend on, besides its weights and its inputs."""
+        device = self.memory.device.torch_device
+        vae_use = self.memory.vae_use(*self.pictures.shape)
+        return {"vae": str((vae_use, str(device), self.models.convolutions.strategy_on(device)))}
 
     @property
     def family(self) -> Family:
@@ -114,12 +118,12 @@ class OpenJob:
 
     @property
     def root(self) -> GenerationRequest:
-        """Return the request with which the video began, whose seed determines the pictures' latents."""
+        """The request with which the video began. Its seed determines the latents of the pictures."""
         return self.lineage.root(self.request)
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        return texts_of(self.request, self.lineage, self.family)
+    def prompts(self) -> tuple[str, ...]:
+        return all_prompts(self.request, self.lineage, self.family)
 
     def pieces(self, stage: Stage, section: int | None = None) -> Progress:
         return partial(self.report.piece, stage, section)
@@ -127,16 +131,15 @@ class OpenJob:
     def passes(
         self, request: GenerationRequest, network: nn.Module, blocks: Blocks
     ) -> AbstractContextManager[Passes]:
-        info = self.models.info
-        return open_passes(
-            STEP_CACHES.get(request.step_cache), request.steps, info.magnitudes(request.mode),
-            network, blocks, self.memory.store.device.repeater(),
-        )  # fmt: skip
+        mag_ratios = self.models.info.mag_ratios(request.mode)
+        repeater = self.memory.store.device.repeater()
+        step_cache = STEP_CACHES.get(request.step_cache)
+        return open_passes(step_cache, request.steps, mag_ratios, network, blocks, repeater)
 
     def on_step(self, section: Section, passes: Passes, run: int = 0, runs: int = 1) -> OnStep:
-        """Return a callback that ends a cancelled job, and reports each step of sampling with a preview.
+        """Make a callback that ends a cancelled job, and reports each step of sampling with a preview.
 
-        Of `runs` of the sampler for a section, `run` were made before, as drafts.
+        The sampler runs `runs` times for a section; the first `run` times made drafts.
         """
 
         def on_step(step: int, steps: int, x0: torch.Tensor) -> None:
@@ -149,51 +152,52 @@ class OpenJob:
 
     def run(
         self, stage: str, work: Callable[[Any], _Result], section: Section | None = None,
-        shown: Section | None = None, **inputs: Any,
+        reported_section: Section | None = None, **inputs: Any,
     ) -> _Result:  # fmt: skip
         """Do a stage's work with its network on the device; see `JobMemory.run` and `captured`.
 
         Args:
-            shown: The section that the work is reported for, if it is a draft for another one.
+            reported_section: The section that the work is reported for, if it is a draft for another one.
         """
-        reported = shown or section
+        reported = reported_section or section
         number = reported.number if reported else None
-        known = {"section": number} if section else {}
-        return self.captured(stage, lambda: self.memory.run(stage, work, number), **known, **inputs)
+        if section:
+            inputs["section"] = section.number
+        return self.captured(stage, lambda: self.memory.run(stage, work, number), **inputs)
 
     def captured(self, stage: str, work: Callable[[], _T], **inputs: Any) -> _T:
-        """Do a stage's work, and write a capture of it if the environment asks for captures."""
-        if self.recorder is None:
-            return work()
         free_bytes = self.memory.store.device.free_bytes
         return self.recorder.call(stage, work, inputs=lambda: self._facts() | inputs, free_bytes=free_bytes)
 
     def _facts(self) -> dict[str, Any]:
-        """Return what every stage of this job depends on, with the settings of the VAE in force."""
+        """List the facts that every stage of this job depends on, with the present settings of the VAE.
+
+        No stage reads the video that is continued, so it is left out.
+        """
         tile, precision, chunk = self.memory.vae_use(*self.pictures.shape)
-        request = replace(self.request, video="", vae_tile=tile, vae_precision=precision, vae_chunk=chunk)
+        vae = {"vae_tile": tile, "vae_precision": precision, "vae_chunk": chunk}
         return {
-            "request": asdict(request),
+            "request": asdict(self.request) | {"video": "", "extend": AFTER} | vae,
             "lineage": self.lineage.to_dict(),
-            **{name: torch.from_numpy(one) for name, one in self.pictures.arrays().items()},
+            **{name: torch.from_numpy(array) for name, array in self.pictures.arrays().items()},
         }
 
     def load(self) -> Checkpoints:
-        """Load the parts of the model that are not loaded yet, attach the LoRAs, and open the checkpoints.
+        """Load the components that are not loaded yet, attach the LoRAs, and open the checkpoints.
 
         Raises:
             GenerationCancelled: If the job was cancelled.
             InputError: If a LoRA does not fit the model.
-            LongtakeError: If a part cannot be loaded, or the earlier run had another request.
+            LongtakeError: If a component cannot be loaded, or the earlier run had another request.
         """
         if not self.models.is_loaded:
             self.report.stage("load")
             self.models.load(self.cancel)
-        transformer, told = self.models.part("transformer"), (self.cancel, self.report.reading)
-        read = partial(self.models.read, "transformer", *told)
-        find_scales(transformer, self.memory.plans.weight_dtype, read, *told)
-        computes_in = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
-        for sentence in self.loras.attach(transformer, computes_in):
+        transformer = self.models.component("transformer")
+        read = partial(self.models.read, "transformer", self.cancel, self.report.reading)
+        find_scales(transformer, self.memory.plans.weight_dtype, read, self.cancel, self.report.reading)
+        compute_dtype = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
+        for sentence in self.loras.attach(transformer, compute_dtype):
             self.report.warned(sentence)
         height, width = self.pictures.shape
         facts = {"size": f"{width}x{height}", "weights": self.models.fingerprint, **self.loras.origin}
@@ -201,19 +205,19 @@ class OpenJob:
             facts["video"] = self.original.checksum
             facts |= {"extend": self.request.extend} if self.original.is_last else {}
         origins = Origins(self.request, self.lineage, self.pictures.origin, self.family, **facts)
-        checkpoints = Checkpoints(self.folder, origins, self.earlier)
+        checkpoints = Checkpoints(self.folder, origins, self.earlier_folder)
         self.video.recipe = partial(self.recipe, self.pictures.contents)
-        for doubt in checkpoints.doubts:
-            self.report.warned(doubt)
+        for warning in checkpoints.warnings:
+            self.report.warned(warning)
         return checkpoints
 
     def note_vae(self, number: int) -> None:
         """Record the settings with which the VAE worked on a section; number 0 stands for the picture."""
-        note_use(self.folder.vae, VaeUse(number, *self.memory.vae_use(*self.pictures.shape)))
+        record_use(self.folder.vae, VaeUse(number, *self.memory.vae_use(*self.pictures.shape)))
 
     def recipe(self, pictures: Contents) -> Recipe:
         info = self.models.info
-        revision = info.parts["transformer"].revision
+        revision = info.components["transformer"].revision
         made_with = versions() | {"av": av.__version__, "weights": self.models.fingerprint}
         made_with["device"] = f"{self.memory.plans.card} {self.models.device_name}"
         if self.memory.plans.attention[0] != NATIVE:
@@ -244,132 +248,149 @@ def open_job(
 
     The arguments and errors are those of `pipeline.generate`.
     """
-    cancel, local, family = cancel or CancelToken(), local or Local(), models.info.family
-    given, loras = load_pictures(request), Loras(loras_of(request.lora))
+    cancel = cancel or CancelToken()
+    local = local or Local()
+    family = models.info.family
+    loaded_pictures = load_pictures(request)
+    loras = Loras(loras_of(request.lora))
     models.info.check(request)
-    earlier = JobFolder(resume_from.absolute()) if resume_from else None
-    found = JobFolder(folder) if folder else earlier
-    lineage = lineage or (Lineage.read(found.lineage) if found else Lineage())
-    for one in lineage.requests(request):
-        check_prompt(one, models.info)
-    start = given.get(START_PICTURE)
-    height, width = models.info.shape_of(request, (start.height, start.width) if start else None)
+    earlier_folder = JobFolder(resume_from.absolute()) if resume_from else None
+    lineage_folder = JobFolder(folder) if folder else earlier_folder
+    lineage = lineage or (Lineage.read(lineage_folder.lineage) if lineage_folder else Lineage())
+    for section_request in lineage.requests(request):
+        check_prompt(section_request, models.info)
+    start_picture = loaded_pictures.get(START_PICTURE)
+    start_shape = (start_picture.height, start_picture.width) if start_picture else None
+    height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
-    overflowed = _overflowed(earlier)
-    stored, largest = _kept_attention(earlier), _largest(lineage, _as_begun(request, earlier))
-    opened = JobFolder(folder.absolute()) if folder else earlier or JobFolder.new(Path("outputs").absolute())
-    kind = "cuda" if torch.version.hip is None else "rocm"
-    report = Report(opened, sections, on_event, {"attention": ATTENTION[kind].seconds})
-    if tries := local.try_attention:
-        tries = partial(tries, told=partial(report.trying, "attention"), cancel=cancel)
-        local = replace(local, try_attention=tries)
-    plans = MemoryPlans(largest, models, height, width, local, overflowed=overflowed, stored_attention=stored)
-    _open_folder(opened, request, given, earlier)
+    largest_request = _largest_request(lineage, _with_weight_dtype(request, earlier_folder))
+    job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
+    job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
+    attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
+    report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
+    plans = _plan_memory(largest_request, models, (height, width), local, report, cancel, earlier_folder)
+    _open_folder(job_folder, request, loaded_pictures, earlier_folder)
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
-        write_atomic(opened.weight_type, request.weight_dtype.encode())
-    _keep_facts(opened, earlier, lineage, plans.attention, overflowed=overflowed)
-    mode, crf = request.mode, request.crf
-    video = GrowingVideo(opened.path, width=width, height=height, mode=mode, crf=crf, fps=family.fps)
+        write_atomic(job_folder.weight_type, request.weight_dtype.encode())
+    _write_facts(job_folder, earlier_folder, lineage, plans.attention)
+    video = GrowingVideo(
+        job_folder.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
+    )
     report.started(video, plans.attention[0], plans.expected_seconds())
-    original, begun = _joined(opened, request, family, video, report)
-    for doubt in filter(None, (video.doubt, begun, *plans.notes)):
-        report.warned(doubt)
-    if unknown := models.info.unknown_words(" ".join(Timeline.of(request.prompt).texts)):
-        report.warned(f"The model does not know these words and ignores them: {', '.join(unknown)}.")
-    told = partial(report.trying, "convolutions")
-    choose = partial(choose_convolutions, plans, sections, local, told, cancel)
-    memory = JobMemory(plans, opened, report, cancel, choose)
-    if note := CrashRecord.read((earlier or opened).shortage):
-        memory.apply(note)
-    pictures = JobPictures.of(given, (height, width), request)
+    original, join_note = _join_original(job_folder, request, family, video, report)
+    for warning in filter(None, (video.warning, join_note, *plans.notes, _unknown_words(request, models))):
+        report.warned(warning)
+    on_trial = partial(report.trying, "convolutions")
+    before_vae = partial(choose_convolutions, plans, sections, local, on_trial, cancel)
+    memory = JobMemory(plans, job_folder, report, cancel, before_vae)
+    if crash := CrashRecord.read((earlier_folder or job_folder).crash_record):
+        memory.apply(crash)
     return OpenJob(
-        request, models, cancel, pictures, original, sections, opened, earlier,
-        memory, VaeEngine(memory), video, report,
-        Preview.of(models.info, opened.preview, memory.device.torch_device), lineage,
-        *_recorder_and_encodings(opened, local), loras,
+        request, models, cancel, JobPictures.of(loaded_pictures, (height, width), request), original,
+        sections, job_folder, earlier_folder, memory, VaeEngine(memory), video, report,
+        Preview.of(models.info, job_folder.preview, memory.device.torch_device), lineage,
+        *_recorder_and_encodings(job_folder, local), loras,
     )  # fmt: skip
 
 
-def _joined(
-    opened: JobFolder, request: GenerationRequest, family: Family, video: GrowingVideo, report: Report
+def _plan_memory(
+    request: GenerationRequest, models: Models, shape: tuple[int, int], local: Local, report: Report,
+    cancel: CancelToken, earlier_folder: JobFolder | None,
+) -> MemoryPlans:  # fmt: skip
+    if try_attention := local.try_attention:
+        try_attention = partial(try_attention, on_progress=partial(report.trying, "attention"), cancel=cancel)
+        local = replace(local, try_attention=try_attention)
+    return MemoryPlans(
+        request, models, *shape, local,
+        vae_precision=_earlier_vae_precision(earlier_folder),
+        stored_attention=_earlier_attention(earlier_folder),
+    )  # fmt: skip
+
+
+def _unknown_words(request: GenerationRequest, models: Models) -> str:
+    unknown = models.info.unknown_words(" ".join(Timeline.of(request.prompt).prompts))
+    return f"The model does not know these words and ignores them: {', '.join(unknown)}." if unknown else ""
+
+
+def _join_original(
+    job_folder: JobFolder, request: GenerationRequest, family: Family, video: GrowingVideo, report: Report
 ) -> tuple[Original | None, str]:
-    """Return the video that is continued, if any, and a sentence on how it became part of the new one."""
     if not request.video:
         return None, ""
-    original = Original(opened.original, video.shape, request.crop, family, request.is_before)
+    original = Original(job_folder.original, video.shape, request.crop, family, request.is_before)
     frames = original.frames(lambda: report.stage("write"))
     return original, video.join_to(original.path, frames, is_last=original.is_last)
 
 
-def _recorder_and_encodings(opened: JobFolder, local: Local) -> tuple[Recorder | None, EncodingCache]:
-    """Return the writer of captures, if they are wanted, and the cache, without which all stages run."""
-    if local.environ.get(DEBUG_VARIABLE) == "1":
-        return Recorder(opened.captures), EncodingCache()
-    return None, EncodingCache(None if local.environ.get(ENCODINGS_VARIABLE) == "0" else local.encodings)
+def _recorder_and_encodings(job_folder: JobFolder, local: Local) -> tuple[Recorder, EncodingCache]:
+    """Open the writer of captures and the cache. Captures of all stages need an empty cache."""
+    captures_all = local.environ.get(DEBUG_VARIABLE) == "1"
+    is_cached = not captures_all and local.environ.get(ENCODINGS_VARIABLE) != "0"
+    recorder = Recorder(job_folder.captures, only_failures=not captures_all)
+    return recorder, EncodingCache(local.encodings if is_cached else None)
 
 
-def _keep_facts(
-    opened: JobFolder, earlier: JobFolder | None, lineage: Lineage, attention: tuple[str, int], *,
-    overflowed: str,
-) -> None:  # fmt: skip
-    """Write to a job's folder what a later run must know of this one and of an earlier one."""
-    write_atomic(opened.attention, "{} {}".format(*attention).encode())
-    if not opened.lineage.exists():
-        lineage.write(opened.lineage)
-    if earlier and earlier != opened:  # the encoded picture of the earlier run is reused
-        write_uses(opened.vae, tuple(use for use in read_uses(earlier.vae) if use.section == 0))
-    if overflowed:
-        write_atomic(opened.overflow, overflowed.encode())
+def _write_facts(
+    job_folder: JobFolder, earlier_folder: JobFolder | None, lineage: Lineage, attention: tuple[str, int]
+) -> None:
+    """Write the facts on this run and an earlier one that a later run needs to the job's folder."""
+    write_atomic(job_folder.attention, "{} {}".format(*attention).encode())
+    if not job_folder.lineage.exists():
+        lineage.write(job_folder.lineage)
+    if earlier_folder and earlier_folder != job_folder:  # the encoded picture of the earlier run is reused
+        write_uses(job_folder.vae, tuple(use for use in read_uses(earlier_folder.vae) if use.section == 0))
+    if vae_precision := _earlier_vae_precision(earlier_folder):
+        write_atomic(job_folder.overflow, vae_precision.encode())
 
 
-def _as_begun(request: GenerationRequest, earlier: JobFolder | None) -> GenerationRequest:
-    """Return the request with the type of weights that an earlier run has chosen, if it was left open."""
-    if request.weight_dtype != AUTO or earlier is None or not earlier.weight_type.exists():
+def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | None) -> GenerationRequest:
+    """Set the type of weights that an earlier run has chosen, if the request leaves it open."""
+    if request.weight_dtype != AUTO or earlier_folder is None or not earlier_folder.weight_type.exists():
         return request
-    return replace(request, weight_dtype=read_file(earlier.weight_type).decode("ascii"))
+    return replace(request, weight_dtype=read_file(earlier_folder.weight_type).decode("ascii"))
 
 
-def _overflowed(earlier: JobFolder | None) -> str:
-    """Return the precision to which an earlier run has widened the VAE; "" if it has not."""
-    if earlier is None or not earlier.overflow.exists():
+def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:
+    """Read the precision to which an earlier run has widened the VAE; "" if it has not."""
+    if earlier_folder is None or not earlier_folder.overflow.exists():
         return ""
-    kept = read_file(earlier.overflow).decode("ascii", "replace")
-    return kept if kept in DTYPES else "fp32"  # earlier versions have written nothing else
+    precision = read_file(earlier_folder.overflow).decode("ascii", "replace")
+    return precision if precision in DTYPES else "fp32"  # earlier versions have written nothing else
 
 
-def _kept_attention(earlier: JobFolder | None) -> tuple[str, int] | None:
-    """Return what an earlier run has written of `MemoryPlans.attention`; None if it has written nothing."""
-    if earlier is None or not earlier.attention.exists():
+def _earlier_attention(earlier_folder: JobFolder | None) -> tuple[str, int] | None:
+    if earlier_folder is None or not earlier_folder.attention.exists():
         return None
-    text = read_file(earlier.attention).decode("ascii", "replace")
-    found = re.fullmatch(rf"({'|'.join(WAYS)}) (\d{{1,15}})", text)
-    return (found[1], int(found[2])) if found else None
+    text = read_file(earlier_folder.attention).decode("ascii", "replace")
+    match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", text)
+    return (match[1], int(match[2])) if match else None
 
 
-def _largest(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
-    """Return a request that needs at least as much memory as every section of a branch."""
+def _largest_request(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
+    """Make a request that needs at least as much memory as every section of a branch."""
     requests = lineage.requests(request)
     return replace(
         request,
-        prompt=max((one.prompt for one in requests), key=len),
-        negative=max((one.negative for one in requests), key=len),
-        cfg=max(one.cfg for one in requests),
+        prompt=max((span_request.prompt for span_request in requests), key=len),
+        negative=max((span_request.negative for span_request in requests), key=len),
+        cfg=max(span_request.cfg for span_request in requests),
     )
 
 
 def _open_folder(
-    opened: JobFolder, request: GenerationRequest, given: Mapping[str, Image.Image], earlier: JobFolder | None
-) -> None:
-    if opened.segments.exists() and opened != earlier:
+    job_folder: JobFolder, request: GenerationRequest, pictures: Mapping[str, Image.Image],
+    earlier_folder: JobFolder | None,
+) -> None:  # fmt: skip
+    if job_folder.segments.exists() and job_folder != earlier_folder:
         raise InputError(
-            f"{opened.path} holds another video; expected a new folder.", "Choose another folder."
+            f"{job_folder.path} holds another video; expected a new folder.", "Choose another folder."
         )
-    # An outputs folder that is gone while a job waits in it must not get another in its place.
-    opened.path.mkdir(parents=opened != earlier, exist_ok=True)
-    for name, picture in given.items():
-        if not opened.picture(name).exists():
-            write_atomic(opened.picture(name), plain_png(picture))
-    keep_original(request, opened)
-    if not opened.request.exists():
-        write_atomic(opened.request, request.to_json().encode())
+    # If the outputs folder has vanished while a job waits in it, no new one is made in its place.
+    job_folder.path.mkdir(parents=job_folder != earlier_folder, exist_ok=True)
+    for name, picture in pictures.items():
+        if not job_folder.picture(name).exists():
+            write_atomic(job_folder.picture(name), plain_png(picture))
+    store_original(request, job_folder)
+    if not job_folder.request.exists():
+        write_atomic(job_folder.request, request.to_json().encode())

@@ -21,7 +21,7 @@ from diffusers_helper.sampling import Denoise
 from diffusers_helper.sampling.guidance import CleanLatents, Guidance
 from diffusers_helper.sampling.schedule import Purpose, noise_for
 from diffusers_helper.sampling.step_cache import Blocks, Passes
-from diffusers_helper.vae.codec import pixels_of, sampled
+from diffusers_helper.vae.codec import pixels_of, sample_latents
 
 Encodings = Mapping[str, Tensor]
 Sample = Callable[..., Tensor]
@@ -36,7 +36,7 @@ class LatentsSoFar(Protocol):
 
     latents: Tensor
 
-    def add(self, window: Tensor, section: Section) -> None: ...
+    def add(self, latents: Tensor, section: Section) -> None: ...
 
     def context(self, section: Section) -> CleanLatents: ...
 
@@ -48,8 +48,8 @@ class TextStage:
     """The encoding of a job's texts by one network.
 
     Attributes:
-        network, tokenizer: The names of these parts of the model, which `encode` gets with each text.
-        result: The name of the encodings, before the number of the text.
+        network, tokenizer: The names of the model's components, which `encode` gets with each text.
+        result: The name of the encodings, before the index of the text.
     """
 
     network: str
@@ -58,11 +58,12 @@ class TextStage:
     encode: Callable[[Any, Any, str], Tensor]
 
     def run(self, job: OpenJob, stage: str) -> dict[str, Tensor]:
-        tokenizer, texts = job.models.part(self.tokenizer), job.texts
+        tokenizer = job.models.component(self.tokenizer)
+        texts = job.prompts
 
         def encoded(network: Any) -> dict[str, Tensor]:
-            each = (to_host(self.encode(network, tokenizer, text)) for text in texts)
-            return {f"{self.result}_{n}": one for n, one in enumerate(each)}
+            tensors = (to_host(self.encode(network, tokenizer, text)) for text in texts)
+            return {f"{self.result}_{index}": tensor for index, tensor in enumerate(tensors)}
 
         return job.run(stage, encoded, prompts=texts)
 
@@ -71,27 +72,27 @@ class Work(Protocol):
     """The half of a family of models that works on tensors. A module with these members is one.
 
     Attributes:
-        texts: The stages that encode the texts, by their names.
-        encoders: Those that encode pictures; each can be run by itself for the name of a setting, `of`.
+        text_stages: The stages that encode the texts, by their names.
+        encoders: The stages that encode pictures. Each can be run by itself for a setting, `of`.
     """
 
-    texts: Mapping[str, TextStage]
+    text_stages: Mapping[str, TextStage]
     encoders: Mapping[str, Callable[..., Any]]
 
     def latents(self, job: OpenJob) -> dict[str, Tensor]:
-        """Encode what depends on the seed. The latent of the start picture is named `start`."""
+        """Encode the latents that depend on the seed. That of the start picture is named `start`."""
         ...
 
-    def visions(self, job: OpenJob) -> dict[str, Tensor]:
-        """Encode what is seen of the pictures without the seed."""
+    def encode_images(self, job: OpenJob) -> dict[str, Tensor]:
+        """Encode the pictures as the vision encoder sees them, which does not depend on the seed."""
         ...
 
     def condition(self, job: OpenJob, section: Section, encodings: Encodings) -> Guidance[Any]:
-        """Return what conditions a section; a dataclass of tensors and plain values."""
+        """Make the condition of a section, a dataclass of tensors and plain values."""
         ...
 
     def restored(self, condition: Mapping[str, Any]) -> Guidance[Any]:
-        """Return the condition of a section from a capture, which has mappings for dataclasses."""
+        """Rebuild the condition of a section from a capture, which has mappings in place of dataclasses."""
         ...
 
     def history(self, job: OpenJob, encodings: Encodings) -> LatentsSoFar: ...
@@ -101,19 +102,17 @@ class Work(Protocol):
     def blocks(self, network: Any, noise: Tensor) -> Blocks: ...
 
     def denoiser(self, network: Any, condition: Any, context: CleanLatents, passes: Passes, /) -> Denoise:
-        """Return a function from noisy latents and a noise level to clean latents, by `passes`."""
+        """Make a function from noisy latents and a noise level to clean latents, by `passes`."""
         ...
 
     def joiner(self, job: OpenJob) -> Join: ...
 
 
 def encode(job: OpenJob, work: Work) -> dict[str, Tensor]:
-    """Encode what conditions the video, and return the encodings by name, on the host."""
-    return {**encode_texts(job, work), **work.latents(job), **work.visions(job)}
+    return {**encode_texts(job, work), **work.latents(job), **work.encode_images(job)}
 
 
 def latent_of(job: OpenJob, of: str = START_PICTURE) -> Tensor:
-    """Encode the picture of a setting with the VAE, as a stage, and return its latent."""
     work = partial(encode_pictures, job, [job.pictures.fitted[of]], "start_latent")
     return job.captured("vae_encode", work, of=of)
 
@@ -121,31 +120,30 @@ def latent_of(job: OpenJob, of: str = START_PICTURE) -> Tensor:
 def encode_pictures(
     job: OpenJob, pictures: Sequence[Image.Image], purpose: Purpose, number: int = 0
 ) -> Tensor:
-    """Encode a picture, or the 4 n + 1 frames of a video, with the VAE, and return a sample of the latents.
+    """Encode a picture, or 4 n + 1 frames of a video, with the VAE, and sample latents (1, C, n + 1, h, w).
 
-    Their distribution comes from an earlier job if it has had the same pictures, with whatever seed.
+    The distribution of the latents is taken from an earlier job with the same pictures, whatever its seed.
 
     Args:
         pictures: RGB pictures of the job's size.
-        purpose, number: What the noise of the sample, (1, C, n + 1, h, w), depends on besides the seed.
+        purpose, number: What the noise of the sample depends on besides the seed.
     """
-    count = (len(pictures) - 1) // job.family.latent_frames + 1
-    noise = noise_for(job.root.seed, purpose, number, job.latents_shape(count))
+    num_latent_frames = (len(pictures) - 1) // job.family.temporal_compression + 1
+    noise = noise_for(job.root.seed, purpose, number, job.latents_shape(num_latent_frames))
 
     def encoded() -> dict[str, Tensor]:
         progress = job.pieces("vae_encode")
         return {"moments": job.vae.encode(pixels_of(pictures), progress=progress, cancel=job.cancel)}
 
     shape = str((len(pictures), *job.pictures.shape)).encode()
-    checksum = sha256_of([shape, *(one.tobytes() for one in pictures)])
-    found = job.encoded(("vae",), encoded, job.vae_facts, pictures=checksum)
-    return sampled(found["moments"], noise, job.models.part("vae").config)
+    checksum = sha256_of([shape, *(picture.tobytes() for picture in pictures)])
+    encodings = job.encoded(("vae",), encoded, job.vae_facts, pictures=checksum)
+    return sample_latents(encodings["moments"], noise, job.models.component("vae").config)
 
 
 def encode_texts(job: OpenJob, work: Work) -> dict[str, Tensor]:
-    """Return the encodings of the texts by name, from an earlier job if it has had the same ones."""
-    found, texts = dict[str, Tensor](), json.dumps(job.texts)
-    for name, stage in work.texts.items():
-        parts = stage.network, stage.tokenizer
-        found |= job.encoded(parts, partial(stage.run, job, name), texts=texts)
-    return found
+    encodings = dict[str, Tensor]()
+    texts = json.dumps(job.prompts)
+    for name, stage in work.text_stages.items():
+        encodings |= job.encoded((stage.network, stage.tokenizer), partial(stage.run, job, name), texts=texts)
+    return encodings

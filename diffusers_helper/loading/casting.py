@@ -22,12 +22,14 @@ from diffusers_helper.loading.keys import GGUFEmbedding
 from diffusers_helper.memory.weights import row_scales
 
 _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a network computes in
-# The layers of many values. Those of convolutions are few, and convolutions have methods of their own.
-# Derived classes are left out, since torch's own attention reads the weight of such a layer itself.
+# The layers with many values. Convolutions have few, and methods of their own. Derived classes are left out,
+# since torch's attention reads the weight of such a layer itself.
 CASTABLE = (nn.Linear, nn.Embedding)
 SCALE = "weight_scale"
-_FOUND = "found_row_scales"  # the attribute of a weight that keeps its scales between jobs with other types
-_TELL_SECONDS = 1.0
+_SCALES_ATTRIBUTE = (
+    "found_row_scales"  # the attribute of a weight that keeps its scales between jobs with other types
+)
+_REPORT_SECONDS = 1.0
 # The type that each value of the setting `weight_dtype` names.
 WEIGHT_DTYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16,
@@ -36,29 +38,27 @@ WEIGHT_DTYPES = {
 EIGHT_BIT = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 
 
-class KeptCasting(LayerwiseCastingHook):
-    """Diffusers' hook, which here puts the stored weight back after use instead of casting it a second time.
+class RestoringCasting(LayerwiseCastingHook):
+    """diffusers' hook, which here puts the stored weight back after use instead of casting it a second time.
 
-    So the weight stays in the file's mapping or in the slot from which it is streamed. If the layer has
-    scales, as scaled fp8 and int8 have, the weight is multiplied with them. Of an embedding in bf16, only the
-    rows in use are cast.
+    The weight therefore stays in the file's mapping or in the slot from which it is streamed. Weights with
+    scales, in fp8 or int8, are multiplied with them. Of an embedding in bf16, only the rows in use are cast.
     """
 
     def __init__(self, storage_dtype: torch.dtype, compute_dtype: torch.dtype) -> None:
         super().__init__(storage_dtype, compute_dtype, non_blocking=False)
-        self._stored: Tensor | None = None
+        self._stored_weight: Tensor | None = None
 
     def initialize_hook(self, module: nn.Module) -> nn.Module:
         """Tell the memory management the type that the weight has on the device, and its scales in int8."""
         weight = cast(Any, module.weight)
         weight.storage_dtype = self.storage_dtype
         if self.storage_dtype == torch.int8 != weight.dtype:
-            weight.row_scales = _known_scales(module)
+            weight.row_scales = _cached_row_scales(module)
             add_scales(module, weight.row_scales.detach())
         return module
 
     def deinitalize_hook(self, module: nn.Module) -> nn.Module:
-        """Let the weight have its own type on the device."""
         weight = cast(Any, module.weight)
         del weight.storage_dtype
         if hasattr(weight, "row_scales"):
@@ -67,42 +67,44 @@ class KeptCasting(LayerwiseCastingHook):
         return module
 
     def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        stored: Tensor = module.weight.data
+        stored_weight: Tensor = module.weight.data
         if self.storage_dtype == torch.bfloat16:
             if isinstance(module, nn.Embedding):
-                self._stored = stored
+                self._stored_weight = stored_weight
                 return args, kwargs
             # T5 casts the input of some layers to the type in which their weights are stored.
-            args = tuple(one.to(self.compute_dtype) for one in args)
-        self._stored, weight = stored, stored.to(self.compute_dtype)
+            args = tuple(arg.to(self.compute_dtype) for arg in args)
+        self._stored_weight = stored_weight
+        weight = stored_weight.to(self.compute_dtype)
         scale = getattr(module, SCALE, None)
         module.weight.data = weight if scale is None else weight.mul_(scale)
         return args, kwargs
 
     def post_forward(self, module: Any, output: Any) -> Any:
-        module.weight.data, self._stored = self._stored, None
+        module.weight.data = self._stored_weight
+        self._stored_weight = None
         return output.to(self.compute_dtype)
 
 
-def _known_scales(layer: nn.Module) -> Tensor:
-    """Return the scales by which a layer's weight is rounded to int8, which are found only once."""
+def _cached_row_scales(layer: nn.Module) -> Tensor:
+    """Find the scales by which a layer's weight is rounded to int8, and keep them with the weight."""
     weight = cast(Any, layer.weight)
-    if not hasattr(weight, _FOUND):
-        setattr(weight, _FOUND, row_scales(weight.data))
-    return getattr(weight, _FOUND)
+    if not hasattr(weight, _SCALES_ATTRIBUTE):
+        setattr(weight, _SCALES_ATTRIBUTE, row_scales(weight.data))
+    return getattr(weight, _SCALES_ATTRIBUTE)
 
 
 def find_scales(
-    network: nn.Module, storage: torch.dtype | None, begin: Callable[[], None], cancel: CancelToken,
+    network: nn.Module, storage_dtype: torch.dtype | None, on_start: Callable[[], None], cancel: CancelToken,
     on_bytes: Callable[[int, int], None],
 ) -> None:  # fmt: skip
-    """Find the scales for int8 that are not known yet, for which all weights that are cast are read once.
+    """Find the scales for int8 that are not known yet, for which the weights are read once.
 
     Args:
         network: The network, which has to be in main memory.
-        storage: The type of its weights on the device; None for that of the file.
-        begin: A function that is called first if there is anything to do.
-        cancel: The token that ends this between two layers. What was found until then stays known.
+        storage_dtype: The type of its weights on the device; None for that of the file.
+        on_start: A function that is called first if there is anything to do.
+        cancel: The token that ends this between two layers. The scales that were found stay known.
         on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
 
     Raises:
@@ -110,20 +112,23 @@ def find_scales(
     """
     layers = [
         cast(Any, layer)
-        for _, layer, wanted in layer_types(network, storage)
-        if wanted == torch.int8 != cast(Any, layer.weight).dtype and not hasattr(layer.weight, _FOUND)
+        for _, layer, dtype in layer_types(network, storage_dtype)
+        if dtype == torch.int8 != cast(Any, layer.weight).dtype
+        and not hasattr(layer.weight, _SCALES_ATTRIBUTE)
     ]
     if not layers:
         return
-    begin()
-    done, total, reported = 0, sum(layer.weight.nbytes for layer in layers), time.monotonic()
+    on_start()
+    read_bytes = 0
+    total_bytes = sum(layer.weight.nbytes for layer in layers)
+    report_time = time.monotonic()
     for layer in layers:
         cancel.check()
-        _known_scales(layer)
-        done += layer.weight.nbytes
-        if (now := time.monotonic()) - reported >= _TELL_SECONDS:
-            reported = now
-            on_bytes(done, total)
+        _cached_row_scales(layer)
+        read_bytes += layer.weight.nbytes
+        if (now := time.monotonic()) - report_time >= _REPORT_SECONDS:
+            report_time = now
+            on_bytes(read_bytes, total_bytes)
 
 
 def add_scales(layer: nn.Module, scales: Tensor) -> None:
@@ -133,8 +138,8 @@ def add_scales(layer: nn.Module, scales: Tensor) -> None:
 
 
 def cast_weights(
-    network: nn.Module, compute: torch.dtype, storage: torch.dtype | None = None,
-    *, keeps_narrow: bool = False,
+    network: nn.Module, compute_dtype: torch.dtype, storage_dtype: torch.dtype | None = None,
+    *, casts_bf16: bool = False,
 ) -> None:  # fmt: skip
     """Set the type in which a network's layers keep their weights on the device, and the one that computes.
 
@@ -142,25 +147,25 @@ def cast_weights(
 
     Args:
         network: The network, which has to be in main memory.
-        storage: The type on the device; None for that of the file. Only 8 bit are cast layer by layer.
-        keeps_narrow: Whether weights in bf16 are cast layer by layer, too, for a network that computes in
-            fp32. On the device they then take half the memory.
+        storage_dtype: The type on the device; None for that of the file. Layers cast only 8-bit types.
+        casts_bf16: Whether weights in bf16 are cast layer by layer, too, for a network that computes in fp32.
+            On the device they then take half the memory.
     """
     for layer in network.modules():
         if isinstance(layer, GGUFLinear | GGUFEmbedding):
-            layer.compute_dtype = compute
-    narrow = (*EIGHT_BIT, torch.bfloat16) if keeps_narrow else EIGHT_BIT
-    for _, layer, wanted in layer_types(network, storage):
-        _set_hook(layer, wanted if wanted in narrow else None, compute)
+            layer.compute_dtype = compute_dtype
+    cast_dtypes = (*EIGHT_BIT, torch.bfloat16) if casts_bf16 else EIGHT_BIT
+    for _, layer, dtype in layer_types(network, storage_dtype):
+        _set_hook(layer, dtype if dtype in cast_dtypes else None, compute_dtype)
 
 
 def layer_types(
-    network: nn.Module, storage: torch.dtype | None
+    network: nn.Module, storage_dtype: torch.dtype | None
 ) -> Iterator[tuple[str, nn.Module, torch.dtype]]:
     """Yield the layers whose weights can be cast: the name, the layer, and the type of its weight.
 
     Args:
-        storage: The type that is asked for; None for that of the file.
+        storage_dtype: The type that is asked for; None for that of the file.
     """
     patterns = [
         *DEFAULT_SKIP_MODULES_PATTERN, *(getattr(network, "_skip_layerwise_casting_patterns", None) or ())
@@ -168,18 +173,18 @@ def layer_types(
     for name, layer in network.named_modules():
         if type(layer) in CASTABLE:
             is_precise = any(re.search(pattern, name) for pattern in patterns)
-            is_kept = storage is None or (is_precise and storage in EIGHT_BIT)
-            yield name, layer, cast(torch.dtype, layer.weight.dtype) if is_kept else cast(Any, storage)
+            keeps_dtype = storage_dtype is None or (is_precise and storage_dtype in EIGHT_BIT)
+            yield name, layer, cast(torch.dtype, layer.weight.dtype if keeps_dtype else storage_dtype)
 
 
-def _set_hook(layer: nn.Module, storage: torch.dtype | None, compute: torch.dtype) -> None:
-    if storage is None and not hasattr(layer, "_diffusers_hook"):
+def _set_hook(layer: nn.Module, storage_dtype: torch.dtype | None, compute_dtype: torch.dtype) -> None:
+    if storage_dtype is None and not hasattr(layer, "_diffusers_hook"):
         return
     registry = HookRegistry.check_if_exists_or_initialize(layer)
-    hook = cast(KeptCasting | None, registry.get_hook(_HOOK))
-    if hook is not None and (hook.storage_dtype, hook.compute_dtype) == (storage, compute):
+    hook = cast(RestoringCasting | None, registry.get_hook(_HOOK))
+    if hook is not None and (hook.storage_dtype, hook.compute_dtype) == (storage_dtype, compute_dtype):
         return
     if hook is not None:
         registry.remove_hook(_HOOK, recurse=False)
-    if storage is not None:
-        registry.register_hook(KeptCasting(storage, compute), _HOOK)
+    if storage_dtype is not None:
+        registry.register_hook(RestoringCasting(storage_dtype, compute_dtype), _HOOK)

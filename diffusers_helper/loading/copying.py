@@ -1,4 +1,4 @@
-"""Files that become parts of a model of one's own: their checks, and copies of weights in another type.
+"""Files that become components of a user's model: their checks, and copies of weights in another type.
 
 A copy has its weights as they would be on the device, in a folder of its own.
 """
@@ -26,22 +26,22 @@ from diffusers_helper.loading.keys import is_llama_cpp
 from diffusers_helper.loading.networks import check_fit, check_network, config_of, load_network
 from diffusers_helper.machine.file_locks import locked_folder
 from diffusers_helper.memory.weights import Weight, row_scales, weights_of
-from diffusers_helper.models.added import AddedPart
+from diffusers_helper.models.added import AddedComponent
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.strangers.limited_json import read_json
 from diffusers_helper.units import gb_text
+from diffusers_helper.untrusted.limited_json import read_json
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint, weights_at
 from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.safetensors_file import NO_SUM, Origin, copy_sum, files_of_origin, make_header
 
 COPY_NAME = "diffusion_pytorch_model.safetensors"
 _CONFIG = "config.json"
-# So often the data are sent to the disk that the progress is that of the disk, and few pages wait for it.
+# The data are sent to the disk after so many bytes, so that the progress is that of the disk.
 _SYNC_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredNetwork:
     """A network whose weights are to be copied.
 
     Attributes:
@@ -54,12 +54,11 @@ class _Stored:
     origin: Origin
 
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return the type and shape of each tensor of the copy, by its name."""
-        found = {
+        weights = {
             name: (str(weight.dtype).removeprefix("torch."), tuple(weight.host.shape))
             for name, weight in self.weights.items()
         }
-        return found | {
+        return weights | {
             scale: ("float32", (self.weights[name].host.shape[0], 1))
             for name, scale in self.new_scales.items()
         }
@@ -67,10 +66,10 @@ class _Stored:
     def values(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor of the copy by its name; only one of them is in memory at a time."""
         for name, weight in self.weights.items():
-            scale = self.new_scales.get(name)
-            if scale is not None:
+            scale_name = self.new_scales.get(name)
+            if scale_name is not None:
                 scales = row_scales(weight.host)
-                yield scale, scales
+                yield scale_name, scales
                 weight = Weight(weight.tensor, weight.host, weight.dtype, scales)
             copy = torch.empty(weight.host.shape, dtype=weight.dtype)
             weight.copy_to(copy)
@@ -78,14 +77,14 @@ class _Stored:
 
 
 def copy_weights(
-    part: str,
-    place: Path,
+    component: str,
+    path: Path,
     config: Mapping[str, Any] | None,
     target: Path,
     *,
     model: str,
     weight_dtype: str,
-    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+    on_bytes: Callable[[int, int], None] = lambda written_bytes, total: None,
 ) -> None:
     """Write a network's weights in another type to a new folder in diffusers' layout, tensor by tensor.
 
@@ -102,32 +101,33 @@ def copy_weights(
         OSError: If a file cannot be read or written.
         ValueError: If the files do not hold this network.
     """
-    source = _source(part, place, config, model, weight_dtype)
+    source = _source(component, path, config, model, weight_dtype)
     text = json.dumps(dict(source.config), indent=2).encode()
 
     def header_with(checksum: str) -> tuple[bytes, dict[str, int], int]:
-        """Return the header and places, which have the same size and are the same for each checksum."""
+        """Make the header and the offsets, which have the same size and are the same for each checksum."""
         origin = replace(source.origin, sums=((_CONFIG, sha256_of([text])), (COPY_NAME, checksum)))
         return make_header(source.tensors(), origin.metadata())
 
-    header, places, size = header_with(NO_SUM)
+    header, offsets, file_bytes = header_with(NO_SUM)
     sums: dict[int, str] = {}
     target.parent.mkdir(parents=True, exist_ok=True)
-    _check_room(target.parent, size)
+    _check_room(target.parent, file_bytes)
     with _new_folder(target) as folder:
         with (folder / COPY_NAME).open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
-            done, synced = len(header), 0
+            os.posix_fallocate(file.fileno(), 0, file_bytes)
+            done = len(header)
+            synced_bytes = 0
             for name, tensor in source.values():
                 data = tensor.contiguous().flatten().view(torch.uint8).numpy().data
                 if data:
-                    sums[places[name]] = sha256_of([data])
-                file.seek(places[name])
+                    sums[offsets[name]] = sha256_of([data])
+                file.seek(offsets[name])
                 done += file.write(data)
-                if done - synced >= _SYNC_BYTES:
+                if done - synced_bytes >= _SYNC_BYTES:
                     os.fdatasync(file.fileno())
-                    synced = done
-                on_bytes(done, size)
+                    synced_bytes = done
+                on_bytes(done, file_bytes)
             file.seek(0)
             file.write(header_with(copy_sum(header, sums))[0])
             file.flush()
@@ -136,46 +136,48 @@ def copy_weights(
 
 
 def _source(
-    part: str, place: Path, config: Mapping[str, Any] | None, model: str, weight_dtype: str
-) -> _Stored:
-    wanted = WEIGHT_DTYPES[weight_dtype]
+    component: str, path: Path, config: Mapping[str, Any] | None, model: str, weight_dtype: str
+) -> _StoredNetwork:
+    storage_dtype = WEIGHT_DTYPES[weight_dtype]
     with torch.inference_mode(False):
-        loaded = load_network(part, place, config)
-    if loaded.is_scaled:
+        loaded_network = load_network(component, path, config)
+    if loaded_network.is_scaled:
         raise InputError(
-            f"The {part} of {model} is stored in GGUF or with scales, which cannot be converted.",
+            f"The {component} of {model} is stored in GGUF or with scales, which cannot be converted.",
             "Convert the weights in 16 bit that it was made from.",
             setting="model",
         )
-    network, whole = loaded.network, None if wanted in EIGHT_BIT else wanted
-    compute = whole or loaded.dtype
-    cast_weights(network, compute, whole)
+    network = loaded_network.network
+    plain_dtype = None if storage_dtype in EIGHT_BIT else storage_dtype
+    compute_dtype = plain_dtype or loaded_network.dtype
+    cast_weights(network, compute_dtype, plain_dtype)
     names = {id(tensor): name for name, tensor in (*network.named_parameters(), *network.named_buffers())}
-    weights = {names[id(weight.tensor)]: weight for weight in weights_of(network, whole)}
+    weights = {names[id(weight.tensor)]: weight for weight in weights_of(network, plain_dtype)}
     new_scales: dict[str, str] = {}
-    for layer, module, dtype in layer_types(network, wanted):
-        name, weight = f"{layer}.weight", weights[f"{layer}.weight"]
+    for layer, module, dtype in layer_types(network, storage_dtype):
+        name = f"{layer}.weight"
+        weight = weights[f"{layer}.weight"]
         weights[name] = Weight(weight.tensor, weight.host, dtype)
         if dtype == torch.int8 != module.weight.dtype:
             new_scales[name] = f"{layer}.{SCALE}"
     if all(weight.dtype == weight.host.dtype for weight in weights.values()):
         raise InputError(
-            f"The {part} of {model} is already stored in {weight_dtype}.",
+            f"The {component} of {model} is already stored in {weight_dtype}.",
             "Use it as it is, or choose another type.",
             setting="weight_dtype",
         )
     origin = Origin(
-        model, files_of_origin(weight_files(place)), weight_dtype,
-        str(compute).removeprefix("torch."), __version__,
+        model, files_of_origin(weight_files(path)), weight_dtype,
+        str(compute_dtype).removeprefix("torch."), __version__,
     )  # fmt: skip
-    return _Stored(weights, new_scales, config_of(part, place, config), origin)
+    return _StoredNetwork(weights, new_scales, config_of(component, path, config), origin)
 
 
-def _check_room(folder: Path, size: int) -> None:
+def _check_room(folder: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
-    if size >= free:
+    if num_bytes >= free:
         raise InputError(
-            f"The copy needs {gb_text(size)} GB, and {gb_text(free)} GB are free in {folder}.",
+            f"The copy needs {gb_text(num_bytes)} GB, and {gb_text(free)} GB are free in {folder}.",
             "Free space there, or give a folder on a larger disk with --output.",
         )
 
@@ -205,101 +207,101 @@ _REMEDY = "Nothing was added."
 _OTHER_BASE = "Nothing was added. If the file fits another model than {base}, name that one as the base."
 _IN_GGUF = ("transformer", "text_encoder")
 # Conversions by llama.cpp may lack the last rows of the embedding, which are reserved and stand for no text.
-_MOST_RESERVED = 64
+_MAX_RESERVED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class FoundPart:
+class OwnComponent:
     """A file or folder that can be a part of a model, and the facts about it."""
 
-    part: AddedPart
+    component: AddedComponent
     facts: Inspection
 
     @property
-    def words(self) -> str:
-        """Return the facts as the end of a line."""
+    def summary(self) -> str:
         facts = self.facts
-        return f"{facts.model}, {gb_text(facts.file_bytes)} GB, {facts.kinds}, from {self.part.path}"
+        return f"{facts.model}, {gb_text(facts.file_bytes)} GB, {facts.types}, from {self.component.path}"
 
 
-def find_part_of_own(part: str, path: Path, base: ModelInfo) -> FoundPart:
-    """Check by headers, names and shapes that a file or folder can be a part of a model. No tensor is read.
+def find_own_component(component: str, path: Path, base: ModelInfo) -> OwnComponent:
+    """Check by headers, names and shapes that a file or folder can be a component. No tensor is read.
 
     Args:
-        part: The name of the part, one of those with weights.
+        component: The name of the component, one of those with weights.
         path: A single file with weights, or a folder in diffusers' layout.
-        base: The model whose other parts are used, with the configuration for a single file.
+        base: The model whose other components are used, with the configuration for a single file.
 
     Raises:
-        InputError: If it cannot be that part, in one sentence with the name of the file.
+        InputError: If it cannot be that component, in one sentence with the name of the file.
     """
     path = weights_at(path.absolute())
     try:
-        facts = inspect_checkpoint(path, part)
-        # The names in a GGUF file with another network are not known, so its problems would mislead.
-        if facts.format == "gguf" and part not in _IN_GGUF:
+        facts = inspect_checkpoint(path, component)
+        # The names in a GGUF file with another network are unknown, so its problems would mislead.
+        if facts.format == "gguf" and component not in _IN_GGUF:
             raise _refusal(
-                part,
+                component,
                 f"{path.name} is a GGUF file, which can only be the {' or the '.join(_IN_GGUF)}; the "
-                f"{part} is small, and is taken as safetensors.",
+                f"{component} is small, and is taken as safetensors.",
             )
         for problem in facts.problems:
-            raise _refusal(part, problem)
-        config = None if path.is_dir() else _config(part, base) | _fewer_words(part, path, base)
+            raise _refusal(component, problem)
+        config = (
+            None if path.is_dir() else _config(component, base) | _vocabulary_change(component, path, base)
+        )
         if config is None:
-            _check_layers(config_of(part, path, None), facts.tensors)
-        check_network(part, path, config)
+            _check_layers(config_of(component, path, None), facts.tensors)
+        check_network(component, path, config)
     except InputError:
         raise
     except OSError as error:
-        raise _refusal(part, f"{path} cannot be read ({error.strerror or first_line(error)}).") from error
+        raise _refusal(
+            component, f"{path} cannot be read ({error.strerror or first_line(error)})."
+        ) from error
     except (ValueError, RuntimeError, KeyError, TypeError) as error:
         remedy = _REMEDY if path.is_dir() else _OTHER_BASE.format(base=base.name)
-        raise _refusal(part, f"{first_line(error).rstrip('.')}.", remedy) from error
-    return FoundPart(AddedPart(str(path), config), facts)
+        raise _refusal(component, f"{first_line(error).rstrip('.')}.", remedy) from error
+    return OwnComponent(AddedComponent(str(path), config), facts)
 
 
-def check_parts(name: str, parts: Mapping[str, FoundPart], base: ModelInfo) -> None:
-    """Check by their configurations that the parts of a new model were made for each other.
-
-    Raises:
-        InputError: If they were not.
-    """
+def check_components(name: str, components: Mapping[str, OwnComponent], base: ModelInfo) -> None:
+    """Raise InputError if the configurations of a new model's components do not fit each other."""
     configs = {
-        part: config_of(part, Path(own.part.path), own.part.config) if own else _config(part, base)
-        for part, own in ((part, parts.get(part)) for part in base.family.networks)
+        component: config_of(component, Path(own_component.component.path), own_component.component.config)
+        if (own_component := components.get(component))
+        else _config(component, base)
+        for component in base.family.networks
     }
-    check_fit(replace(base, name=name), lambda part, key: configs[part].get(key))
-    check_encoders(name, base.parts, configs)
+    check_fit(replace(base, name=name), lambda component, key: configs[component].get(key))
+    check_encoders(name, base.components, configs)
 
 
-def _check_layers(config: Mapping[str, Any], tensors: int) -> None:
+def _check_layers(config: Mapping[str, Any], num_tensors: int) -> None:
     """Refuse a folder's configuration with more layers than tensors, before such a network is built."""
     for name, value in config.items():
-        if "layers" in name and isinstance(value, int) and value > tensors:
-            raise ValueError(f"its config has {value} {name}; expected at most {tensors}, one per tensor")
+        if "layers" in name and isinstance(value, int) and value > num_tensors:
+            raise ValueError(f"its config has {value} {name}; expected at most {num_tensors}, one per tensor")
 
 
-def _refusal(part: str, problem: str, remedy: str = _REMEDY) -> InputError:
-    return InputError(f"The {part} cannot be used: {problem}", remedy, setting="model")
+def _refusal(component: str, problem: str, remedy: str = _REMEDY) -> InputError:
+    return InputError(f"The {component} cannot be used: {problem}", remedy, setting="model")
 
 
-def _fewer_words(part: str, path: Path, base: ModelInfo) -> dict[str, Any]:
-    """Return what differs in the configuration of a text encoder of llama.cpp that lacks reserved rows."""
-    tensors = read_contents(path).tensors if part == "text_encoder" else {}
+def _vocabulary_change(component: str, path: Path, base: ModelInfo) -> dict[str, Any]:
+    """Make the change to the configuration of llama.cpp's text encoder, if it lacks reserved rows."""
+    tensors = read_contents(path).tensors if component == "text_encoder" else {}
     if not is_llama_cpp(tensors):
         return {}
-    rows = tensors["token_embd.weight"].shape[0]
-    lacking = int(_config(part, base)["vocab_size"]) - rows
-    return {"vocab_size": rows} if 0 < lacking <= _MOST_RESERVED else {}
+    num_rows = tensors["token_embd.weight"].shape[0]
+    num_missing = int(_config(component, base)["vocab_size"]) - num_rows
+    return {"vocab_size": num_rows} if 0 < num_missing <= _MAX_RESERVED_ROWS else {}
 
 
-def _config(part: str, base: ModelInfo) -> dict[str, Any]:
-    """Return the configuration of the part that a single file replaces."""
-    source = base.parts[part]
+def _config(component: str, base: ModelInfo) -> dict[str, Any]:
+    source = base.components[component]
     if source.config is not None:
         return dict(source.config)
     file = source.folder / "config.json"
     if file.is_file():
         return read_json(file)
-    return dict(base.family.networks[part].config)
+    return dict(base.family.networks[component].config)

@@ -16,7 +16,7 @@ from gguf import MODEL_ARCH, get_tensor_name_map
 from torch import Tensor, nn
 
 from diffusers_helper.weights.lora_keys import Target, layers_named
-from diffusers_helper.weights.recognition import SCALE, is_beside
+from diffusers_helper.weights.recognition import SCALE, is_extra
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
 _PREFIXES = (
@@ -29,10 +29,10 @@ _WAN_VAE = "decoder.middle.0.residual.0.gamma"  # only in the names of Wan's aut
 _IN_BLOCK = re.compile(r".*?\.(\d+)\.")
 
 
-def own_names(
+def library_names(
     tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], width: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors of a file by the names of a library's class, and the scales of its weights.
+    """Rename the tensors of a file to the names of a library's class, and separate the scales of weights.
 
     Args:
         expected: The tensors of the empty network.
@@ -41,11 +41,11 @@ def own_names(
     Returns:
         The tensors, and the factors that some weights have to be multiplied with, by the weight's name.
     """
-    plain = {name: tensor for name, tensor in tensors.items() if not is_beside(name)}
+    plain = {name: tensor for name, tensor in tensors.items() if not is_extra(name)}
     if is_llama_cpp(plain):
         names = _llama_cpp_names(expected)
         plain = {names.get(name, name): tensor for name, tensor in plain.items()}
-    prefix = max(_PREFIXES, key=lambda one: _matches(plain, expected, one))
+    prefix = max(_PREFIXES, key=lambda candidate: _matches(plain, expected, candidate))
     if prefix:
         plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
     if _WAN_VAE in plain:
@@ -58,8 +58,8 @@ def own_names(
         if name in plain and scale.numel() in (1, plain[name].shape[0])
     }
     if len(rows) < len(scales):
-        wrong = sorted(scales.keys() - rows.keys())[0]
-        raise ValueError(f"has a scale for {wrong} that does not belong to its rows; use another file")
+        weight_name = sorted(scales.keys() - rows.keys())[0]
+        raise ValueError(f"has a scale for {weight_name} that does not belong to its rows; use another file")
     if width:
         try:
             plain, rows = _from_original(plain, width), _from_original(rows, width)
@@ -69,13 +69,11 @@ def own_names(
 
 
 def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:
-    """Return how many names are known behind a prefix, in the layout of the library or of the authors."""
-    behind = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return sum(name in expected or _target(name) is not None for name in behind)
+    names_after_prefix = (name[len(prefix) :] for name in names if name.startswith(prefix))
+    return sum(name in expected or _target(name) is not None for name in names_after_prefix)
 
 
 def _target(name: str) -> Target | None:
-    """Return what a tensor's name stands for: a layer, or a tensor that belongs to none."""
     return layers_named(name.rpartition(".")[0]) or layers_named(name)
 
 
@@ -85,28 +83,28 @@ def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tenso
     diffusers' own functions are not used: that for HunyuanVideo knows neither ComfyUI's names nor any other
     width than 3072, and that for Wan has another name for Helios' last table and exchanges diffusers' norms.
     """
-    found: dict[str, Tensor] = {}
+    converted: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
         target = layers_named(owner)
         if target is None:
-            whole = layers_named(name)
-            found[whole.layers[0] if whole else name] = tensor
+            tensor_target = layers_named(name)
+            converted[tensor_target.layers[0] if tensor_target else name] = tensor
             continue
-        if target.swaps:
+        if target.swaps_halves:
             tensor = torch.cat([*tensor.chunk(2)[::-1]])  # GGUF keeps its type only in a list
-        rows, parts = len(tensor) // len(target.layers), [tensor]
+        pieces = [tensor]
         if len(target.layers) > 1 and target.layers[-1].endswith("proj_mlp"):
-            parts = torch.split(tensor, [width, width, width, len(tensor) - 3 * width])
+            pieces = torch.split(tensor, [width, width, width, len(tensor) - 3 * width])
         elif len(target.layers) > 1:
-            parts = torch.split(tensor, max(rows, 1))
+            pieces = torch.split(tensor, max(len(tensor) // len(target.layers), 1))
         leaf = "weight" if leaf == "scale" else leaf  # of a norm
-        found |= {f"{layer}.{leaf}": part for layer, part in zip(target.layers, parts, strict=True)}
-    return found
+        converted |= {f"{layer}.{leaf}": piece for layer, piece in zip(target.layers, pieces, strict=True)}
+    return converted
 
 
 def _smallest(scale: Tensor) -> Tensor:
-    """Return one factor where all rows have the same one."""
+    """Reduce the scales of rows to a single factor where all of them are the same."""
     first = scale[:1]
     return first.reshape(()).clone() if bool((scale == first).all()) else scale.contiguous()
 
@@ -118,21 +116,19 @@ _ROTATED = {
 
 
 def is_llama_cpp(names: Collection[str]) -> bool:
-    """Return whether tensors have the names that llama.cpp gives to Llama or T5."""
     return "token_embd.weight" in names
 
 
 def _llama_cpp_names(expected: Collection[str]) -> dict[str, str]:
-    """Return transformers' names by those that llama.cpp gives to the same tensors."""
-    arch, start = (MODEL_ARCH.T5ENCODER, "") if "shared.weight" in expected else (MODEL_ARCH.LLAMA, "model.")
-    blocks = max((int(match[1]) + 1 for match in filter(None, map(_IN_BLOCK.match, expected))), default=0)
-    known = get_tensor_name_map(arch, blocks)
-    names = {known.get_name(start + name, (".weight",)): name for name in expected}
-    return {theirs: own for theirs, own in names.items() if theirs}
+    arch, prefix = (MODEL_ARCH.T5ENCODER, "") if "shared.weight" in expected else (MODEL_ARCH.LLAMA, "model.")
+    num_blocks = max((int(match[1]) + 1 for match in filter(None, map(_IN_BLOCK.match, expected))), default=0)
+    name_map = get_tensor_name_map(arch, num_blocks)
+    names = {name_map.get_name(prefix + name, (".weight",)): name for name in expected}
+    return {llama_cpp_name: name for llama_cpp_name, name in names.items() if llama_cpp_name}
 
 
 def rows_in_order(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return llama.cpp's tensors, with the rows of queries and keys in the order that transformers expects.
+    """Put the rows of queries and keys in llama.cpp's tensors in the order that transformers expects.
 
     llama.cpp rotates neighbouring values of a head together, and transformers those of its two halves. Blocks
     of GGUF lie within a row, so they can be moved without a change. The tensors that are moved are copied.
@@ -160,19 +156,18 @@ class GGUFEmbedding(nn.Embedding):
     compute_dtype = torch.bfloat16
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the rows of these numbers, in the type that computes."""
+        """Look up rows, in the type that computes."""
         weight = cast(GGUFParameter, self.weight)
         rows = dequantize_gguf_tensor(_blocks(weight.as_tensor()[input.reshape(-1)], weight))
         return cast(Tensor, rows).to(self.compute_dtype).reshape(*input.shape, self.embedding_dim)
 
 
 def replace_embeddings(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replace those embeddings of an empty network whose weights are in blocks."""
-    made: dict[nn.Module, nn.Module] = {}
+    embeddings: dict[nn.Module, nn.Module] = {}
     for name, layer in list(network.named_modules(remove_duplicate=False)):
         if type(layer) is nn.Embedding and isinstance(tensors.get(f"{name}.weight"), GGUFParameter):
             with torch.device("meta"):
-                made[layer] = GGUFEmbedding(layer.num_embeddings, layer.embedding_dim)
+                embeddings[layer] = GGUFEmbedding(layer.num_embeddings, layer.embedding_dim)
     for name, layer in list(network.named_modules(remove_duplicate=False)):
-        if layer in made:  # an embedding may have several names
-            network.set_submodule(name, made[layer])
+        if layer in embeddings:  # an embedding may have several names
+            network.set_submodule(name, embeddings[layer])

@@ -1,7 +1,7 @@
 """LoRAs at work: a low-rank branch beside each layer, whose result is added to that of the layer.
 
-The layers and their weights stay as they are, so they may be of any type, and nothing has to be undone but
-the branches. These belong to the blocks, so the store moves, streams and counts them as it does the weights.
+The layers and their weights are not changed, so they may be of any type, and only the branches have to be
+removed. These belong to the blocks, so the store moves, streams and counts them as it does the weights.
 
 `peft` was not used. It replaces the model's layers by its own, which need support for each kind of quantised
 weights, and it renames the parameters. The conversion of HunyuanVideo's keys in diffusers 0.42 assumes the
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import file_sum
+from diffusers_helper.files import file_sha256
 from diffusers_helper.lora_choice import Choice
 from diffusers_helper.models.sizes import block_lists
 from diffusers_helper.setting import text_of
@@ -44,30 +44,32 @@ class LowRankBranch(nn.Module):
         """Join the matrices of several LoRAs.
 
         Args:
-            matrices: The place of each LoRA, with its two matrices and its bias.
+            matrices: The index of each LoRA, with its two matrices and its bias.
             factors: The factors of all LoRAs in the section that is being made.
         """
         super().__init__()
-        self._places, downs, ups, biases = zip(*matrices, strict=True)
-        added = [one for one in biases if one is not None]
-        self._biased = [place for place, *_, bias in matrices if bias is not None]
-        self._ranks, self._factors = [len(down) for down in downs], factors
+        self._lora_indices, downs, ups, biases = zip(*matrices, strict=True)
+        present_biases = [bias for bias in biases if bias is not None]
+        self._biased = [index for index, *_, bias in matrices if bias is not None]
+        self._ranks = [len(down) for down in downs]
+        self._factors = factors
         self.down = nn.Parameter(torch.cat(downs), requires_grad=False)
         self.up = nn.Parameter(torch.cat(ups, dim=1), requires_grad=False)
-        self.bias = nn.Parameter(torch.stack(added), requires_grad=False) if added else None
+        self.bias = nn.Parameter(torch.stack(present_biases), requires_grad=False) if present_biases else None
 
     def forward(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """Return the layer's outputs with those of the branch, which are added in place."""
         low = functional.linear(inputs.to(outputs.dtype), self.down.to(outputs.dtype))
-        for place, part in zip(self._places, low.split(self._ranks, dim=-1), strict=True):
-            if self._factors[place] != 1:
-                part.mul_(self._factors[place])
+        for index, low_part in zip(self._lora_indices, low.split(self._ranks, dim=-1), strict=True):
+            if self._factors[index] != 1:
+                low_part.mul_(self._factors[index])
         rows = outputs.reshape(-1, outputs.shape[-1])
         rows.addmm_(low.reshape(-1, low.shape[-1]), self.up.to(outputs.dtype).t())
         if self.bias is not None:
             # Plain numbers as factors, since a tensor of them would be copied to the card in each pass.
-            parts = [self._factors[place] * one for place, one in zip(self._biased, self.bias, strict=True)]
-            rows += torch.stack(parts).sum(dim=0).to(outputs.dtype)
+            weighted_biases = [
+                self._factors[index] * bias for index, bias in zip(self._biased, self.bias, strict=True)
+            ]
+            rows += torch.stack(weighted_biases).sum(dim=0).to(outputs.dtype)
         return rows.view(outputs.shape)
 
 
@@ -75,26 +77,24 @@ class Loras:
     """The LoRAs of one job. As a context manager it takes them off the transformer at the end of the job."""
 
     def __init__(self, chosen: Sequence[tuple[Choice, LoraFile]]) -> None:
-        """Read the checksums of the files.
-
-        Raises:
-            InputError: If a file has another content than the request expects, or cannot be read.
-        """
+        """Read the checksums of the files. InputError is raised if one differs from the request's."""
         self.chosen = tuple(chosen)
-        self._pinned = tuple(Choice(lora.name, one.weight, _sum(one, lora)) for one, lora in chosen)
+        self._choices = tuple(
+            Choice(lora.name, choice.weight, _checked_sum(choice, lora)) for choice, lora in chosen
+        )
         self._factors = [1.0] * len(self.chosen)
         self._hooks: list[Any] = []
         self._hosts: list[nn.Module] = []
 
     @property
     def text(self) -> str:
-        """Return the text of the setting `lora` with names instead of paths and with all checksums."""
-        return text_of(self._pinned)
+        """The text of the setting `lora` with names instead of paths and with all checksums."""
+        return text_of(self._choices)
 
     @property
     def origin(self) -> dict[str, str]:
-        """Return the content and weight of each LoRA as a fact of a video's origin, if there is any LoRA."""
-        facts = ", ".join(f"{one.sha256}:{one.weight:.15g}" for one in self._pinned)
+        """The content and weight of each LoRA as a fact of a video's origin; empty without LoRAs."""
+        facts = ", ".join(f"{choice.sha256}:{choice.weight:.15g}" for choice in self._choices)
         return {"lora": facts} if facts else {}
 
     def __enter__(self) -> Self:
@@ -128,31 +128,31 @@ class Loras:
             name: (int(module.out_features), int(module.in_features))  # pyright: ignore[reportArgumentType]
             for name, module in layers.items()
         }
-        parts: dict[str, list[tuple[int, Tensor, Tensor, Tensor | None]]] = {}
+        matrices_by_layer: dict[str, list[tuple[int, Tensor, Tensor, Tensor | None]]] = {}
         notes: list[str] = []
-        for place, (choice, lora) in enumerate(self.chosen):
+        for index, (choice, lora) in enumerate(self.chosen):
             pairs = lora.fitting(sizes)
-            for name, down, up, bias in _read(lora, pairs, sizes):
-                more = None if bias is None else (bias * choice.weight).to(dtype)
-                given = place, down.to(dtype), (up * choice.weight).to(dtype), more
-                parts.setdefault(name, []).append(given)
-            reported = f"{count_keys(pairs)} of {lora.keys} keys applied"
-            notes.append(f"LoRA {lora.name}, weight {choice.weight:g}: {reported}.")
+            for name, down, up, bias in _read_matrices(lora, pairs, sizes):
+                weighted_bias = None if bias is None else (bias * choice.weight).to(dtype)
+                entry = index, down.to(dtype), (up * choice.weight).to(dtype), weighted_bias
+                matrices_by_layer.setdefault(name, []).append(entry)
+            applied = f"{count_keys(pairs)} of {lora.keys} keys applied"
+            notes.append(f"LoRA {lora.name}, weight {choice.weight:g}: {applied}.")
         with torch.inference_mode(False):  # the `.data` of an inference tensor could not be replaced later
-            for name, matrices in parts.items():
+            for name, matrices in matrices_by_layer.items():
                 self._add(network, name, layers[name], LowRankBranch(matrices, self._factors))
         return notes
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Give LoRAs other weights from now on, by their names; all others get those that were chosen."""
-        for place, (choice, _) in enumerate(self.chosen):
-            named = [weight for name, weight in weights.items() if choice.is_called(name)]
-            self._factors[place] = named[-1] / choice.weight if named else 1.0
+        """Give LoRAs other weights from now on, by their names. All others get the weights of the request."""
+        for index, (choice, _) in enumerate(self.chosen):
+            matching = [weight for name, weight in weights.items() if choice.is_called(name)]
+            self._factors[index] = matching[-1] / choice.weight if matching else 1.0
 
     def _add(self, network: nn.Module, name: str, layer: nn.Module, branch: LowRankBranch) -> None:
-        group, _, rest = name.partition(".")
+        group, _, rest_of_name = name.partition(".")
         is_block = group in block_lists("transformer", type(network).__name__)
-        host = network.get_submodule(f"{group}.{rest.partition('.')[0]}") if is_block else network
+        host = network.get_submodule(f"{group}.{rest_of_name.partition('.')[0]}") if is_block else network
         if not hasattr(host, _NAME):
             host.add_module(_NAME, nn.ModuleList())
             self._hosts.append(host)
@@ -160,22 +160,22 @@ class Loras:
         self._hooks.append(layer.register_forward_hook(lambda _, inputs, outputs: branch(inputs[0], outputs)))
 
 
-def _read(
+def _read_matrices(
     lora: LoraFile, pairs: Iterable[Pair], sizes: dict[str, tuple[int, int]]
 ) -> Iterable[tuple[str, Tensor, Tensor, Tensor | None]]:
-    """Yield the matrices for each layer in fp32, with the LoRA's own scale, and what is added to its bias."""
-    with safe_open(lora.path, "pt") as opened:
+    """Yield the matrices for each layer in fp32, with the LoRA's own scale, and the change of its bias."""
+    with safe_open(lora.path, "pt") as file:
         for pair in pairs:
-            found = {key: opened.get_tensor(key).float() for key in pair.keys}
-            down, up, bias = found[pair.down], found[pair.up], found.get(pair.bias)
-            up = up * (found[pair.alpha].item() / pair.rank if pair.alpha else pair.scale)
-            if not all(one.isfinite().all() for one in (down, up, *found.values())):
+            tensors = {key: file.get_tensor(key).float() for key in pair.keys}
+            down, up, bias = tensors[pair.down], tensors[pair.up], tensors.get(pair.bias)
+            up = up * (tensors[pair.alpha].item() / pair.rank if pair.alpha else pair.scale)
+            if not all(tensor.isfinite().all() for tensor in (down, up, *tensors.values())):
                 raise InputError(
                     f"LoRA {lora.name} holds values that are not finite numbers, as in {pair.down}.",
                     "Download it again, or choose another file.",
                     setting="lora",
                 )
-            if pair.target.swaps:
+            if pair.target.swaps_halves:
                 up = torch.cat(up.chunk(2)[::-1])
                 bias = None if bias is None else torch.cat(bias.chunk(2)[::-1])
             rows = [sizes[name][0] for name in pair.target.layers]
@@ -183,18 +183,18 @@ def _read(
             yield from zip(pair.target.layers, [down] * len(rows), up.split(rows), biases, strict=True)
 
 
-def _sum(choice: Choice, lora: LoraFile) -> str:
+def _checked_sum(choice: Choice, lora: LoraFile) -> str:
     try:
-        found = file_sum(lora.path)
+        checksum = file_sha256(lora.path)
     except OSError as error:
         raise InputError(
             f"LoRA {lora.name} cannot be read ({error.strerror}).", "Check the disk.", setting="lora"
         ) from error
-    if choice.sha256 not in ("", found):
+    if choice.sha256 not in ("", checksum):
         raise InputError(
             f"LoRA {lora.name} has another content than the one that the video was made with (its checksum "
-            f"begins with {found[:8]}; expected {choice.sha256[:8]}).",
+            f"begins with {checksum[:8]}; expected {choice.sha256[:8]}).",
             "Use the file of that time, or choose this one anew.",
             setting="lora",
         )
-    return found
+    return checksum

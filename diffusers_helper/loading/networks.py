@@ -25,25 +25,20 @@ from transformers import PretrainedConfig
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
-from diffusers_helper.families.known import network_named, networks_of
+from diffusers_helper.families.registry import network_named, networks_of
 from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
-from diffusers_helper.loading.keys import (
-    is_llama_cpp,
-    own_names,
-    replace_embeddings,
-    rows_in_order,
-)
-from diffusers_helper.loading.quick_vae import quicken
+from diffusers_helper.loading.keys import is_llama_cpp, library_names, replace_embeddings, rows_in_order
+from diffusers_helper.loading.quick_vae import speed_up
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import class_named
-from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.untrusted.limited_json import read_json
 from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.recognition import names_problem
 from diffusers_helper.weights.safetensors_file import origin_in
 
-_WHOLE = (torch.float32, torch.float16, torch.bfloat16)
+_FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Quantised weights say nothing about the type that computes.
 _QUANTISED_COMPUTE = torch.bfloat16
 
@@ -65,216 +60,222 @@ class LoadedNetwork:
     keeps_bf16: bool
 
 
-def config_of(part: str, place: Path, config: Mapping[str, Any] | None, expected: str = "") -> dict[str, Any]:
-    """Return the configuration of a network, as `load_network` takes it.
+def config_of(
+    component: str, path: Path, config: Mapping[str, Any] | None, expected: str = ""
+) -> dict[str, Any]:
+    """Read the configuration of a network, as `load_network` takes it.
 
     Raises:
         OSError: If the folder has no configuration.
         ValueError: If it is for another class.
     """
-    found = dict(config if config is not None else read_json(place / "config.json"))
-    kinds = [expected] if expected else [one.kind for one in networks_of(part)]
-    known = network_named(part, class_named(found))
-    if known is None or known.kind not in kinds:
-        raise ValueError(f"its config is for {class_named(found)}; expected {' or '.join(kinds)}")
-    return found
+    network_config = dict(config if config is not None else read_json(path / "config.json"))
+    class_names = [expected] if expected else [network.class_name for network in networks_of(component)]
+    family_network = network_named(component, class_named(network_config))
+    if family_network is None or family_network.class_name not in class_names:
+        raise ValueError(
+            f"its config is for {class_named(network_config)}; expected {' or '.join(class_names)}"
+        )
+    return network_config
 
 
 def load_scheduler(folder: Path, family: Family) -> Any:
-    """Return the scheduler of a model of a family.
+    """Load the scheduler of a model of a family.
 
     Raises:
         OSError: If there is no configuration.
         ValueError: If it is for a scheduler that cannot be used.
     """
     config: dict[str, Any] = read_json(folder / "scheduler_config.json")
-    named = class_named(config)
-    if named not in family.schedulers:
-        raise ValueError(f"its config is for {named}; expected {' or '.join(family.schedulers)}")
-    if reason := family.refuses(config):
+    class_name = class_named(config)
+    if class_name not in family.schedulers:
+        raise ValueError(f"its config is for {class_name}; expected {' or '.join(family.schedulers)}")
+    if reason := family.scheduler_fault(config):
         raise ValueError(reason)
-    return getattr(diffusers, named).from_config(config)
+    return getattr(diffusers, class_name).from_config(config)
 
 
-def empty_network(part: str, config: Mapping[str, Any]) -> nn.Module:
-    """Return a network without values, which takes no memory."""
-    known = network_named(part, class_named(config))
-    assert known is not None  # as `config_of` says
-    kind: Any = getattr(diffusers, known.kind, None) or getattr(transformers, known.kind)
+def empty_network(component: str, config: Mapping[str, Any]) -> nn.Module:
+    family_network = network_named(component, class_named(config))
+    assert family_network is not None  # as `config_of` says
+    class_name = family_network.class_name
+    network_class: Any = getattr(diffusers, class_name, None) or getattr(transformers, class_name)
     with init_empty_weights():
-        if issubclass(kind, ModelMixin):
-            plain = {name: value for name, value in config.items() if not name.startswith("_")}
-            return cast(nn.Module, cast(Any, kind).from_config(plain))
-        kept: type[PretrainedConfig] = kind.config_class
-        network: nn.Module = kind(kept.from_dict(dict(config)))
+        if issubclass(network_class, ModelMixin):
+            own_config = {name: value for name, value in config.items() if not name.startswith("_")}
+            return cast(nn.Module, cast(Any, network_class).from_config(own_config))
+        config_class: type[PretrainedConfig] = network_class.config_class
+        network: nn.Module = network_class(config_class.from_dict(dict(config)))
     for name, source in _tied(network).items():  # one layer, which the device then has once
         network.set_submodule(name.rpartition(".")[0], network.get_submodule(source.rpartition(".")[0]))
     return network
 
 
 def _tied(network: nn.Module) -> dict[str, str]:
-    """Return the weights of a network that are others under a second name, by their names."""
+    """Map the names of a network's tied weights to the names of the weights that they share."""
     tied = getattr(network, "_tied_weights_keys", None)
     return dict(cast(Mapping[str, str], tied)) if isinstance(tied, dict) else {}
 
 
 def load_network(
-    part: str, place: Path, config: Mapping[str, Any] | None = None, expected: str = ""
+    component: str, path: Path, config: Mapping[str, Any] | None = None, expected: str = ""
 ) -> LoadedNetwork:
-    """Return a network with the weights of its files, which are mapped into memory.
+    """Load a network with the weights of its files, which are mapped into memory.
 
     Args:
         config: The configuration for a single file; None for a folder, which holds it.
-        expected: The name of its class; "" for any that the part can have.
+        expected: The name of its class; "" for any that the component can have.
 
     Raises:
         OSError: If a file cannot be read.
         ValueError: If the files do not hold this network.
     """
-    known = config_of(part, place, config, expected)
-    network = empty_network(part, known)
-    found, scales, is_permuted = _fitting(part, place, network, known)
+    network_config = config_of(component, path, config, expected)
+    network = empty_network(component, network_config)
+    tensors, scales, is_permuted = _matching_tensors(component, path, network, network_config)
     if is_permuted:
-        found = rows_in_order(found, known)
-    is_gguf = any(isinstance(tensor, GGUFParameter) for tensor in found.values())
-    keeps = keeps_bf16(sum(one.nbytes for one in found.values()), is_quantised=_is_quantised(found))
-    compute = _compute_dtype(place, found)
-    kept = {name: wanted for name in found if (wanted := _kept_type(network, name, compute))}
-    found |= {name: _kept(found[name], wanted, scales.pop(name, None)) for name, wanted in kept.items()}
+        tensors = rows_in_order(tensors, network_config)
+    is_gguf = any(isinstance(tensor, GGUFParameter) for tensor in tensors.values())
+    num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+    is_bf16_kept = keeps_bf16(num_bytes, is_quantised=_is_quantised(tensors))
+    compute_dtype = _compute_dtype(path, tensors)
+    fixed_dtypes = {name: dtype for name in tensors if (dtype := _fixed_dtype(network, name, compute_dtype))}
+    tensors |= {
+        name: _in_fixed_dtype(tensors[name], dtype, scales.pop(name, None))
+        for name, dtype in fixed_dtypes.items()
+    }
     if is_gguf:
-        _replace_with_gguf_linear(network, compute, found)
-        replace_embeddings(network, found)
+        _replace_with_gguf_linear(network, compute_dtype, tensors)
+        replace_embeddings(network, tensors)
     layers = {name for name, layer in network.named_modules() if type(layer) in CASTABLE}
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
-        layer, scale = network.get_submodule(owner), scales.get(name)
-        if isinstance(tensor, GGUFParameter) or (
-            leaf == "weight" and owner in layers and tensor.dtype in EIGHT_BIT
-        ):
-            _assign(layer, leaf, tensor)
+        layer = network.get_submodule(owner)
+        scale = scales.get(name)
+        is_eight_bit = leaf == "weight" and owner in layers and tensor.dtype in EIGHT_BIT
+        if isinstance(tensor, GGUFParameter) or is_eight_bit:
             if scale is not None:
                 add_scales(layer, scale)
-        else:
-            _assign(layer, leaf, tensor if name in kept else _whole(tensor, compute, scale))
-    cast_weights(network, compute)
-    if part == "vae":
-        quicken(network)
-    return LoadedNetwork(network.eval().requires_grad_(False), compute, is_gguf or bool(scales), keeps)
+        elif name not in fixed_dtypes:
+            tensor = _dequantised(tensor, compute_dtype, scale)
+        _assign(layer, leaf, tensor)
+    cast_weights(network, compute_dtype)
+    if component == "vae":
+        speed_up(network)
+    network.eval().requires_grad_(False)
+    return LoadedNetwork(network, compute_dtype, is_gguf or bool(scales), is_bf16_kept)
 
 
-def check_network(part: str, place: Path, config: Mapping[str, Any] | None = None) -> None:
-    """Check that files hold a network: all of its tensors, in its shapes. No tensor is read.
-
-    Raises:
-        OSError: If a file cannot be read.
-        ValueError: If they do not.
-    """
-    known = config_of(part, place, config)
-    network = empty_network(part, known)
-    _compute_dtype(place, _fitting(part, place, network, known)[0])
+def check_network(component: str, path: Path, config: Mapping[str, Any] | None = None) -> None:
+    """Raise OSError or ValueError if files do not hold all tensors of a network. No tensor is read."""
+    network_config = config_of(component, path, config)
+    network = empty_network(component, network_config)
+    _compute_dtype(path, _matching_tensors(component, path, network, network_config)[0])
 
 
-def _fitting(
-    part: str, place: Path, network: nn.Module, config: Mapping[str, Any]
+def _matching_tensors(
+    component: str, path: Path, network: nn.Module, config: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
-    """Return the tensors of the files by the network's names, the scales of its weights, and a sign.
+    """Read the tensors of the files by the network's names, and the scales of its weights.
 
-    The sign says whether llama.cpp has written them, so that some rows are in another order.
+    The last value says whether llama.cpp has written the tensors, so that some rows are in another order.
     """
-    files = weight_files(place)
+    files = weight_files(path)
     if not files:
-        raise FileNotFoundError(f"{place} has no safetensors file")
+        raise FileNotFoundError(f"{path} has no safetensors file")
     tied = _tied(network)
     expected = {name: tensor for name, tensor in network.state_dict().items() if name not in tied}
     width = config.get("num_attention_heads", 0) * config.get("attention_head_dim", 0)
     try:
         tensors = read_tensors(files)
-        found, scales = own_names(tensors, expected, width if part == "transformer" else 0)
-        for name in tied.keys() & found.keys():
-            found.setdefault(tied[name], found[name])
-            del found[name]
-        if problem := names_problem(found, expected):
+        converted, scales = library_names(tensors, expected, width if component == "transformer" else 0)
+        for name in tied.keys() & converted.keys():
+            converted.setdefault(tied[name], converted[name])
+            del converted[name]
+        if problem := names_problem(converted, expected):
             raise ValueError(problem)
-        shaped = {name: _shaped(name, tensor, expected[name].shape) for name, tensor in found.items()}
-        for name, tensor in shaped.items():
+        reshaped = {name: _in_shape(name, tensor, expected[name].shape) for name, tensor in converted.items()}
+        for name, tensor in reshaped.items():
             is_scaled = tensor.dtype == torch.int8 and name in scales
             if not (tensor.is_floating_point() or isinstance(tensor, GGUFParameter) or is_scaled):
-                raise _foreign_type(tensor.dtype)
+                raise _unsupported_dtype(tensor.dtype)
     except ValueError as error:
         text = str(error)
-        named = text if text.startswith(tuple(file.name for file in files)) else f"{place.name} {text}"
-        raise ValueError(named) from error
-    return shaped, scales, is_llama_cpp(tensors)
+        problem = text if text.startswith(tuple(file.name for file in files)) else f"{path.name} {text}"
+        raise ValueError(problem) from error
+    return reshaped, scales, is_llama_cpp(tensors)
 
 
-def _shaped(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
-    """Return a tensor in the shape that the network has, which GGUF flattens beyond four sides."""
-    found = tuple(tensor.shape)
+def _in_shape(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Give a tensor the shape that the network has, which GGUF flattens beyond four dimensions."""
+    actual = tuple(tensor.shape)
     if isinstance(tensor, GGUFParameter):
         block, size = GGML_QUANT_SIZES[cast(Any, tensor).quant_type]
-        found = _quant_shape_from_byte_shape(found, size, block)
-        if found == tuple(shape) and len(shape) == 2:
+        actual = _quant_shape_from_byte_shape(actual, size, block)
+        if actual == tuple(shape) and len(shape) == 2:
             return tensor
-    elif found == tuple(shape):
+    elif actual == tuple(shape):
         return tensor
     elif tensor.numel() == shape.numel() and len(shape) > 4:
         return tensor.reshape(shape)
     raise ValueError(
-        f"contains {name} in the shape {'x'.join(map(str, found))}, where the model has "
+        f"contains {name} in the shape {'x'.join(map(str, actual))}, where the model has "
         f"{'x'.join(map(str, shape))}; choose a file for this model"
     )
 
 
-def _foreign_type(dtype: torch.dtype) -> ValueError:
+def _unsupported_dtype(dtype: torch.dtype) -> ValueError:
     name = str(dtype).removeprefix("torch.")
     expected = "F32, F16, BF16, fp8, int8 with a scale for each row, or GGUF"
     return ValueError(f"stores {name}, which cannot be loaded; expected {expected}")
 
 
 def _is_quantised(tensors: Mapping[str, Tensor]) -> bool:
-    return any(one.dtype in EIGHT_BIT or isinstance(one, GGUFParameter) for one in tensors.values())
+    return any(tensor.dtype in EIGHT_BIT or isinstance(tensor, GGUFParameter) for tensor in tensors.values())
 
 
-def _compute_dtype(place: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """Return the type of most values; that of their origin for quantised ones, or bf16."""
+def _compute_dtype(path: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """Choose the type of most values; for quantised ones that of their origin, or bf16."""
     counts: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         counts[tensor.dtype] += tensor.numel()
     if _is_quantised(tensors):
-        origin = origin_in(read_contents(weight_files(place)[0]).metadata)
+        origin = origin_in(read_contents(weight_files(path)[0]).metadata)
         return getattr(torch, origin.compute_dtype) if origin else _QUANTISED_COMPUTE
-    most = max(counts, key=lambda kind: (kind in _WHOLE, counts[kind]))
-    if most not in _WHOLE:
-        raise _foreign_type(most)
-    return most
+    dtype = max(counts, key=lambda dtype: (dtype in _FLOAT_DTYPES, counts[dtype]))
+    if dtype not in _FLOAT_DTYPES:
+        raise _unsupported_dtype(dtype)
+    return dtype
 
 
-def _kept_type(network: nn.Module, name: str, compute: torch.dtype) -> torch.dtype | None:
-    """Return the type that a tensor is always in, by the list of its class; None for any type.
+def _fixed_dtype(network: nn.Module, name: str, compute_dtype: torch.dtype) -> torch.dtype | None:
+    """Find the type that a tensor always has, by the list of its class; None for any type.
 
-    diffusers keeps what the list names in fp32, and transformers only beside fp16. Their layers take their
-    input in the type of these weights, which can therefore not be in 8 bit.
+    diffusers keeps the tensors on the list in fp32, transformers only if it computes in fp16. Their layers
+    take their input in the type of these weights, which therefore cannot be an 8-bit type.
     """
-    listed = cast(Any, network)._keep_in_fp32_modules or ()
-    if not any(part in listed for part in name.split(".")):
+    patterns = cast(Any, network)._keep_in_fp32_modules or ()
+    if not any(name_part in patterns for name_part in name.split(".")):
         return None
-    return torch.float32 if isinstance(network, ModelMixin) or compute == torch.float16 else compute
+    is_fp32 = isinstance(network, ModelMixin) or compute_dtype == torch.float16
+    return torch.float32 if is_fp32 else compute_dtype
 
 
-def _kept(tensor: Tensor, wanted: torch.dtype, scale: Tensor | None) -> Tensor:
-    """Return a tensor whole, and in fp32 on the device, too, if that is the type."""
+def _in_fixed_dtype(tensor: Tensor, dtype: torch.dtype, scale: Tensor | None) -> Tensor:
+    """Cast and dequantise a tensor, which keeps fp32 on the device, too, if that is the type."""
     if isinstance(tensor, GGUFParameter):
         tensor = cast(Tensor, dequantize_gguf_tensor(tensor))
-    whole = nn.Parameter(_whole(tensor, wanted, scale), requires_grad=False)
-    if wanted == torch.float32:
-        cast(Any, whole).storage_dtype = wanted
-    return whole
+    parameter = nn.Parameter(_dequantised(tensor, dtype, scale), requires_grad=False)
+    if dtype == torch.float32:
+        cast(Any, parameter).storage_dtype = dtype
+    return parameter
 
 
-def _whole(tensor: Tensor, compute: torch.dtype, scale: Tensor | None) -> Tensor:
-    """Return a tensor in the type that computes, multiplied with its scales."""
-    whole = tensor.to(compute)
-    return whole if scale is None else (whole * scale.reshape(-1, *[1] * (whole.dim() - 1))).to(compute)
+def _dequantised(tensor: Tensor, compute_dtype: torch.dtype, scale: Tensor | None) -> Tensor:
+    values = tensor.to(compute_dtype)
+    if scale is None:
+        return values
+    return (values * scale.reshape(-1, *[1] * (values.dim() - 1))).to(compute_dtype)
 
 
 def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:
@@ -287,19 +288,20 @@ def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:
 
 
 def check_fit(info: ModelInfo, value: Callable[[str, str], Any]) -> None:
-    """Check that the inputs and outputs of the parts have matching sizes.
+    """Check that the inputs and outputs of the components have matching sizes.
 
     Args:
-        value: Returns the value of a name in the configuration of a part; None if it is not there.
+        value: Returns the value of a name in the configuration of a component; None if it is not there.
 
     Raises:
         InputError: If they do not match.
     """
-    for part, key, fact, other in info.family.fits:
-        found, wanted = value(part, key), value(*other) if isinstance(other, tuple) else other
-        if None not in (found, wanted) and found != wanted:
+    for component, key, description, reference in info.family.requirements:
+        actual = value(component, key)
+        expected = value(*reference) if isinstance(reference, tuple) else reference
+        if None not in (actual, expected) and actual != expected:
             raise InputError(
-                f"The parts of model {info.name} do not match: {fact % found}; expected {wanted}.",
+                f"The parts of model {info.name} do not match: {description % actual}; expected {expected}.",
                 "Use parts that were made for each other.",
                 setting="model",
             )

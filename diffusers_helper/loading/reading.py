@@ -21,14 +21,14 @@ _log = logging.getLogger(__name__)
 # Fast disks need several requests at a time, and slow ones need them close together.
 _READERS, _PIECE_BYTES = 4, 2 * 1024**2
 # The share of the free memory that the files may take.
-_SHARE = 0.9
-_TELL_SECONDS = 1.0
+_MAX_SHARE = 0.9
+_REPORT_SECONDS = 1.0
 
 
 def read_ahead(
     files: Sequence[Path],
     cancel: CancelToken,
-    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+    on_bytes: Callable[[int, int], None] = lambda read_bytes, total_bytes: None,
 ) -> None:
     """Read files once from the beginning to the end, if the free memory can keep them all.
 
@@ -39,35 +39,35 @@ def read_ahead(
         GenerationCancelled: If the job was cancelled.
         OSError: If a file cannot be read.
     """
-    total = _total(files)
+    total = _total_bytes(files)
     if not can_keep(files):
         _log.info(
             "%s GB of weights stay on the disk until they are used: %s GB of main memory are free",
             gb_text(total), gb_text(host_memory().available),
         )  # fmt: skip
         return
-    begin = reported = time.monotonic()
+    start_time = report_time = time.monotonic()
     done = 0
     with closing(pieces_of(files)) as pieces:
-        for count in pieces:
-            done += count
+        for piece_bytes in pieces:
+            done += piece_bytes
             cancel.check()
-            if (now := time.monotonic()) - reported >= _TELL_SECONDS:
-                reported = now
+            if (now := time.monotonic()) - report_time >= _REPORT_SECONDS:
+                report_time = now
                 on_bytes(done, total)
-    seconds = time.monotonic() - begin
+    seconds = time.monotonic() - start_time
     _log.info(
         "read %s GB of weights in %.1f s (%.2f GB/s); %s GB of this process's memory are its own",
-        gb_text(done), seconds, done / 1e9 / max(seconds, 1e-9), gb_text(own_bytes()),
+        gb_text(done), seconds, done / 1e9 / max(seconds, 1e-9), gb_text(anonymous_bytes()),
     )  # fmt: skip
 
 
 def can_keep(files: Sequence[Path]) -> bool:
-    """Return whether the free memory can keep the content of files without pushing anything else out."""
-    return _total(files) <= _SHARE * host_memory().available
+    """Check that the free memory can keep the content of files without pushing anything else out."""
+    return _total_bytes(files) <= _MAX_SHARE * host_memory().available
 
 
-def _total(files: Sequence[Path]) -> int:
+def _total_bytes(files: Sequence[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
@@ -87,19 +87,16 @@ def pieces_of(files: Sequence[Path]) -> Generator[int]:
             yield from pool.map(read, range(0, file.stat().st_size, _PIECE_BYTES))
 
 
-def _read_piece(source: int, sink: int, begin: int) -> int:
-    """Read a piece, and return its size.
-
-    Unlike `read`, `sendfile` leaves the bytes where they are, which takes a third of the processor's time.
-    """
+def _read_piece(source: int, sink: int, start: int) -> int:
+    """Read a piece with `sendfile`, which copies nothing and takes a third of the time of `read`."""
     done = 0
-    while done < _PIECE_BYTES and (count := os.sendfile(sink, source, begin + done, _PIECE_BYTES - done)):
-        done += count
+    while done < _PIECE_BYTES and (sent := os.sendfile(sink, source, start + done, _PIECE_BYTES - done)):
+        done += sent
     return done
 
 
-def own_bytes() -> int:
-    """Return the memory of this process that no file backs; 0 if the kernel does not say."""
+def anonymous_bytes() -> int:
+    """Measure the memory of this process that no file backs; 0 if the kernel does not say."""
     return resident_bytes(os.getpid(), kind="RssAnon")
 
 

@@ -30,7 +30,7 @@ _PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 
 def read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the tensors of several files by name, mapped into memory.
+    """Map the tensors of several files into memory, by name.
 
     Those that GGUF has quantised are diffusers' `GGUFParameter`.
 
@@ -48,7 +48,7 @@ def read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def _mapped(file: Path) -> Tensor:
-    """Return the bytes of a file, which may be larger than main memory, and cannot be written to.
+    """Map the bytes of a file, which may be larger than main memory, and cannot be written to.
 
     Linux has to be able to hold all pages of a private mapping that can be written to, and ROCm's driver
     copies such pages before it reads them: two seconds for each weight (safetensors issue 821).
@@ -56,26 +56,28 @@ def _mapped(file: Path) -> Tensor:
     with file.open("rb") as stream:
         pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     MAPS[file].add(pages)
-    # Torch warns of a buffer that cannot be written to, so it gets one that does not say so.
+    # Torch warns of a read-only buffer, so it gets one that does not say that it is read-only.
     buffer: Any = (ctypes.c_ubyte * len(pages)).from_address(np.frombuffer(pages, np.uint8).ctypes.data)
     buffer.pages = pages  # which stay mapped as long as torch keeps the buffer
     return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 def _read_plain(file: Path, contents: Contents) -> dict[str, Tensor]:
-    storage, tensors = _mapped(file), dict[str, Tensor]()
+    storage = _mapped(file)
+    tensors = dict[str, Tensor]()
     for name, entry in contents.tensors.items():
-        dtype, num_bytes = getattr(torch, entry.dtype), entry.num_bytes
+        dtype = getattr(torch, entry.dtype)
+        num_bytes = entry.num_bytes
         if entry.strides:
-            steps = zip(entry.strides, entry.shape, strict=True)
-            num_bytes = dtype.itemsize * (1 + sum(step * (side - 1) for step, side in steps))
-        data = storage[entry.begin : entry.begin + num_bytes]
-        if entry.begin % dtype.itemsize:
+            dimensions = zip(entry.strides, entry.shape, strict=True)
+            num_bytes = dtype.itemsize * (1 + sum(stride * (size - 1) for stride, size in dimensions))
+        data = storage[entry.offset : entry.offset + num_bytes]
+        if entry.offset % dtype.itemsize:
             data = data.clone()  # torch needs aligned values
         if entry.strides:
             tensors[name] = data.view(dtype).as_strided(entry.shape, entry.strides)
             continue
-        # A value of torch may stand for two of the file.
+        # A value of torch may hold two values of the file.
         is_paired = num_bytes < math.prod(entry.shape) * dtype.itemsize
         shape = (*entry.shape[:-1], entry.shape[-1] // 2) if is_paired else entry.shape
         tensors[name] = data.view(dtype).view(shape)
@@ -83,16 +85,17 @@ def _read_plain(file: Path, contents: Contents) -> dict[str, Tensor]:
 
 
 def _read_gguf(file: Path, contents: Contents) -> dict[str, Tensor]:
-    storage, tensors = _mapped(file), dict[str, Tensor]()
+    storage = _mapped(file)
+    tensors = dict[str, Tensor]()
     for name, entry in contents.tensors.items():
-        data = storage[entry.begin : entry.begin + entry.num_bytes]
+        data = storage[entry.offset : entry.offset + entry.num_bytes]
         if entry.dtype in _PLAIN:
             tensors[name] = data.view(_PLAIN[entry.dtype]).view(entry.shape)
             continue
-        kind = gguf.GGMLQuantizationType.__members__.get(entry.dtype)
-        if kind not in SUPPORTED_GGUF_QUANT_TYPES:
-            known = ", ".join(one.name for one in SUPPORTED_GGUF_QUANT_TYPES)
-            raise ValueError(f"{file.name} contains {entry.dtype} ({name}); use a file with one of {known}")
+        quant_type = gguf.GGMLQuantizationType.__members__.get(entry.dtype)
+        if quant_type not in SUPPORTED_GGUF_QUANT_TYPES:
+            names = ", ".join(supported_type.name for supported_type in SUPPORTED_GGUF_QUANT_TYPES)
+            raise ValueError(f"{file.name} contains {entry.dtype} ({name}); use a file with one of {names}")
         rows = data.view(*entry.shape[:-1], -1)
-        tensors[name] = GGUFParameter(rows, quant_type=kind)  # type: ignore[call-arg] - its own __new__
+        tensors[name] = GGUFParameter(rows, quant_type=quant_type)  # type: ignore[call-arg] - its own __new__
     return tensors

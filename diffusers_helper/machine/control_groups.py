@@ -1,8 +1,8 @@
 """The limits of control groups, into which systemd, Slurm and containers put a process.
 
-Each group from the process's own one up to the mount may have limits, of which the smallest counts; see
-https://docs.kernel.org/admin-guide/cgroup-v2.html, and cgroup-v1 beside it. A group that a container does not
-see has no files there, and the mount stands for it.
+Each group from that of the process up to the mount may have limits, of which the smallest counts; see
+https://docs.kernel.org/admin-guide/cgroup-v2.html, and cgroup-v1 beside it. In a container, a group may have
+no files; then the mount stands for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MEMORY = (("memory.max", "memory.current", ""), ("memory.limit_in_bytes", "memo
 
 
 def memory_limits(root: Path = _ROOT) -> Iterator[tuple[int, int]]:
-    """Yield the limit of each group that has one, and what can still be taken of it, in bytes.
+    """Yield the limit of each group that has one, and how much of it is available, in bytes.
 
     Like the kernel's `MemAvailable`, that includes the pages of files, which the kernel drops when needed.
     """
@@ -32,15 +32,15 @@ def memory_limits(root: Path = _ROOT) -> Iterator[tuple[int, int]]:
 
 
 def processors(root: Path = _ROOT) -> int:
-    """Return how many processors this process may keep busy, by its affinity and its groups; at least 1."""
+    """Count the processors that this process may keep busy, by its affinity and its groups; at least 1."""
     count = float(os.cpu_count() or 1)
     if mask := re.search(r"^Cpus_allowed:\s*([\da-f,]+)$", _text(root / "proc/self/status"), re.MULTILINE):
         count = min(count, int(mask[1].replace(",", ""), 16).bit_count())
     for folder in _groups(root, "cpu"):
-        newer, older = _text(folder / "cpu.max"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        words = (newer or " ".join(_text(folder / name) for name in older)).split()
-        if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
-            count = min(count, int(words[0]) / int(words[1]))
+        quota_names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        quota = (_text(folder / "cpu.max") or " ".join(_text(folder / name) for name in quota_names)).split()
+        if len(quota) == 2 and all(word.isdigit() for word in quota) and int(quota[1]):
+            count = min(count, int(quota[0]) / int(quota[1]))
     return max(1, int(count))
 
 
@@ -48,11 +48,11 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of the groups that may limit what a controller counts, each before its parents."""
     mount = root / "sys/fs/cgroup"
     lines = re.findall(r"^\d+:([^:]*):(.*)$", _text(root / "proc/self/cgroup"), re.MULTILINE)
-    older = next((path for names, path in lines if controller in names.split(",")), None)
-    top, path = (mount, dict(lines).get("", "/")) if older is None else (mount / controller, older)
+    v1_path = next((path for names, path in lines if controller in names.split(",")), None)
+    base, path = (mount, dict(lines).get("", "/")) if v1_path is None else (mount / controller, v1_path)
     # The path of a process outside of its container's namespace begins with "..".
-    own = top if ".." in path.split("/") else top / path.lstrip("/")
-    yield from (own, *own.parents[: len(own.parts) - len(top.parts)])
+    folder = base if ".." in path.split("/") else base / path.lstrip("/")
+    yield from (folder, *folder.parents[: len(folder.parts) - len(base.parts)])
 
 
 def _text(file: Path) -> str:

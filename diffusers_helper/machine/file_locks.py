@@ -1,4 +1,4 @@
-"""Locks on files, which exclude other processes and which the kernel releases however their holder ends."""
+"""Locks on files, which exclude other processes and which the kernel releases when their holder ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diffusers_helper.files import open_at_once
-from diffusers_helper.foreign_errors import is_storage_trouble
+from diffusers_helper.library_errors import is_storage_trouble
 
 
 def take_lock(file: int | IO[Any], *, waits: bool) -> None:
@@ -40,8 +40,7 @@ def locked_folder(folder: Path, *, waits: bool) -> Generator[None]:
 class Lock:
     """A lock on a file, which no other process can hold at the same time.
 
-    Where `is_locked` looks at a file, too, take its lock only under another one, because `is_locked` holds it
-    for a moment.
+    `is_locked` takes the lock for a moment. Where it is used, take this lock only while another one is held.
 
     Raises:
         BlockingIOError: If another process, or another object of this one, holds it.
@@ -58,21 +57,20 @@ class Lock:
             raise
 
     def holds(self) -> bool:
-        """Return whether this lock is still effective; it is not if its file was removed or replaced."""
+        """Check that this lock is still effective; it is not if its file was removed or replaced."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except OSError:
             return False
 
     def release(self) -> None:
-        """Release the lock. A second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds the lock on a file, by taking it for a moment."""
+    """Check whether a living process holds the lock on a file, by taking it for a moment."""
     try:
         descriptor = open_at_once(path, os.O_RDWR)
     except OSError as error:  # there is none, or something else is in its place

@@ -1,4 +1,4 @@
-"""Limits of what a process may use, and what this one has used. Linux enforces them."""
+"""Limits of the memory and time of a process, which Linux enforces, and the memory that this one has used."""
 
 from __future__ import annotations
 
@@ -10,37 +10,33 @@ from pathlib import Path
 
 from diffusers_helper.errors import InputError
 
-_MOST_BYTES = 4 * 2**30
+_MAX_BYTES = 4 * 2**30
 
 
 @contextlib.contextmanager
-def limited_memory(most_bytes: int = _MOST_BYTES) -> Generator[None]:
-    """Let the block add no more than this to the memory of this process. Mapped files do not count.
-
-    Raises:
-        InputError: If the block needs more.
-    """
-    before, highest = resource.getrlimit(resource.RLIMIT_DATA)
+def limited_memory(max_bytes: int = _MAX_BYTES) -> Generator[None]:
+    """Raise InputError if the block adds more to this process's memory. Mapped files do not count."""
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     statm = Path("/proc/self/statm")
     used = int(statm.read_text(encoding="ascii").split()[5]) * resource.getpagesize() if statm.exists() else 0
-    allowed = used + most_bytes
-    if used and all(limit == resource.RLIM_INFINITY or allowed < limit for limit in (before, highest)):
-        resource.setrlimit(resource.RLIMIT_DATA, (allowed, highest))
+    allowed = used + max_bytes
+    if used and all(limit == resource.RLIM_INFINITY or allowed < limit for limit in (soft_limit, hard_limit)):
+        resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard_limit))
     try:
         yield
     except MemoryError as error:
         raise InputError(
-            f"The file is not readable: it takes more than {most_bytes >> 20} MiB of memory.",
+            f"The file is not readable: it takes more than {max_bytes >> 20} MiB of memory.",
             "Choose another file.",
         ) from error
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, highest))
+        resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))
 
 
-def limit_process(memory: int) -> None:
+def limit_process(memory_bytes: int) -> None:
     """Limit this process's address space to so many bytes, and let it write neither files nor core dumps."""
     for limit, value in (
-        (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0),
     ):  # fmt: skip
         resource.setrlimit(limit, (value, value))
 
@@ -48,11 +44,10 @@ def limit_process(memory: int) -> None:
 def limit_time(seconds: int) -> None:
     """Let the system end this process after this many further seconds of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    end = int(used.ru_utime + used.ru_stime) + 1 + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
+    end_seconds = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (end_seconds, resource.RLIM_INFINITY))
 
 
 def peak_host_bytes() -> int:
-    """Return the peak of this process's main memory since it was started."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

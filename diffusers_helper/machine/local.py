@@ -1,8 +1,8 @@
 """The settings of a machine, which a program passes to the library, and the stores of facts about it.
 
 The library does not read the environment. Facts are determined once and kept in small JSON files, one entry
-per key: the speeds of bus and disks, the kernel of attention that SDPA runs, and the fastest way to compute
-attention of each shape.
+per key: the speeds of bus and disks, the attention kernel that SDPA runs, and the fastest attention backend
+for each shape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS
+from diffusers_helper.attention.backends import BACKENDS, NATIVE, SLICED
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.packages import version_of
@@ -35,7 +35,6 @@ class Facts:
     file: Path | None = None
 
     def read(self, key: str) -> dict[str, Any]:
-        """Return the entry for a key, or an empty dict if there is none."""
         entry = self._all().get(key)
         return cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
 
@@ -51,7 +50,6 @@ class Facts:
             _log.warning("%s cannot be written (%s)", self.file, error)
 
     def forget(self) -> int:
-        """Remove the file, and return the number of entries that it had."""
         count = len(self._all())
         if self.file is not None:
             self.file.unlink(missing_ok=True)
@@ -67,7 +65,7 @@ class Facts:
         return cast(dict[str, Any], entries) if isinstance(entries, dict) else {}
 
 
-class _Kept:
+class _FactsFile:
     """A descriptor for a store of facts in a machine's folder."""
 
     def __init__(self, name: str) -> None:
@@ -85,11 +83,10 @@ class Local:
         environ: The environment variables, of which `planning.profiles` reads some.
         folder: The folder for this machine's measurements and the levels of smaller plans; None for neither.
         is_guest: Whether the process belongs to another program, whose limits stay as they are.
-        try_attention: A function that tries ways to compute attention in a process of its own, given their
-            names and the other arguments of `attention.attending.try_ways`, and returns what that yields;
-            None if nothing is tried.
-        measure_convolutions: A function that measures convolutions in a process of its own, as
-            `cache.conv_tuning.measure_in_processes` asks it to; None if nothing is measured.
+        try_attention: A function that tries attention backends in a process of its own, with the arguments
+            and results of `attention.dispatch.try_backends`; None if nothing is tried.
+        measure_convolutions: A function that measures convolutions in a process of its own, for
+            `cache.conv_tuning.measure_in_processes`; None if nothing is measured.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -98,13 +95,12 @@ class Local:
     try_attention: Callable[..., list[dict[str, Any]]] | None = None
     measure_convolutions: Callable[..., str] | None = None
 
-    learned = _Kept("smaller_plans.json")  # the levels of jobs after shortages (`planning.ladder`)
-    tile_times = _Kept("tile_times.json")  # what decodes took with tiles of each size (`job.plans`)
-    kernels = _Kept("attention.json")  # what was seen of attention
-    step_times = _Kept("step_times.json")  # what steps and decodes took (`planning.cards.speeds`)
-    disks = _Kept("disks.json")  # the speeds of disks
-    speeds = _Kept("speeds.json")  # those that benchmarks and jobs measured
-    calibration = _Kept("calibration.json")  # ratios of measured to estimated memory (`planning.estimates`)
+    smaller_plans = _FactsFile("smaller_plans.json")  # the levels of jobs that ran out of memory
+    kernels = _FactsFile("attention.json")  # the kernel and the trials of attention backends
+    step_times = _FactsFile("step_times.json")  # the times of steps and decodes (`planning.cards.speeds`)
+    disks = _FactsFile("disks.json")  # the speeds of disks
+    speeds = _FactsFile("speeds.json")  # those that benchmarks and jobs measured
+    calibration = _FactsFile("calibration.json")  # ratios of measured to estimated memory
 
     @property
     def encodings(self) -> Path | None:
@@ -124,14 +120,12 @@ class Speeds:
     host_copy_bytes_per_second: float | None = None
 
 
-def keep_speeds(facts: Facts, card: str, measured: Speeds) -> None:
+def store_speeds(facts: Facts, card: str, measured: Speeds) -> None:
     """Store the measured speeds of a card. Those that are None keep the value that is stored."""
-    found = {name: round(value) for name, value in asdict(measured).items() if value is not None}
-    facts.write(card, found)
+    facts.write(card, {name: round(value) for name, value in asdict(measured).items() if value is not None})
 
 
 def speeds(facts: Facts, card: str) -> Speeds:
-    """Return the stored speeds of a machine with this card; None for what is missing or of no use."""
     entry = facts.read(card)
     return Speeds(**{field.name: entry.get(field.name) for field in fields(Speeds)})
 
@@ -141,7 +135,7 @@ _SECONDS = 2.0
 
 
 def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
-    """Return the bytes per second of reads that bypass the page cache; None if these are impossible."""
+    """Measure the bytes per second of reads that bypass the page cache; None if these are impossible."""
     flags = os.O_RDONLY | getattr(os, "O_DIRECT", 0)
     if flags == os.O_RDONLY:
         return None
@@ -151,17 +145,18 @@ def disk_speed(file: Path, seconds: float = _SECONDS) -> float | None:
         return None
     # Direct reads need an aligned buffer, which a map of memory is.
     with mmap.mmap(-1, _BLOCK_BYTES) as buffer:
-        begin, count = time.perf_counter(), 0
+        start_time = time.perf_counter()
+        num_bytes = 0
         try:
-            while count < _SAMPLE_BYTES and (got := os.readv(descriptor, [buffer])):
-                count += got
-                if time.perf_counter() - begin > seconds:
+            while num_bytes < _SAMPLE_BYTES and (num_read := os.readv(descriptor, [buffer])):
+                num_bytes += num_read
+                if time.perf_counter() - start_time > seconds:
                     break
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        return count / max(time.perf_counter() - begin, 1e-9) if count else None
+        return num_bytes / max(time.perf_counter() - start_time, 1e-9) if num_bytes else None
 
 
 @dataclass(frozen=True)
@@ -173,24 +168,23 @@ class DiskSpeeds:
         default_factory=dict[Path, threading.Thread], init=False, repr=False
     )
 
-    def _known(self, file: Path | None) -> float | None:
+    def _stored_speed(self, file: Path | None) -> float | None:
         if file is None:
             return None
         return self.facts.read(str(file.parent)).get("bytes_per_second")
 
     def measure(self, file: Path | None) -> float | None:
-        """Return the speed of the disk with this file, if there is one, and measure it if it is not known."""
-        if (known := self._known(file)) is not None or file is None:
-            return known
+        if (stored_speed := self._stored_speed(file)) is not None or file is None:
+            return stored_speed
         speed = disk_speed(file)
         if speed is not None:
             self.facts.write(str(file.parent), {"bytes_per_second": round(speed)})
         return speed
 
     def ask(self, file: Path | None) -> float | None:
-        """Return the speed if it is known. Otherwise return None, and measure it once in a thread."""
-        if (known := self._known(file)) is not None or file is None:
-            return known
+        """Get the speed if it is known. Otherwise return None, and measure it once in a thread."""
+        if (stored_speed := self._stored_speed(file)) is not None or file is None:
+            return stored_speed
         thread = threading.Thread(target=self.measure, args=(file,), name="disk", daemon=True)
         if self._threads.setdefault(file.parent, thread) is thread:
             thread.start()
@@ -198,29 +192,27 @@ class DiskSpeeds:
 
 
 _TOKENS = 1024  # Shapes whose numbers of tokens differ by less share an entry.
-# Another way than the preferred one has to be faster by this factor, so that noise does not decide.
-_GAIN = 1.1
+# Another backend than the preferred one has to be faster by this factor, so that noise does not decide.
+_MIN_GAIN = 1.1
 DEVIATION_VARIABLE = "LONGTAKE_ATTENTION_DEVIATION"
-_DEVIATION, _MOST_DEVIATION = 1.0, 10.0  # percent; rounding to bf16 gives 0.2 to 0.4, and 8 bits 1.4 to 1.5
+_DEVIATION, _MAX_DEVIATION = 1.0, 10.0  # percent; rounding to bf16 gives 0.2 to 0.4, and 8 bits 1.4 to 1.5
 _FP32_SHARE = 0.1  # of the bound, where a model computes in fp32
 
 
-def seen_kernel(facts: Facts, card: str) -> str:
-    """Return the stored attention kernel of a card with the installed torch, or "" if there is none."""
+def stored_kernel(facts: Facts, card: str) -> str:
     return facts.read(_key(card)).get("kernel", "")
 
 
-def keep_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> None:
-    """Store the attention kernel that SDPA ran on a card with a version of torch."""
+def store_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> None:
     facts.write(_key(card, torch_version), {"kernel": kernel})
 
 
 Trial = Mapping[str, Mapping[str, Any]]
-"""What `attention.attending.try_ways` has yielded for one shape, by way."""
+"""The results of `attention.dispatch.try_backends` for one shape, by backend."""
 
 
 def deviation_of(environ: Mapping[str, str]) -> float:
-    """Return the share by which the results of a way may differ from fp32 math, if `auto` is to take it.
+    """Read by what share a backend's results may differ from fp32 math, if `auto` is to take it.
 
     Raises:
         InputError: If the environment has an invalid value.
@@ -230,86 +222,83 @@ def deviation_of(environ: Mapping[str, str]) -> float:
         percent = float(text)
     except ValueError:
         percent = inf
-    if not 0 < percent <= _MOST_DEVIATION:
+    if not 0 < percent <= _MAX_DEVIATION:
         raise InputError(
             f"{DEVIATION_VARIABLE} is {short_repr(text[:60])}; expected percent, above 0 and at most "
-            f"{_MOST_DEVIATION:g}.",
+            f"{_MAX_DEVIATION:g}.",
             "Correct it, or leave it out.",
         )
     return percent / 100
 
 
-def seen_trials(facts: Facts, card: str) -> dict[str, Trial]:
-    """Return the stored trials on a card with its present driver and software, by `shape_key`."""
+def stored_trials(facts: Facts, card: str) -> dict[str, Trial]:
+    """Read the trials on a card with its present driver and software, by `shape_key`."""
     return facts.read(_trials_key(card))
 
 
-def keep_trial(facts: Facts, card: str, key: str, found: Sequence[Mapping[str, Any]]) -> Trial:
-    """Store the lasting results of a trial of one shape, and return all that are known, with the others.
+def store_trial(facts: Facts, card: str, key: str, results: Sequence[Mapping[str, Any]]) -> Trial:
+    """Store the lasting results of a trial of one shape, and merge all results with the stored ones.
 
     Args:
-        found: The results of `attention.attending.try_ways`. Those that say `passes`, such as a lack of
-            memory, are not stored, so that these ways are tried again in the next job.
+        results: The results of `attention.dispatch.try_backends`. Those that say `passes`, such as a lack of
+            memory, are not stored, so that these backends are tried again in the next job.
     """
-    for one in found:
-        _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in one.items()))
-        if one["way"] == NATIVE and "kernel" in one:
-            keep_kernel(facts, card, version_of("torch"), one["kernel"])
-    known = seen_trials(facts, card).get(key, {})
-    lasting = {one["way"]: one for one in found if not one.get("passes")}
+    for result in results:
+        _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in result.items()))
+        if result["backend"] == NATIVE and "kernel" in result:
+            store_kernel(facts, card, version_of("torch"), result["kernel"])
+    stored_trial = stored_trials(facts, card).get(key, {})
+    lasting = {result["backend"]: result for result in results if not result.get("passes")}
     if lasting:
-        facts.write(_trials_key(card), {key: {**known, **lasting}})
-    return {**known, **{one["way"]: one for one in found}}
+        facts.write(_trials_key(card), {key: {**stored_trial, **lasting}})
+    return {**stored_trial, **{result["backend"]: result for result in results}}
 
 
-def seen_ways(facts: Facts, card: str, deviation: float) -> dict[str, str]:
-    """Return the way that `auto` takes on a card, by `shape_key`; see `deviation_of`."""
-    return {key: fastest(key, trial, deviation) for key, trial in seen_trials(facts, card).items()}
+def fastest_backends(facts: Facts, card: str, deviation: float) -> dict[str, str]:
+    """Find the backend that `auto` takes on a card, by `shape_key`; see `deviation_of`."""
+    return {key: fastest(key, trial, deviation) for key, trial in stored_trials(facts, card).items()}
 
 
 def fastest(key: str, trial: Trial, deviation: float) -> str:
-    """Return the fastest way of a trial whose results are close enough to fp32 math, or else slices.
+    """Find the fastest backend of a trial whose results are close enough to fp32 math, or else slices.
 
-    A way that stores the scores of all tokens does not count, since attention in slices does the same work.
+    Backends that store the scores of all tokens are left out, since attention in slices does the same work.
     """
-    good = {
-        way: trial[way]["seconds"]
-        for way in WAYS
-        if way in trial
-        and "failed" not in trial[way]
-        and "math" not in trial[way]["kernel"]
-        and trial[way]["error"] <= _bound(key, deviation)
+    accurate = {
+        backend: trial[backend]["seconds"]
+        for backend in BACKENDS
+        if backend in trial
+        and "failed" not in trial[backend]
+        and "math" not in trial[backend]["kernel"]
+        and trial[backend]["error"] <= _max_deviation(key, deviation)
     }
-    most = min(good.values(), default=0.0) * _GAIN
-    return next((way for way, seconds in good.items() if seconds <= most), SLICED)
+    max_seconds = min(accurate.values(), default=0.0) * _MIN_GAIN
+    return next((backend for backend, seconds in accurate.items() if seconds <= max_seconds), SLICED)
 
 
-def refused_ways(facts: Facts, card: str, deviation: float) -> dict[str, float]:
-    """Return the ways that `auto` leaves out for their deviation from fp32 math, with the largest one."""
-    found = dict[str, float]()
-    for key, trial in seen_trials(facts, card).items():
-        for way in WAYS.keys() & trial.keys():
-            if (error := trial[way].get("error", 0.0)) > _bound(key, deviation):
-                found[way] = max(error, found.get(way, 0.0))
-    return found
+def refused_backends(facts: Facts, card: str, deviation: float) -> dict[str, float]:
+    """List the backends that `auto` leaves out, with their largest deviation from fp32 math."""
+    deviations = dict[str, float]()
+    for key, trial in stored_trials(facts, card).items():
+        for backend in BACKENDS.keys() & trial.keys():
+            if (error := trial[backend].get("error", 0.0)) > _max_deviation(key, deviation):
+                deviations[backend] = max(error, deviations.get(backend, 0.0))
+    return deviations
 
 
-def _bound(key: str, deviation: float) -> float:
+def _max_deviation(key: str, deviation: float) -> float:
     return deviation * (_FP32_SHARE if key.endswith("float32") else 1)
 
 
 def shape_key(heads: int, tokens: int, head_dim: int, dtype: str) -> str:
-    """Return the key of a shape of attention."""
     return f"{heads} heads of {head_dim}, up to {-(-tokens // _TOKENS) * _TOKENS} tokens, {dtype}"
 
 
 def _key(card: str, torch_version: str = "") -> str:
-    """Return the key of a card with a version of torch; "" for the installed one."""
     return f"{card}, torch {torch_version or version_of('torch')}"
 
 
 def _trials_key(card: str) -> str:
-    """Return the key of a card with all software that the speed of attention depends on."""
-    packages = sorted({way.package for way in WAYS.values() if way.package})
+    packages = sorted({backend.package for backend in BACKENDS.values() if backend.package})
     versions = (f"{name} {version_of(name)}".rstrip() for name in packages)
     return ", ".join((_key(card), *versions, f"driver {driver_version(card)}"))

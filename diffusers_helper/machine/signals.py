@@ -1,4 +1,4 @@
-"""Signals: which ones end a program, who reacts to them, and the end of a child with its parent."""
+"""Signals that end a program, their handlers, and the end of a child with its parent."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ def ending_signals() -> Iterator[Signals]:
 
 
 def handle(handler: Handler) -> dict[Signals, object]:
-    """Call `handler` at each of the ending signals, and return what was called before, for `restore`."""
+    """Call `handler` at each of the ending signals, and return the earlier handlers for `restore`."""
     return {number: signal.signal(number, handler) for number in ending_signals()}
 
 
-def restore(before: dict[Signals, object]) -> None:
-    """Undo `handle`."""
-    for number, handler in before.items():
+def restore(handlers: dict[Signals, object]) -> None:
+    for number, handler in handlers.items():
         signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
 
 def ignore_ctrl_c() -> None:
-    """Ignore Ctrl-C, which reaches the whole process group; the parent decides what it means."""
+    """Ignore Ctrl-C, which reaches the whole process group. The parent handles it."""
     signal.signal(SIGINT, signal.SIG_IGN)
 
 
@@ -50,7 +49,6 @@ def block_ctrl_c() -> None:
 
 
 def unblock_ending() -> None:
-    """Let the ending signals reach this thread, whatever the parent had blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 

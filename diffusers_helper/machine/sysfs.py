@@ -22,16 +22,17 @@ _GENERATIONS = {
     1: (2.5, 8 / 10), 2: (5.0, 8 / 10), 3: (8.0, 128 / 130), 4: (16.0, 128 / 130), 5: (32.0, 128 / 130),
     6: (64.0, 242 / 256),
 }  # fmt: skip
-_NVIDIA, _DISPLAY = "0x10de", "0x03"
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
 # The graphics of processors. KFD lists them as nodes without cores (published topologies of Strix Halo and of
 # Ryzen 5000 to 9000); only an MI300A has its cores in the same node.
 INTEGRATED = frozenset(
     f"gfx{number}" for number in ("90c", 1013, 1033, 1035, 1036, 1103, 1150, 1151, 1152, 1153)
 )
-# Each of them selects cards, the later ones among those that the earlier ones have left.
+# Each variable selects cards among those that the variables before it have left.
 VISIBLE_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-# GPUs of no use: those for which nobody builds torch, and that of a desktop Ryzen, whose two compute units
-# are slower than the processor. scripts/setup.sh has both lists, too.
+# GPUs without a build of torch, and that of a desktop Ryzen, whose two compute units are slower than the
+# processor. scripts/setup.sh has both lists, too.
 UNUSABLE = frozenset(f"gfx{number}" for number in (803, "90c", 1013, 1036))
 
 
@@ -48,7 +49,6 @@ class Link:
 
     @property
     def bytes_per_second(self) -> float:
-        """Return the bytes that the link carries in a second in one direction, with the packets' headers."""
         transfers, share = _GENERATIONS[self.generation]
         return transfers * 1e9 * share / 8 * self.lanes
 
@@ -86,10 +86,10 @@ class Gpu:
 
     @property
     def total_bytes(self) -> int:
-        """Return the memory for programs: an APU has what the firmware reserves or GTT, never their sum.
+        """The memory for programs. An APU has what the firmware reserves or GTT, never their sum.
 
-        Which of the two it is, the driver says in its memory banks (rocm-systems' pull requests 5596 and
-        8475); older ones list no bank, and take the larger.
+        The driver's memory banks say which of the two it is (rocm-systems' pull requests 5596 and 8475).
+        Older drivers list no bank, and take the larger of the two.
         """
         if not self.is_apu:
             return self.vram_total or self.bank_bytes
@@ -97,7 +97,7 @@ class Gpu:
 
     @property
     def uses_gtt(self) -> bool:
-        """Return whether this memory is lent from main memory, as opposed to reserved by the firmware."""
+        """Whether this memory is lent from main memory, as opposed to reserved by the firmware."""
         return self.is_apu and self.total_bytes > self.vram_total
 
     @property
@@ -116,66 +116,65 @@ class HostMemory:
 
 
 def gfx_name(target_version: int) -> str:
-    """Return the gfx name for KFD's `gfx_target_version`, such as gfx1100 for 110000 and gfx90a for 90010."""
+    """Decode KFD's `gfx_target_version`: gfx1100 for 110000, and gfx90a for 90010."""
     major, minor, stepping = target_version // 10000, target_version // 100 % 100, target_version % 100
     return f"gfx{major}{minor:x}{stepping:x}"
 
 
 def usable_gpus(gpus: Sequence[Gpu], *, has_nvidia: bool = False) -> list[Gpu]:
-    """Return the cards that jobs run on: those of their own, or, beside none of either maker, a processor's.
+    """List the cards that jobs run on: discrete ones, or, if neither maker has any, a processor's.
 
     Nearly every Ryzen has a GPU, which may be the first device (TheRock issue 3392).
     """
     usable = [gpu for gpu in gpus if gpu.arch not in UNUSABLE]
-    own = [gpu for gpu in usable if not gpu.is_apu]
-    return own if own or has_nvidia else usable
+    discrete = [gpu for gpu in usable if not gpu.is_apu]
+    return discrete if discrete or has_nvidia else usable
 
 
 def visible_gpu(gpus: list[Gpu], environ: Mapping[str, str], *, has_nvidia: bool = False) -> Gpu | None:
-    """Return the first card that jobs run on and that the environment does not hide.
+    """Find the first card that jobs run on and that the environment does not hide.
 
-    A card that a variable names is taken, whatever it is. Names that are of no card are ignored.
+    A card that a variable names is taken, even if jobs would not run on it. Unknown names are ignored.
     """
-    named = [variable for variable in VISIBLE_VARIABLES if variable in environ]
-    if not named or (has_nvidia and named == ["CUDA_VISIBLE_DEVICES"]):
+    variables = [variable for variable in VISIBLE_VARIABLES if variable in environ]
+    if not variables or (has_nvidia and variables == ["CUDA_VISIBLE_DEVICES"]):
         gpus = usable_gpus(gpus, has_nvidia=has_nvidia)
-    for variable in named:
+    for variable in variables:
         if is_hidden(environ[variable]):
             return None
-        first = environ[variable].split(",")[0].strip()
-        if first.isdigit():
-            gpus = gpus[int(first) :]
-        gpus = [gpu for gpu in gpus if first.lower() == gpu.uuid.lower()] or gpus
+        first_name = environ[variable].split(",")[0].strip()
+        if first_name.isdigit():
+            gpus = gpus[int(first_name) :]
+        gpus = [gpu for gpu in gpus if first_name.lower() == gpu.uuid.lower()] or gpus
     return gpus[0] if gpus else None
 
 
 def names_to_see(gpus: Sequence[Gpu]) -> str:
-    """Return the names of the cards for ROCR_VISIBLE_DEVICES if there are others to be hidden, or ""."""
-    own = usable_gpus(gpus)
-    names = [gpu.uuid or str(number) for number, gpu in enumerate(gpus) if gpu in own]
-    return ",".join(names) if len(own) < len(gpus) else ""
+    """Name the cards for ROCR_VISIBLE_DEVICES; "" if there are no others to be hidden."""
+    usable = usable_gpus(gpus)
+    names = [gpu.uuid or str(index) for index, gpu in enumerate(gpus) if gpu in usable]
+    return ",".join(names) if len(usable) < len(gpus) else ""
 
 
 def is_hidden(visible: str) -> bool:
-    """Return whether the value of one of `VISIBLE_VARIABLES` hides all cards."""
     first = visible.split(",")[0].strip()
     return not first or first.startswith("-")
 
 
 def amd_gpus(root: Path = ROOT) -> list[Gpu]:
-    """Return the AMD cards that ROCm's kernel driver lists, in its order; without the driver, none."""
+    """List the AMD cards that ROCm's kernel driver has, in its order; without the driver, none."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for node in sorted(nodes.glob("[0-9]*"), key=lambda path: int(path.name)):
         properties = _properties(node / "properties")
         target = properties.get("gfx_target_version", 0)
         if target:
-            found.append(_gpu(root, node, properties, gfx_name(target)))
-    return found
+            gpus.append(_gpu(root, node, properties, gfx_name(target)))
+    return gpus
 
 
 def rocminfo_gpus(text: str) -> list[Gpu]:
-    """Return the cards that the program `rocminfo` lists, for a system without KFD's files, such as WSL."""
+    """Parse the output of `rocminfo`, for a system without KFD's files, such as WSL."""
     gpus = list[Gpu]()
     for agent in text.split("Agent ")[1:]:
         arch = re.search(r"^ *Name: +(gfx\w+)", agent, re.MULTILINE)
@@ -191,51 +190,49 @@ def rocminfo_gpus(text: str) -> list[Gpu]:
 def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
     card = _card_of(root, properties)
     memory = {
-        f"{kind}_{what}": _number(card / f"mem_info_{kind}_{what}") if card else 0
+        f"{kind}_{figure}": _number(card / f"mem_info_{kind}_{figure}") if card else 0
         for kind in ("vram", "gtt")
-        for what in ("total", "used")
+        for figure in ("total", "used")
     }
     return Gpu(
         arch=arch,
-        name=text_of(card / "product_name") if card else "",
+        name=read_text(card / "product_name") if card else "",
         bank_bytes=sum(_bank_sizes(node)),
         is_apu=arch in INTEGRATED or properties.get("cpu_cores_count", 0) > 0,
         folder=card,
         link=_link(card, root) if card else None,
         address=card.resolve().name if card else "",
-        uuid=f"GPU-{unique}" if card and (unique := text_of(card / "unique_id").removeprefix("0x")) else "",
+        uuid=f"GPU-{unique}" if card and (unique := read_text(card / "unique_id").removeprefix("0x")) else "",
         **memory,
     )
 
 
 def has_nvidia(root: Path = ROOT) -> bool:
-    """Return whether NVIDIA's driver is loaded."""
     return (root / "proc/driver/nvidia/gpus").is_dir() or (root / "dev/nvidia0").exists()
 
 
 def nvidia_link(root: Path = ROOT) -> Link | None:
-    """Return the link of the first NVIDIA card; None if the kernel tells none."""
     devices = sorted((root / "sys/bus/pci/devices").glob("*"))
-    cards = (one for one in devices if text_of(one / "vendor") == _NVIDIA)
-    card = next((one for one in cards if text_of(one / "class").startswith(_DISPLAY)), None)
+    cards = (device for device in devices if read_text(device / "vendor") == _NVIDIA)
+    card = next((device for device in cards if read_text(device / "class").startswith(_DISPLAY)), None)
     return _link(card, root) if card else None
 
 
 def _link(card: Path, root: Path) -> Link | None:
-    """Return the slowest link on the way from a card up to the processor.
+    """Find the slowest link on the way from a card up to the processor.
 
-    A Radeon contains a switch of its own, so the card itself reports the fast link inside it; the kernel's
-    `pcie_bandwidth_available` goes up the same way. The speed of an idle link is lowered, so the highest
-    speed of each end is taken, but the number of lanes in use.
+    A Radeon contains a switch, so the card itself reports the fast link inside it. The kernel's
+    `pcie_bandwidth_available` goes up the same way. An idle link lowers its speed, so the maximum speed of
+    each end counts, with the number of lanes that are in use.
     """
-    if text_of(card / "removable") == "removable":
+    if read_text(card / "removable") == "removable":
         return Link(3, 4)  # tunnels of Thunderbolt and USB4 report 2.5 GT/s, but carry 32 Gbit/s
-    place, top = card.resolve(), root.resolve()
-    known = {transfers: generation for generation, (transfers, _) in _GENERATIONS.items()}
+    path = card.resolve()
+    generation_of_speed = {transfers: generation for generation, (transfers, _) in _GENERATIONS.items()}
     generations, lanes = list[int](), list[int]()
-    for folder in (place, *place.parents[: -len(top.parts)]):
-        speed = re.match(r"[\d.]+(?= GT/s)", text_of(folder / "max_link_speed"))
-        generation = known.get(float(speed[0])) if speed else None
+    for folder in (path, *path.parents[: -len(root.resolve().parts)]):
+        speed = re.match(r"[\d.]+(?= GT/s)", read_text(folder / "max_link_speed"))
+        generation = generation_of_speed.get(float(speed[0])) if speed else None
         width = _number(folder / "current_link_width")
         if generation and width:
             generations.append(generation)
@@ -244,7 +241,7 @@ def _link(card: Path, root: Path) -> Link | None:
 
 
 def _card_of(root: Path, properties: dict[str, int]) -> Path | None:
-    """Return the card's folder under /sys/class/drm, given the number of its render node in KFD's files."""
+    """Find the card's folder under /sys/class/drm by the number of its render node in KFD's files."""
     minor = properties.get("drm_render_minor")
     folder = root / f"sys/class/drm/renderD{minor}/device"
     return folder if minor and folder.is_dir() else None
@@ -258,16 +255,15 @@ def _bank_sizes(node: Path) -> Iterator[int]:
 
 
 def _properties(file: Path) -> dict[str, int]:
-    return {match[1]: int(match[2]) for match in re.finditer(r"^(\w+) (\d+)$", text_of(file), re.MULTILINE)}
+    return {match[1]: int(match[2]) for match in re.finditer(r"^(\w+) (\d+)$", read_text(file), re.MULTILINE)}
 
 
 def _number(file: Path) -> int:
-    text = text_of(file)
+    text = read_text(file)
     return int(text) if text.isdigit() else 0
 
 
-def text_of(file: Path) -> str:
-    """Return the text of a file of the kernel; "" if it cannot be read."""
+def read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -275,97 +271,97 @@ def text_of(file: Path) -> str:
 
 
 def card_readings(folder: Path) -> dict[str, float]:
-    """Return what the sensors in a card's folder tell now, by name and unit, if the driver has them."""
     sensors = (
         ("clock_hz", 1.0, ("freq1_input",)),
         ("power_watts", 1e-6, ("power1_average", "power1_input")),
         ("temperature_celsius", 1e-3, ("temp1_input",)),
     )
-    found: dict[str, float] = {}
+    readings: dict[str, float] = {}
     for name, unit, files in sensors:
-        values = (_number(file) for one in files for file in sorted(folder.glob(f"hwmon/hwmon*/{one}")))
+        values = (_number(file) for sensor in files for file in sorted(folder.glob(f"hwmon/hwmon*/{sensor}")))
         if value := next(filter(None, values), 0):
-            found[name] = value * unit
-    return found
+            readings[name] = value * unit
+    return readings
 
 
 @contextmanager
 def readings(
     read: Callable[[], Mapping[str, float]], seconds: float
 ) -> Generator[Mapping[str, Sequence[float]]]:
-    """Read figures every so many seconds in a thread within the context, and yield what was read by name."""
-    found, is_over = dict[str, list[float]](), threading.Event()
+    """Read figures at this interval in a thread within the context, and yield them by name."""
+    values_by_name = dict[str, list[float]]()
+    has_ended = threading.Event()
 
     def watch() -> None:
-        while not is_over.wait(seconds):
+        while not has_ended.wait(seconds):
             for name, value in read().items():
-                found.setdefault(name, []).append(value)
+                values_by_name.setdefault(name, []).append(value)
 
     thread = threading.Thread(target=watch, name="readings", daemon=True)
     thread.start()
     try:
-        yield found
+        yield values_by_name
     finally:
-        is_over.set()
+        has_ended.set()
         thread.join()
 
 
 def rocm_version(root: Path = ROOT) -> str:
-    """Return the version of ROCm in /opt/rocm, or "" without one. Torch does not need that installation."""
-    return text_of(root / "opt/rocm/.info/version")
+    """Read the version of ROCm in /opt/rocm; "" without one. Torch does not need that installation."""
+    return read_text(root / "opt/rocm/.info/version")
 
 
 def driver_version(card: str, root: Path = ROOT) -> str:
-    """Return the version of the driver in the kernel for a card, "cuda" or the gfx name of an AMD card.
+    """Find the version of the kernel's driver for a card, which is "cuda" or the gfx name of an AMD card.
 
-    Without a version of its own, the driver has come with the kernel and has its version.
+    A driver without its own version has come with the kernel, and has the kernel's version.
     """
     if card == "cuda":
-        found = re.search(r"\d+\.[\d.]+", text_of(root / "proc/driver/nvidia/version"))
-        return found[0] if found else ""
-    return text_of(root / "sys/module/amdgpu/version") or text_of(root / "proc/sys/kernel/osrelease")
+        match = re.search(r"\d+\.[\d.]+", read_text(root / "proc/driver/nvidia/version"))
+        return match[0] if match else ""
+    return read_text(root / "sys/module/amdgpu/version") or read_text(root / "proc/sys/kernel/osrelease")
 
 
 def host_memory(root: Path = ROOT) -> HostMemory:
-    """Return the figures of /proc/meminfo within the limits of control groups; zeros without that file."""
+    """Read the figures of /proc/meminfo within the limits of control groups; zeros without that file."""
     sizes = {
         match[1]: int(match[2]) * _KIB
-        for match in re.finditer(r"^(\w+): +(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
+        for match in re.finditer(r"^(\w+): +(\d+) kB", read_text(root / "proc/meminfo"), re.MULTILINE)
     }
     total, available = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
-    for limit, rest in memory_limits(root):
-        total, available = min(total, limit), min(available, rest)
+    for limit, unused in memory_limits(root):
+        total, available = min(total, limit), min(available, unused)
     return HostMemory(total, available, sizes.get("SwapTotal", 0), sizes.get("SwapFree", 0))
 
 
 _LARGE = 2**30
 _CPUINFO = Path("/proc/cpuinfo")
 # What oneDNN, with which PyTorch computes on a CPU, needs for bf16: AVX-512, or special instructions
-_ENOUGH = ({"avx512bw", "avx512vl", "avx512dq"}, {"avx_ne_convert"}, {"bf16"})
+_BF16_FEATURES = ({"avx512bw", "avx512vl", "avx512dq"}, {"avx_ne_convert"}, {"bf16"})
 
 
 @cache
 def computes_bf16(cpuinfo: Path = _CPUINFO) -> bool:
-    """Return whether the processor computes bf16 well, according to the system's list of its features.
+    """Check whether the processor computes bf16 well, according to the system's list of its features.
 
-    Otherwise PyTorch multiplies bf16 five times and convolves it nine times as slowly as fp32.
+    Otherwise PyTorch's products in bf16 are five times, and its convolutions nine times, as slow as in fp32.
     """
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text_of(cpuinfo), re.MULTILINE)
-    features = set(found[1].split()) if found else set[str]()
-    return any(enough <= features for enough in _ENOUGH)
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", read_text(cpuinfo), re.MULTILINE)
+    features = set(match[1].split()) if match else set[str]()
+    return any(required <= features for required in _BF16_FEATURES)
 
 
-def slow_types(*, keeps: bool = False) -> tuple[str, ...]:
-    """Return the names of the types that a network does not compute in on this processor, as fp32 is faster.
+def slow_types(*, is_bf16_kept: bool = False) -> tuple[str, ...]:
+    """List the types that a network does not compute in on this processor, because fp32 is faster.
 
     Args:
-        keeps: Whether it computes in bf16 however slow that is; see `keeps_bf16`.
+        is_bf16_kept: Whether it computes in bf16 however slow that is; see `keeps_bf16`.
     """
-    return ("float16",) if keeps or computes_bf16() else ("float16", "bfloat16")
+    return ("float16",) if is_bf16_kept or computes_bf16() else ("float16", "bfloat16")
 
 
 def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
-    """Return whether a network computes in bf16 even where fp32 is faster.
+    """Decide whether a network computes in bf16 even where fp32 is faster.
 
     Large ones do, since fp32 would double their memory. Quantised weights become bf16 when they are needed.
     """
@@ -373,6 +369,6 @@ def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
 
 
 def resident_bytes(pid: int, root: Path = ROOT, *, kind: str = "VmRSS") -> int:
-    """Return the bytes of main memory that a process uses, or those of another kind; 0 if it has ended."""
-    found = re.search(rf"{kind}:\s*(\d+)", text_of(root / f"proc/{pid}/status"))
-    return int(found[1]) * _KIB if found else 0
+    """Read the bytes of main memory that a process uses, or those of another kind; 0 if it has ended."""
+    match = re.search(rf"{kind}:\s*(\d+)", read_text(root / f"proc/{pid}/status"))
+    return int(match[1]) * _KIB if match else 0

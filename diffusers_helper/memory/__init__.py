@@ -7,7 +7,7 @@ looked up on first use, so importing this package does not import torch.
 from importlib import import_module
 from typing import Any
 
-_PLACES = {
+_MODULES = {
     "diffusers_helper.planning.budget": ("MAX_VRAM_USAGE_GB",),
     "diffusers_helper.memory.status": (
         "check_vram_limit", "get_cuda_allocated_memory_gb", "get_cuda_free_memory_gb", "log_memory_status",
@@ -18,11 +18,10 @@ _PLACES = {
         "offload_model_from_device_for_memory_preservation", "unload_complete_models",
     ),
 }  # fmt: skip
-NAMES = {name: place for place, names in _PLACES.items() for name in names}
+MODULE_OF_NAME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Return one of `NAMES` from its module."""
-    if name not in NAMES:
+    if name not in MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(NAMES[name]), name)
+    return getattr(import_module(MODULE_OF_NAME[name]), name)

@@ -39,7 +39,7 @@ class AccountedOutOfMemory(torch.OutOfMemoryError):
 
 
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
-    """A weak reference to a counted storage, with the `id` of its Python object, which lives equally long."""
+    """A weak reference to a counted storage. Its `key` is the `id` of the Python object."""
 
     __slots__ = ("key", "num_bytes")
     key: int
@@ -76,65 +76,65 @@ class Account(TorchDispatchMode):
         self._live = self._peak = 0
         self._refs: dict[int, _StorageRef] = {}
         # A finaliser may run at any point in any thread, so it only appends to this queue, which is atomic.
-        self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
+        self._freed: deque[weakref.ref[torch.UntypedStorage]] = deque()
         self._lock = threading.Lock()
 
     @property
     def allocated_bytes(self) -> int:
         with self._lock:
-            self._bury()
+            self._discard_freed()
             return self._live
 
     @property
     def peak_bytes(self) -> int:
-        """Return the highest number of bytes that were alive at one time since the last `reset_peak`."""
+        """The highest number of bytes that were alive at one time since the last `reset_peak`."""
         return self._peak
 
     def reset_peak(self) -> None:
         with self._lock:
-            self._bury()
+            self._discard_freed()
             self._peak = self._live
 
-    def reach(self, num_bytes: int) -> None:
+    def raise_peak(self, num_bytes: int) -> None:
         with self._lock:
             self._peak = max(self._peak, num_bytes)
 
     @contextmanager
-    def peak_apart(self) -> Iterator[Callable[[], int]]:
-        """Yield a function that returns the peak in this context. The account keeps its own."""
-        earlier = self._peak
+    def separate_peak(self) -> Iterator[Callable[[], int]]:
+        """Yield a function that tells the peak in this context. The account keeps its own peak."""
+        previous_peak = self._peak
         self.reset_peak()
         try:
             yield lambda: self._peak
         finally:
-            self.reach(earlier)
+            self.raise_peak(previous_peak)
 
-    def adopt(self, what: torch.nn.Module | Iterable[Tensor]) -> None:
+    def adopt(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
         """Count tensors that the account did not see arrive on the device, unless they are already counted.
 
         Raises:
             AccountedOutOfMemory: If they do not all fit under the cap. None of them is counted then.
         """
-        storages = {id(storage): storage for storage in map(_storage, _tensors(what)) if storage}
+        storages = {id(storage): storage for storage in map(_storage, _tensors(tensors)) if storage}
         with self._lock:
-            self._bury()
+            self._discard_freed()
             unseen = [storage for key, storage in storages.items() if key not in self._refs]
-            self._check(sum(storage.nbytes() for storage in unseen))
+            self._check_cap(sum(storage.nbytes() for storage in unseen))
             for storage in unseen:
-                self._add(storage, id(storage), storage.nbytes())
+                self._count(storage, id(storage), storage.nbytes())
 
-    def release(self, what: torch.nn.Module | Iterable[Tensor]) -> None:
+    def release(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
         """Stop counting tensors, which belong to the host from now on."""
-        keys = {id(storage) for storage in map(_storage, _tensors(what)) if storage}
+        keys = {id(storage) for storage in map(_storage, _tensors(tensors)) if storage}
         with self._lock:
-            self._bury()
+            self._discard_freed()
             for ref in (self._refs.pop(key, None) for key in keys):
                 self._live -= ref.num_bytes if ref else 0
 
     def holds(self, tensor: Tensor) -> bool:
         storage = _storage(tensor)
         with self._lock:
-            self._bury()
+            self._discard_freed()
             return storage is not None and id(storage) in self._refs
 
     def __enter__(self) -> Account:
@@ -165,59 +165,59 @@ class Account(TorchDispatchMode):
     ) -> Any:
         # This runs for each operation of a job, so it avoids every call that it can.
         if func is _ATTENTION or func is _UNFUSED_ATTENTION:
-            return self._step_by_step(func, args, kwargs or {})
+            return self._decompose(func, args, kwargs or {})
         result = func(*args, **kwargs) if kwargs else func(*args)
-        is_moved = func is _TO_DEVICE or func is _TO_LAYOUT
+        is_copy = func is _TO_DEVICE or func is _TO_LAYOUT
         if type(result) is Tensor and result.is_cpu and result.layout is _STRIDED:
-            self._see(result.untyped_storage(), args, kwargs, is_moved)
+            self._count_result(result.untyped_storage(), args, kwargs, is_copy)
             return result
         for tensor in _tensors_in((result,)):
             storage = _storage(tensor)
             if storage is not None:
-                self._see(storage, args, kwargs, is_moved)
+                self._count_result(storage, args, kwargs, is_copy)
         return result
 
-    def _step_by_step(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        # In inference mode torch calls it as a whole, and `decompose` is the only way to take it apart.
+    def _decompose(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        # In inference mode, torch calls attention as one operation unless it is decomposed here.
         super().__enter__()
         try:
             return operation.decompose(*args, **kwargs)
         finally:
             super().__exit__(None, None, None)
 
-    def _see(
+    def _count_result(
         self,
         storage: torch.UntypedStorage,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None,
-        is_moved: bool,
+        is_copy: bool,
     ) -> None:
-        """Count the storage that an operation on `args` and `kwargs` returned, if it is on the device."""
+        """Count the storage that an operation returned, if it is on the device."""
         key = id(storage)
         with self._lock:
-            if self._dead:
-                self._bury()
+            if self._freed:
+                self._discard_freed()
             if key in self._refs:
                 return
             # Nearly always the first argument is a tensor on the device, and there is no `out`.
             first = args[0] if args else None
             source = _storage(first) if type(first) is Tensor else None
             if kwargs or source is None or id(source) not in self._refs:
-                given = _tensors_in((*args, *kwargs.values()) if kwargs else args)
-                sources = {id(source) for source in map(_storage, given) if source}
+                inputs = _tensors_in((*args, *kwargs.values()) if kwargs else args)
+                sources = {id(source) for source in map(_storage, inputs) if source}
                 # `isdisjoint` would iterate over all counted storages.
-                is_made_there = is_moved or not sources or any(source in self._refs for source in sources)
-                if key in sources or not is_made_there:
+                is_on_device = is_copy or not sources or any(source in self._refs for source in sources)
+                if key in sources or not is_on_device:
                     return
             num_bytes = storage.nbytes()
             if self.cap_bytes is not None:
-                self._check(num_bytes)
-            self._add(storage, key, num_bytes)
+                self._check_cap(num_bytes)
+            self._count(storage, key, num_bytes)
 
-    def _check(self, num_bytes: int) -> None:
+    def _check_cap(self, num_bytes: int) -> None:
         cap, live = self.cap_bytes, self._live
         if cap is not None and live + num_bytes > cap:
-            # In the wording of torch's allocators, which `read_shortage` can parse
+            # In the wording of torch's allocators, which `read_out_of_memory` can parse
             raise AccountedOutOfMemory(
                 f"CPU out of memory. Tried to allocate {num_bytes} bytes. The accounting device has a total "
                 f"capacity of {cap} bytes of which {max(0, cap - live)} bytes is free. Of the allocated "
@@ -225,17 +225,18 @@ class Account(TorchDispatchMode):
                 "unallocated."
             )
 
-    def _add(self, storage: torch.UntypedStorage, key: int, num_bytes: int) -> None:
-        ref = _StorageRef(storage, self._dead.append)
-        ref.key, ref.num_bytes = key, num_bytes
+    def _count(self, storage: torch.UntypedStorage, key: int, num_bytes: int) -> None:
+        ref = _StorageRef(storage, self._freed.append)
+        ref.key = key
+        ref.num_bytes = num_bytes
         self._refs[key] = ref
         self._live += num_bytes
         if self._live > self._peak:
             self._peak = self._live
 
-    def _bury(self) -> None:
-        while self._dead:
-            ref = self._dead.popleft()
+    def _discard_freed(self) -> None:
+        while self._freed:
+            ref = self._freed.popleft()
             assert isinstance(ref, _StorageRef)
             # A released storage is no longer counted, and its `id` may by now belong to another one.
             if self._refs.get(ref.key) is ref:
@@ -244,31 +245,29 @@ class Account(TorchDispatchMode):
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Return `tensor.cpu()`, released from the accounts that this thread has entered.
+    """Copy a tensor to the CPU, and release it from the accounts that this thread has entered.
 
     For torch, an accounting device is the same as the host, so after `.cpu()` alone the tensor would still be
     counted. A tensor that is only a part of its storage is copied, as it would be from a GPU.
     """
-    found = tensor.cpu()
+    host_tensor = tensor.cpu()
     for account in _thread.entered:
-        if account.holds(found):
-            if found.numel() * found.element_size() != found.untyped_storage().nbytes():
-                found = found.clone()
-            account.release([found])
-    return found
+        if account.holds(host_tensor):
+            if host_tensor.numel() * host_tensor.element_size() != host_tensor.untyped_storage().nbytes():
+                host_tensor = host_tensor.clone()
+            account.release([host_tensor])
+    return host_tensor
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    is_here = tensor.is_cpu and tensor.layout is _STRIDED
-    return tensor.untyped_storage() if is_here else None
+    return tensor.untyped_storage() if (tensor.is_cpu and tensor.layout is _STRIDED) else None
 
 
-def _tensors(what: torch.nn.Module | Iterable[Tensor]) -> Iterable[Tensor]:
-    return [*what.parameters(), *what.buffers()] if isinstance(what, torch.nn.Module) else what
+def _tensors(source: torch.nn.Module | Iterable[Tensor]) -> Iterable[Tensor]:
+    return [*source.parameters(), *source.buffers()] if isinstance(source, torch.nn.Module) else source
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterable[Tensor]:
-    """Yield the tensors among an operation's arguments or results, including those in lists."""
     for value in values:
         kind = type(value)
         if kind is Tensor:

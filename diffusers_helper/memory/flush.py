@@ -34,7 +34,7 @@ FlushStage = Literal[
 _NO_DEVICE = 100
 # hipMemPoolAttrReservedMemCurrent and its counterpart in CUDA.
 _RESERVED_BYTES = 5
-# The runtimes, whose functions for memory pools differ in the beginning of their names
+# Each runtime's library, the prefix of its functions for memory pools, and its name
 _RUNTIMES = (("libamdhip64", "hip", "ROCm"), ("libcudart", "cuda", "CUDA"))
 
 
@@ -50,25 +50,26 @@ def flush_rocm_allocator(
         device: The device to flush; None for torch's current GPU.
 
     Returns:
-        The bytes that each of the three ways has freed; 0 for a pool that cannot be asked.
+        The bytes that each of the three has freed; 0 for a pool that cannot be asked.
     """
     uses_gpu = torch.cuda.is_initialized() if device is None else device.has_gpu
-    allocated, reserved = _in_use(device, uses_gpu)
+    allocated_before, reserved_before = _in_use(device, uses_gpu)
     # A full collection visits all objects of the imported libraries, which takes half a second. That is
     # little compared with the minutes of a stage on a GPU. Without a GPU, a stage may be shorter than that.
     gc.collect(2 if uses_gpu or stage == "exception-cleanup" else 1)
-    garbage = allocated - _in_use(device, uses_gpu)[0]
+    garbage_bytes = allocated_before - _in_use(device, uses_gpu)[0]
     if uses_gpu:
         torch.cuda.empty_cache()
-    cached = reserved - _in_use(device, uses_gpu)[1] if uses_gpu else 0
-    pooled, runtime = 0, _runtime()
+    cached_bytes = reserved_before - _in_use(device, uses_gpu)[1] if uses_gpu else 0
+    pool_bytes = 0
+    runtime = _runtime()
     # A call for the pool would initialise a GPU that is not in use.
     if runtime is not None and (uses_gpu or not torch.cuda.is_available()):
         index = torch.cuda.current_device() if uses_gpu else 0
         if device is not None and device.torch_device.index is not None:
             index = device.torch_device.index
-        pooled = _trim_pool(*runtime, stage, index, max(0, int(min_resident_gb * GB)))
-    return max(0, garbage), max(0, cached), pooled
+        pool_bytes = _trim_pool(*runtime, stage, index, max(0, int(min_resident_gb * GB)))
+    return max(0, garbage_bytes), max(0, cached_bytes), pool_bytes
 
 
 def _in_use(device: Device | None, uses_gpu: bool) -> tuple[int, int]:
@@ -78,28 +79,30 @@ def _in_use(device: Device | None, uses_gpu: bool) -> tuple[int, int]:
 
 
 def _trim_pool(library: Any, prefix: str, title: str, stage: str, index: int, keep_bytes: int) -> int:
-    """Trim a device's default pool, and return the bytes freed; 0 if the runtime cannot tell."""
-    pool, function = ctypes.c_void_p(), f"{prefix}DeviceGetDefaultMemPool"
+    pool = ctypes.c_void_p()
+    function = f"{prefix}DeviceGetDefaultMemPool"
     if status := getattr(library, function)(ctypes.byref(pool), ctypes.c_int(index)):
         if status != _NO_DEVICE:
             _log.warning("[%s] %s failed with status %d", stage, function, status)
         return 0
 
     def reserved() -> int:
-        value, ask = ctypes.c_uint64(), getattr(library, f"{prefix}MemPoolGetAttribute", None)
-        fails = ask is None or ask(pool, ctypes.c_int(_RESERVED_BYTES), ctypes.byref(value))
-        return 0 if fails else value.value
+        value = ctypes.c_uint64()
+        get_attribute = getattr(library, f"{prefix}MemPoolGetAttribute", None)
+        if get_attribute is None or get_attribute(pool, ctypes.c_int(_RESERVED_BYTES), ctypes.byref(value)):
+            return 0
+        return value.value
 
-    before = reserved()
+    reserved_before = reserved()
     if status := getattr(library, f"{prefix}MemPoolTrimTo")(pool, ctypes.c_size_t(keep_bytes)):
         _log.warning("[%s] %s mempool trim failed (%d)", stage, title, status)
         return 0
     report(_log, "[%s] %s mempool trimmed", stage, title)
-    return max(0, before - reserved())
+    return max(0, reserved_before - reserved())
 
 
 def _runtime() -> tuple[ctypes.CDLL, str, str] | None:
-    """Return the loaded runtime with memory pools, the prefix of its functions, and the platform's name."""
+    """Find the loaded runtime with memory pools, the prefix of its functions, and the platform's name."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text(encoding="utf-8", errors="replace") if maps.is_file() else ""
     for name, prefix, title in _RUNTIMES:

@@ -32,12 +32,10 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """Return the difference of the slowest and the fastest run as a share of the median."""
         return (max(self.seconds) - min(self.seconds)) / self.median if self.median else 0.0
 
 
 def wait_for(device: Device) -> None:
-    """Wait until a GPU has finished all its work."""
     if device.has_gpu:
         torch.cuda.synchronize(device.torch_device)
 
@@ -49,13 +47,13 @@ def measure(work: Callable[[], object], device: Device, *, warm_up: int = 1, run
     """
     seconds: list[float] = []
     with device:
-        for number in range(warm_up + max(1, runs)):
-            if number == warm_up:
+        for run in range(warm_up + max(1, runs)):
+            if run == warm_up:
                 wait_for(device)
                 device.reset_peak()
-            begin = time.perf_counter()
+            start_time = time.perf_counter()
             work()
             wait_for(device)
-            if number >= warm_up:
-                seconds.append(time.perf_counter() - begin)
+            if run >= warm_up:
+                seconds.append(time.perf_counter() - start_time)
     return Measured(tuple(seconds), device.peak_bytes(), device.peak_reserved_bytes())

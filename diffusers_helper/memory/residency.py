@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Placed:
+class _ResidentNetwork:
     """A network that is on the device, as a whole or with some of its blocks streamed."""
 
     module: nn.Module
@@ -42,20 +42,20 @@ class Residency:
     """The networks that are on one device. `trace` is called with the events of the streaming."""
 
     def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
-        self.device, self.trace = device, trace
+        self.device = device
+        self.trace = trace
         self._staging = Staging(device)
-        self._placed: dict[int, _Placed] = {}
+        self._residents: dict[int, _ResidentNetwork] = {}
         self._bytes_streamed = 0
 
     @property
     def bytes_streamed(self) -> int:
-        streamers = (placed.streamer for placed in self._placed.values())
+        streamers = (resident.streamer for resident in self._residents.values())
         return self._bytes_streamed + sum(streamer.bytes_copied for streamer in streamers if streamer)
 
     def is_on_device(self, module: nn.Module, streamed: Sequence[int] = ()) -> bool:
-        """Return whether a network is on the device with exactly these blocks streamed."""
-        placed = self._placed.get(id(module))
-        return placed is not None and placed.streamed == frozenset(streamed)
+        resident = self._residents.get(id(module))
+        return resident is not None and resident.streamed == frozenset(streamed)
 
     def move_model_to_device_with_memory_preservation(
         self,
@@ -69,39 +69,40 @@ class Residency:
     ) -> None:
         """Move a network to the device, except for the blocks that are streamed to preserve memory.
 
-        If it is there as a whole, these blocks leave. If this fails, it is taken off the device again.
+        If the network is there as a whole, these blocks leave. If this fails, all of it leaves the device.
 
         Args:
             blocks: The network's blocks in the order in which they run.
             streamed: The indices of the blocks to stream, ascending; none for a network as a whole.
             num_slots: The number of streamed blocks that are on the device at a time.
         """
-        placed = self._placed.get(id(module))
-        if placed is None or placed.streamed or placed.dtype != dtype or not streamed:
+        resident = self._residents.get(id(module))
+        if resident is None or resident.streamed or resident.dtype != dtype or not streamed:
             self.unload_complete_models(module)
-            placed = _Placed(module, weights_of(module, dtype), dtype)
-        is_there = id(module) in self._placed
-        members = _members(placed.weights, blocks, streamed)
-        elsewhere = {id(weight) for block in members.values() for weight in block}
+            resident = _ResidentNetwork(module, weights_of(module, dtype), dtype)
+        was_resident = id(module) in self._residents
+        weights = _weights_by_block(resident.weights, blocks, streamed)
+        streamed_ids = {id(weight) for block in weights.values() for weight in block}
         with ExitStack() as undo:
-            self._placed[id(module)] = placed
+            self._residents[id(module)] = resident
             undo.callback(self.unload_complete_models, module)
-            for weight in placed.weights:
-                if id(weight) in elsewhere:
+            for weight in resident.weights:
+                if id(weight) in streamed_ids:
                     weight.to_host()
-                elif not is_there:
+                elif not was_resident:
                     weight.to_device(self._staging)
-            placed.streamed = frozenset(members)
-            if members:
-                parts = [(index, blocks[index], members[index]) for index in members]
-                placed.streamer = Streamer(
-                    module, parts, device=self.device, num_slots=num_slots, trace=self.trace
+            resident.streamed = frozenset(weights)
+            if weights:
+                streamed_blocks = [(index, blocks[index], weights[index]) for index in weights]
+                resident.streamer = Streamer(
+                    module, streamed_blocks, device=self.device, num_slots=num_slots, trace=self.trace
                 )
             undo.pop_all()
-        name, preserved = type(module).__name__, preserved_bytes / GB
+        name = type(module).__name__
+        preserved = preserved_bytes / GB
         if not streamed:
             report(_log, "Loaded %s to %s as complete.", name, self.device)
-        elif is_there:
+        elif was_resident:
             report(_log, "Offloading %s from %s to preserve memory: %.2f GB", name, self.device, preserved)
         else:
             report(
@@ -110,27 +111,27 @@ class Residency:
             )  # fmt: skip
 
     def unload_complete_models(self, *modules: nn.Module) -> list[nn.Module]:
-        """Take these networks off the device, or all of them if none is given, and return those removed."""
-        wanted = {id(module) for module in modules} or set(self._placed)
-        gone: list[nn.Module] = []
-        for key in [key for key in self._placed if key in wanted]:
-            placed = self._placed.pop(key)
-            if placed.streamer is not None:
-                placed.streamer.close()
-                self._bytes_streamed += placed.streamer.bytes_copied
-            for weight in placed.weights:
+        """Take these networks off the device, or all of them without any, and list those removed."""
+        keys = {id(module) for module in modules} or set(self._residents)
+        removed: list[nn.Module] = []
+        for key in [key for key in self._residents if key in keys]:
+            resident = self._residents.pop(key)
+            if resident.streamer is not None:
+                resident.streamer.close()
+                self._bytes_streamed += resident.streamer.bytes_copied
+            for weight in resident.weights:
                 weight.to_host()
-            gone.append(placed.module)
-            report(_log, "Unloaded %s as complete.", type(placed.module).__name__)
-        return gone
+            removed.append(resident.module)
+            report(_log, "Unloaded %s as complete.", type(resident.module).__name__)
+        return removed
 
 
-def _members(
+def _weights_by_block(
     weights: Sequence[Weight], blocks: Sequence[nn.Module], indices: Sequence[int]
 ) -> dict[int, list[Weight]]:
-    known = {id(weight.tensor): weight for weight in weights}
+    by_tensor = {id(weight.tensor): weight for weight in weights}
     return {
-        index: [known[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]
+        index: [by_tensor[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]
         for index in sorted(indices)
     }
 
@@ -139,26 +140,25 @@ cpu = torch.device("cpu")
 
 
 def __getattr__(name: str) -> torch.device:
-    """Return `gpu`, which is the first GPU, or `cpu` without one. It is looked up at each use."""
+    """Look up `gpu` at each use, which is the first GPU, or `cpu` without one."""
     if name != "gpu":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return open_device().torch_device
 
 
-_places: dict[torch.device, Residency] = {}
+_residencies: dict[torch.device, Residency] = {}
 
 
-def _place(target_device: torch.device | str) -> tuple[Device, Residency]:
-    """Return a device with the models that these functions have moved to it."""
+def _residency_on(target_device: torch.device | str) -> tuple[Device, Residency]:
     device = open_device(torch.device(target_device))
-    return device, _places.setdefault(device.torch_device, Residency(device.torch_device))
+    return device, _residencies.setdefault(device.torch_device, Residency(device.torch_device))
 
 
 def load_model_as_complete(model: nn.Module, target_device: torch.device | str, unload: bool = True) -> None:
     """Move a whole model to a device, after those that these functions have loaded if `unload` is set."""
     if unload:
         unload_complete_models()
-    _, residency = _place(target_device)
+    _, residency = _residency_on(target_device)
     residency.move_model_to_device_with_memory_preservation(model)
 
 
@@ -167,7 +167,7 @@ def unload_complete_models(*models: nn.Module) -> None:
 
     The allocator keeps the memory until `flush_rocm_allocator` returns it to the driver.
     """
-    for residency in _places.values():
+    for residency in _residencies.values():
         residency.unload_complete_models()
     for model in models:
         nn.Module.to(model, "cpu")
@@ -188,7 +188,8 @@ def move_model_to_device_with_memory_preservation(
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. Nothing was moved then.
     """
-    (device, residency), blocks = _place(target_device), _blocks(model)
+    device, residency = _residency_on(target_device)
+    blocks = _blocks(model)
     residency.unload_complete_models(model)
     plan = _plan(device, model, device.free_bytes(), preserved_memory_gb)
     residency.move_model_to_device_with_memory_preservation(
@@ -201,15 +202,14 @@ def offload_model_from_device_for_memory_preservation(
 ) -> None:
     """Free some memory of a device by streaming blocks of a model that is on it.
 
-    Before the VAE decodes, use `unload_complete_models` instead, since any part of the transformer that stays
-    keeps the memory fragmented.
-
-    The arguments are those of `move_model_to_device_with_memory_preservation`.
+    Before the VAE decodes, use `unload_complete_models` instead, since blocks of the transformer that stay
+    keep the memory fragmented. The arguments are those of `move_model_to_device_with_memory_preservation`.
 
     Raises:
         DoesNotFit: If the model does not fit even if all blocks are streamed. It stays as it was then.
     """
-    (device, residency), blocks = _place(target_device), _blocks(model)
+    device, residency = _residency_on(target_device)
+    blocks = _blocks(model)
     if not residency.is_on_device(model):
         move_model_to_device_with_memory_preservation(model, target_device, preserved_memory_gb)
         return

@@ -15,7 +15,7 @@ from diffusers_helper.units import GB, gb_text
 
 _log = logging.getLogger(__name__)
 
-_NEAR = 0.9
+_WARN_SHARE = 0.9
 # The memory document asks for 4 to 6 GB before the VAE decodes. Under a small cap, half of the cap suffices.
 _FREE_FOR_VAE = 4 * GB
 
@@ -27,84 +27,86 @@ def report(log: logging.Logger, text: str, *values: object) -> None:
     as they do, unless the program has asked for less.
     """
     log.info(text, *values)
-    last = logging.lastResort
-    if last is not None and not log.hasHandlers() and log.getEffectiveLevel() <= logging.WARNING:
-        last.handle(log.makeRecord(log.name, logging.INFO, "", 0, text, values, None))
+    handler = logging.lastResort
+    if handler is not None and not log.hasHandlers() and log.getEffectiveLevel() <= logging.WARNING:
+        handler.handle(log.makeRecord(log.name, logging.INFO, "", 0, text, values, None))
 
 
 def get_cuda_allocated_memory_gb(device: Device | torch.device | None = None) -> float:
-    """Return the size of the live tensors on a device in GB (1024^3 bytes), or 0 without a device."""
-    found = _find(device)
-    return found.allocated_bytes() / GB if found else 0.0
+    """Measure the live tensors on a device in GB (1024^3 bytes); 0 without a device."""
+    resolved = _resolve(device)
+    return resolved.allocated_bytes() / GB if resolved else 0.0
 
 
 def get_cuda_free_memory_gb(device: Device | torch.device | None = None) -> float:
-    """Return the GB (1024^3 bytes) that can still be allocated on a device, or 0 without a device."""
-    found = _find(device)
-    return found.free_bytes() / GB if found else 0.0
+    """Tell how many GB (1024^3 bytes) can still be allocated on a device; 0 without a device."""
+    resolved = _resolve(device)
+    return resolved.free_bytes() / GB if resolved else 0.0
 
 
 def check_vram_limit(device: Device | torch.device | None = None, limit_gb: float | None = None) -> bool:
-    """Return whether less than 90 % of the limit is allocated, and log a warning if not.
+    """Check that less than 90 % of the limit is allocated, and log a warning if not.
 
     Without a limit it is the device's cap, or `MAX_VRAM_USAGE_GB` if the device has no cap.
     """
-    found = _find(device)
-    if found is None:
+    resolved = _resolve(device)
+    if resolved is None:
         return True
-    limit = _limit_gb(found) if limit_gb is None else limit_gb
-    allocated = found.allocated_bytes() / GB
-    if allocated < _NEAR * limit:
+    limit = _limit_gb(resolved) if limit_gb is None else limit_gb
+    allocated = resolved.allocated_bytes() / GB
+    if allocated < _WARN_SHARE * limit:
         return True
     _log.warning("[VRAM Limit] Warning: Current allocation %.2f GB near limit %.2f GB", allocated, limit)
     return False
 
 
 def clear_cache_near_limit(device: Device | torch.device | None, model_name: str) -> bool:
-    """Empty the allocator's cache if `check_vram_limit` warns, and return whether it was emptied.
+    """Empty the allocator's cache before a model is loaded, if `check_vram_limit` warns.
 
-    This is called before a model is loaded. While models are loaded, the allocator's cache is not emptied.
+    While models are loaded, the allocator's cache is not emptied.
     """
-    found = _find(device)
-    if found is None or check_vram_limit(found):
+    resolved = _resolve(device)
+    if resolved is None or check_vram_limit(resolved):
         return False
     _log.warning("[VRAM Limit] Forcing cache clear before loading %s", model_name)
-    found.empty_cache()
+    resolved.empty_cache()
     return True
 
 
-def lack_for_vae(device: Device, need_bytes: int) -> str:
-    """Return a warning with a remedy if too little GPU memory is free for the VAE to decode, or "".
+def low_memory_warning(device: Device, vae_bytes: int) -> str:
+    """Warn, with a remedy, if too little GPU memory is free for the VAE to decode; "" if enough is.
 
-    All other networks have left the device. The VAE needs this number of bytes with its weights.
+    All other networks have left the device. `vae_bytes` is what the VAE needs with its weights.
     """
     cap = device.total_bytes if device.cap_bytes is None else device.cap_bytes
-    free, least = device.free_bytes(), max(need_bytes, min(_FREE_FOR_VAE, cap // 2))
-    if not device.has_gpu or free >= least:
+    free_bytes = device.free_bytes()
+    required = max(vae_bytes, min(_FREE_FOR_VAE, cap // 2))
+    if not device.has_gpu or free_bytes >= required:
         return ""
     return (
-        f"Only {gb_text(free)} GB of the card's memory are free before the VAE decodes; at least "
-        f"{gb_text(least)} GB should be. If decoding fails, close other programs that use the card, restart "
-        "Longtake, or choose smaller VAE tiles."
+        f"Only {gb_text(free_bytes)} GB of the card's memory are free before the VAE decodes; at least "
+        f"{gb_text(required)} GB should be. If decoding fails, close other programs that use the card, "
+        "restart Longtake, or choose smaller VAE tiles."
     )
 
 
 def log_memory_status(device: Device | torch.device | None = None, prefix: str = "") -> None:
-    """Log one line on free, allocated and reserved memory, with an optional prefix."""
-    found = _find(device)
-    if found is None:
+    """Log the memory in use on a device, its limit, and the share between them."""
+    resolved = _resolve(device)
+    if resolved is None:
         report(_log, "%sThere is no GPU whose memory could be shown.", prefix)
         return
-    allocated, limit = found.allocated_bytes() / GB, _limit_gb(found)
+    allocated = resolved.allocated_bytes() / GB
+    limit = _limit_gb(resolved)
     share = 100 * allocated / limit if limit else 100.0
     report(
         _log, "%sFree: %s GB | Allocated: %s GB (%.1f%% of %sGB limit) | Reserved: %s GB",
-        prefix, _gb(found.free_bytes() / GB), _gb(allocated), share, _gb(limit),
-        _gb(found.reserved_bytes() / GB),
+        prefix, _gb(resolved.free_bytes() / GB), _gb(allocated), share, _gb(limit),
+        _gb(resolved.reserved_bytes() / GB),
     )  # fmt: skip
 
 
-def _find(device: Device | torch.device | None) -> Device | None:
+def _resolve(device: Device | torch.device | None) -> Device | None:
     if isinstance(device, Device):
         return device
     is_gpu = device is None or device.type == "cuda"

@@ -15,7 +15,7 @@ from torch import nn
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import FlushStage, flush_rocm_allocator
 from diffusers_helper.memory.residency import Residency
-from diffusers_helper.memory.status import clear_cache_near_limit, lack_for_vae, log_memory_status
+from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status, low_memory_warning
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.budget import JobPlan, Stage, StagePlan, plan_stage
@@ -41,12 +41,12 @@ _STATUS = {"sample": "Transformer", "decode": "VAE"}
 class Source(Protocol):
     """The source of the networks in main memory.
 
-    It tells their blocks that can be streamed, in the order in which they run, and the type of their weights
-    on the device, which is None for the stored type. It is told of networks that are on the device as a whole
-    and stay there, so that main memory need not keep them.
+    `blocks` are those that can be streamed, in the order in which they run. `compute_dtype` is the weights'
+    type on the device; None for the stored type. `stays_on_device` is called for a network that is on the
+    device as a whole and stays there, so that main memory need not keep it.
     """
 
-    def part(self, name: str) -> Any: ...
+    def component(self, name: str) -> Any: ...
 
     def blocks(self, name: str) -> Sequence[nn.Module]: ...
 
@@ -81,18 +81,22 @@ class StageRecord:
 class Store:
     """The store of a job's networks, which moves each to the device as the plan says, and off it again.
 
-    It must be used by one thread only. Its `log` has "load vae", "unload vae", "flush post-vae-decode" etc.
+    Only one thread may use it. Its `log` has "load vae", "unload vae", "flush post-vae-decode" and so on.
     """
 
     def __init__(
         self, device: Device, source: Source, plan: JobPlan, warn: Callable[[str], None] = _log.warning
     ) -> None:
-        self.device, self.log, self.records = device, list[str](), list[StageRecord]()
-        self._source, self._weights = source, dict[str, Weights]()
+        self.device = device
+        self.log = list[str]()
+        self.records = list[StageRecord]()
+        self._source = source
+        self._weights = dict[str, Weights]()
         self._residency = Residency(device.torch_device)
         self._networks: dict[str, nn.Module] = {}
-        self._start = time.monotonic()
-        self._warn, self._has_warned = warn, False
+        self._start_time = time.monotonic()
+        self._warn = warn
+        self._has_warned_of_decode = False
         self.follow(plan)
 
     @property
@@ -111,7 +115,6 @@ class Store:
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 
     def has(self, name: str) -> bool:
-        """Return whether a network is on the device."""
         return name in self._networks
 
     def clear(self) -> None:
@@ -119,7 +122,6 @@ class Store:
             self._unload(name)
 
     def flush(self, stage: FlushStage) -> None:
-        """Return unused memory to the driver."""
         self.log.append(f"flush {stage}")
         garbage, cache, pool = map(gb_text, flush_rocm_allocator(stage, device=self.device))
         _log.info("[%s] Gave back: cache %s GB, pool %s GB; garbage was %s GB", stage, cache, pool, garbage)
@@ -136,10 +138,12 @@ class Store:
         Raises:
             DoesNotFit: If the network does not fit under the cap. Nothing was moved then.
         """
-        network = self._source.part(name)
+        network = self._source.component(name)
         demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
-        plan = plan_stage(self.plan.budget, demand, [self._weights[other] for other in self._networks])
-        begin, streamed, is_complete = time.monotonic() - self._start, self.bytes_streamed, False
+        plan = plan_stage(self.plan.budget, demand, [self._weights[resident] for resident in self._networks])
+        start_time = time.monotonic() - self._start_time
+        streamed_before = self.bytes_streamed
+        is_complete = False
         try:
             self._make_room(plan, type(network).__name__)
             self.device.reset_peak()
@@ -153,16 +157,16 @@ class Store:
                     stage=plan.stage,
                     model=plan.model,
                     section=section,
-                    begin=begin,
-                    end=time.monotonic() - self._start,
+                    begin=start_time,
+                    end=time.monotonic() - self._start_time,
                     predicted_bytes=plan.peak_bytes - plan.reserve_bytes,
                     measured_bytes=self.device.peak_bytes(),
                     resident_bytes=plan.held_bytes,
-                    streamed_bytes=self.bytes_streamed - streamed,
+                    streamed_bytes=self.bytes_streamed - streamed_before,
                     is_complete=is_complete,
                 )
             )
-            self._leave(plan, failed=not is_complete)
+            self._release(plan, failed=not is_complete)
 
     def _weights_of(self, name: str, network: nn.Module) -> Weights:
         if name not in self._weights:
@@ -170,7 +174,7 @@ class Store:
             self._weights[name] = Weights(name, *sizes_of(network, self._source.blocks(name), dtype))
         return self._weights[name]
 
-    def _make_room(self, plan: StagePlan, kind: str) -> None:
+    def _make_room(self, plan: StagePlan, class_name: str) -> None:
         """Prepare the device for a stage: evict other models, flush if needed, and log the free memory."""
         for name in plan.evict:
             self._unload(name)
@@ -178,12 +182,12 @@ class Store:
             self.flush(_FLUSH_BEFORE[plan.stage])
         if plan.stage in _STATUS:
             log_memory_status(self.device, f"[Before {_STATUS[plan.stage]} Load] ")
-        clear_cache_near_limit(self.device, kind)
-        if plan.stage == "decode" and not self.plan.keep_all_resident and not self._has_warned:
-            lack = lack_for_vae(self.device, plan.peak_bytes - plan.reserve_bytes)
-            self._has_warned = bool(lack)  # once per job is enough
-            if lack:
-                self._warn(lack)
+        clear_cache_near_limit(self.device, class_name)
+        if plan.stage == "decode" and not self.plan.keep_all_resident and not self._has_warned_of_decode:
+            warning = low_memory_warning(self.device, plan.peak_bytes - plan.reserve_bytes)
+            self._has_warned_of_decode = bool(warning)  # once per job is enough
+            if warning:
+                self._warn(warning)
 
     def _load(self, plan: StagePlan, network: nn.Module) -> None:
         if self._residency.is_on_device(network, plan.streamed_blocks):
@@ -200,7 +204,7 @@ class Store:
         if self.plan.keep_all_resident and not plan.streamed_blocks:
             self._source.stays_on_device(plan.model)
 
-    def _leave(self, plan: StagePlan, *, failed: bool) -> None:
+    def _release(self, plan: StagePlan, *, failed: bool) -> None:
         if failed:
             # The network's state is unknown. The flush follows after the exception's tensors are freed, too.
             self._unload(plan.model)

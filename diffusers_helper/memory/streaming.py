@@ -36,21 +36,20 @@ class _Slot:
     """The memory for one block.
 
     Attributes:
-        copied: On a GPU, the CUDA event after the copy into `storage`.
-        released: On a GPU, the CUDA event after the block's computation.
+        copied_event: On a GPU, the CUDA event after the copy into `storage`.
+        released_event: On a GPU, the CUDA event after the block's computation.
     """
 
     storage: Tensor
-    copied: Any = None
-    released: Any = None
+    copied_event: Any = None
+    released_event: Any = None
 
 
-_ATTRIBUTE = "weight_streamer"
+_STREAMER_ATTRIBUTE = "weight_streamer"
 
 
 def streamer_of(network: nn.Module) -> Streamer | None:
-    """Return the streamer that streams blocks of a network; None if none of them is streamed."""
-    return network.__dict__.get(_ATTRIBUTE)
+    return network.__dict__.get(_STREAMER_ATTRIBUTE)
 
 
 class Streamer:
@@ -77,33 +76,35 @@ class Streamer:
             blocks: The index, module and weights of each block to stream, in the order in which they run.
             trace: A function that is called with each event, for tests.
         """
-        self._device, self._trace = device, trace
-        self._indices = [index for index, _, _ in blocks]
+        self._device = device
+        self._trace = trace
+        self._block_indices = [index for index, _, _ in blocks]
         self._layouts = [Layout.of(weights, device) for _, _, weights in blocks]
         self._pieces = [list(layout.pieces()) for layout in self._layouts]
-        self._staging, self.bytes_copied = Staging(device), 0
-        size = max(layout.num_bytes for layout in self._layouts)
+        self._staging = Staging(device)
+        self.bytes_copied = 0
+        slot_bytes = max(layout.num_bytes for layout in self._layouts)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._free = deque(self._new_slot(size) for _ in range(num_slots))
+        self._free = deque(self._new_slot(slot_bytes) for _ in range(num_slots))
         self._ready: deque[tuple[int, _Slot]] = deque()
         self._requested = deque(range(len(self._layouts)))
         self._copying: int | None = None
-        self._pass = 0
+        self._pass_number = 0
         self._in_use: tuple[int, _Slot] | None = None
         self._error: Exception | None = None
         self._is_closed = False
         self._changed = threading.Condition()
-        self._is_on_demand = self._goes_on = False
+        self._is_on_demand = self._continues = False
         self._module = module
-        module.__dict__[_ATTRIBUTE] = self
-        self._hook = module.register_forward_pre_hook(self._at_pass)
+        module.__dict__[_STREAMER_ATTRIBUTE] = self
+        self._hook = module.register_forward_pre_hook(self._before_pass)
         self._blocks = [block for _, block, _ in blocks]
         # Hooks of torch would run before a step cache, which wraps these functions, could skip a block.
         self._restores = [
-            replace_forward(block, partial(self._run, place, block.forward))
-            for place, block in enumerate(self._blocks)
+            replace_forward(block, partial(self._run, index, block.forward))
+            for index, block in enumerate(self._blocks)
         ]
-        self._thread = threading.Thread(target=self._copy_all, name="weights", daemon=True)
+        self._thread = threading.Thread(target=self._copy_requested, name="weights", daemon=True)
         self._thread.start()
 
     def _new_slot(self, size: int) -> _Slot:
@@ -130,25 +131,24 @@ class Streamer:
         self._hook.remove()
         for restore in self._restores:
             restore()
-        del self._module.__dict__[_ATTRIBUTE]
+        del self._module.__dict__[_STREAMER_ATTRIBUTE]
         for layout in self._layouts:
             layout.to_host()
         self._in_use = None
         self._free.clear()
         self._ready.clear()
 
-    def _report(self, what: Event, place: int) -> None:
+    def _report(self, event: Event, index: int) -> None:
         if self._trace:
-            self._trace(what, self._indices[place])
+            self._trace(event, self._block_indices[index])
 
-    def _run(self, place: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a block, whose weights are on the device meanwhile."""
-        with self._holding(place):
+    def _run(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._block_on_device(index):
             return forward(*args, **kwargs)
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
-        """Fetch no block ahead within the context, until `go_on` says that a pass runs its blocks."""
+        """Fetch no block ahead within the context, until `continue_pass` says that a pass runs its blocks."""
         self._is_on_demand = True
         try:
             yield
@@ -159,82 +159,82 @@ class Streamer:
     def first_block(self, block: nn.Module) -> Iterator[None]:
         """Keep a pass's first block on the device, if it is streamed, without the blocks after it.
 
-        If the pass does not go on, it stays for the next pass.
+        If the pass is not continued, the block stays there for the next pass.
         """
-        self._goes_on = False
+        self._continues = False
         if block not in self._blocks:
             yield
             return
-        with self._holding(self._blocks.index(block), is_alone=True):
+        with self._block_on_device(self._blocks.index(block), is_only_block=True):
             yield
 
-    def go_on(self) -> None:
-        """Fetch the blocks from here on, since the pass runs them."""
-        self._goes_on = True
+    def continue_pass(self) -> None:
+        """Fetch the blocks after the first one, since the pass runs them."""
+        self._continues = True
         self._begin_pass()
 
     @contextmanager
-    def _holding(self, place: int, *, is_alone: bool = False) -> Iterator[None]:
+    def _block_on_device(self, index: int, *, is_only_block: bool = False) -> Iterator[None]:
         """Keep a block's weights on the device within the context, which may be nested.
 
         Args:
-            place: The block's place among those that are streamed.
-            is_alone: Whether the blocks after it are not to be fetched yet.
+            index: The block's index among those that are streamed.
+            is_only_block: Whether the blocks after it are not fetched yet.
         """
-        if self._in_use is not None and self._in_use[0] == place:
+        if self._in_use is not None and self._in_use[0] == index:
             yield
             return
-        self._report("wait", place)
-        slot = self._take(place, place + 1 if is_alone else len(self._layouts))
-        self._in_use = place, slot
+        self._report("wait", index)
+        slot = self._wait_for_slot(index, index + 1 if is_only_block else len(self._layouts))
+        self._in_use = index, slot
         if self._stream is not None:
-            torch.cuda.current_stream(self._device).wait_event(slot.copied)
-        self._layouts[place].use(slot.storage)
-        self._report("run", place)
+            torch.cuda.current_stream(self._device).wait_event(slot.copied_event)
+        self._layouts[index].use(slot.storage)
+        self._report("run", index)
         try:
             yield
         finally:
-            self._leave(place, stays=is_alone and not self._goes_on)
+            self._release_block(index, keep_for_next_pass=is_only_block and not self._continues)
 
-    def _leave(self, place: int, *, stays: bool) -> None:
-        """Release a block's slot, or keep it for the next pass; called after the block computed or failed."""
+    def _release_block(self, index: int, *, keep_for_next_pass: bool) -> None:
+        """Release a block's slot, or keep it for the next pass, after the block has computed or failed."""
         if self._in_use is None:
             return
-        self._report("ran", place)
+        self._report("ran", index)
         slot, self._in_use = self._in_use[1], None
-        self._layouts[place].to_host()
+        self._layouts[index].to_host()
         if self._stream is not None:
-            slot.released.record(torch.cuda.current_stream(self._device))
+            slot.released_event.record(torch.cuda.current_stream(self._device))
         with self._changed:
-            if stays:
-                self._ready.appendleft((place, slot))
+            if keep_for_next_pass:
+                self._ready.appendleft((index, slot))
             else:
                 self._free.append(slot)
             self._changed.notify_all()
 
-    def _take(self, place: int, end: int) -> _Slot:
+    def _wait_for_slot(self, index: int, end: int) -> _Slot:
         """Wait for a block, and return its slot. If it was not requested, request all blocks up to `end`."""
         with self._changed:
             while True:
                 if self._error is not None:
                     raise self._error
-                while self._ready and self._ready[0][0] < place:
+                while self._ready and self._ready[0][0] < index:
                     self._free.append(self._ready.popleft()[1])
                     self._changed.notify_all()
-                if self._ready and self._ready[0][0] == place:
+                if self._ready and self._ready[0][0] == index:
                     return self._ready.popleft()[1]
-                if place not in self._requested and self._copying != place:
-                    self._request(place, end)
+                if index not in self._requested and self._copying != index:
+                    self._request(index, end)
                 self._changed.wait()
 
-    def _at_pass(self, *_: object) -> None:
+    def _before_pass(self, *_: object) -> None:
         if not self._is_on_demand:
             self._begin_pass()
 
     def _begin_pass(self) -> None:
-        """Request all blocks from the first on, unless the first is already on the device or on its way.
+        """Request all blocks, unless the first is already on the device or on its way.
 
-        A block in use, which is the first of them, is not requested again.
+        The first block is not requested again if it is in use.
         """
         first = 0 if self._in_use is None else self._in_use[0] + 1
         with self._changed:
@@ -242,52 +242,52 @@ class Streamer:
             if not (is_coming or (self._ready and self._ready[0][0] == first)):
                 self._request(first, len(self._layouts))
 
-    def _request(self, place: int, end: int) -> None:
-        """Request the blocks from `place` to before `end`, in place of all earlier requests."""
-        self._pass += 1
+    def _request(self, index: int, end: int) -> None:
+        self._pass_number += 1
         self._copying = None
         self._free.extend(slot for _, slot in self._ready)
         self._ready.clear()
-        self._requested = deque(range(place, end))
+        self._requested = deque(range(index, end))
         self._changed.notify_all()
 
-    def _copy_all(self) -> None:
-        """Copy requested blocks into free slots until the streamer is closed, as the thread's function."""
+    def _copy_requested(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or (self._requested and self._free))
                 if self._is_closed:
                     return
-                place, slot, number = self._requested.popleft(), self._free.popleft(), self._pass
-                self._copying = place
-            error = self._try_copy(place, slot)
+                index = self._requested.popleft()
+                slot = self._free.popleft()
+                pass_number = self._pass_number
+                self._copying = index
+            error = self._try_copy(index, slot)
             with self._changed:
                 self._error = self._error or error
-                if number == self._pass:
+                if pass_number == self._pass_number:
                     self._copying = None
-                    self._ready.append((place, slot))
+                    self._ready.append((index, slot))
                 else:
                     self._free.append(slot)
                 self._changed.notify_all()
 
-    def _try_copy(self, place: int, slot: _Slot) -> Exception | None:
-        self._report("copy", place)
+    def _try_copy(self, index: int, slot: _Slot) -> Exception | None:
+        self._report("copy", index)
         try:
-            self._copy(place, slot)
+            self._copy(index, slot)
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the block
             return error
-        self._report("copied", place)
+        self._report("copied", index)
         return None
 
-    def _copy(self, place: int, slot: _Slot) -> None:
+    def _copy(self, index: int, slot: _Slot) -> None:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
             if self._stream:
-                self._stream.wait_event(slot.released)
-            for piece in self._pieces[place]:
-                self._staging.send(piece.write, slot.storage[piece.begin : piece.end])
+                self._stream.wait_event(slot.released_event)
+            for piece in self._pieces[index]:
+                self._staging.send(piece.write, slot.storage[piece.start : piece.end])
             if self._stream:
-                slot.copied.record(self._stream)
-        self.bytes_copied += sum(weight.num_bytes for weight, _ in self._layouts[place].places)
+                slot.copied_event.record(self._stream)
+        self.bytes_copied += sum(weight.num_bytes for weight, _ in self._layouts[index].placements)
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
@@ -295,14 +295,14 @@ def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[
 
     Replacements may be nested, if they are undone in the opposite order.
     """
-    place: dict[str, Any] = module.__dict__
-    earlier = place.get("forward")
-    place["forward"] = forward
+    attributes: dict[str, Any] = module.__dict__
+    previous = attributes.get("forward")
+    attributes["forward"] = forward
 
     def undo() -> None:
-        if earlier is None:
-            del place["forward"]
+        if previous is None:
+            del attributes["forward"]
         else:
-            place["forward"] = earlier
+            attributes["forward"] = previous
 
     return undo

@@ -18,25 +18,26 @@ from torch import Tensor, nn
 
 from diffusers_helper.memory.staging import PIECE_BYTES, Staging
 
-_MOST = 127
+_INT8_MAX = 127
 _PIECE_VALUES = 2**20  # a piece in fp32 stays in the processor's cache
-_SMALLEST = torch.finfo(torch.float32).tiny  # the scale of a row of zeros
+_MIN_SCALE = torch.finfo(torch.float32).tiny  # the scale of a row of zeros
 # The alignment that the allocators of CPU and GPU guarantee. No kernel needs more.
 _ALIGNMENT = {"cpu": 64}
 _ALIGNMENT_GPU = 256
 
 
 def row_scales(weight: Tensor) -> Tensor:
-    """Return the scales in fp32, of shape (rows, 1), by which int8 spans the largest value of each row."""
+    """Find the scales in fp32, of shape (rows, 1), by which int8 spans the largest value of each row."""
     with torch.inference_mode(False):  # as the buffer of a layer, they outlive the job
-        most = [piece.to(torch.float32).abs().amax(1, keepdim=True) for piece in _pieces(weight)]
-        return torch.cat(most).div_(_MOST).clamp_(min=_SMALLEST)
+        row_maxima = [piece.to(torch.float32).abs().amax(1, keepdim=True) for piece in _pieces(weight)]
+        return torch.cat(row_maxima).div_(_INT8_MAX).clamp_(min=_MIN_SCALE)
 
 
 def to_int8(weight: Tensor, scales: Tensor, target: Tensor) -> None:
     """Write a weight, divided by the scales of its rows and rounded, to an int8 tensor on any device."""
-    for piece, scale, place in zip(_pieces(weight), _pieces(scales, weight), _pieces(target), strict=True):
-        place.copy_((piece.to(torch.float32) / scale).round_().to(torch.int8))
+    pieces = zip(_pieces(weight), _pieces(scales, weight), _pieces(target), strict=True)
+    for piece, scale, target_piece in pieces:
+        target_piece.copy_((piece.to(torch.float32) / scale).round_().to(torch.int8))
 
 
 def _pieces(tensor: Tensor, like: Tensor | None = None) -> Iterator[Tensor]:
@@ -49,7 +50,7 @@ def _pieces(tensor: Tensor, like: Tensor | None = None) -> Iterator[Tensor]:
 class Weight:
     """One parameter or buffer of a module, with its values in main memory and its type on the device.
 
-    With `row_scales`, it is rounded to int8 by them on its way to the device.
+    With `row_scales`, the values are rounded to int8 on their way to the device.
     """
 
     tensor: Tensor
@@ -63,29 +64,26 @@ class Weight:
 
     @classmethod
     def of(cls, tensor: Tensor, dtype: torch.dtype | None = None) -> Weight:
-        """Return the weight of a tensor in main memory, in another type on the device if one is given."""
         with torch._C.DisableTorchFunctionSubclass():  # GGUF's parameters make one of each tensor they touch
             return cls(tensor, tensor.data, dtype or tensor.dtype, getattr(tensor, "row_scales", None))
 
     def to_device(self, staging: Staging) -> None:
-        """Copy the values into new storage on the device."""
         layout = Layout.of([self], staging.device)
         with torch.inference_mode(False):  # the parameter is no inference tensor, as it outlives the job
             storage = torch.empty(layout.num_bytes, dtype=torch.uint8, device=staging.device)
             for piece in layout.pieces():
-                staging.send(piece.write, storage[piece.begin : piece.end])
+                staging.send(piece.write, storage[piece.start : piece.end])
             layout.use(storage)
 
-    def parts(self) -> Iterator[Weight]:
+    def row_groups(self) -> Iterator[Weight]:
         """Yield groups of rows, with their scales, that take at most `PIECE_BYTES` if a row takes no more."""
         host = torch.atleast_1d(self.host)
-        rows = max(1, PIECE_BYTES * len(host) // max(1, self.num_bytes))
-        scales = repeat(None) if self.row_scales is None else self.row_scales.split(rows)
-        for part, scale in zip(host.split(rows), scales, strict=False):
-            yield replace(self, host=part, row_scales=scale)
+        num_rows = max(1, PIECE_BYTES * len(host) // max(1, self.num_bytes))
+        scales = repeat(None) if self.row_scales is None else self.row_scales.split(num_rows)
+        for rows, row_scales in zip(host.split(num_rows), scales, strict=False):
+            yield replace(self, host=rows, row_scales=row_scales)
 
     def copy_to(self, target: Tensor) -> None:
-        """Copy the values into a tensor of the type that they have on the device."""
         if self.row_scales is None:
             target.copy_(self.host)
         else:
@@ -96,37 +94,37 @@ class Weight:
 
 
 def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weight]:
-    """Return all parameters and buffers of a module, each once. They have to be in main memory.
+    """List all parameters and buffers of a module, each once. They have to be in main memory.
 
     A tensor with an attribute `storage_dtype` has that type on the device; its layer casts it for use.
     With an attribute `row_scales`, it is rounded to int8 by these scales.
 
     Args:
-        dtype: The type on the device of all other parameters in 8 bit, and of those in the most common type
-            of the rest; None for the stored type. Parameters and buffers of other types keep their type.
+        dtype: The type on the device of all other parameters in fp8, and of those in the most common of the
+            other types; None for the stored type. Other parameters and buffers keep their type.
     """
     parameters = list(module.parameters())
-    stored = _most_common(parameters)
-    cast = {id(one) for one in parameters if _is_fp8(one) or one.dtype == stored}
-    each = {id(tensor): tensor for tensor in (*parameters, *module.buffers())}
+    common_dtype = _most_common(parameters)
+    cast_ids = {id(tensor) for tensor in parameters if _is_fp8(tensor) or tensor.dtype == common_dtype}
+    tensors = {id(tensor): tensor for tensor in (*parameters, *module.buffers())}
     return [
-        Weight.of(tensor, getattr(tensor, "storage_dtype", None) or (dtype if key in cast else None))
-        for key, tensor in each.items()
+        Weight.of(tensor, getattr(tensor, "storage_dtype", None) or (dtype if key in cast_ids else None))
+        for key, tensor in tensors.items()
     ]
 
 
 def sizes_of(
     module: nn.Module, blocks: Iterable[nn.Module], dtype: torch.dtype | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the size of all parameters on the device in bytes, and the size of those in each block.
+    """Count the bytes of all parameters on the device, and those of the parameters in each block.
 
     The scales of weights, which are buffers, are included; other buffers hold next to nothing.
     """
     sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
 
-    def size(part: nn.Module) -> int:
-        kept = [tensor for tensor in part.buffers() if getattr(tensor, "storage_dtype", None) is not None]
-        return sum(sizes[id(tensor)] for tensor in (*part.parameters(), *kept))
+    def size(child: nn.Module) -> int:
+        scales = [tensor for tensor in child.buffers() if getattr(tensor, "storage_dtype", None) is not None]
+        return sum(sizes[id(tensor)] for tensor in (*child.parameters(), *scales))
 
     return size(module), tuple(size(block) for block in blocks)
 
@@ -140,63 +138,63 @@ def _most_common(parameters: Iterable[Tensor]) -> torch.dtype | None:
     for parameter in parameters:
         if parameter.is_floating_point() and not _is_fp8(parameter):
             counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
-    return max(counts, key=lambda kind: counts[kind], default=None)
+    return max(counts, key=lambda dtype: counts[dtype], default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of one block's weights in one piece of storage, with each weight's offset in bytes."""
+    """The layout of a block's weights in one storage. Placements are weights with their offsets in bytes."""
 
-    places: tuple[tuple[Weight, int], ...]
+    placements: tuple[tuple[Weight, int], ...]
     num_bytes: int
 
     @classmethod
     def of(cls, weights: Iterable[Weight], device: torch.device) -> Layout:
         alignment = _ALIGNMENT.get(device.type, _ALIGNMENT_GPU)
-        places: list[tuple[Weight, int]] = []
+        placements: list[tuple[Weight, int]] = []
         end = 0
         # Tensors whose sizes are not aligned come last, which wastes less memory.
         for weight in sorted(weights, key=lambda weight: weight.num_bytes % alignment != 0):
-            begin = -(-end // alignment) * alignment
-            places.append((weight, begin))
-            end = begin + weight.num_bytes
-        return cls(tuple(places), end)
+            offset = -(-end // alignment) * alignment
+            placements.append((weight, offset))
+            end = offset + weight.num_bytes
+        return cls(tuple(placements), end)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the storage in pieces that hold whole parts of weights, as `Weight.parts` yields them."""
-        begin, end, places = 0, 0, list[tuple[Weight, int]]()
-        for weight, place in self.places:
-            for part in weight.parts():
-                if place + part.num_bytes > begin + PIECE_BYTES:
-                    yield Piece(begin, end, places)
-                    begin, places = place, []
-                places.append((part, place - begin))
-                place = end = place + part.num_bytes
-        yield Piece(begin, end, places)
+        """Yield the storage in pieces that hold whole groups of rows, as `Weight.row_groups` yields them."""
+        start = end = 0
+        placements: list[tuple[Weight, int]] = []
+        for weight, offset in self.placements:
+            for rows in weight.row_groups():
+                if offset + rows.num_bytes > start + PIECE_BYTES:
+                    yield Piece(start, end, placements)
+                    start = offset
+                    placements = []
+                placements.append((rows, offset - start))
+                offset = end = offset + rows.num_bytes
+        yield Piece(start, end, placements)
 
     def use(self, storage: Tensor) -> None:
-        """Make the module's tensors refer to `storage`."""
-        for weight, begin in self.places:
-            weight.tensor.data = _view(weight, begin, storage)
+        for weight, offset in self.placements:
+            weight.tensor.data = _view(weight, offset, storage)
 
     def to_host(self) -> None:
-        for weight, _ in self.places:
+        for weight, _ in self.placements:
             weight.to_host()
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a layout's storage, with the offsets of the parts of weights in it."""
+    """A piece of a layout's storage, from `start` to `end`. The offsets in it are relative to `start`."""
 
-    begin: int
+    start: int
     end: int
-    places: list[tuple[Weight, int]]
+    placements: list[tuple[Weight, int]]
 
     def write(self, storage: Tensor) -> None:
-        """Copy the stored values into a tensor of the piece's bytes."""
-        for part, offset in self.places:
-            part.copy_to(_view(part, offset, storage))
+        for weight, offset in self.placements:
+            weight.copy_to(_view(weight, offset, storage))
 
 
-def _view(weight: Weight, begin: int, storage: Tensor) -> Tensor:
-    return storage[begin : begin + weight.num_bytes].view(weight.dtype).view(weight.host.shape)
+def _view(weight: Weight, offset: int, storage: Tensor) -> Tensor:
+    return storage[offset : offset + weight.num_bytes].view(weight.dtype).view(weight.host.shape)

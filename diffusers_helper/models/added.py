@@ -1,6 +1,6 @@
-"""The models that a user has added, in a small file that names their parts.
+"""The models that a user has added, in a small file that names their components.
 
-Each one is another model with some parts in place of its own. The files of the parts stay where they are.
+Each is another model with some components in place of its own. Their files stay where they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, cast
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.file_locks import take_lock
-from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.untrusted.limited_json import read_json
 
 _log = logging.getLogger(__name__)
 _COPIES = "models"  # the folder of the converted copies, beside the list
@@ -25,16 +25,12 @@ FILE_NAME = "models.json"
 PUT_BACK = "put it back, or remove the model and add it again"  # the remedy for a file that is gone
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
 _NO_NAME = re.compile(r"[^a-z0-9._-]+")
-_MADE_LENGTH = 40  # of a name that is made of a path
+_MAX_DERIVED_LENGTH = 40  # of a name that is made of a path
 
 
-def check_new_name(name: str, taken: Collection[str] = ()) -> None:
-    """Check the name of a new model.
-
-    Raises:
-        InputError: If no model can have it, or it is one of those that are taken.
-    """
-    if not _NAME.fullmatch(name) or name in taken:
+def check_new_name(name: str, taken_names: Collection[str] = ()) -> None:
+    """Raise InputError if no new model can have this name."""
+    if not _NAME.fullmatch(name) or name in taken_names:
         raise InputError(
             f"The model's name is {short_repr(name)}; expected a new name of small letters, digits and . _ - "
             "that begins with a letter or a digit.",
@@ -43,16 +39,15 @@ def check_new_name(name: str, taken: Collection[str] = ()) -> None:
         )
 
 
-def name_for(path: str, taken: Collection[str] = ()) -> str:
-    """Return a name for a model that is made of a file or folder, which is none of those that are taken."""
-    plain = _NO_NAME.sub("-", Path(path).name.lower())[:_MADE_LENGTH].strip("-._") or "model"
-    names = (plain, *(f"{plain}-{number}" for number in range(2, len(taken) + 3)))
-    return next(name for name in names if name not in taken)
+def name_for(path: str, taken_names: Collection[str] = ()) -> str:
+    base_name = _NO_NAME.sub("-", Path(path).name.lower())[:_MAX_DERIVED_LENGTH].strip("-._") or "model"
+    names = (base_name, *(f"{base_name}-{number}" for number in range(2, len(taken_names) + 3)))
+    return next(name for name in names if name not in taken_names)
 
 
 @dataclass(frozen=True, slots=True)
-class AddedPart:
-    """One part of a model that a user has added.
+class AddedComponent:
+    """One component of a model that a user has added.
 
     Attributes:
         path: The absolute path of a folder in diffusers' layout, or of a single file with weights.
@@ -68,15 +63,15 @@ class AddedModel:
     """One model that a user has added.
 
     Attributes:
-        base: The model, or the folder of one, that has the other parts and the settings.
-        parts: The parts that replace those of `base`, by their names.
+        base: The model, or the folder of one, that has the other components and the settings.
+        parts: The components that replace those of `base`, by their names.
         copy: The folder with the converted weights that are removed with the model; "" for none.
     """
 
     name: str
     title: str
     base: str
-    parts: Mapping[str, AddedPart]
+    parts: Mapping[str, AddedComponent]
     copy: str = ""
 
 
@@ -92,19 +87,19 @@ class AddedModels:
 
     @property
     def revision(self) -> str:
-        """Return a text that changes whenever any program has changed the list; empty for no list."""
+        """A text that changes whenever any program has changed the list; empty for no list."""
         try:
-            found = None if self.file is None else self.file.stat()
+            status = None if self.file is None else self.file.stat()
         except OSError:
             return ""
-        return "" if found is None else f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+        return "" if status is None else f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
     def copy_folder(self, name: str) -> Path | None:
-        """Return the folder for a converted copy that becomes a model, or None if there is no data folder."""
+        """Name the folder for a converted copy that becomes a model; None if there is no data folder."""
         return None if self.file is None else self.file.parent / _COPIES / name
 
     def bases(self) -> dict[str, str]:
-        """Return the base of each model by its name, in the order in which they were added.
+        """Map each model to its base, in the order in which they were added.
 
         If the file cannot be read, there are none.
         """
@@ -115,19 +110,11 @@ class AddedModels:
             return {}
 
     def find(self, name: str) -> AddedModel | None:
-        """Return the model of this name, or None.
-
-        Raises:
-            InputError: If the file cannot be read.
-        """
+        """Find the model of this name, or None. InputError is raised if the file cannot be read."""
         return self._read().get(name)
 
     def check_free(self, name: str) -> None:
-        """Check that no model has this name.
-
-        Raises:
-            InputError: If one has it, or the file cannot be read.
-        """
+        """Raise InputError if a model has this name, or the file cannot be read."""
         if name in self._read():
             raise InputError(
                 f"There is already a model {name}.",
@@ -136,27 +123,19 @@ class AddedModels:
             )
 
     def add(self, model: AddedModel) -> None:
-        """Write a new model to the file.
-
-        Raises:
-            InputError: If there is a model of that name, or the file cannot be read or written.
-        """
-        with self._changed() as models:
+        """Write a new model to the file. InputError is raised if its name is taken, or for the file."""
+        with self._edited() as models:
             self.check_free(model.name)
             models[model.name] = model
 
     def remove(self, name: str) -> None:
-        """Take a model off the list.
-
-        Raises:
-            InputError: If the file cannot be read or written.
-        """
-        with self._changed() as models:
+        """Take a model off the list. InputError is raised if the file cannot be read or written."""
+        with self._edited() as models:
             models.pop(name, None)
 
     @contextlib.contextmanager
-    def _changed(self) -> Generator[dict[str, AddedModel]]:
-        """Yield the models by name, and write what they are then. No other program changes them meanwhile.
+    def _edited(self) -> Generator[dict[str, AddedModel]]:
+        """Yield the models by name, for changes that are then written, while no other program changes them.
 
         Raises:
             InputError: If there is no folder for the file, or it cannot be read or written.
@@ -183,11 +162,14 @@ class AddedModels:
             content = cast(list[dict[str, Any]], read_json(self.file)["models"])
             models = [
                 AddedModel(
-                    str(one["name"]), str(one["title"]), str(one["base"]),
-                    {name: AddedPart(part["path"], part["config"]) for name, part in one["parts"].items()},
-                    str(one.get("copy", "")),
+                    str(entry["name"]), str(entry["title"]), str(entry["base"]),
+                    {
+                        name: AddedComponent(item["path"], item["config"])
+                        for name, item in entry["parts"].items()
+                    },
+                    str(entry.get("copy", "")),
                 )
-                for one in content
+                for entry in content
             ]  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(

@@ -1,4 +1,4 @@
-"""The parts of a model that are not on this machine: their sizes, and the speed of their download."""
+"""The components of a model that are not on this machine: their sizes, and the speed of their download."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _SPEED_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The parts of a model from the hub that are not completely on this machine.
+    """The components of a model from the hub that are not completely on this machine.
 
     Attributes:
-        part_bytes: The bytes of each part's weights that are not here, by its name; 0 without weights.
+        component_bytes: The missing bytes of each component's weights, by its name; 0 without weights.
     """
 
     model: str
     title: str
-    part_bytes: dict[str, int]
+    component_bytes: dict[str, int]
     folder: Path
     free_bytes: int
 
     @property
     def total_bytes(self) -> int:
-        return sum(self.part_bytes.values())
+        return sum(self.component_bytes.values())
 
     @property
     def has_room(self) -> bool:
@@ -41,7 +41,6 @@ class Absence:
 
     @property
     def sizes(self) -> str:
-        """Return the size of the files and the free disk space, as the end of a sentence."""
         return f"{gb_text(self.total_bytes)} GB to download, and {gb_text(self.free_bytes)} GB free"
 
 
@@ -63,32 +62,32 @@ class NotHere(InputError):
         self.absence = absence
 
 
-def missing_parts(info: ModelInfo) -> list[str]:
-    """Return the names of a model's parts that are not completely here, without a request to the hub."""
-    return [name for name, source in info.parts.items() if source.is_missing]
+def missing_components(info: ModelInfo) -> list[str]:
+    """List the components that are not completely on this machine, without a request to the hub."""
+    return [name for name, source in info.components.items() if source.is_missing]
 
 
 def absence_of(info: ModelInfo) -> Absence | None:
-    """Return the missing parts of a model, or None if it is complete. No request is sent to the hub."""
-    missing = {name: lack_of(info, name) for name in missing_parts(info)}
+    """Find the missing components of a model; None if it is complete. No request is sent to the hub."""
+    missing = {name: missing_bytes(info, name) for name in missing_components(info)}
     if not missing:
         return None
     from huggingface_hub import constants  # only a hub model needs it
 
     folder = Path(constants.HF_HUB_CACHE)
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    return Absence(info.name, info.title, missing, folder, shutil.disk_usage(there).free)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return Absence(info.name, info.title, missing, folder, shutil.disk_usage(existing).free)
 
 
-def lack_of(info: ModelInfo, part: str) -> int:
-    """Return the bytes of a part's weights that would have to be downloaded, by the table of its family."""
-    source = info.parts[part]
-    published = published_bytes(part, info.family.name) if source.is_missing else 0
+def missing_bytes(info: ModelInfo, component: str) -> int:
+    """Estimate the bytes of weights that would have to be downloaded, by the table of the family."""
+    source = info.components[component]
+    published = published_bytes(component, info.family.name) if source.is_missing else 0
     return max(0, published - bytes_in(source.folder))
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the bytes of the files in a folder, including incomplete downloads, or of a single file."""
+    """Count the bytes of the files in a folder, including incomplete downloads, or of a single file."""
     total = 0
     for file in folder.iterdir() if folder.is_dir() else (folder,):
         with suppress(FileNotFoundError):  # a download renames its files when they are complete
@@ -101,16 +100,16 @@ class Speed:
     """The speed of a download over its last seconds.
 
     Args:
-        done: The bytes that were downloaded before the start.
+        num_bytes: The bytes that were downloaded before the start.
     """
 
-    def __init__(self, done: int, now: float) -> None:
-        self._seen = deque([(now, done)])
+    def __init__(self, num_bytes: int, now: float) -> None:
+        self._samples = deque([(now, num_bytes)])
 
-    def at(self, done: int, now: float) -> float:
-        """Return the bytes per second, given the present number of bytes and time; 0 if not known yet."""
-        self._seen.append((now, done))
-        while now - self._seen[0][0] > _SPEED_SECONDS and len(self._seen) > 2:
-            self._seen.popleft()
-        begin, first = self._seen[0]
-        return max(0.0, (done - first) / (now - begin)) if now > begin else 0.0
+    def at(self, num_bytes: int, now: float) -> float:
+        """Tell the bytes per second, given the present number of bytes and time; 0 if not known yet."""
+        self._samples.append((now, num_bytes))
+        while now - self._samples[0][0] > _SPEED_SECONDS and len(self._samples) > 2:
+            self._samples.popleft()
+        start_time, start_bytes = self._samples[0]
+        return max(0.0, (num_bytes - start_bytes) / (now - start_time)) if now > start_time else 0.0

@@ -1,11 +1,11 @@
-"""The files of a model's parts: those of a local folder, or a copy of a hub repository at one revision.
+"""The download of a model's components from a hub repository at one revision.
 
-The copy is in the hub's local cache, in the layout that other programs use, too. A file that is being
+The files are in the hub's local cache, in the layout that other programs use, too. A file that is being
 downloaded has a temporary name until its size and checksum are right. A download that was interrupted, even
 by a kill, continues after the last byte that was written.
 
 The hub's library sends the requests, with its tokens, retries and resumption. Its `snapshot_download` is not
-used: it compares no checksums, ends no answer that is too long, and begins anew after an interruption.
+used: it compares no checksums, accepts answers that are too long, and starts over after an interruption.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from huggingface_hub.utils import logging as hub_logging
 from diffusers_helper.errors import LongtakeError, first_line, short_repr
 from diffusers_helper.files import has_checksum
 from diffusers_helper.models.downloads import Absence, NotHere, absence_of, bytes_in
-from diffusers_helper.models.registry import ModelInfo, PartSource
-from diffusers_helper.weights.reading import is_complete, is_page, partial_of
+from diffusers_helper.models.registry import ComponentSource, ModelInfo
+from diffusers_helper.weights.reading import is_complete, is_web_page, partial_of
 
 _log = logging.getLogger(__name__)
 
 # Configurations, vocabularies and weights; other files are left out, since they may be pickles.
-_WANTED = (".json", ".safetensors", ".txt")
+_SUFFIXES = (".json", ".safetensors", ".txt")
 _WORKERS = 4
-# The hub's library writes pieces of 10 MB. Smaller ones show a slow download as moving, and cost less when it
-# is broken off.
+# The hub's library writes pieces of 10 MB. Smaller ones show that a slow download moves, and an interruption
+# loses less.
 _PIECE_BYTES = 1024**2
-# To connect, and at most without a byte read, written, or a connection.
+# The time-outs for connecting, reading, writing and the pool, and the pause before another try
 _LIST_SECONDS, _AGAIN_SECONDS = (3.0, 10.0, 10.0, 3.0), 5.0
-_MOST_SIZE = 2**42
+_MAX_SIZE = 2**42
 _HUB: str = "https://huggingface.co"
 _CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # The hub's own error derives from those of the library that makes its requests. A listing that is not JSON
@@ -72,7 +72,7 @@ class RemoteFile:
 
 
 def get_model(info: ModelInfo, report: Callable[[int, int], None]) -> None:
-    """Download what is missing of a model, and the small decoder for its previews.
+    """Download the missing files of a model, and the small decoder for its previews.
 
     Args:
         report: A function that any thread calls with the bytes of the whole model that are here and
@@ -86,51 +86,58 @@ def get_model(info: ModelInfo, report: Callable[[int, int], None]) -> None:
     disable_progress_bars()
     constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _PIECE_BYTES)
     if (absence := absence_of(info)) is not None:
-        _get_parts(info, absence, report)
+        _get_components(info, absence, report)
     _get_small_decoder(info)
 
 
 def _get_small_decoder(info: ModelInfo) -> None:
-    """Download the decoder for previews. Without it they have colours alone, so a failure is no error."""
-    place, source, decoder = info.small_decoder_file, info.small_decoder, info.family.small_decoder
-    if place is None or source is None or place.is_file():
+    """Download the decoder for previews. Without it, previews are plain colours, so a failure is no error."""
+    path = info.small_decoder_file
+    source = info.small_decoder
+    decoder = info.family.small_decoder
+    if path is None or source is None or path.is_file():
         return
     # Where a mirror of the hub is set, the machine may reach no other address.
-    address = decoder.address if constants.ENDPOINT == _HUB else ""
+    address = decoder.url if constants.ENDPOINT == _HUB else ""
     file = RemoteFile(decoder.path, decoder.size, decoder.checksum, address)
     try:
-        _get_files(source, [file], lambda place, count: None)
+        _get_files(source, [file], lambda path, count: None)
     except _FAILURES as error:
         _log.warning("The previews will have colours alone: %s (%s)", decoder.path, first_line(error))
 
 
-def _get_parts(info: ModelInfo, absence: Absence, report: Callable[[int, int], None]) -> None:
-    listed = {part: listed_files(info.parts[part]) for part in absence.part_bytes}
-    complete = sum(bytes_in(source.folder) for part, source in info.parts.items() if part not in listed)
-    here, missing = dict[Path, int](), dict[str, int]()
-    for part, files in listed.items():
-        places = [info.parts[part].root / file.path for file in files]
-        own = {place: bytes_in(place if place.is_file() else partial_of(place)) for place in places}
-        missing[part] = sum(file.size for file in files) - sum(own.values())
-        here |= own
-    exact = replace(absence, part_bytes=missing)
-    if not exact.has_room:
-        raise NotHere(exact)
-    total = complete + sum(here.values()) + exact.total_bytes
+def _get_components(info: ModelInfo, absence: Absence, report: Callable[[int, int], None]) -> None:
+    listed = {component: listed_files(info.components[component]) for component in absence.component_bytes}
+    complete = sum(
+        bytes_in(source.folder) for component, source in info.components.items() if component not in listed
+    )
+    bytes_here = dict[Path, int]()
+    missing = dict[str, int]()
+    for component, files in listed.items():
+        paths = [info.components[component].root / file.path for file in files]
+        local_bytes = {path: bytes_in(path if path.is_file() else partial_of(path)) for path in paths}
+        missing[component] = sum(file.size for file in files) - sum(local_bytes.values())
+        bytes_here |= local_bytes
+    exact_absence = replace(absence, component_bytes=missing)
+    if not exact_absence.has_room:
+        raise NotHere(exact_absence)
+    total_bytes = complete + sum(bytes_here.values()) + exact_absence.total_bytes
 
-    def received(place: Path, count: int) -> None:
-        here[place] = count
-        report(complete + sum(here.values()), total)
+    def received(path: Path, num_bytes: int) -> None:
+        bytes_here[path] = num_bytes
+        report(complete + sum(bytes_here.values()), total_bytes)
 
-    for part, files in listed.items():
-        get_part(info.parts[part], files, received)
+    for component, files in listed.items():
+        get_component(info.components[component], files, received)
 
 
-def get_part(source: PartSource, files: list[RemoteFile], on_bytes: Callable[[Path, int], None]) -> None:
-    """Download the files of a part, as the hub lists them, that are not here.
+def get_component(
+    source: ComponentSource, files: list[RemoteFile], on_bytes: Callable[[Path, int], None]
+) -> None:
+    """Download the missing files of a component, which the hub has listed.
 
     Args:
-        on_bytes: A function that any thread calls with a file's place and the number of its bytes here.
+        on_bytes: A function that any thread calls with a file's path and the number of its bytes here.
 
     Raises:
         LongtakeError: If the files cannot be downloaded.
@@ -139,12 +146,12 @@ def get_part(source: PartSource, files: list[RemoteFile], on_bytes: Callable[[Pa
     try:
         _get_files(source, files, on_bytes)
     except _FAILURES as error:
-        raise _not_got(source, first_line(error)) from error
+        raise _download_error(source, first_line(error)) from error
     if not is_complete(source.folder):
-        raise _not_got(source, "files are missing")
+        raise _download_error(source, "files are missing")
 
 
-def _not_got(source: PartSource, reason: str) -> LongtakeError:
+def _download_error(source: ComponentSource, reason: str) -> LongtakeError:
     return LongtakeError(
         f"{source.location} is incomplete on this machine and cannot be downloaded ({reason}).",
         "Check the network connection and start again; what was downloaded is kept.",
@@ -152,88 +159,96 @@ def _not_got(source: PartSource, reason: str) -> LongtakeError:
     )
 
 
-def listed_files(source: PartSource) -> list[RemoteFile]:
-    """Return the files of a part as the hub lists them.
+def listed_files(source: ComponentSource) -> list[RemoteFile]:
+    """List the files of a component as the hub lists them.
 
     Raises:
         LongtakeError: If the hub does not answer, or lists what does not belong there.
     """
-    place = "/".join(filter(None, (source.location, "tree", str(source.revision), source.subfolder)))
-    address = f"{constants.ENDPOINT}/api/models/{place}"
+    path = "/".join(filter(None, (source.location, "tree", str(source.revision), source.subfolder)))
+    address = f"{constants.ENDPOINT}/api/models/{path}"
     try:
-        # This is the first request, so it tells soon if there is no network; `http_get` would try for long.
+        # This first request fails soon if there is no network, where `http_get` would try for long.
         answer = get_session().get(
             address, headers=build_hf_headers(), timeout=_LIST_SECONDS, follow_redirects=True
         )
         hf_raise_for_status(answer)
-        entries = [one for one in answer.json() if one["type"] == "file" and one["path"].endswith(_WANTED)]
-        files = [RemoteFile(one["path"], one["size"], (one.get("lfs") or one)["oid"]) for one in entries]
+        files = [
+            RemoteFile(entry["path"], entry["size"], (entry.get("lfs") or entry)["oid"])
+            for entry in answer.json()
+            if entry["type"] == "file" and entry["path"].endswith(_SUFFIXES)
+        ]
         for file in files:
             if file.path.rpartition("/")[0] != source.subfolder or not _CHECKSUM.fullmatch(file.checksum):
                 raise ValueError(f"the hub lists {short_repr(file.path)}, which does not belong there")
-            if type(file.size) is not int or not 0 <= file.size <= _MOST_SIZE:  # True is no size
+            if type(file.size) is not int or not 0 <= file.size <= _MAX_SIZE:  # True is no size
                 raise ValueError(f"the hub lists {file.path} with a size of {short_repr(file.size)}")
     except (*_FAILURES, KeyError, TypeError, AttributeError) as error:  # a list of another form
-        raise _not_got(source, first_line(error)) from error
+        raise _download_error(source, first_line(error)) from error
     return files
 
 
 class _GrowingFile(FileIO):
-    """A file that is being downloaded: it tells its size, and takes no web page, and no bytes too many."""
+    """A file that is being downloaded. It reports its size, and refuses web pages and too many bytes."""
 
     def __init__(self, path: Path, file: RemoteFile, on_size: Callable[[int], None]) -> None:
         super().__init__(path, "ab")
-        self._what, self._most_bytes, self._on_size = file.path, file.size, on_size
+        self._file_path = file.path
+        self._expected_bytes = file.size
+        self._on_size = on_size
         if self.tell() > file.size:
             self.truncate(0)
 
     def write(self, b: Any, /) -> int:
-        if self.tell() == 0 and is_page(b):
-            raise OSError(f"the server answered with a web page in place of {self._what}")
-        if self.tell() + len(b) > self._most_bytes:
-            raise OSError(f"the server sends more than the {self._most_bytes} bytes of the file")
+        if self.tell() == 0 and is_web_page(b):
+            raise OSError(f"the server answered with a web page in place of {self._file_path}")
+        if self.tell() + len(b) > self._expected_bytes:
+            raise OSError(f"the server sends more than the {self._expected_bytes} bytes of the file")
         count = super().write(b)
         self._on_size(self.tell())
         return count
 
 
-def _get_files(source: PartSource, files: list[RemoteFile], on_bytes: Callable[[Path, int], None]) -> None:
-    """Download the missing ones of a part's files, several at a time, while no other program does so."""
-    is_over, repository = threading.Event(), source.repository
+def _get_files(
+    source: ComponentSource, files: list[RemoteFile], on_bytes: Callable[[Path, int], None]
+) -> None:
+    """Download the missing files of a component, several at a time, while no other program does so."""
+    has_ended = threading.Event()
+    repository = source.repository
 
     def get(file: RemoteFile, target: Path) -> None:
         def on_size(size: int) -> None:
-            if is_over.is_set():
+            if has_ended.is_set():
                 raise OSError("another file of the part failed")
             on_bytes(target, size)
 
         blob = repository / "blobs" / file.checksum
         if not blob.is_file():
-            _receive(source, file, on_size, is_over)
-        _place(partial_of(target), blob, target)
+            _receive(source, file, on_size, has_ended)
+        _put_in_place(partial_of(target), blob, target)
         on_size(file.size)
 
     lock = repository.parent / ".locks" / f"{repository.name}.lock"  # where the hub's library has its own
-    for folder in {lock.parent, repository / "blobs", *((source.root / one.path).parent for one in files)}:
+    for folder in {lock.parent, repository / "blobs", *((source.root / file.path).parent for file in files)}:
         folder.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(lock), ThreadPoolExecutor(_WORKERS) as pool:
-        missing = [(file, place) for file in files if not (place := source.root / file.path).is_file()]
-        for _, place in missing:  # From now on, the part counts as incomplete until all files are complete.
-            partial_of(place).touch()
+        missing = [(file, path) for file in files if not (path := source.root / file.path).is_file()]
+        for _, path in missing:  # The component counts as incomplete until no partial file is left.
+            partial_of(path).touch()
         try:
-            for task in as_completed([pool.submit(get, *one) for one in missing]):
+            for task in as_completed([pool.submit(get, *task_arguments) for task_arguments in missing]):
                 task.result()
         finally:
-            is_over.set()
+            has_ended.set()
             pool.shutdown(cancel_futures=True)
 
 
 def _receive(
-    source: PartSource, file: RemoteFile, on_size: Callable[[int], None], is_over: threading.Event
+    source: ComponentSource, file: RemoteFile, on_size: Callable[[int], None], has_ended: threading.Event
 ) -> None:
-    """Download a file, continuing an interrupted download; if the result is wrong, start over once.
+    """Download a file, or continue its download. If the checksum is wrong, start over once.
 
-    After a failure it tries again, for as long as each try has brought something.
+    After a failure it tries again, as long as each try has brought at least a byte.
 
     Raises:
         OSError: If the hub gives another file than the one it lists.
@@ -243,11 +258,11 @@ def _receive(
     headers = {} if file.address else build_hf_headers()  # which tell the hub who asks
     for _ in range(2):
         with _GrowingFile(partial, file, on_size) as stream:
-            while (begin := stream.seek(0, os.SEEK_END)) < file.size:
+            while (offset := stream.seek(0, os.SEEK_END)) < file.size:
                 try:
-                    http_get(address, stream, resume_size=begin, headers=headers, expected_size=file.size)  # type: ignore[arg-type]
+                    http_get(address, stream, resume_size=offset, headers=headers, expected_size=file.size)  # type: ignore[arg-type]
                 except _FAILURES:
-                    if stream.tell() <= begin or is_over.wait(_AGAIN_SECONDS):
+                    if stream.tell() <= offset or has_ended.wait(_AGAIN_SECONDS):
                         raise
             os.fsync(stream.fileno())
         if has_checksum(partial, file.checksum):
@@ -256,8 +271,8 @@ def _receive(
     raise OSError(f"the checksum of {file.path} differs from the one that the hub lists")
 
 
-def _place(partial: Path, blob: Path, target: Path) -> None:
-    """Put a complete file in its place, which is the last step, so a part never looks complete too early."""
+def _put_in_place(partial: Path, blob: Path, target: Path) -> None:
+    """Put a complete file in its place as the last step, so that no component looks complete too early."""
     target.unlink(missing_ok=True)  # a link to a file that no longer exists
     try:
         target.symlink_to(os.path.relpath(blob, target.parent))

@@ -1,6 +1,6 @@
-"""The parts of the registered models on this machine: their list, their check and their removal.
+"""The components of the registered models on this machine: their list, their check and their removal.
 
-The hub's library can scan its cache and delete whole revisions, but a part is one folder of a revision.
+The hub's library can scan its cache and delete whole revisions, but a component is one folder of a revision.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import file_sum, has_checksum
+from diffusers_helper.files import file_sha256, has_checksum
 from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK
-from diffusers_helper.models.downloads import bytes_in, lack_of
-from diffusers_helper.models.registry import ModelInfo, PartSource, find_model, model_names
-from diffusers_helper.strangers.confined import confined
+from diffusers_helper.models.downloads import bytes_in, missing_bytes
+from diffusers_helper.models.registry import ComponentSource, ModelInfo, find_model, model_names
+from diffusers_helper.untrusted.confined import confined
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.reading import (
     is_complete,
@@ -28,17 +28,17 @@ from diffusers_helper.weights.tensors import NotWeights
 
 
 @dataclass(frozen=True, slots=True)
-class InstalledPart:
-    """One part of a model on this machine.
+class InstalledComponent:
+    """One component of a model on this machine.
 
     Attributes:
         source: Its origin: a folder, or a repository with its pinned revision.
         missing_bytes: The approximate number of missing bytes; 0 if it is not known.
         is_complete: Whether no file is missing.
-        shared_with: The other registered models that use the same part.
+        shared_with: The other registered models that use the same component.
     """
 
-    part: str
+    component: str
     source: str
     folder: Path
     here_bytes: int
@@ -47,48 +47,54 @@ class InstalledPart:
     shared_with: tuple[str, ...]
 
 
-def installed_parts(info: ModelInfo) -> list[InstalledPart]:
-    """Return the parts of a model, without a request to the hub."""
-    return [_installed_part(info, part) for part in info.parts]
+def installed_components(info: ModelInfo) -> list[InstalledComponent]:
+    return [_installed_component(info, component) for component in info.components]
 
 
-def _installed_part(info: ModelInfo, part: str) -> InstalledPart:
-    source = info.parts[part]
-    folder, others = source.folder, _others(info, source)
-    return InstalledPart(
-        part, _origin(source), folder, bytes_in(folder), lack_of(info, part), is_complete(folder), others
+def _installed_component(info: ModelInfo, component: str) -> InstalledComponent:
+    source = info.components[component]
+    folder = source.folder
+    sharing_models = _models_sharing(info, source)
+    return InstalledComponent(
+        component,
+        _origin(source),
+        folder,
+        bytes_in(folder),
+        missing_bytes(info, component),
+        is_complete(folder),
+        sharing_models,
     )
 
 
-def _origin(source: PartSource) -> str:
+def _origin(source: ComponentSource) -> str:
     if source.revision is None:
         return str(Path(source.location, source.subfolder))
-    place = "/".join(filter(None, (source.location, source.subfolder)))
-    return f"{place}@{source.revision[:12]}"
+    path = "/".join(filter(None, (source.location, source.subfolder)))
+    return f"{path}@{source.revision[:12]}"
 
 
-def _others(info: ModelInfo, source: PartSource) -> tuple[str, ...]:
+def _models_sharing(info: ModelInfo, source: ComponentSource) -> tuple[str, ...]:
     return tuple(
-        name for name in model_names() if name != info.name and source in find_model(name).parts.values()
+        name for name in model_names() if name != info.name and source in find_model(name).components.values()
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of the check of one part.
+    """The result of the check of one component.
 
     Attributes:
         checked: The number of files whose checksum is known and was computed.
-        problems: Sentences about its faults; empty for a part without faults.
+        problems: Sentences about its faults; empty for a component without faults.
     """
 
-    part: str
+    component: str
     checked: int
     problems: tuple[str, ...]
 
 
 def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
-    """Check the parts of a model one after the other: names, headers, sizes and checksums.
+    """Check the components of a model one after the other: names, headers, sizes and checksums.
 
     The hub's cache names each file by its checksum, and a converted copy contains those of its files. Other
     files of a local folder have none, so only their headers and sizes are checked.
@@ -96,13 +102,14 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
     Args:
         on_bytes: A function that is called with the size of each file that was read completely.
     """
-    for installed in installed_parts(info):
+    for installed in installed_components(info):
         folder = installed.folder
         if not installed.is_complete:
-            yield Verdict(installed.part, 0, (_lack(info, installed),))
+            yield Verdict(installed.component, 0, (_missing_problem(info, installed),))
             continue
-        problems = list(inspect_checkpoint(folder, installed.part).problems)
-        origin, added = origin_at(folder), ADDED_MODELS.find(info.name)
+        problems = list(inspect_checkpoint(folder, installed.component).problems)
+        origin = origin_at(folder)
+        added = ADDED_MODELS.find(info.name)
         checked = len(origin.sums) if origin else 0
         if origin is not None:
             problems += _copy_problems(folder, origin.sums, on_bytes)
@@ -114,26 +121,22 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
                 if not has_checksum(file, file.resolve().name):
                     problems.append(f"{file.name} has a wrong checksum; remove the model and get it again.")
                 on_bytes(file.stat().st_size)
-        yield Verdict(installed.part, checked, tuple(problems))
+        yield Verdict(installed.component, checked, tuple(problems))
 
 
-def _lack(info: ModelInfo, installed: InstalledPart) -> str:
-    if info.parts[installed.part].revision is None:
+def _missing_problem(info: ModelInfo, installed: InstalledComponent) -> str:
+    if info.components[installed.component].revision is None:
         state = "is not complete in" if installed.here_bytes else "is not at"
-        return f"{installed.part} {state} {installed.folder}; {PUT_BACK}."
+        return f"{installed.component} {state} {installed.folder}; {PUT_BACK}."
     state = "is incomplete" if installed.here_bytes else "is not on this machine"
-    return f"{installed.part} {state}; download it with: python -m app models get {info.name}."
+    return f"{installed.component} {state}; download it with: python -m app models get {info.name}."
 
 
 def check_own_files(info: ModelInfo) -> None:
-    """Check that the parts of a model that cannot be downloaded are where the user had them.
-
-    Raises:
-        InputError: If one is not.
-    """
-    for installed in installed_parts(info):
-        if not installed.is_complete and info.parts[installed.part].revision is None:
-            raise InputError(_lack(info, installed), setting="model")
+    """Raise InputError if components that cannot be downloaded are not where the user had them."""
+    for installed in installed_components(info):
+        if not installed.is_complete and info.components[installed.component].revision is None:
+            raise InputError(_missing_problem(info, installed), setting="model")
 
 
 def _copy_problems(
@@ -144,7 +147,7 @@ def _copy_problems(
     for name, checksum in sums:
         file = folder / name
         try:
-            is_same = has_copy_sum(file, checksum) if file in weights else file_sum(file) == checksum
+            is_same = has_copy_sum(file, checksum) if file in weights else file_sha256(file) == checksum
             on_bytes(file.stat().st_size)
         except (OSError, NotWeights) as error:
             yield f"{name} cannot be read ({error})."
@@ -158,8 +161,8 @@ class Removal:
     """The files that the removal of a model deletes.
 
     Attributes:
-        files: The files, by their part.
-        kept: The models that still use a part, by the part's name.
+        files: The files, by their component.
+        kept: The models that still use a component, by its name.
     """
 
     files: dict[str, tuple[Path, ...]]
@@ -168,7 +171,7 @@ class Removal:
 
 
 def plan_removal(info: ModelInfo) -> Removal:
-    """Return the removal of a model: its own parts, and shared parts that no other model uses.
+    """Choose what is removed with a model: its own components, and shared ones that no other model uses.
 
     Of an added model, only a converted copy is removed.
 
@@ -177,11 +180,12 @@ def plan_removal(info: ModelInfo) -> Removal:
     """
     added = ADDED_MODELS.find(info.name)
     if added is not None:
-        folder, copied = Path(added.copy), tuple[Path, ...]()
+        folder = Path(added.copy)
+        copy_files = tuple[Path, ...]()
         if added.copy and origin_at(folder):
-            copied = (*weight_files(folder), folder / "config.json")
-        return Removal({"transformer": copied} if copied else {}, _size(copied), {})
-    if any(info.parts[part].revision is None for part in info.parts):
+            copy_files = (*weight_files(folder), folder / "config.json")
+        return Removal({"transformer": copy_files} if copy_files else {}, _total_bytes(copy_files), {})
+    if any(info.components[component].revision is None for component in info.components):
         raise InputError(
             f"Model {info.name} is in {info.folder}; only downloaded models can be removed.",
             "Remove its folder yourself if it is not needed any more.",
@@ -189,20 +193,20 @@ def plan_removal(info: ModelInfo) -> Removal:
         )
     files: dict[str, tuple[Path, ...]] = {}
     kept: dict[str, tuple[str, ...]] = {}
-    for installed in installed_parts(info):
-        users = tuple(name for name in installed.shared_with if _has_own_parts(find_model(name)))
-        found = tuple(file for file in sorted(installed.folder.glob("*")) if not file.is_dir())
-        found = tuple(dict.fromkeys([*found, *partial_files(installed.folder)]))
-        if users and found:
-            kept[installed.part] = users
-        elif found:
-            files[installed.part] = found
-    return Removal(files, sum(_size(group) for group in files.values()), kept)
+    for installed in installed_components(info):
+        users = tuple(name for name in installed.shared_with if _has_own_components(find_model(name)))
+        component_files = tuple(file for file in sorted(installed.folder.glob("*")) if not file.is_dir())
+        component_files = tuple(dict.fromkeys([*component_files, *partial_files(installed.folder)]))
+        if users and component_files:
+            kept[installed.component] = users
+        elif component_files:
+            files[installed.component] = component_files
+    return Removal(files, sum(_total_bytes(group) for group in files.values()), kept)
 
 
 @confined
 def origin_at(folder: Path) -> Origin | None:
-    """Return the origin of a complete converted copy in a folder, or None."""
+    """Read the origin of a complete converted copy in a folder; None for other folders."""
     try:
         if not (folder.is_dir() and is_complete(folder) and (files := weight_files(folder))):
             return None
@@ -211,17 +215,16 @@ def origin_at(folder: Path) -> Origin | None:
         return None
 
 
-def _size(files: Iterable[Path]) -> int:
+def _total_bytes(files: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _has_own_parts(info: ModelInfo) -> bool:
-    """Return whether this machine has files of a model that no other model uses."""
-    return any(one.here_bytes and not one.shared_with for one in installed_parts(info))
+def _has_own_components(info: ModelInfo) -> bool:
+    return any(installed.here_bytes and not installed.shared_with for installed in installed_components(info))
 
 
 def remove(info: ModelInfo) -> Removal:
-    """Remove a model's files from the hub's cache, or an added model from its list, and return the removal.
+    """Remove a model's files from the hub's cache, or an added model from its list.
 
     Files that another snapshot of the repository uses, too, stay.
 
@@ -239,8 +242,8 @@ def remove(info: ModelInfo) -> Removal:
             folder.rmdir()
         ADDED_MODELS.remove(added.name)
         return removal
-    for part, files in removal.files.items():
-        _remove_files(info.parts[part].repository, files)
+    for component, files in removal.files.items():
+        _remove_files(info.components[component].repository, files)
     if "vae" in removal.files and info.small_decoder and (decoder := info.small_decoder_file):
         _remove_files(info.small_decoder.repository, (decoder, partial_of(decoder)))
     return removal
@@ -253,6 +256,6 @@ def _remove_files(repository: Path, files: tuple[Path, ...]) -> None:
     used = {link.resolve() for link in (repository / "snapshots").rglob("*") if link.is_symlink()}
     for blob in blobs - used:
         blob.unlink(missing_ok=True)
-    for place in (*sorted(repository.rglob("*"), reverse=True), repository):  # a folder after what is in it
-        if place.is_dir() and not any(place.iterdir()):
-            place.rmdir()
+    for path in (*sorted(repository.rglob("*"), reverse=True), repository):  # a folder after what is in it
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

@@ -1,4 +1,4 @@
-"""The table of the registered models, with the sources of their parts and the settings that they expect."""
+"""The table of the registered models, with the sources of their components and their default settings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, cast
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.families.family import Family, PublishedModel
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.known import FAMILIES, family_of_class
 from diffusers_helper.families.packing import MODES, Mode, SectionPlan
+from diffusers_helper.families.registry import FAMILIES, family_of_class
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
+from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
 from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
-from diffusers_helper.strangers.limited_json import read_json
+from diffusers_helper.untrusted.limited_json import read_json
 from diffusers_helper.weights.reading import is_complete
 
 DEFAULT_MODEL = "demo"
@@ -26,8 +26,8 @@ _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartSource:
-    """The source of a part: a local folder, a single file, or a hub repository at a fixed revision.
+class ComponentSource:
+    """The source of a component: a local folder, a single file, or a hub repository at a fixed revision.
 
     Attributes:
         config: The configuration of a network in a single file; None for a folder, which holds it.
@@ -40,24 +40,22 @@ class PartSource:
 
     @property
     def repository(self) -> Path:
-        """Return the folder of a hub repository in the hub's local cache, whether it exists or not."""
+        """The folder of a hub repository in the hub's local cache, whether it exists or not."""
         from huggingface_hub import constants  # only a hub model needs it
 
         return Path(constants.HF_HUB_CACHE, "models--" + self.location.replace("/", "--"))
 
     @property
     def root(self) -> Path:
-        """Return the folder to which the subfolder belongs, or the single file, whether they exist or not."""
+        """The folder to which the subfolder belongs, or the single file, whether they exist or not."""
         return Path(self.location) if self.revision is None else self.repository / "snapshots" / self.revision
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the part's files, or its single file, whether they exist or not."""
         return self.root / self.subfolder
 
     @property
     def is_missing(self) -> bool:
-        """Return whether it has to be downloaded before it can be used."""
         return self.revision is not None and not is_complete(self.folder)
 
 
@@ -72,16 +70,16 @@ class ModelInfo:
         steps, guidance, cfg: The values that suit it best.
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
         sizes: The number of sizes in which each section is sampled, with at least one step in each.
-        first_steps: How many times as many steps as the others the first section takes.
+        first_steps: The factor by which the first section takes more steps than the others.
         step_caches: The step caches that it can be used with; None for all.
-        own_magnitudes: Its magnitudes by order, if they are not its family's; see `magnitudes`.
+        own_mag_ratios: Its `mag_ratios` by order of sections, if they differ from its family's.
         vocabulary: The words that it knows, by group; empty for a model that takes free text.
         folder: The folder of a local model; None for a published one.
     """
 
     name: str
     title: str
-    parts: dict[str, PartSource]
+    components: dict[str, ComponentSource]
     family: Family = FRAMEPACK
     modes: tuple[Mode, ...] = MODES
     side: int = 640
@@ -93,99 +91,100 @@ class ModelInfo:
     sizes: int = 1
     first_steps: int = 1
     step_caches: tuple[str, ...] | None = None
-    own_magnitudes: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
+    own_mag_ratios: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
     vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     examples: tuple[str, ...] = ()
     folder: Path | None = None
 
     def check(self, request: GenerationRequest) -> None:
         """Raise InputError if the model was not trained for this order of sections, or for these settings."""
-        own = Path(self.name).name  # a page shows no paths
-        for name in (one for one in self.family.lacks if getattr(request, one) != SETTINGS[one].default):
-            raise InputError(
-                setting=name, found="is given", expected=f"none for model {own}",
-                remedy="Leave it out, or choose another `model`.",
-            )  # fmt: skip
+        model_name = Path(self.name).name  # a page shows no paths
+        for setting in self.family.unsupported:
+            if getattr(request, setting) != SETTINGS[setting].default:
+                raise InputError(
+                    setting=setting, problem="is given", expected=f"none for model {model_name}",
+                    remedy="Leave it out, or choose another `model`.",
+                )  # fmt: skip
         caches = self.step_caches
         if request.step_cache != OFF and caches is not None and request.step_cache not in caches:
             raise InputError(
                 setting="step_cache", value=request.step_cache,
-                expected=f"{'one of ' if caches else ''}{', '.join((OFF, *caches))} for model {own}",
+                expected=f"{'one of ' if caches else ''}{', '.join((OFF, *caches))} for model {model_name}",
                 remedy="Choose that.",
             )  # fmt: skip
         if request.mode not in self.modes:
             raise InputError(
                 setting="mode", value=request.mode,
-                expected=f"{' or '.join(self.modes)}, which model {own} was made for",
+                expected=f"{' or '.join(self.modes)}, which model {model_name} was made for",
                 remedy="Choose that `mode`, or another `model`.",
             )  # fmt: skip
 
-    def with_own(self, parts: Mapping[str, AddedPart]) -> ModelInfo:
-        """Return the model with a user's parts in place of its own."""
-        own = {name: PartSource(location=part.path, config=part.config) for name, part in parts.items()}
-        return replace(self, parts=self.parts | own, folder=None)
+    def with_components(self, components: Mapping[str, AddedComponent]) -> ModelInfo:
+        sources = {
+            name: ComponentSource(location=component.path, config=component.config)
+            for name, component in components.items()
+        }
+        return replace(self, components=self.components | sources, folder=None)
 
     def shape_of(self, request: GenerationRequest, picture: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the height and width of a video, given those of its start picture, if there is one."""
         side = request.resolution or self.side
-        return self.family.shape(*(picture or sides_of(request.shape)), side, self.multiple)
+        return self.family.nearest_bucket(*(picture or sides_of(request.shape)), side, self.multiple)
 
     def steps_in(self, section: int, steps: int) -> int:
-        """Return the number of steps of a section, which count from 1, where `steps` are set."""
         return max(self.sizes, steps * (self.first_steps if section == 1 else 1))
 
     @property
-    def small_decoder(self) -> PartSource | None:
-        """Return the repository with the decoder for previews; None if the model has a VAE of its own."""
-        decoder, vae = self.family.small_decoder, self.parts["vae"]
-        if vae.revision is None:
+    def small_decoder(self) -> ComponentSource | None:
+        """The repository with the decoder for previews; None if the model has a VAE of its own."""
+        decoder = self.family.small_decoder
+        if self.components["vae"].revision is None:
             return None
-        return PartSource(location=decoder.repository, revision=decoder.commit)
+        return ComponentSource(location=decoder.repository, revision=decoder.commit)
 
     @property
     def small_decoder_file(self) -> Path | None:
-        """Return the file of the decoder for previews, whether it exists or not; None without one."""
+        """The file of the decoder for previews, whether it exists or not; None without one."""
         source = self.small_decoder
         return source and source.folder / self.family.small_decoder.path
 
     @property
     def licence(self) -> str:
-        """Return a sentence on the licence of its weights; "" for a model from the user's own folder."""
+        """A sentence on the licence of its weights; "" for a model from the user's own folder."""
         return "" if self.folder else self.family.licence
 
     @property
-    def own_settings(self) -> dict[str, Any]:
-        """Return the settings that suit it best, which hold where nobody has set them."""
+    def default_settings(self) -> dict[str, Any]:
+        """The settings that suit it best, which hold where nobody has set them."""
         return {"mode": self.modes[0], "steps": self.steps, "guidance": self.guidance, "cfg": self.cfg}
 
-    def magnitudes(self, mode: Mode) -> tuple[float, ...]:
-        """Return what MagCache must know of the model: see `families.step_caches.nearest`."""
-        return {**self.family.magnitudes, **self.own_magnitudes}.get(mode, ())
+    def mag_ratios(self, mode: Mode) -> tuple[float, ...]:
+        """Get the ratios that MagCache needs; see `families.step_caches.nearest`."""
+        return {**self.family.mag_ratios, **self.own_mag_ratios}.get(mode, ())
 
     @property
-    def known_words(self) -> list[str]:
-        """Return all words that the model knows, in lower case and sorted; empty if it takes free text."""
+    def vocabulary_words(self) -> list[str]:
         entries = (entry for words in self.vocabulary.values() for entry in words)
         return sorted({word.lower() for entry in entries for word in entry.split()})
 
     def unknown_words(self, prompt: str) -> list[str]:
-        """Return the prompt's words that the model does not know, each once and in their order."""
-        known = self.known_words
-        if not known:
+        words = self.vocabulary_words
+        if not words:
             return []
         cleaned = "".join(c if c.isalnum() else " " for c in prompt.lower())
-        return [word for word in dict.fromkeys(cleaned.split()) if word not in known]
+        return [word for word in dict.fromkeys(cleaned.split()) if word not in words]
 
 
 _PUBLISHED = {model.name: (family, model) for family in FAMILIES.values() for model in family.published}
 
 
 def _published(family: Family, model: PublishedModel) -> ModelInfo:
-    parts = {
-        part: PartSource(location=repo, subfolder=folder, revision=revision)
-        for part, (repo, folder, revision) in model.sources.items()
+    components = {
+        component: ComponentSource(location=repo, subfolder=folder, revision=revision)
+        for component, (repo, folder, revision) in model.sources.items()
     }
-    return ModelInfo(name=model.name, title=model.title, parts=parts, family=family, **model.settings)
+    return ModelInfo(
+        name=model.name, title=model.title, components=components, family=family, **model.settings
+    )
 
 
 _PLAIN_FACTS: dict[str, type] = {
@@ -198,8 +197,8 @@ _FACT_TYPES: dict[str, type] = {
 
 
 def _read_facts(file: Path) -> dict[str, Any]:
-    def refusal(found: object, expected: str) -> InputError:
-        return InputError(f"{file}: found {found}; expected {expected}.", "Correct the file.")
+    def refusal(value: object, expected: str) -> InputError:
+        return InputError(f"{file}: found {value}; expected {expected}.", "Correct the file.")
 
     if not file.is_file():
         return {}
@@ -210,9 +209,9 @@ def _read_facts(file: Path) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise refusal(short_repr(facts), "a JSON object")
     facts = cast(dict[str, Any], facts)
-    for name, kind in _FACT_TYPES.items():
-        if not isinstance(facts.get(name, kind()), kind):
-            raise refusal(f"{name} {short_repr(facts[name])}", f"a value of type {kind.__name__}")
+    for name, fact_type in _FACT_TYPES.items():
+        if not isinstance(facts.get(name, fact_type()), fact_type):
+            raise refusal(f"{name} {short_repr(facts[name])}", f"a value of type {fact_type.__name__}")
     if "modes" in facts and (not facts["modes"] or not set(facts["modes"]) <= set(MODES)):
         raise refusal(f"modes {short_repr(facts['modes'])}", f"some of {', '.join(MODES)}")
     if facts.get("family", FRAMEPACK.name) not in FAMILIES:
@@ -226,7 +225,7 @@ def _read_facts(file: Path) -> dict[str, Any]:
     for mode, values in facts.get("magnitudes", {}).items():
         is_list = mode in MODES and isinstance(values, list)
         numbers = cast(list[Any], values or [None]) if is_list else [None]
-        if not all(isinstance(one, int | float) and 0 < one < math.inf for one in numbers):
+        if not all(isinstance(number, int | float) and 0 < number < math.inf for number in numbers):
             raise refusal(
                 f"magnitudes {short_repr(facts['magnitudes'])}", "a list of positive numbers by order"
             )
@@ -236,27 +235,29 @@ def _read_facts(file: Path) -> dict[str, Any]:
 
 
 def _family_in(folder: Path) -> Family:
-    """Return the family of the model in a folder, by its facts or by the class of its transformer."""
-    named = _read_facts(folder / FACTS_FILE).get("family")
-    if named is not None:
-        return FAMILIES[named]
+    family_name = _read_facts(folder / FACTS_FILE).get("family")
+    if family_name is not None:
+        return FAMILIES[family_name]
     try:
         config = read_json(folder / "transformer" / "config.json")
     except (OSError, ValueError):
-        return FRAMEPACK  # what is wrong with the file is found when the model is loaded
-    kind = cast(dict[str, Any], config).get("_class_name") if isinstance(config, dict) else None
-    return family_of_class(str(kind))
+        return FRAMEPACK  # the loader reports the fault of the file
+    class_name = cast(dict[str, Any], config).get("_class_name") if isinstance(config, dict) else None
+    return family_of_class(str(class_name))
 
 
 def _from_folder(name: str, folder: Path) -> ModelInfo:
-    own, family = _read_facts(folder / FACTS_FILE), _family_in(folder)
-    facts: dict[str, Any] = {"title": folder.name, **family.suits(folder), **own}
+    facts_in_folder = _read_facts(folder / FACTS_FILE)
+    family = _family_in(folder)
+    facts: dict[str, Any] = {"title": folder.name, **family.default_settings(folder), **facts_in_folder}
     return ModelInfo(
         name=name,
-        parts={part: PartSource(location=str(folder / part)) for part in family.parts},
+        components={
+            component: ComponentSource(location=str(folder / component)) for component in family.components
+        },
         family=family,
         modes=tuple(facts.get("modes", MODES)),
-        own_magnitudes={mode: tuple(values) for mode, values in facts.get("magnitudes", {}).items()},
+        own_mag_ratios={mode: tuple(values) for mode, values in facts.get("magnitudes", {}).items()},
         vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
         examples=tuple(facts.get("examples", ())),
         folder=folder,
@@ -265,17 +266,15 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
 
 
 def plan_of(request: GenerationRequest) -> SectionPlan:
-    """Return the sections of a video by the family of its model, or by FramePack's if the model is gone."""
-    return family_of(request.model).sections(request)
+    """Plan the sections of a video by the family of its model, or by FramePack if the model is gone."""
+    return model_family(request.model).sections(request)
 
 
-def family_of(model: str) -> Family:
-    """Return the family of a model, or FramePack's if the model is gone."""
+def model_family(model: str) -> Family:
     return info_of(model).family
 
 
 def info_of(model: str) -> ModelInfo:
-    """Return the facts about a model, or those about the demo model if it is gone."""
     try:
         return find_model(model, allow_folder=True)
     except InputError:
@@ -283,16 +282,16 @@ def info_of(model: str) -> ModelInfo:
 
 
 def built_in_names() -> tuple[str, ...]:
-    """Return the names of the models that are always registered, the default first."""
     return (DEFAULT_MODEL, *_PUBLISHED)
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of the registered models: the default first, and those that a user added last.
+    """List the registered models: the default first, and those that a user added last.
 
-    An added one whose base is gone is left out.
+    An added model whose base is gone is left out.
     """
-    built_in, added = built_in_names(), ADDED_MODELS.bases()
+    built_in = built_in_names()
+    added = ADDED_MODELS.bases()
     return (
         *built_in,
         *(name for name, base in added.items() if base in {*built_in, *added} or Path(base).is_dir()),
@@ -308,14 +307,14 @@ def _from_added(added: AddedModel) -> ModelInfo:
             f"Remove it with models remove {added.name}, and add it again.",
             setting="model",
         ) from error
-    return replace(base.with_own(added.parts), name=added.name, title=added.title)
+    return replace(base.with_components(added.parts), name=added.name, title=added.title)
 
 
 def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
-    """Return the facts about a registered model or, if `allow_folder` is set, a local folder.
+    """Find the facts about a registered model or, if `allow_folder` is set, a local folder.
 
     Raises:
-        InputError: If there is no such model, or the folder lacks one of the parts.
+        InputError: If there is no such model, or the folder lacks a component.
     """
     if name == DEFAULT_MODEL:
         return _from_folder(name, _DEMO_FOLDER)
@@ -334,11 +333,11 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
             setting="model", value=name, expected=f"one of {choices}, or a folder with the model's parts",
             remedy="Check the spelling.",
         )  # fmt: skip
-    parts = _family_in(folder).parts
-    missing = [part for part in parts if not (folder / part).is_dir()]
+    components = _family_in(folder).components
+    missing = [component for component in components if not (folder / component).is_dir()]
     if missing:
         raise InputError(
-            f"model folder {name} lacks {', '.join(missing)}; expected the folders {', '.join(parts)}.",
+            f"model folder {name} lacks {', '.join(missing)}; expected the folders {', '.join(components)}.",
             "Set `model` to a complete folder.",
             setting="model",
         )

@@ -27,10 +27,17 @@ from diffusers_helper.memory.accounting import to_host
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 MOST_BYTES = 2 * 1024**3
 _TENSOR, _OBJECT, _ERROR = "$tensor", "$object", "error"
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Stands for an object that is not in a capture, such as a model; `kind` is the name of its class."""
+
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,8 @@ class Captured:
 
     Attributes:
         inputs, outputs: Its values; objects that no file can hold are `Missing`.
-        seconds: The time that it took.
         memory: The memory figures around the call, in bytes by name.
+        has_tensors: Whether the tensors were small enough to be written.
     """
 
     what: str
@@ -48,17 +55,18 @@ class Captured:
     outputs: Any
     seconds: float
     memory: Mapping[str, int]
+    has_tensors: bool
 
     def compare(self, work: Callable[[], Any]) -> Comparison:
         """Do the captured work again, and compare its result, or its error where one was captured."""
         begin = time.perf_counter()
         try:
-            found = work()
+            result = work()
         except Exception as error:
             if not (isinstance(self.outputs, dict) and _ERROR in self.outputs):
                 raise
-            found = _failure(error)
-        return Comparison(self, time.perf_counter() - begin, difference(found, self.outputs))
+            result = _failure(error)
+        return Comparison(self, time.perf_counter() - begin, difference(result, self.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +90,12 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """The place of an object that is not in a capture, such as a model; `kind` is the name of its class."""
-
-    kind: str
-
-
 class Recorder:
     """A writer of captures that keeps the newest ones within a number of bytes."""
 
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
-        self._folder, self._most = folder, most_bytes
+    folder: Path
+    only_failures: bool = False
+    most_bytes: int = MOST_BYTES
 
     def call(
         self,
@@ -107,14 +110,15 @@ class Recorder:
 
         A capture that cannot be written is left out, which is logged.
         """
-        before, begin = free_bytes(), time.perf_counter()
+        free_before = free_bytes()
+        begin = time.perf_counter()
 
-        def write(kept: Any) -> None:
+        def write(content: Any) -> None:
             seconds = time.perf_counter() - begin
             try:
-                memory = {"free_before": before, "free_after": free_bytes()}
-                self.write(what, inputs(), kept, seconds, memory)
-            except OSError as error:
+                memory = {"free_before": free_before, "free_after": free_bytes()}
+                self.write(what, inputs(), content, seconds, memory)
+            except (OSError, RuntimeError, MemoryError) as error:  # such as of a device that is lost
                 _log.warning("no capture of %s was written: %s", what, error)
 
         try:
@@ -124,7 +128,8 @@ class Recorder:
         except Exception as error:
             write(_failure(error))
             raise
-        write(outputs(result))
+        if not self.only_failures:
+            write(outputs(result))
         return result
 
     def write(
@@ -142,16 +147,15 @@ class Recorder:
             "format": FORMAT, "what": what, "seconds": seconds, "memory": dict(memory),
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
-            "inputs": _plain(dict(inputs), "inputs", tensors),
-            "outputs": _plain(outputs, "outputs", tensors),
+            "inputs": _without_tensors(dict(inputs), "inputs", tensors),
+            "outputs": _without_tensors(outputs, "outputs", tensors),
         }  # fmt: skip
-        is_whole = sum(tensor.nbytes for tensor in tensors.values()) <= self._most
-        facts["has_tensors"] = is_whole
-        folder = self._folder / re.sub(r"[^\w.-]", "_", what)
-        self._folder.mkdir(exist_ok=True)
+        facts["has_tensors"] = sum(tensor.nbytes for tensor in tensors.values()) <= self.most_bytes
+        self.folder.mkdir(exist_ok=True)
+        folder = self.folder / re.sub(r"[^\w.-]", "_", what)
         folder.mkdir(exist_ok=True)
         file = folder / f"{time.time_ns()}.json"
-        if is_whole:
+        if facts["has_tensors"]:
             with replacing(file.with_suffix(".safetensors")) as temporary:
                 save_file(tensors, temporary)
         write_atomic(file, json.dumps(facts, indent=1).encode() + b"\n")
@@ -159,19 +163,17 @@ class Recorder:
         return file
 
     def _remove_oldest(self, newest: Path) -> None:
-        captures = sorted(self._folder.glob("*/*.json"), key=lambda path: path.stem)
-        sizes = {path: _size(path) + _size(path.with_suffix(".safetensors")) for path in captures}
+        sizes = {path: path.stat().st_size for path in self.folder.glob("*/*")}
         total = sum(sizes.values())
-        for path in captures:
-            if total <= self._most or path == newest:
+        for path in sorted(sizes, key=lambda path: (path.stem, path.suffix != ".safetensors")):
+            if total <= self.most_bytes or path.stem == newest.stem:
                 return
-            total -= sizes[path]
             path.unlink(missing_ok=True)
-            path.with_suffix(".safetensors").unlink(missing_ok=True)
+            total -= sizes[path]
 
 
 def read_capture(file: Path) -> Captured:
-    """Return a capture from its JSON file.
+    """Read a capture from its JSON file.
 
     Raises:
         InputError: If the file is not a capture, or has another version.
@@ -185,8 +187,10 @@ def read_capture(file: Path) -> Captured:
             with safe_open(file.with_suffix(".safetensors"), framework="pt") as stored:
                 # Kernels may round differently where a tensor begins in the middle of a file's map.
                 tensors = {name: stored.get_tensor(name).clone() for name in stored.keys()}  # noqa: SIM118
-        inputs, outputs = (_filled(facts[name], tensors) for name in ("inputs", "outputs"))
-        return Captured(facts["what"], inputs, outputs, facts["seconds"], facts["memory"])
+        inputs, outputs = (_with_tensors(facts[name], tensors) for name in ("inputs", "outputs"))
+        return Captured(
+            facts["what"], inputs, outputs, facts["seconds"], facts["memory"], facts["has_tensors"]
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
@@ -195,72 +199,66 @@ def read_capture(file: Path) -> Captured:
         ) from error
 
 
-def difference(found: Any, expected: Any) -> str:
+def difference(result: Any, expected: Any) -> str:
     """Return a phrase on the first difference of two values, or "" if they are bit-identical."""
-    if isinstance(found, Tensor) and isinstance(expected, Tensor):
-        if found.shape != expected.shape or found.dtype != expected.dtype:
-            return f"{_kind(found)} instead of {_kind(expected)}"
-        if torch.equal(_bits(found), _bits(expected)):
-            return ""
-        most = (found.cpu().double() - expected.cpu().double()).abs().max()
-        return f"values that differ by up to {float(most):.3g}"
-    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
-        if len(found) != len(expected):
-            return f"{len(found)} values instead of {len(expected)}"
-        pairs = enumerate(zip(found, expected, strict=True))
-        return next((f"[{n}]: {text}" for n, pair in pairs if (text := difference(*pair))), "")
-    if isinstance(found, dict) and isinstance(expected, dict):
-        if set(found) != set(expected):
-            return f"the names {sorted(found)} instead of {sorted(expected)}"
-        return next((f"{n}: {text}" for n in found if (text := difference(found[n], expected[n]))), "")
     if isinstance(expected, Missing):
         return ""
-    return "" if found == expected else f"{found!r:.80} instead of {expected!r:.80}"
+    if isinstance(result, Tensor) and isinstance(expected, Tensor):
+        return _difference_of_tensors(result, expected)
+    entries, expected_entries = _entries(result), _entries(expected)
+    if entries is None or expected_entries is None:
+        return "" if result == expected else f"{result!r:.80} instead of {expected!r:.80}"
+    if entries.keys() != expected_entries.keys():
+        return f"the names {sorted(entries)} instead of {sorted(expected_entries)}"
+    differences = ((name, difference(entries[name], expected_entries[name])) for name in entries)
+    return next((f"{name}: {words}" for name, words in differences if words), "")
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    """Return a tensor's bytes, which are equal where both values are not numbers, too."""
-    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
+def _entries(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, list | tuple):
+        return {f"[{number}]": item for number, item in enumerate(cast(Any, value))}
+    return cast(dict[str, Any], value) if isinstance(value, dict) else None
+
+
+def _difference_of_tensors(result: Tensor, expected: Tensor) -> str:
+    if result.shape != expected.shape or result.dtype != expected.dtype:
+        words = (f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in (result, expected))
+        return " instead of ".join(words)
+    # The bytes are equal where both values are not numbers, too.
+    first, second = (tensor.cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (result, expected))
+    if torch.equal(first, second):
+        return ""
+    most = (result.cpu().double() - expected.cpu().double()).abs().max()
+    return f"values that differ by up to {float(most):.3g}"
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    """Return an error as a capture holds it in the place of outputs."""
+    """Describe an error as a capture has it among its outputs."""
     return {_ERROR: f"{type(error).__name__}: {first_line(error)}"}
 
 
-def _kind(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} of {tensor.dtype}"
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _plain(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """Return a value in a form that JSON can hold, with its tensors moved to `tensors`."""
+def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Convert a value for JSON, and move its tensors to `tensors`."""
     if isinstance(value, Tensor):
-        tensors[place] = to_host(value.detach()).clone().contiguous()
-        return {
-            _TENSOR: place,
-            "shape": list(value.shape),
-            "dtype": str(value.dtype),
-            "device": str(value.device),
-        }
+        tensors[name] = to_host(value.detach()).clone().contiguous()
+        facts = {"shape": list(value.shape), "dtype": str(value.dtype), "device": str(value.device)}
+        return {_TENSOR: name, **facts}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{place}.{n}", tensors) for n, item in enumerate(cast(Any, value))]
+        items = enumerate(cast(Any, value))
+        return [_without_tensors(item, f"{name}.{number}", tensors) for number, item in items]
     if is_dataclass(value):
-        value = {one.name: getattr(value, one.name) for one in fields(value)}
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, dict):
-        items = cast(dict[Any, Any], value).items()
-        return {str(key): _plain(item, f"{place}.{key}", tensors) for key, item in items}
+        entries = cast(dict[Any, Any], value).items()
+        return {str(key): _without_tensors(item, f"{name}.{key}", tensors) for key, item in entries}
     return {_OBJECT: type(value).__name__}
 
 
-def _filled(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(value, list):
-        return [_filled(item, tensors) for item in cast(list[Any], value)]
+        return [_with_tensors(item, tensors) for item in cast(list[Any], value)]
     if not isinstance(value, dict):
         return value
     entries = cast(dict[str, Any], value)
@@ -268,4 +266,4 @@ def _filled(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return tensors.get(entries[_TENSOR], Missing("Tensor"))
     if _OBJECT in entries:
         return Missing(entries[_OBJECT])
-    return {key: _filled(item, tensors) for key, item in entries.items()}
+    return {key: _with_tensors(item, tensors) for key, item in entries.items()}

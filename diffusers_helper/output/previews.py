@@ -1,8 +1,8 @@
 """The small pictures of a section: previews while it is sampled, without the VAE, and its thumbnail.
 
 A model may bring a small decoder, whose frames move; otherwise only colours are shown. For the latents of
-published models there is TAEHV by Ollin Boer Bohan (MIT licence, https://github.com/madebyollin/taehv), which
-has a file for each VAE. Its last doubling of the sides is left out, as its author provides for previews.
+published models there is TAEHV by Ollin Boer Bohan (MIT licence, https://github.com/madebyollin/taehv). Its
+last doubling of the sides is left out, as its author provides for previews.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from diffusers_helper.models.registry import ModelInfo
 
 TINY_FILE = "preview.safetensors"
 CELL = 4
-"""The pixels along each side of what the decoder makes of one latent."""
+"""The pixels along each side that the decoder makes of one latent."""
 _CHANNELS, _WIDTH, _FRAMES = 16, 48, 4
 _log = logging.getLogger(__name__)
-SECONDS_BETWEEN = 0.5
-_PAUSE = 9  # a preview is followed by a pause of so many times as long as it took
-_EVERY = 2  # of the decoder's frames is shown, since each of them costs time
-_KEPT_FILES = 2
-MAX_SIDE = 384  # of a thumbnail in pixels, which is sharp on a card of the history
-_SCALE = 4
+MIN_INTERVAL_SECONDS = 0.5
+_PAUSE_FACTOR = 9  # the pause after a preview, in multiples of the time that it took
+_FRAME_STEP = 2  # every second frame of the decoder is shown, since each of them costs time
+_MAX_FILES = 2
+THUMBNAIL_SIDE = 384  # in pixels, which is sharp in the history
+_COLOUR_SCALE = 4
 _RIDGE = 1e-2
-_EARLY = 3  # frames that the published decoder makes before the one of the first latent
+_NUM_LEAD_FRAMES = 3  # that the published decoder makes before the frame of the first latent
 
 
 class PreviewDecoder(nn.Module):
@@ -48,21 +48,21 @@ class PreviewDecoder(nn.Module):
     host_type = torch.float32
 
     def frames(self, latents: Tensor) -> Tensor:
-        """Return frames (F, h, w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
+        """Decode latents (1, 16, T, h, w) to frames (F, h, w, 3) in whole numbers up to 255."""
         raise NotImplementedError
 
     @classmethod
     def read(cls, file: Path, device: torch.device) -> Self | None:
-        """Return the decoder of a file on a device; None if there is no such file, or it cannot be used."""
+        """Read a decoder from a file; None if there is no such file, or it cannot be used."""
         if not file.is_file():
             return None
         dtype = torch.float16 if device.type == "cuda" else cls.host_type
         with torch.device("meta"):
             decoder = cls()
         try:
-            weights = read_tensors([file])  # those of an encoder are beside them
-            own = {name: weights[name].to(device, dtype) for name in decoder.state_dict()}
-            decoder.load_state_dict(own, assign=True)
+            weights = read_tensors([file])  # the file also has the weights of an encoder
+            state_dict = {name: weights[name].to(device, dtype) for name in decoder.state_dict()}
+            decoder.load_state_dict(state_dict, assign=True)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             _log.warning("The previews have colours alone, as %s cannot be used: %s", file, error)
             return None
@@ -76,17 +76,17 @@ class TinyDecoder(PreviewDecoder):
 
     def __init__(self) -> None:
         super().__init__()
-        colours = 3 * _FRAMES * CELL * CELL
+        out_channels = 3 * _FRAMES * CELL * CELL
         self.body = nn.Sequential(
             nn.Conv3d(_CHANNELS, _WIDTH, 3, padding=1), nn.ReLU(),
             nn.Conv3d(_WIDTH, _WIDTH, 3, padding=1), nn.ReLU(),
             nn.Conv3d(_WIDTH, _WIDTH, (1, 3, 3), padding=(0, 1, 1)), nn.ReLU(),
-            nn.Conv3d(_WIDTH, colours, 1),
+            nn.Conv3d(_WIDTH, out_channels, 1),
         )  # fmt: skip
-        self.straight = nn.Conv3d(_CHANNELS, colours, 1)
+        self.straight = nn.Conv3d(_CHANNELS, out_channels, 1)
 
     def forward(self, latents: Tensor) -> Tensor:
-        """Return the frames (B, 3, 4T, 4h, 4w) of scaled latents (B, 16, T, h, w), about -1 to 1."""
+        """Decode scaled latents (B, 16, T, h, w) to frames (B, 3, 4T, 4h, 4w), about -1 to 1."""
         cells = self.body(latents) + self.straight(latents)
         count, _, frames, height, width = cells.shape
         cells = cells.unflatten(1, (3, _FRAMES, CELL, CELL)).permute(0, 1, 5, 2, 6, 3, 7, 4)
@@ -94,10 +94,10 @@ class TinyDecoder(PreviewDecoder):
 
     @torch.inference_mode()
     def frames(self, latents: Tensor) -> Tensor:
-        """Return the frames (4T, 4h, 4w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
-        # On a machine without a GPU, tensors made from others on the device would count as being on it, too.
-        host = torch.from_numpy(latents.float().cpu().numpy())
-        frames = self(host.to(self.straight.weight.dtype))[0].permute(1, 2, 3, 0).float()
+        """Decode latents (1, 16, T, h, w) to frames (4T, 4h, 4w, 3) in whole numbers up to 255."""
+        # On a machine without a GPU, tensors that are made from tensors "on the device" would count, too.
+        latents = torch.from_numpy(latents.float().cpu().numpy())
+        frames = self(latents.to(self.straight.weight.dtype))[0].permute(1, 2, 3, 0).float()
         return ((frames + 1) * 127.5).clamp(0, 255).round().to(torch.uint8)
 
 
@@ -105,7 +105,7 @@ def _conv(channels: int, width: int, *, bias: bool = True) -> nn.Conv2d:
     return nn.Conv2d(channels, width, 3, padding=1, bias=bias)
 
 
-class _Recalling(nn.Module):
+class _MemBlock(nn.Module):
     """Convolutions over each frame and the one before it."""
 
     def __init__(self, width: int) -> None:
@@ -114,21 +114,21 @@ class _Recalling(nn.Module):
             _conv(2 * width, width), nn.ReLU(), _conv(width, width), nn.ReLU(), _conv(width, width)
         )
 
-    def forward(self, frames: Tensor, before: Tensor) -> Tensor:
-        """Return frames (T, C, h, w), given the last one before them (1, C, h, w)."""
-        past = torch.cat([before, frames])[:-1]
-        return functional.relu(self.conv(torch.cat([frames, past], 1)) + frames)
+    def forward(self, frames: Tensor, previous: Tensor) -> Tensor:
+        """Convolve frames (T, C, h, w), given the last one before them (1, C, h, w)."""
+        shifted = torch.cat([previous, frames])[:-1]
+        return functional.relu(self.conv(torch.cat([frames, shifted], 1)) + frames)
 
 
-class _Multiplying(nn.Module):
-    """A layer that makes so many frames of each one."""
+class _TGrow(nn.Module):
+    """A layer that makes `stride` frames of each one."""
 
-    def __init__(self, width: int, times: int) -> None:
+    def __init__(self, width: int, stride: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(width, width * times, 1, bias=False)
+        self.conv = nn.Conv2d(width, width * stride, 1, bias=False)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Return frames (times T, C, h, w) of frames (T, C, h, w)."""
+        """Make frames (stride T, C, h, w) of frames (T, C, h, w)."""
         return self.conv(frames).reshape(-1, *frames.shape[1:])
 
 
@@ -138,29 +138,29 @@ class VideoDecoder(PreviewDecoder):
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Identity(), _conv(16, 256), nn.ReLU()]
-        for width, after, sides, times in ((256, 128, 2, 1), (128, 64, 2, 2), (64, 64, 1, 2)):
-            layers += [_Recalling(width) for _ in range(3)]
-            layers += [nn.Upsample(scale_factor=sides), _Multiplying(width, times)]
-            layers += [_conv(width, after, bias=False)]
+        for width, out_width, scale, stride in ((256, 128, 2, 1), (128, 64, 2, 2), (64, 64, 1, 2)):
+            layers += [_MemBlock(width) for _ in range(3)]
+            layers += [nn.Upsample(scale_factor=scale), _TGrow(width, stride)]
+            layers += [_conv(width, out_width, bias=False)]
         self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(64, 3))
 
     @torch.inference_mode()
     def frames(self, latents: Tensor) -> Tensor:
-        """Return the frames (4T - 3, 4h, 4w, 3) of latents (1, 16, T, h, w) in whole numbers up to 255."""
+        """Decode latents (1, 16, T, h, w) to frames (4T - 3, 4h, 4w, 3) in whole numbers up to 255."""
         weights = next(self.parameters())
-        if weights.device.type == "cpu":  # else its tensors would count as being on the device
+        if weights.device.type == "cpu":  # otherwise its tensors would count as being on the device
             latents = torch.from_numpy(latents.float().cpu().numpy())
         # The latents are bounded softly, as in the decoder's training.
         frames = 3 * torch.tanh(latents[0].movedim(1, 0).to(weights) / 3)
         memory: dict[nn.Module, Tensor] = {}
-        made = torch.cat([self._decode(frame[None], memory) for frame in frames])[_EARLY:]
-        return (255 * made.movedim(1, 3).float()).clamp(0, 255).round().to("cpu", torch.uint8)
+        decoded = torch.cat([self._decode(frame[None], memory) for frame in frames])[_NUM_LEAD_FRAMES:]
+        return (255 * decoded.movedim(1, 3).float()).clamp(0, 255).round().to("cpu", torch.uint8)
 
     def _decode(self, frames: Tensor, memory: dict[nn.Module, Tensor]) -> Tensor:
         for layer in self.decoder:
-            if isinstance(layer, _Recalling):
-                before, memory[layer] = memory.get(layer), frames[-1:]
-                frames = layer(frames, torch.zeros_like(frames[:1]) if before is None else before)
+            if isinstance(layer, _MemBlock):
+                previous, memory[layer] = memory.get(layer), frames[-1:]
+                frames = layer(frames, torch.zeros_like(frames[:1]) if previous is None else previous)
             else:
                 frames = layer(frames)
         return frames
@@ -169,8 +169,7 @@ class VideoDecoder(PreviewDecoder):
 class LatentColours:
     """A linear map from latents to RGB, fitted to a picture whose latent is known.
 
-    It is a ridge regression of the picture's colours, averaged over the 8x8 pixels of each latent, on the
-    latents. Therefore it suits any VAE and needs no constants.
+    It is a ridge regression of the picture's colours, averaged over the 8x8 pixels of each latent.
     """
 
     def __init__(self, picture: Image.Image, latent: Tensor) -> None:
@@ -185,10 +184,10 @@ class LatentColours:
         self._weights = torch.linalg.solve(x.T @ x + penalty, x.T @ y)
 
     def frames(self, latents: Tensor) -> list[Image.Image]:
-        """Return one small picture for each frame of latents (1, 16, T, h, w)."""
+        """Show each frame of latents (1, 16, T, h, w) as a small picture."""
         pixels = latents[0].double().cpu().permute(1, 2, 3, 0) - self._latent_mean
         colours = (pixels @ self._weights + self._colour_mean).clamp(0, 1) * 255
-        size = latents.shape[-1] * _SCALE, latents.shape[-2] * _SCALE
+        size = latents.shape[-1] * _COLOUR_SCALE, latents.shape[-2] * _COLOUR_SCALE
         return [
             Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC)
             for frame in colours.round().to(torch.uint8).numpy()
@@ -198,26 +197,28 @@ class LatentColours:
 class Preview:
     """A writer of animated WebP files, which keeps the last two.
 
-    It writes at most two per second, and takes at most a tenth of the time. A latent frame takes so many
-    `seconds` in the video.
+    It writes at most two per second, and takes at most a tenth of the time. A latent frame takes
+    `latent_seconds` in the video.
     """
 
-    def __init__(self, folder: Path, seconds: float, decoder: PreviewDecoder | None = None) -> None:
-        self._folder, self._seconds, self._decoder = folder, seconds, decoder
+    def __init__(self, folder: Path, latent_seconds: float, decoder: PreviewDecoder | None = None) -> None:
+        self._folder, self._latent_seconds, self._decoder = folder, latent_seconds, decoder
         self._colours: LatentColours | None = None
-        self._next = -math.inf
+        self._next_time = -math.inf
 
     @classmethod
     def of(cls, info: ModelInfo, folder: Path, device: torch.device) -> Self:
-        """Return the writer for a model, given the folder for the files and the device that computes."""
-        own = info.folder and TinyDecoder.read(info.folder / TINY_FILE, torch.device("cpu"))
-        found = own or (info.small_decoder_file and VideoDecoder.read(info.small_decoder_file, device))
-        return cls(folder, info.family.latent_frames / info.family.fps, found)
+        decoder = None
+        if info.folder:
+            decoder = TinyDecoder.read(info.folder / TINY_FILE, torch.device("cpu"))
+        if decoder is None and info.small_decoder_file:
+            decoder = VideoDecoder.read(info.small_decoder_file, device)
+        return cls(folder, info.family.temporal_compression / info.family.fps, decoder)
 
     def fit(self, picture: Image.Image, latent: Tensor) -> None:
-        """Learn the colours, unless they are known, from a picture and its latent (1, C, 1, h, w).
+        """Fit the colours, unless they are fitted already, to a picture and its latent (1, C, 1, h, w).
 
-        Until then, nothing is shown without a decoder.
+        Until then, there are no previews without a decoder.
         """
         if self._colours is None:
             self._colours = LatentColours(picture, latent)
@@ -225,43 +226,44 @@ class Preview:
     def _frames(self, latents: Tensor) -> list[Image.Image]:
         if self._decoder is not None:
             try:
-                return [Image.fromarray(frame) for frame in self._decoder.frames(latents)[::_EVERY].numpy()]
-            except RuntimeError as error:  # a card without room, or one whose library has no kernel for it
+                frames = self._decoder.frames(latents)[::_FRAME_STEP].numpy()
+                return [Image.fromarray(frame) for frame in frames]
+            except RuntimeError as error:  # the card is full, or its library has no kernel for the decoder
                 _log.warning("The previews have colours alone from now on: %s", first_line(error))
                 self._decoder = None
         return self._colours.frames(latents) if self._colours else []
 
     def show(self, x0: Tensor, section: int, step: int) -> Path | None:
         """Write the prediction (1, 16, T, h, w) as an animation, unless the last one was just written."""
-        began = time.monotonic()
-        if began < self._next or not (frames := self._frames(x0)):
+        start_time = time.monotonic()
+        if start_time < self._next_time or not (frames := self._frames(x0)):
             return None
         content = io.BytesIO()
         frames[0].save(
             content, "WEBP", save_all=True, append_images=frames[1:], loop=0, quality=70, method=0,
-            duration=round(1000 * self._seconds * x0.shape[2] / len(frames)),
+            duration=round(1000 * self._latent_seconds * x0.shape[2] / len(frames)),
         )  # fmt: skip
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{section:04}-{step:03}.webp"
         write_atomic(path, content.getvalue())
-        for old in sorted(self._folder.glob("*.webp"))[:-_KEPT_FILES]:
-            old.unlink(missing_ok=True)
-        now = time.monotonic()
-        self._next = max(began + SECONDS_BETWEEN, now + _PAUSE * (now - began))
+        for old_path in sorted(self._folder.glob("*.webp"))[:-_MAX_FILES]:
+            old_path.unlink(missing_ok=True)
+        end_time = time.monotonic()
+        pause = _PAUSE_FACTOR * (end_time - start_time)
+        self._next_time = max(start_time + MIN_INTERVAL_SECONDS, end_time + pause)
         return path
 
 
 def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) -> None:
     """Write a thumbnail from the middle of the frames that a section adds to the video.
 
-    Args:
-        frames: All frames that were decoded for the section, (T, H, W, 3) in -1 to 1.
+    `frames` are all that were decoded for the section, (T, H, W, 3) in -1 to 1.
     """
-    own = section.decoded_frames - section.overlap_frames
+    num_frames = section.decoded_frames - section.overlap_frames
     is_behind = mode == "forward" or section.is_closing
-    middle = own // 2 + (section.overlap_frames if is_behind else 0)
+    middle = num_frames // 2 + (section.overlap_frames if is_behind else 0)
     picture = Image.fromarray(to_uint8(frames[middle]))
-    picture.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
+    picture.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
     content = io.BytesIO()
     picture.save(content, "WEBP", quality=80)
     path.parent.mkdir(exist_ok=True)

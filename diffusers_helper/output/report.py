@@ -23,93 +23,98 @@ _ORDER: list[str] = list(events.STAGES)
 class Report:
     """The sender of one job's events, with the job's id and the time since it started.
 
-    Args:
-        expected: The seconds that each stage will probably take, those of "load" for all readings together
-            and the others for one section; without the stages for which nothing is known.
+    The folder need not exist yet. `expected` are the seconds that each stage will probably take: "load" in
+    all, and the others for one section. Stages without an estimate are missing.
     """
 
     def __init__(
         self, folder: JobFolder, plan: SectionPlan, on_event: Callable[[events.Event], None],
         expected: Mapping[str, float] = MappingProxyType({}),
     ) -> None:  # fmt: skip
-        """Prepare to report a job, whose folder need not exist yet."""
-        self._job, self._thumbnail = folder.job, folder.thumb
-        self._plan, self._on_event = plan, on_event
-        self._start = time.monotonic()
-        self._frames_before = 0
-        self._stage, self._began, self._reached = "", 0.0, 0
+        self._job = folder.job
+        self._thumbnail = folder.thumb
+        self._plan = plan
+        self._on_event = on_event
+        self._start_time = time.monotonic()
+        self._num_frames = 0
+        self._stage = ""
+        self._stage_start = 0.0
+        self._stage_index = 0
         self._expected = dict(expected)
-        self._skipped: dict[int, int] = {}
-        self._last_step = 0.0
+        self._skipped_by_section: dict[int, int] = {}
+        self._last_step_time = 0.0
         self.step_seconds = list[float]()  # between the ends of two steps of a section
 
-    def _report(self, kind: Callable[..., events.Event], **facts: Any) -> None:
-        self._on_event(kind(job=self._job, time=self._seconds, **facts))
+    def _report(self, kind: Callable[..., events.Event], **fields: Any) -> None:
+        self._on_event(kind(job=self._job, time=self._seconds, **fields))
 
     @property
     def _seconds(self) -> float:
-        return time.monotonic() - self._start
+        return time.monotonic() - self._start_time
 
     @property
     def skipped(self) -> int:
-        return sum(self._skipped.values())
+        return sum(self._skipped_by_section.values())
 
     def started(
         self, video: GrowingVideo, attention: str, expected: Mapping[str, float] = MappingProxyType({})
     ) -> None:
-        """Report that the work on a video has started. All events but those of stages come afterwards.
-
-        Args:
-            expected: See the class.
-        """
-        self._video, (height, width) = video, video.shape
+        """Report that the work on a video has started. All events but those of stages come afterwards."""
+        self._video = video
+        height, width = video.shape
         self._expected = dict(expected)
-        facts = {"sections": len(self._plan), "frames": self._plan.total_frames, "attention": attention}
-        self._report(events.JobStarted, width=width, height=height, **facts)
+        fields = {"sections": len(self._plan), "frames": self._plan.total_frames, "attention": attention}
+        self._report(events.JobStarted, width=width, height=height, **fields)
 
     def warned(self, message: str) -> None:
         self._report(events.Warned, message=message)
 
     def stage(self, stage: events.Stage, section: int | None = None) -> None:
-        self._report(events.StageStarted, stage=stage, section=section, **self._foresee(stage, section))
+        self._report(events.StageStarted, stage=stage, section=section, **self._estimate(stage, section))
         self._stage = stage
 
-    def _foresee(self, stage: events.Stage, section: int | None) -> dict[str, float]:
-        """Return the seconds that a stage which begins now and its section will probably take."""
-        now, expected = self._seconds, self._expected
+    def _estimate(self, stage: events.Stage, section: int | None) -> dict[str, float]:
+        """Estimate the seconds that a stage which begins now will take, and those until the next video."""
+        now = self._seconds
+        expected = self._expected
         if self._stage == "load":  # it comes again for each network
-            expected["load"] = max(0.0, expected.get("load", 0.0) - (now - self._began))
-        self._began = now
+            expected["load"] = max(0.0, expected.get("load", 0.0) - (now - self._stage_start))
+        self._stage_start = now
         if stage != "load" and (stage != "write" or section):  # a video to continue is written first of all
-            place = _ORDER.index(stage)
-            self._reached = place if section else max(place, self._reached)  # some come between others
-        coming = {stage, *_ORDER[self._reached + 1 :], *(() if section else ("load",))}
-        # Where the time of the steps is not known, most of the sum would be missing.
-        whole = sum(expected.get(one, 0.0) for one in coming) if "sample" in expected else 0.0
-        return {"expected_seconds": round(expected.get(stage, 0.0), 1), "seconds_to_video": round(whole, 1)}
+            stage_index = _ORDER.index(stage)
+            # Stages without a section may come between later ones.
+            self._stage_index = stage_index if section else max(stage_index, self._stage_index)
+        coming_stages = {stage, *_ORDER[self._stage_index + 1 :], *(() if section else ("load",))}
+        seconds_to_video = 0.0
+        if "sample" in expected:  # otherwise most of the sum would be missing
+            seconds_to_video = sum(expected.get(name, 0.0) for name in coming_stages)
+        return {
+            "expected_seconds": round(expected.get(stage, 0.0), 1),
+            "seconds_to_video": round(seconds_to_video, 1),
+        }
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
-        """Report the progress of a reading, which is the stage "load"."""
+        """Report the progress of reading weights, which is the stage "load"."""
         if self._stage != "load":
             self.stage("load")
         self._report(events.Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def trying(self, stage: events.Stage, done: int, total: int) -> None:
-        """Report the progress of a stage that tries so many kernels or shapes, from none of them on."""
+        """Report the progress of a stage that tries `total` kernels or shapes. It starts with 0 of them."""
         if done:
             self.piece(stage, None, done, total)
         else:
             self.stage(stage)
 
     def step(self, section: Section, step: int, steps: int, preview: Path | None, skipped: int) -> None:
-        self._skipped[section.number] = skipped
+        self._skipped_by_section[section.number] = skipped
         if step > 1:
-            self.step_seconds.append(self._seconds - self._last_step)
-        self._last_step = self._seconds
-        picture = str(preview) if preview else None
+            self.step_seconds.append(self._seconds - self._last_step_time)
+        self._last_step_time = self._seconds
         self._report(
-            events.StepDone, section=section.number, step=step, steps=steps, preview=picture, skipped=skipped
-        )
+            events.StepDone, section=section.number, step=step, steps=steps,
+            preview=str(preview) if preview else None, skipped=skipped,
+        )  # fmt: skip
 
     def piece(self, stage: events.Stage, section: int | None, piece: int, pieces: int) -> None:
         """Report the end of one of several pieces of work."""
@@ -121,16 +126,17 @@ class Report:
 
     def section(self, section: Section) -> None:
         """Report that a section can be watched in the latest version of the video."""
-        frames, before = self._video.frames, self._frames_before
-        is_in_front = self._plan.mode == "inverted" and before > 0 and not section.is_closing
-        self._frames_before = frames
+        frames = self._video.frames
+        previous_frames = self._num_frames
+        is_in_front = self._plan.mode == "inverted" and previous_frames > 0 and not section.is_closing
+        self._num_frames = frames
         self._report(
             events.SectionFinished,
             section=section.number,
             sections=len(self._plan),
             video=str(self._video.latest),
             frames=frames,
-            added_in_front=frames - before if is_in_front else 0,
+            added_in_front=frames - previous_frames if is_in_front else 0,
             thumbnail=str(self._thumbnail(section.number)),
         )
 
@@ -143,7 +149,7 @@ class Report:
     def cancelled(self) -> None:
         self._end(events.Cancelled, self._video.finish() if self._video.latest else None)
 
-    def _end(self, kind: Callable[..., events.Event], video: Path | None, **facts: Any) -> None:
-        name = None if video is None else str(video)
-        frames, peak = self._video.frames, peak_host_bytes()
-        self._report(kind, video=name, frames=frames, peak_host_bytes=peak, **facts)
+    def _end(self, kind: Callable[..., events.Event], video: Path | None, **fields: Any) -> None:
+        video_path = None if video is None else str(video)
+        frames = self._video.frames
+        self._report(kind, video=video_path, frames=frames, peak_host_bytes=peak_host_bytes(), **fields)

@@ -5,9 +5,8 @@ nothing outside itself (closed GOP), and is kept in `segments/`. The playable fi
 stream copy. Frames that the next section will still change are shown as a provisional segment, which the next
 join leaves out. In inverted order new segments go in front of the others, and in forward order behind them.
 
-The same frames give the same bytes on any machine, since the files contain no times and no versions, and the
-number of encoder threads is fixed. The format is H.264, yuv420p, bt709 with limited range, with the index in
-front of the data (faststart).
+The same frames give the same bytes on any machine. The format is H.264, yuv420p, bt709 with limited range,
+with the index in front of the data (faststart).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from av.video.stream import VideoStream
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, Mode
-from diffusers_helper.files import file_sum, link_or_copy, replacing, sign_of, write_atomic
+from diffusers_helper.files import file_sha256, file_signature, link_or_copy, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_pictures
@@ -38,7 +37,7 @@ from diffusers_helper.provenance.recipe import Recipe
 
 MIN_CRF = 1  # below, x264 uses the lossless profile High 4:4:4 Predictive, which browsers do not play
 
-_PRESET = "medium"
+_X264_PRESET = "medium"
 # The number of frame threads changes the stream, so it is fixed and does not depend on the machine.
 _THREADS = 4
 # A join needs `stitchable`, which makes the headers independent of content and CRF. Equal bytes on all
@@ -61,7 +60,7 @@ _STRIP_SEI = "filter_units=remove_types=6"
 _BITEXACT = {"fflags": "+bitexact"}
 # By default, opening a file decodes its first picture, which takes 15 ms per segment and is not needed here.
 _COPY_ONLY: Any = [{"skip_frame": "all"}]  # PyAV's stub asks for strings, its code for dictionaries
-_CONVERSION = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
+_SWSCALE_FLAGS = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
 
 _VERSION = re.compile(r"video-(\d+)\.mp4")
 _NO_FRAMES = np.empty((0, 0, 0, 3), np.uint8)
@@ -81,7 +80,7 @@ class GrowingVideo:
         latest: The newest playable version; None before the first section.
         sections: The number of sections whose files are complete. After a restart, the next call of
             `add_section` is for section `sections + 1`, and replaces incomplete files of that section.
-        doubt: A sentence for the user about damaged files; "" if there are none.
+        warning: A sentence for the user about damaged files; "" if there are none.
         recipe: A function that returns the recipe for each new version; None for versions without one.
     """
 
@@ -98,30 +97,35 @@ class GrowingVideo:
         self._folder = JobFolder(folder.expanduser().absolute())
         self._folder.remove_leftovers()
         self._segment = self._folder.segment
-        self._width, self._height, self._mode = width, height, mode
+        self._width, self._height = width, height
         self.shape = height, width
-        self._crf, self._fps, self._tick = max(MIN_CRF, crf), fps, Fraction(1, fps)
-        for made_folder in (self._folder.path, self._folder.segments):  # but not the folder of all jobs
-            made_folder.mkdir(exist_ok=True)
+        self._mode = mode
+        self._crf = max(MIN_CRF, crf)
+        self._fps = fps
+        self._time_base = Fraction(1, fps)
+        for subfolder in (self._folder.path, self._folder.segments):  # but not the folder of all jobs
+            subfolder.mkdir(exist_ok=True)
 
-        self._sums = read_sums(self._folder.sums)
-        self._signs: dict[str, object] = {}  # of files that had their checksums
-        made = next(n for n in itertools.count(1) if self._segment(n).name not in self._sums) - 1
+        self._checksums = read_sums(self._folder.sums)
+        self._intact_signatures: dict[str, object] = {}  # of files that matched their checksums
+        num_recorded = next(n for n in itertools.count(1) if self._segment(n).name not in self._checksums) - 1
         self.recipe: Callable[[], Recipe] | None = None
         self._original: Path | None = None
         self._ends_with_original = False
-        versions = map(self._version, sorted(self._versions(), reverse=True))
-        self.latest = next(filter(self._is_whole, versions), None)
+        version_paths = map(self._version, sorted(self._versions(), reverse=True))
+        self.latest = next(filter(self._is_intact, version_paths), None)
         self.frames = _count_frames(self.latest) if self.latest else 0
         # If the newest version is damaged, its section is made again, since the provisional segment that the
         # version needs is gone. A branch has no version of its own yet.
-        is_branch = not any(_VERSION.fullmatch(name) for name in self._sums)
-        last = made if is_branch or self.latest == self._version(made) else made - 1
-        harmed = (n for n in range(1, last + 1) if not self._is_whole(self._segment(n)))
-        self.sections = max(0, next(harmed, last + 1) - 1)
-        self.doubt = ""
-        if self.sections < made or (not made and any(self._folder.segments.glob("[0-9]*.mp4"))):
-            self.doubt = (
+        is_branch = not any(_VERSION.fullmatch(name) for name in self._checksums)
+        has_newest = is_branch or self.latest == self._version(num_recorded)
+        last_section = num_recorded if has_newest else num_recorded - 1
+        damaged = (n for n in range(1, last_section + 1) if not self._is_intact(self._segment(n)))
+        self.sections = max(0, next(damaged, last_section + 1) - 1)
+        self.warning = ""
+        has_unrecorded = not num_recorded and any(self._folder.segments.glob("[0-9]*.mp4"))
+        if self.sections < num_recorded or has_unrecorded:
+            self.warning = (
                 f"Files of the video so far are damaged, so section {self.sections + 1} and all later ones "
                 "are decoded again."
             )
@@ -129,22 +133,20 @@ class GrowingVideo:
     def join_to(self, original: Path, frames: Iterator[np.ndarray], *, is_last: bool = False) -> str:
         """Put a video in front of the first section in time, or behind the last one.
 
-        Its packets are copied if they have the headers of the sections, as those of the same version of
-        Longtake do. Otherwise its frames are encoded as those of sections are.
-
-        Args:
-            frames: Its frames in the size and at the rate of this video, which are read only if needed.
+        Its packets are copied if they have the headers of the sections, as in videos of the same version of
+        Longtake. Otherwise its frames, which have the size and rate of this video, are encoded.
 
         Returns:
             A sentence for the user on how that was done; "" if an earlier writer has done it.
         """
-        self._original, self._ends_with_original = self._folder.segments / "original.mp4", is_last
-        if self._is_whole(self._original):
+        self._original = self._folder.segments / "original.mp4"
+        self._ends_with_original = is_last
+        if self._is_intact(self._original):
             return ""
-        first = next(frames)
-        self._encode(self._original, [first], _X264)
-        with av.open(self._original) as ours, av.open(original) as given:
-            is_copied = self._has_form_of(given, ours)
+        first_frame = next(frames)
+        self._encode(self._original, [first_frame], _X264)
+        with av.open(self._original) as sample, av.open(original) as source:
+            is_copied = self._can_copy(source, sample)
         if is_copied:
             with (
                 replacing(self._original) as temporary,
@@ -152,9 +154,9 @@ class GrowingVideo:
             ):
                 self._copy([original], output)
         else:
-            self._encode(self._original, itertools.chain([first], frames), _X264)
-        self._sums[self._original.name] = file_sum(self._original)
-        self._write_sums()
+            self._encode(self._original, itertools.chain([first_frame], frames), _X264)
+        self._checksums[self._original.name] = file_sha256(self._original)
+        self._write_checksums()
         if is_copied:
             return "The frames of the video that is continued are copied as they are."
         return (
@@ -162,13 +164,14 @@ class GrowingVideo:
             f"{self._width}x{self._height} at {self._fps} frames per second, since they have another form."
         )
 
-    def _has_form_of(self, given: InputContainer, ours: InputContainer) -> bool:
-        """Return whether packets of a file can be copied between sections as they are."""
-        one, other = given.streams.video[0], ours.streams.video[0]
-        if one.codec_context.extradata != other.codec_context.extradata or given.streams.audio:
+    def _can_copy(self, source: InputContainer, sample: InputContainer) -> bool:
+        """Tell whether packets of a file can be copied between sections as they are."""
+        stream = source.streams.video[0]
+        headers = sample.streams.video[0].codec_context.extradata
+        if stream.codec_context.extradata != headers or source.streams.audio:
             return False
-        unit = cast(Fraction, one.time_base) / self._tick
-        times = [packet.pts * unit for packet in given.demux(one) if packet.pts is not None]
+        scale = cast(Fraction, stream.time_base) / self._time_base
+        times = [packet.pts * scale for packet in source.demux(stream) if packet.pts is not None]
         return sorted(times) == list(range(len(times)))
 
     def add_section(
@@ -206,19 +209,19 @@ class GrowingVideo:
         version = self._version(number)
         try:
             frames = self._join(version, [path for path in order if path.stat().st_size])
-        finally:  # whatever came of joining segments that were changed does not count
-            if not all(map(self._is_whole, set(order) - {self._segment(number), provisional})):
+        finally:  # a result or an error from segments that were changed does not count
+            if not all(map(self._is_intact, set(order) - {self._segment(number), provisional})):
                 raise LongtakeError(
                     "Files of the video so far were changed while it was made.",
                     "They are made again from the sections that are kept.",
                     code="storage",
                 )
-        self._note(number)
+        self._record_checksums(number)
         self.latest, self.frames, self.sections = version, frames, number
 
         provisional.unlink(missing_ok=True)
-        for other in self._versions() - {number, number - 1}:
-            self._version(other).unlink()
+        for old_number in self._versions() - {number, number - 1}:
+            self._version(old_number).unlink()
         return version
 
     def finish(self) -> Path:
@@ -236,25 +239,29 @@ class GrowingVideo:
         matches = (_VERSION.fullmatch(path.name) for path in self._folder.path.iterdir())
         return {int(match[1]) for match in matches if match}
 
-    def _is_whole(self, path: Path) -> bool:
-        """Return whether a file has the checksum with which it was written, or is untouched since it had."""
+    def _is_intact(self, path: Path) -> bool:
+        """Compare a file with its recorded checksum, unless it is unchanged since it matched."""
         if not path.is_file():
             return False
-        sign = sign_of(path)
-        if self._signs.get(path.name) != sign and self._sums.get(path.name) == file_sum(path):
-            self._signs[path.name] = sign
-        return self._signs.get(path.name) == sign
+        signature = file_signature(path)
+        if self._intact_signatures.get(path.name) == signature:
+            return True
+        if self._checksums.get(path.name) != file_sha256(path):
+            return False
+        self._intact_signatures[path.name] = signature
+        return True
 
-    def _note(self, number: int) -> None:
-        kept = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
-        kept |= {self._original.name} if self._original else set()
-        sums = {name: value for name, value in self._sums.items() if name in kept}
-        sums |= {path.name: file_sum(path) for path in (self._segment(number), self._version(number))}
-        self._sums = sums
-        self._write_sums()
+    def _record_checksums(self, number: int) -> None:
+        names = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
+        if self._original:
+            names.add(self._original.name)
+        checksums = {name: value for name, value in self._checksums.items() if name in names}
+        checksums |= {path.name: file_sha256(path) for path in (self._segment(number), self._version(number))}
+        self._checksums = checksums
+        self._write_checksums()
 
-    def _write_sums(self) -> None:
-        write_atomic(self._folder.sums, json.dumps(self._sums, indent=1).encode())
+    def _write_checksums(self) -> None:
+        write_atomic(self._folder.sums, json.dumps(self._checksums, indent=1).encode())
 
     def _encode(self, path: Path, frames: Iterable[np.ndarray], x264: str) -> None:
         """Encode frames (H, W, 3) as a segment, or write an empty file if there are none."""
@@ -265,22 +272,24 @@ class GrowingVideo:
                 return
             with av.open(temporary, "w", format="mp4", options=_BITEXACT) as container:
                 stream = self._open_encoder(container, x264)
-                strip = BitStreamFilterContext(_STRIP_SEI, stream)
+                strip_sei = BitStreamFilterContext(_STRIP_SEI, stream)
                 for frame in itertools.chain(self._convert(frames), [None]):
                     for packet in stream.encode(frame):
-                        for stripped in strip.filter(packet):
-                            stripped.stream, stripped.time_base = stream, stream.codec_context.time_base
+                        for stripped in strip_sei.filter(packet):
+                            stripped.stream = stream
+                            stripped.time_base = stream.codec_context.time_base
                             container.mux(stripped)
 
     def _open_encoder(self, container: OutputContainer, x264: str) -> VideoStream:
-        options = {"preset": _PRESET, "crf": str(self._crf), "x264-params": x264}
+        options = {"preset": _X264_PRESET, "crf": str(self._crf), "x264-params": x264}
         stream = container.add_stream("libx264", rate=self._fps, options=options)
         codec = stream.codec_context
         codec.width, codec.height, codec.pix_fmt = self._width, self._height, "yuv420p"
-        codec.time_base = self._tick
+        codec.time_base = self._time_base
         codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
         codec.color_range = ColorRange.MPEG
-        codec.thread_count, codec.thread_type = _THREADS, ThreadType.FRAME
+        codec.thread_count = _THREADS
+        codec.thread_type = ThreadType.FRAME
         return stream
 
     def _convert(self, frames: Iterable[np.ndarray]) -> Iterator[av.VideoFrame]:
@@ -291,17 +300,18 @@ class GrowingVideo:
                 format="yuv420p",
                 dst_colorspace=Colorspace.ITU709,
                 dst_color_range=ColorRange.MPEG,
-                interpolation=_CONVERSION,
+                interpolation=_SWSCALE_FLAGS,
                 threads=1,
             )
-            frame.pts, frame.time_base = index, self._tick
+            frame.pts = index
+            frame.time_base = self._time_base
             yield frame
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
         """Join segments, given in temporal order, by stream copy into one file, and return its frame count.
 
         Time stamps count frames. The presentation time of a packet is its time in the segment plus the number
-        of frames in all earlier segments, so there is no gap at a join. Its decoding time is its place in the
+        of frames in all earlier segments, so there is no gap at a join. Its decoding time is its index in the
         file minus `_REORDER_DELAY`, so decoding times rise by one frame per packet.
         """
         options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * self._fps)}
@@ -316,26 +326,29 @@ class GrowingVideo:
         return frames
 
     def _copy(self, segments: Sequence[Path], output: OutputContainer) -> int:
-        position = 0
-        target: VideoStream | None = None
+        num_frames = 0
+        output_stream: VideoStream | None = None
         for segment in segments:
             with av.open(segment, stream_options=_COPY_ONLY) as source:
                 stream = source.streams.video[0]
-                if target is None:
-                    target = output.add_stream_from_template(stream, time_base=self._tick)
+                if output_stream is None:
+                    output_stream = output.add_stream_from_template(stream, time_base=self._time_base)
                     headers = stream.codec_context.extradata
                 elif stream.codec_context.extradata != headers:
                     raise ValueError(f"{segment} was encoded with other settings than the earlier segments.")
-                start = position
+                start = num_frames
                 for packet in source.demux(stream):
                     if packet.pts is None:  # the end of the segment
                         continue
-                    shown = start + int(packet.pts * cast(Fraction, stream.time_base) / self._tick)
-                    packet.stream, packet.time_base, packet.duration = target, self._tick, 1
-                    packet.pts, packet.dts = shown, position - _REORDER_DELAY
+                    pts = start + int(packet.pts * cast(Fraction, stream.time_base) / self._time_base)
+                    packet.stream = output_stream
+                    packet.time_base = self._time_base
+                    packet.duration = 1
+                    packet.pts = pts
+                    packet.dts = num_frames - _REORDER_DELAY
                     output.mux(packet)
-                    position += 1
-        return position
+                    num_frames += 1
+        return num_frames
 
 
 def _count_frames(video: Path) -> int:

@@ -2,7 +2,7 @@
 
 The formulas (`estimates`, `vae_estimates`) count tensors, which are the same everywhere, and are multiplied
 with the factors here. Ratios that were measured on cards are in `cards/reported`, where
-scripts/hardware_table.py writes them, and `estimates.Calibration` applies them.
+scripts/hardware_table.py writes them, and `estimates.calibration_of` reads them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from diffusers_helper.attention.ways import NATIVE, WAYS, slice_of
+from diffusers_helper.attention.backends import BACKENDS, NATIVE, slice_size
 from diffusers_helper.planning.cards.reported import RATIOS
 from diffusers_helper.planning.variables import FP32_VARIABLE, Setting
 from diffusers_helper.units import GB
@@ -45,34 +45,33 @@ class Backend:
         attention: The kind of kernel that SDPA chooses. "math" holds the matrix of all scores in fp32.
         attention_factor: The memory at the peak of attention, as a multiple of what the formula counts.
         conv_decode, conv_encode: The same for the VAE, whose kernels may have a workspace.
-        way: The way in which the transformer computes attention, one of `attention.ways.WAYS`.
+        attention_backend: The transformer's, one of `attention.backends.BACKENDS`.
     """
 
     attention: Attention = "fused"
     attention_factor: float = 1.0
     conv_decode: float = 1.0
     conv_encode: float = 1.0
-    way: str = NATIVE
+    attention_backend: str = NATIVE
     slice_bytes: int = 0
 
     def score_bytes(self, heads: int, tokens: int, head_dim: int) -> int:
-        """Return the memory that the transformer's attention takes for scores."""
-        kind = WAYS[self.way].scores
-        if kind == "slice":
-            return slice_of(tokens, head_dim, self.slice_bytes)[1]
-        stores_all = kind == "all" or (kind == "as chosen" and self.attention == "math")
+        scores = BACKENDS[self.attention_backend].scores
+        if scores == "slice":
+            return slice_size(tokens, head_dim, self.slice_bytes)[1]
+        stores_all = scores == "all" or (scores == "as chosen" and self.attention == "math")
         return ceil(SCORE_BYTES * heads * tokens**2 * self.attention_factor) if stores_all else 0
 
 
 def reserve_of(card: str, family: str) -> Setting[int]:
-    """Return what a process holds on the device beside torch's tensors, in bytes."""
+    """Estimate what a process holds on the device beside torch's tensors, in bytes."""
     if family == "cpu":
         return Setting(0, "every tensor is counted", "docs/amd-memory.md")
     ratio = RATIOS.get(card, {}).get("reserve")
-    what = "the driver's context and the workspaces of MIOpen and BLAS"
+    reason = "the driver's context and the workspaces of MIOpen and BLAS"
     if ratio is None:
-        return Setting(GB, what, "not measured")
-    return Setting(round(GB * ratio), what, "measured on such a card")
+        return Setting(GB, reason, "not measured")
+    return Setting(round(GB * ratio), reason, "measured on such a card")
 
 
 NO_BF16 = ("gfx103x",)
@@ -85,7 +84,7 @@ SLOW_FP32 = ("gfx1151", "gfx1200")
 
 
 def wider_types(family: str, dtype: str, network: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the types in which a stage is repeated, one after the other, if its result is not finite.
+    """List the types in which a stage is repeated, one after the other, if its result is not finite.
 
     On cards with slow fp32, a step of the transformer would take minutes, so that a person has to ask for it.
 
@@ -94,24 +93,22 @@ def wider_types(family: str, dtype: str, network: str, environ: Mapping[str, str
         dtype: The type of its first result, "fp16", "bf16" or "fp32", as are those returned.
     """
     is_slow = family in SLOW_FP32 and network == "transformer" and environ.get(FP32_VARIABLE) != "1"
-    goes_by_bf16 = dtype == "fp16" and family not in ("cpu", *NO_BF16)
-    return (*(("bf16",) if goes_by_bf16 else ()), *(() if is_slow else ("fp32",)))
+    tries_bf16 = dtype == "fp16" and family not in ("cpu", *NO_BF16)
+    return (*(("bf16",) if tries_bf16 else ()), *(() if is_slow else ("fp32",)))
 
 
-def missing_kernels(arch: str, built: Collection[str]) -> tuple[str, str] | None:
-    """Return what is wrong and the remedy, if an installed torch has no kernels for a card; otherwise None.
+def missing_kernels(arch: str, arch_list: Collection[str]) -> tuple[str, str] | None:
+    """Say what is wrong, and its remedy, if the installed torch has no kernels for a card.
 
     Args:
         arch: The gfx name of the card as torch sees it; "" if it has none.
-        built: The architectures that torch was built for (`torch.cuda.get_arch_list()`).
+        arch_list: The architectures that torch was built for (`torch.cuda.get_arch_list()`).
     """
-    known = {name.partition(":")[0] for name in built}
-    if not arch or arch in known or not known or not all(re.fullmatch("gfx[0-9a-f]+", one) for one in known):
+    archs = sorted({name.partition(":")[0] for name in arch_list})
+    is_rocm = archs and all(re.fullmatch("gfx[0-9a-f]+", name) for name in archs)
+    if not arch or not is_rocm or arch in archs:
         return None
     remedy = "Install AMD's build of PyTorch for this card with webui.sh."
     if arch.startswith("gfx103"):
         remedy = f"Set HSA_OVERRIDE_GFX_VERSION=10.3.0, so that it runs the kernels of gfx1030. Or: {remedy}"
-    return (
-        f"This card is {arch}, and the installed PyTorch has kernels for {', '.join(sorted(known))} only.",
-        remedy,
-    )
+    return f"This card is {arch}, and the installed PyTorch has kernels for {', '.join(archs)} only.", remedy

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
-from diffusers_helper.attention.ways import NATIVE
+from diffusers_helper.attention.backends import NATIVE
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.variables import Setting
@@ -44,7 +44,7 @@ class Stage:
 class Demand:
     """The needs of a job's stages in the order they run, for one side of the VAE's tiles; None for no tiles.
 
-    `attention` is the way to compute the transformer's attention (`attention.ways.WAYS`), with its reason.
+    `attention` is the transformer's attention backend (`attention.backends.BACKENDS`), with its reason.
     """
 
     vae_tile_px: int | None
@@ -60,8 +60,8 @@ class Budget:
         cap_bytes: The most memory that the process may hold on the device.
         preserved_bytes: The least memory that weights leave free, as far as they can be streamed.
         reserve_bytes: Memory outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
-        is_default: Whether `preserved_bytes` is the card's default.
-        most_bytes: The cap to which the default cap is raised for a job that needs more; 0 for a fixed cap.
+        is_default: Whether the preserved memory is the card's default.
+        max_cap_bytes: The most to which a default cap is raised for a job that needs more; 0 for a fixed cap.
         helper: The memory of a second card, which may do all but sampling; None for no second card.
     """
 
@@ -70,11 +70,11 @@ class Budget:
     preserved_bytes: int
     reserve_bytes: int
     is_default: bool = False
-    most_bytes: int = 0
+    max_cap_bytes: int = 0
     helper: Budget | None = None
 
     def with_cap(self, cap_bytes: int) -> Budget:
-        return replace(self, cap_bytes=cap_bytes, most_bytes=0)
+        return replace(self, cap_bytes=cap_bytes, max_cap_bytes=0)
 
     def preserving(self, preserved_bytes: int) -> Budget:
         return replace(self, preserved_bytes=preserved_bytes, is_default=False)
@@ -118,7 +118,6 @@ class JobPlan:
 
     Attributes:
         keep_all_resident: Whether all models fit at once and stay on the device between the stages.
-        peak_bytes: The largest peak of any stage.
         helper: The plan of the stages that a second card does, which `stages` and `peak_bytes` leave out.
     """
 
@@ -132,22 +131,21 @@ class JobPlan:
 
     @property
     def held_bytes(self) -> int:
-        """Return the most bytes of weights that stay on the device during a stage."""
+        """The most bytes of weights that stay on the device during a stage."""
         return max(plan.held_bytes for plan in self.stages)
 
     @property
     def preserved_bytes(self) -> int:
-        """Return the preserved memory in force, which is less than in the budget if weights cannot leave."""
+        """The preserved memory in force, which is less than in the budget if weights cannot leave."""
         return min(self.budget.preserved_bytes, self.budget.cap_bytes - self.held_bytes)
 
     @property
     def all_stages(self) -> tuple[StagePlan, ...]:
-        """Return the plans of all stages, on whichever card, in the order in which they run."""
-        there = self.helper.stages if self.helper else ()  # of which the last one decodes
-        return (*there[:-1], *self.stages, *there[-1:])
+        """The plans of all stages, on whichever card, in the order in which they run."""
+        helper_stages = self.helper.stages if self.helper else ()  # of which the last one decodes
+        return (*helper_stages[:-1], *self.stages, *helper_stages[-1:])
 
     def of(self, stage: str) -> JobPlan:
-        """Return this plan, or that of the second card if it does this stage."""
         if self.helper and stage in {plan.stage for plan in self.helper.stages}:
             return self.helper
         return self
@@ -160,7 +158,6 @@ class DoesNotFit(InputError):
     """A refusal of a job that no plan fits under the cap.
 
     Attributes:
-        demands: The alternative demands, none of which fits.
         side: The largest `resolution` that fits under this cap; 0 for none, None if it is not known.
         fits_in_int8: Whether the same video fits with the transformer's weights in int8.
         remedies: The sentences that make up `remedy`.
@@ -176,47 +173,50 @@ class DoesNotFit(InputError):
         *,
         fits_in_int8: bool = False,
     ) -> None:
-        least = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
-        stage = next(one for one in least.stages if smallest_cap(budget, (one,)) > budget.cap_bytes)
+        smallest_demand = min(demands, key=lambda demand: smallest_cap(budget, demand.stages))
+        stages = smallest_demand.stages
+        stage = next(stage for stage in stages if smallest_cap(budget, (stage,)) > budget.cap_bytes)
         self.budget, self.demands, self.stage, self.side = budget, tuple(demands), stage.name, side
-        self.smallest_cap_bytes = smallest_cap(budget, least.stages)
-        weights, working = least_resident(stage.model), stage.working_bytes + budget.reserve_bytes
-        cap, total = gb_text(self.smallest_cap_bytes, up=True), gb_text(budget.total_bytes)
+        self.smallest_cap_bytes = smallest_cap(budget, stages)
+        weights = gb_text(min_resident_bytes(stage.model), round_up=True)
+        working_set = gb_text(stage.working_bytes + budget.reserve_bytes, round_up=True)
+        cap = gb_text(self.smallest_cap_bytes, round_up=True)
+        total = gb_text(budget.total_bytes)
         by_size = f"set `resolution` to {side} or less" if side else "choose a smaller `resolution`"
-        has_own_tile = len(demands) == 1 and demands[0].vae_tile_px  # smaller ones were not tried
-        ways = (
+        has_fixed_tile = len(demands) == 1 and demands[0].vae_tile_px  # smaller ones were not tried
+        remedies = (
             "" if self.is_too_large else f"set `vram_cap_gb` to {cap} or more",
             "set `weight_dtype` to int8" if fits_in_int8 else "",
             "" if side == 0 else by_size,
-            "leave out `vae_tile`" if has_own_tile else "",
+            "leave out `vae_tile`" if has_fixed_tile else "",
         )
-        sentences = [f"{way}." for way in ways if way]
+        sentences = [f"{remedy}." for remedy in remedies if remedy]
         self.remedies = (
             *([f"It would fit into {cap} GB; this device has {total} GB."] if self.is_too_large else []),
-            *(one.capitalize() if not number else f"Or {one}" for number, one in enumerate(sentences)),
+            *(f"Or {text}" if index else text.capitalize() for index, text in enumerate(sentences)),
             *(["No smaller `resolution` fits."] if side == 0 else []),
         )
         super().__init__(
             f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
-            f"{gb_text(weights, up=True)} GB of {stage.model.name}'s weights must be on the device, and "
-            f"the working set takes {gb_text(working, up=True)} GB.",
+            f"{weights} GB of {stage.model.name}'s weights must be on the device, and the working set takes "
+            f"{working_set} GB.",
             " ".join(self.remedies),
             setting="vram_cap_gb",
         )
 
     @property
     def is_too_large(self) -> bool:
-        """Return whether the device has less memory than the smallest cap that would work."""
+        """True if the device has less memory than the smallest cap that would work."""
         return self.smallest_cap_bytes > self.budget.total_bytes
 
     @property
-    def least(self) -> JobPlan:
+    def smallest_plan(self) -> JobPlan:
         return plan_job(self.budget.with_cap(self.smallest_cap_bytes), self.demands)
 
 
 @lru_cache(maxsize=64)
 def _spread_order(count: int) -> tuple[int, ...]:
-    """Return the indices 0 to count - 1 in order of their reversed bits, so any first n are evenly spread.
+    """Order the indices 0 to count - 1 by their reversed bits, so that any first n are evenly spread.
 
     The first n blocks of this order become resident. Resident blocks between streamed ones give the copies
     time. A larger cap only adds blocks to the resident ones, so it never streams more.
@@ -243,13 +243,13 @@ class _Split:
 def _splits(model: Weights) -> tuple[_Split, ...]:
     sizes = [model.block_bytes[index] for index in _spread_order(len(model.block_bytes))]
     resident = accumulate(sizes, initial=model.fixed_bytes)
-    # The size of the largest block at or after each place of the order
+    # The size of the largest block at or after each index of the order
     slots = [*accumulate(reversed(sizes), max, initial=0)][::-1]
-    return tuple(_Split(count, *one) for count, one in enumerate(zip(resident, slots, strict=True)))
+    return tuple(map(_Split, range(len(slots)), resident, slots))
 
 
-def least_resident(model: Weights) -> int:
-    """Return the least memory that a model's weights can take on the device, including the ring."""
+def min_resident_bytes(model: Weights) -> int:
+    """Find the least memory that a model's weights can take on the device, including the ring."""
     return min(split.resident_bytes + split.ring_bytes for split in _splits(model))
 
 
@@ -258,8 +258,8 @@ def _peak(budget: Budget, split: _Split, working_bytes: int, others_bytes: int =
 
 
 def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int = 0) -> bool:
-    kept = split.resident_bytes + others_bytes + budget.preserved_bytes
-    return max(kept, _peak(budget, split, working_bytes, others_bytes)) <= budget.cap_bytes
+    weight_bytes = split.resident_bytes + others_bytes + budget.preserved_bytes
+    return max(weight_bytes, _peak(budget, split, working_bytes, others_bytes)) <= budget.cap_bytes
 
 
 def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
@@ -274,14 +274,15 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
     """
     splits = _splits(stage.model)
     others = [model for model in already_resident if model.name != stage.model.name]
-    beside = sum(model.total_bytes for model in others)
+    others_bytes = sum(model.total_bytes for model in others)
     evict: tuple[str, ...] = ()
-    if not _fits(budget, splits[-1], stage.working_bytes, beside):
-        evict, beside = tuple(model.name for model in others), 0
-    fitting = [one for one in splits if _peak(budget, one, stage.working_bytes, beside) <= budget.cap_bytes]
+    if not _fits(budget, splits[-1], stage.working_bytes, others_bytes):
+        evict, others_bytes = tuple(model.name for model in others), 0
+    bytes_beside = stage.working_bytes, others_bytes
+    fitting = [split for split in splits if _peak(budget, split, *bytes_beside) <= budget.cap_bytes]
     if not fitting:
         raise DoesNotFit(budget, (Demand(None, (stage,)),))
-    preserving = [one for one in fitting if _fits(budget, one, stage.working_bytes, beside)]
+    preserving = [split for split in fitting if _fits(budget, split, *bytes_beside)]
     split = preserving[-1] if preserving else fitting[0]
     order = _spread_order(len(stage.model.block_bytes))
     streamed = tuple(sorted(order[split.count :]))
@@ -296,8 +297,8 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
         streamed_bytes=sum(stage.model.block_bytes[index] for index in streamed),
         working_bytes=stage.working_bytes,
         reserve_bytes=budget.reserve_bytes,
-        others_bytes=beside,
-        peak_bytes=_peak(budget, split, stage.working_bytes, beside),
+        others_bytes=others_bytes,
+        peak_bytes=_peak(budget, split, *bytes_beside),
         evict=evict,
         reason=_reason(budget, stage, split),
     )
@@ -309,14 +310,15 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
         return f"All of {stage.model.name} fits."
     need = stage.working_bytes + budget.reserve_bytes + split.ring_bytes
     preserved = min(budget.preserved_bytes, budget.cap_bytes - split.resident_bytes)
-    why = f"the working set takes {gb_text(need)} GB"
+    reason = f"the working set takes {gb_text(need)} GB"
     if preserved >= need:
-        why = f"{gb_text(preserved)} GB are preserved"
-    return f"{split.count} of {blocks} blocks stay on the device: of {gb_text(budget.cap_bytes)} GB, {why}."
+        reason = f"{gb_text(preserved)} GB are preserved"
+    cap = gb_text(budget.cap_bytes)
+    return f"{split.count} of {blocks} blocks stay on the device: of {cap} GB, {reason}."
 
 
 def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
-    """Return the plan for the first demand that fits.
+    """Plan a job for the first demand that fits.
 
     Args:
         budget: Its cap is raised to the smallest that fits, unless it is fixed.
@@ -325,54 +327,60 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
     Raises:
         DoesNotFit: If no demand fits.
     """
-    if budget.helper and (shared := _shared(budget, budget.helper, demands)):
-        return shared
-    least = min(smallest_cap(budget, demand.stages) for demand in demands)
-    if least > max(budget.cap_bytes, budget.most_bytes):
-        raise DoesNotFit(budget.with_cap(max(budget.cap_bytes, budget.most_bytes)), demands)
-    budget = replace(budget, cap_bytes=max(budget.cap_bytes, least))
-    demand = next(one for one in demands if smallest_cap(budget, one.stages) <= budget.cap_bytes)
+    if budget.helper and (helped_plan := _plan_with_helper(budget, budget.helper, demands)):
+        return helped_plan
+    smallest = min(smallest_cap(budget, demand.stages) for demand in demands)
+    if smallest > max(budget.cap_bytes, budget.max_cap_bytes):
+        raise DoesNotFit(budget.with_cap(max(budget.cap_bytes, budget.max_cap_bytes)), demands)
+    budget = replace(budget, cap_bytes=max(budget.cap_bytes, smallest))
+    demand = next(demand for demand in demands if smallest_cap(budget, demand.stages) <= budget.cap_bytes)
     models = {stage.model.name: stage.model for stage in demand.stages}
-    whole = _Split(0, sum(model.total_bytes for model in models.values()), 0)
-    keep = all(_fits(budget, whole, stage.working_bytes) for stage in demand.stages)
+    all_resident = _Split(0, sum(model.total_bytes for model in models.values()), 0)
+    keeps_all = all(_fits(budget, all_resident, stage.working_bytes) for stage in demand.stages)
     plans: list[StagePlan] = []
-    for place, stage in enumerate(demand.stages):
-        # The weights of the earlier stages are still on the device.
-        beside = {other.model.name: other.model for other in demand.stages[:place]} if keep else {}
-        plans.append(plan_stage(budget, stage, tuple(beside.values())))
+    resident: dict[str, Weights] = {}
+    for stage in demand.stages:
+        plans.append(plan_stage(budget, stage, tuple(resident.values())))
+        if keeps_all:
+            resident[stage.model.name] = stage.model
     peak = max(plan.peak_bytes for plan in plans)
-    return JobPlan(budget, tuple(plans), demand.vae_tile_px, keep, peak, least)
+    return JobPlan(budget, tuple(plans), demand.vae_tile_px, keeps_all, peak, smallest)
 
 
-def _shared(budget: Budget, helper: Budget, demands: Sequence[Demand]) -> JobPlan | None:
-    """Return the plan in which the second card does all but sampling, or None if that does not pay.
+def _plan_with_helper(budget: Budget, helper: Budget, demands: Sequence[Demand]) -> JobPlan | None:
+    """Plan a job in which the second card does all but sampling; None if that does not pay.
 
     It pays unless everything fits on the first card. The second one has to decode in tiles at least as large.
     """
-    alone, tile = replace(budget, helper=None), 0
+    without_helper = replace(budget, helper=None)
+    tile = 0
     try:
-        if (plan := plan_job(alone, demands)).keep_all_resident:
+        if (plan := plan_job(without_helper, demands)).keep_all_resident:
             return None
         tile = plan.vae_tile_px or 0
     except DoesNotFit:
         pass  # it may fit on both cards
     try:
-        here = plan_job(alone, [_part(demands[0], samples=True)])
-        there = plan_job(helper, [_part(one, samples=False) for one in demands])
+        plan = plan_job(without_helper, [_only(demands[0], samples=True)])
+        helper_plan = plan_job(helper, [_only(demand, samples=False) for demand in demands])
     except DoesNotFit:
         return None
-    if (there.vae_tile_px or 0) < tile:
+    if (helper_plan.vae_tile_px or 0) < tile:
         return None
     # Nothing else comes to the first card, so the transformer stays there, even where a part is streamed.
-    own = replace(here.budget, helper=helper)
-    return replace(here, budget=own, vae_tile_px=there.vae_tile_px, keep_all_resident=True, helper=there)
+    return replace(
+        plan, budget=replace(plan.budget, helper=helper), vae_tile_px=helper_plan.vae_tile_px,
+        keep_all_resident=True, helper=helper_plan,
+    )  # fmt: skip
 
 
-def _part(demand: Demand, *, samples: bool) -> Demand:
-    """Return the needs of sampling alone, or those of all other stages."""
-    return replace(demand, stages=tuple(one for one in demand.stages if (one.name == "sample") is samples))
+def _only(demand: Demand, *, samples: bool) -> Demand:
+    """Reduce a demand to sampling, or to all other stages."""
+    stages = (stage for stage in demand.stages if (stage.name == "sample") is samples)
+    return replace(demand, stages=tuple(stages))
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
-    """Return the smallest cap in bytes under which every stage fits, with one model on the device."""
-    return max(least_resident(one.model) + one.working_bytes for one in stages) + budget.reserve_bytes
+    """Find the smallest cap in bytes under which every stage fits, with one model on the device."""
+    demands = (min_resident_bytes(stage.model) + stage.working_bytes for stage in stages)
+    return max(demands) + budget.reserve_bytes

@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 from diffusers_helper.families.family import Buckets, buckets
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.known import family_of_class
-from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, WINDOW
+from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, LATENT_WINDOW_SIZE
+from diffusers_helper.families.registry import family_of_class
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.sizes import Network, class_named
@@ -37,36 +37,39 @@ _PATCH = 2
 _Working = dict[str, tuple[Network, int]]
 
 
-def calibration_of(measured: Facts, card: str) -> dict[str, float]:
-    """Return the ratios of measured to estimated working memory by stage, on this machine or on such a card.
+def calibration_of(calibration: Facts, card: str) -> dict[str, float]:
+    """Read the ratios of measured to estimated working memory by stage, on this machine or on such a card.
 
     Args:
-        measured: The ratios that `benchmarks/calibrate_memory.py` stored (`Local.calibration`).
+        calibration: The ratios that `benchmarks/calibrate_memory.py` stored (`Local.calibration`).
         card: The name of the device, such as "cpu" or "gfx1100".
     """
-    own = {stage: ratio for stage, ratio in measured.read(card).items() if isinstance(ratio, int | float)}
-    return {**RATIOS.get(card, {}), **{stage: ratio for stage, ratio in own.items() if 0.1 <= ratio <= 100}}
+    ratios = dict(RATIOS.get(card, {}))
+    for stage, ratio in calibration.read(card).items():
+        if isinstance(ratio, int | float) and 0.1 <= ratio <= 100:
+            ratios[stage] = ratio
+    return ratios
 
 
 def latent_tokens(height: int, width: int) -> int:
-    """Return the number of tokens of the noisy window and the packed history, for a video of this size."""
+    """Count the tokens of the noisy window and the packed history, for a video of this size in pixels."""
     h, w = height // _SHRINK, width // _SHRINK
 
     def patches(frames: int, factor: int) -> int:
         side = _PATCH * factor
         return -(-frames // factor) * -(-h // side) * -(-w // side)
 
-    return patches(WINDOW, 1) + patches(1 + HISTORY_1X, 1) + patches(HISTORY_2X, 2) + patches(HISTORY_4X, 4)
+    noisy = patches(LATENT_WINDOW_SIZE, 1)
+    return noisy + patches(1 + HISTORY_1X, 1) + patches(HISTORY_2X, 2) + patches(HISTORY_4X, 4)
 
 
 def tokens_by_size(tokens: int, height: int, width: int, sizes: int) -> list[float]:
-    """Return the number of tokens at each size of a pyramid, whose noisy windows are halved in each side."""
-    noisy = WINDOW * -(-height // (_SHRINK * _PATCH)) * -(-width // (_SHRINK * _PATCH))
+    """Count the tokens at each size of a pyramid, whose noisy windows are halved in each side."""
+    noisy = LATENT_WINDOW_SIZE * -(-height // (_SHRINK * _PATCH)) * -(-width // (_SHRINK * _PATCH))
     return [tokens - noisy * (1 - 0.25**halvings) for halvings in range(sizes)]
 
 
 def vision_tokens(encoder: Network) -> int:
-    """Return the number of patches that SigLIP makes of a picture."""
     return (encoder.config["image_size"] // encoder.config["patch_size"]) ** 2
 
 
@@ -92,21 +95,21 @@ def transformer_bytes(
     # The picture, history and noise in fp32 and in the transformer's type, and the sampler's past predictions
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
     history = 2 + HISTORY_1X + HISTORY_2X + HISTORY_4X
-    state = frame * (4 * (history + 5 * WINDOW) + size * (history + WINDOW))
+    state = frame * (4 * (history + 5 * LATENT_WINDOW_SIZE) + size * (history + LATENT_WINDOW_SIZE))
     scores = backend.score_bytes(heads, tokens, head_dim)
     low = (tokens + rank) * rank * size
     return ceil(MARGIN * streams + state + scores + low)
 
 
 def cache_bytes(network: Network, height: int, width: int, step_cache: str) -> int:
-    """Return the bytes that a step cache keeps from step to step, for one pass of guidance."""
+    """Count the bytes that a step cache keeps from step to step, for one pass of guidance."""
     if step_cache not in STEP_CACHES:
         return 0
     h, w = height // _SHRINK, width // _SHRINK
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     return STEP_CACHES[step_cache].state_bytes(
-        latent_tokens(height, width), WINDOW * (h // _PATCH) * (w // _PATCH), heads * head_dim,
-        network.dtype_bytes, 4 * _CHANNELS * WINDOW * h * w,
+        latent_tokens(height, width), LATENT_WINDOW_SIZE * (h // _PATCH) * (w // _PATCH), heads * head_dim,
+        network.dtype_bytes, 4 * _CHANNELS * LATENT_WINDOW_SIZE * h * w,
     )  # fmt: skip
 
 
@@ -143,7 +146,7 @@ def vision_bytes(network: Network) -> int:
 def umt5_bytes(network: Network, tokens: int) -> int:
     """Estimate the bytes of a pass of UMT5.
 
-    The peak is in a feed-forward part, at the scores of all heads, or at the places of all pairs of tokens.
+    The peak is in a feed-forward part, at the scores of all heads, or at the pairs of positions.
     Grid: 3 layers of 256 and 512, 4 to 16 heads, 64 to 512 tokens, bf16 and fp32.
     """
     width, inner, heads = (network.config[name] for name in ("d_model", "d_ff", "num_heads"))
@@ -162,13 +165,13 @@ def helios_bytes(
     """
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     size, inner = network.dtype_bytes, network.config["ffn_dim"]
-    wide = heads * head_dim
-    modulation = 6 * wide * (size + 4)
-    attended = modulation + wide * (8 * size + 12) * backend.attention_factor
-    forward = modulation + wide * (2 * size + 8) + 2 * inner * size
-    streams = tokens * (max(attended, modulation + 6 * wide * 4, forward) + 16 * head_dim)
+    dim = heads * head_dim
+    modulation = 6 * dim * (size + 4)
+    attended = modulation + dim * (8 * size + 12) * backend.attention_factor
+    forward = modulation + dim * (2 * size + 8) + 2 * inner * size
+    streams = tokens * (max(attended, modulation + 6 * dim * 4, forward) + 16 * head_dim)
     frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
-    state = frame * (4 * (2 + HISTORY + 6 * WINDOW) + size * (2 + HISTORY + WINDOW))
+    state = frame * (4 * (2 + HISTORY + 6 * LATENT_WINDOW_SIZE) + size * (2 + HISTORY + LATENT_WINDOW_SIZE))
     scores = backend.score_bytes(heads, tokens, head_dim)
     return ceil(MARGIN * streams + state + scores + (tokens + rank) * rank * size)
 
@@ -179,50 +182,54 @@ def demand_of(
     width: int,
     tile: int,
     *,
-    text: int = FRAMEPACK.reading.most_tokens,
+    text: int = FRAMEPACK.prompt_format.max_tokens,
     texts: int = 1,
     rank: int = 0,
     step_cache: str = OFF,
-    encoded: int = 1,
+    encoded_latents: int = 1,
     vae_window: int = OWN_WINDOW,
     vae_share: float = 1.0,
     backend: Backend = Backend(),
     calibration: Mapping[str, float] = MappingProxyType({}),
 ) -> Demand:
-    """Return the needs of a job whose VAE works in tiles of one size, with the stages in the order they run.
+    """Estimate what the stages of a job need, in their order, if its VAE works in tiles of one size.
 
     Args:
-        networks: The model's networks, by the names of their parts.
+        networks: The model's networks, by the names of their components.
         height, width, tile: The sides of the video and of the VAE's tiles in pixels.
         text: The number of tokens that the transformer reads of the longest prompt.
         texts: The number of prompts; 2 with classifier-free guidance.
-        encoded: The latent frames that are encoded at a time; 1 for pictures.
+        encoded_latents: The latent frames that are encoded at a time; 1 for pictures.
         vae_window: The latent frames in one of the VAE's temporal windows.
         vae_share: The share of the working memory that the VAE may be planned with.
     """
-    vae, transformer, piece = networks["vae"], networks["transformer"], (min(tile, height), min(tile, width))
+    vae = networks["vae"]
+    transformer = networks["transformer"]
+    tile_sides = (min(tile, height), min(tile, width))
     # A stream keeps all latents of a section, and the last frames at each convolution.
-    latents = WINDOW if has_stream(vae) else 1
+    latents = LATENT_WINDOW_SIZE if has_stream(vae) else 1
     encode, decode = (
-        ceil(count(vae, at_once, *piece, latents, backend=backend) / vae_share)
-        for count, at_once in ((encode_bytes, encoded), (decode_bytes, vae_window))
+        ceil(estimate(vae, num_latents, *tile_sides, latents, backend=backend) / vae_share)
+        for estimate, num_latents in ((encode_bytes, encoded_latents), (decode_bytes, vae_window))
     )
-    stages = _STAGES[family_of_class(class_named(transformer.config)).name]
-    before, vision, sampling = stages(networks, height, width, text, backend=backend, rank=rank)
+    stages = _STAGE_ESTIMATES[family_of_class(class_named(transformer.config)).name]
+    text_stages, vision_stages, sampling = stages(networks, height, width, text, backend=backend, rank=rank)
     working = {
-        **before, "vae_encode": (vae, encode), **vision, "sample": (transformer, sampling),
+        **text_stages, "vae_encode": (vae, encode), **vision_stages, "sample": (transformer, sampling),
         "decode": (vae, decode),
     }  # fmt: skip
-    kept = texts * text * _hidden_size(networks["text_encoder"])
-    kept += sum(vision_tokens(siglip) * _hidden_size(siglip) for siglip, _ in vision.values())
     # The encoders' results stay on the device while the sampler works.
-    after = {"sample": kept * transformer.dtype_bytes}
-    after["sample"] += texts * cache_bytes(transformer, height, width, step_cache)
+    embed_values = texts * text * _hidden_size(networks["text_encoder"])
+    embed_values += sum(vision_tokens(siglip) * _hidden_size(siglip) for siglip, _ in vision_stages.values())
+    kept_bytes = embed_values * transformer.dtype_bytes
+    kept_bytes += texts * cache_bytes(transformer, height, width, step_cache)
     stages = (
         Stage(
             name,
             network.weights,
-            ceil(num_bytes * calibration.get(name, 1)) + network.cast_bytes + after.get(name, 0),
+            ceil(num_bytes * calibration.get(name, 1))
+            + network.cast_bytes
+            + (kept_bytes if name == "sample" else 0),
         )
         for name, (network, num_bytes) in working.items()
     )
@@ -232,14 +239,14 @@ def demand_of(
 def _framepack(
     networks: Mapping[str, Network], height: int, width: int, text: int, *, backend: Backend, rank: int
 ) -> tuple[_Working, _Working, int]:
-    """Return what FramePack's encoders of text and of pictures need, and a pass of its transformer."""
+    """Estimate FramePack's encoders of text and of pictures, and a pass of its transformer."""
     llama, clip, siglip = (networks[name] for name in ("text_encoder", "text_encoder_2", "image_encoder"))
     sampling = transformer_bytes(
         networks["transformer"], height, width, text=text, vision=vision_tokens(siglip), backend=backend,
         rank=rank,
     )  # fmt: skip
     texts: _Working = {
-        "text": (llama, llama_bytes(llama, FRAMEPACK.reading.head_tokens + text)),
+        "text": (llama, llama_bytes(llama, FRAMEPACK.prompt_format.head_tokens + text)),
         "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
     }
     return texts, {"vision": (siglip, vision_bytes(siglip))}, sampling
@@ -248,25 +255,25 @@ def _framepack(
 def _helios(
     networks: Mapping[str, Network], height: int, width: int, text: int, *, backend: Backend, rank: int
 ) -> tuple[_Working, _Working, int]:
-    """Return the same for Helios, which has no encoder of pictures."""
+    """Estimate the same for Helios, which has no encoder of pictures."""
     umt5, tokens = networks["text_encoder"], latent_tokens(height, width)
     sampling = helios_bytes(networks["transformer"], height, width, tokens, backend=backend, rank=rank)
     return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
 
 
 # By the families' names
-_STAGES = {"framepack": _framepack, "helios": _helios}
+_STAGE_ESTIMATES = {"framepack": _framepack, "helios": _helios}
 
 
 def _hidden_size(encoder: Network) -> int:
     return encoder.config["hidden_size" if "hidden_size" in encoder.config else "d_model"]
 
 
-def tile_steps(first: int, wanted: int | None = None) -> tuple[int, ...]:
-    """Return the tile sizes to try: only `wanted` if it is given, otherwise `first` and all smaller ones."""
-    return (wanted,) if wanted is not None else (first, *(tile for tile in TILES if tile < first))
+def tile_steps(first: int, chosen: int | None = None) -> tuple[int, ...]:
+    """List the tile sizes to try: only `chosen` if it is given, otherwise `first` and all smaller ones."""
+    return (chosen,) if chosen is not None else (first, *(tile for tile in TILES if tile < first))
 
 
-def largest_bucket(side: int, multiple: int, offered: Buckets = buckets) -> tuple[int, int]:
-    """Return the shape (height, width) that needs most memory to sample, for a picture of unknown shape."""
-    return max(offered(side, multiple), key=lambda shape: (latent_tokens(*shape), shape[0] * shape[1]))
+def largest_bucket(side: int, multiple: int, buckets_for: Buckets = buckets) -> tuple[int, int]:
+    """Find the shape (height, width) that needs most memory to sample, for a picture of unknown shape."""
+    return max(buckets_for(side, multiple), key=lambda shape: (latent_tokens(*shape), shape[0] * shape[1]))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from diffusers_helper.attention.ways import NATIVE, SLICED, WAYS, slice_bytes
+from diffusers_helper.attention.backends import BACKENDS, NATIVE, SLICED, slice_bytes
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.local import Local, deviation_of, seen_kernel, seen_ways
+from diffusers_helper.machine.local import Local, deviation_of, fastest_backends, stored_kernel
 from diffusers_helper.machine.sysfs import (
     ROOT,
     Gpu,
@@ -69,7 +69,7 @@ class Machine:
 
     @property
     def card(self) -> str:
-        """Return the name under which measurements are stored, such as "gfx1100", "cuda" or "cpu"."""
+        """The name under which measurements are stored, such as "gfx1100", "cuda" or "cpu"."""
         return self.arch or self.kind
 
 
@@ -78,14 +78,12 @@ class Profile:
     """The settings that suit a machine.
 
     Attributes:
-        family: One of `FAMILIES`.
         vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
         vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
         has_bf16: Whether networks in bf16 compute in it, and not in fp32 with weights in bf16.
-        kernel: The kind of kernel that SDPA is expected to run.
-        attention: The way to compute attention for jobs that leave it open (`attention.ways.WAYS`).
-        deviation: The share by which results of a way that `auto` takes may differ from fp32 math.
-        ways: The fastest ways that were measured here, by `machine.local.shape_key`.
+        attention: The attention backend of jobs that leave it open (`attention.backends.BACKENDS`).
+        deviation: The share by which results of a backend that `auto` takes may differ from fp32 math.
+        backends: The fastest attention backends that were measured here, by `machine.local.shape_key`.
         slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
         helper_bytes: The cap of a second card, which may do all but sampling; 0 for no such card.
     """
@@ -100,7 +98,7 @@ class Profile:
     kernel: Setting[Attention]
     attention: Setting[str]
     environment: Mapping[str, Setting[str]] = field(default_factory=dict[str, Setting[str]])
-    ways: Mapping[str, str] = field(default_factory=dict[str, str])
+    backends: Mapping[str, str] = field(default_factory=dict[str, str])
     slice_bytes: int = 0
     helper_bytes: int = 0
     has_bf16: bool = True
@@ -108,99 +106,105 @@ class Profile:
 
     @property
     def backend(self) -> Backend:
-        machine, slices = self.machine, self.slice_bytes or slice_bytes(self.cap_bytes.value)
+        machine = self.machine
+        slices = self.slice_bytes or slice_bytes(self.cap_bytes.value)
         names = machine.kind, self.family, machine.card  # what is known of the card counts most
-        factors = {name: value for one in names for name, value in FACTORS.get(one, {}).items()}
-        plain = Backend(self.kernel.value, way=self.attention.value, slice_bytes=slices)
-        return replace(plain, **factors)
+        factors = {attribute: value for group in names for attribute, value in FACTORS.get(group, {}).items()}
+        backend = Backend(self.kernel.value, attention_backend=self.attention.value, slice_bytes=slices)
+        return replace(backend, **factors)
 
     @property
     def vae_bytes(self) -> int | None:
-        """Return the bytes per value in the VAE's computation, or None for the stored type."""
+        """The bytes per value in the VAE's computation; None for the stored type."""
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
     def with_kernel(self, kernel: str) -> Profile:
-        """Return the profile with the attention kernel that SDPA was seen to run ("" if none was seen).
+        """Replace the attention kernel by the one that SDPA was seen to run; "" if none was seen.
 
-        A way to compute attention that the user has set takes precedence.
+        An attention backend that the user has set takes precedence.
         """
         if not kernel:
             return self
-        kind: Attention = "math" if "math" in kernel else "fused"
-        seen: Setting[Attention] = Setting(kind, f"SDPA ran {kernel} here", "`doctor` measured it")
-        way = self.attention if self.attention.source == YOU else _way(seen, self.machine)
-        return replace(self, kernel=seen, attention=way)
+        kernel_kind: Attention = "math" if "math" in kernel else "fused"
+        observed: Setting[Attention] = Setting(kernel_kind, f"SDPA ran {kernel} here", "`doctor` measured it")
+        is_set = self.attention.source == YOU
+        attention = self.attention if is_set else _attention_backend(observed, self.machine)
+        return replace(self, kernel=observed, attention=attention)
 
-    def with_seen(self, local: Local) -> Profile:
+    def with_measurements(self, local: Local) -> Profile:
         facts, card = local.kernels, self.machine.card
-        ways = seen_ways(facts, card, self.deviation)
-        return replace(self.with_kernel(seen_kernel(facts, card)), ways=ways)
+        backends = fastest_backends(facts, card, self.deviation)
+        return replace(self.with_kernel(stored_kernel(facts, card)), backends=backends)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
-        """Return the way to compute attention in a job, of the shape with this `machine.local.shape_key`."""
+        """Choose the attention backend of a job, for the shape with this `machine.local.shape_key`."""
         if request.attention != AUTO:
             return Setting(request.attention, "set for the job", YOU)
-        if key in self.ways and self.attention.source != YOU and self.machine.kind != "cpu":
-            way = self.ways[key]
-            reason = "no other way could be used" if way == SLICED else "the fastest on this card"
-            return Setting(way, reason, "measured")
+        if key in self.backends and self.attention.source != YOU and self.machine.kind != "cpu":
+            backend = self.backends[key]
+            reason = "no other way could be used" if backend == SLICED else "the fastest on this card"
+            return Setting(backend, reason, "measured")
         return self.attention
 
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
-        """Return the profile's budget, with the values in GB that the user has set for the job.
+        """Make a budget, with the values in GB that the user has set for the job.
 
         The cap is at most the device's memory. Defaults give way: the cap to a job that needs more, and the
         preserved memory to a small cap.
         """
-        cap = self.cap_bytes.value if cap_gb is None else gb_bytes(cap_gb)
+        cap_bytes = self.cap_bytes.value if cap_gb is None else gb_bytes(cap_gb)
         if self.machine.total_bytes:
-            cap = min(cap, self.machine.total_bytes)
-        preserved = self.preserved_bytes.value if preserved_gb is None else gb_bytes(preserved_gb)
+            cap_bytes = min(cap_bytes, self.machine.total_bytes)
+        preserved_bytes = self.preserved_bytes.value if preserved_gb is None else gb_bytes(preserved_gb)
         is_default = preserved_gb is None and self.preserved_bytes.source != YOU
-        if is_default and cap:
-            preserved = max(0, min(preserved, cap - _LEFT_FOR_WEIGHTS))
-        is_fixed, helper = cap_gb is not None or self.cap_bytes.source == YOU, self.helper_bytes
+        if is_default and cap_bytes:
+            preserved_bytes = max(0, min(preserved_bytes, cap_bytes - _MIN_WEIGHT_BYTES))
+        is_fixed = cap_gb is not None or self.cap_bytes.source == YOU
+        reserve = self.reserve_bytes.value
+        helper = Budget(self.helper_bytes, self.helper_bytes, 0, reserve) if self.helper_bytes else None
         return Budget(
-            total_bytes=self.machine.total_bytes or cap,
-            cap_bytes=cap,
-            preserved_bytes=preserved,
-            reserve_bytes=self.reserve_bytes.value,
+            total_bytes=self.machine.total_bytes or cap_bytes,
+            cap_bytes=cap_bytes,
+            preserved_bytes=preserved_bytes,
+            reserve_bytes=reserve,
             is_default=is_default,
-            most_bytes=0 if is_fixed else self.most_bytes,
-            helper=Budget(helper, helper, 0, self.reserve_bytes.value) if helper else None,
+            max_cap_bytes=0 if is_fixed else self.max_cap_bytes,
+            helper=helper,
         )
 
     @property
-    def most_bytes(self) -> int:
-        """Return the cap to which the default cap is raised for a job that needs more."""
-        most = self.machine.total_bytes - _LEAST_FREE
-        limit = gb_bytes(MAX_VRAM_USAGE_GB) if _is_small_radeon(self.family, self.machine) else most
-        return max(self.cap_bytes.value, min(most, limit))
+    def max_cap_bytes(self) -> int:
+        """The cap to which the default cap is raised for a job that needs more."""
+        cap = self.machine.total_bytes - _MIN_FREE_BYTES
+        if _is_small_radeon(self.family, self.machine):
+            cap = min(cap, gb_bytes(MAX_VRAM_USAGE_GB))
+        return max(self.cap_bytes.value, cap)
 
     def preserved_advice(self, budget: Budget) -> str:
-        """Return advice if the user preserves less memory than recommended for this card, or "" otherwise."""
-        least = min(_LEAST_PRESERVED, budget.cap_bytes - _LEFT_FOR_WEIGHTS)
-        kept = budget.preserved_bytes
-        if budget.is_default or kept >= least or not _is_small_radeon(self.family, self.machine):
+        """Advise a user who preserves less memory than recommended for this card; "" otherwise."""
+        advised_bytes = min(_MIN_PRESERVED_BYTES, budget.cap_bytes - _MIN_WEIGHT_BYTES)
+        is_enough = budget.is_default or budget.preserved_bytes >= advised_bytes
+        if is_enough or not _is_small_radeon(self.family, self.machine):
             return ""
+        preserved = gb_text(budget.preserved_bytes)
         return (
-            f"At least {gb_text(least)} GB of preserved memory are advised for this card; with "
-            f"{gb_text(kept)} GB, the driver may find no contiguous memory (BlockAllocator failures)."
+            f"At least {gb_text(advised_bytes)} GB of preserved memory are advised for this card; with "
+            f"{preserved} GB, the driver may find no contiguous memory (BlockAllocator failures)."
         )
 
 
 # The memory document (docs/amd-memory.md) preserves 18 GB on cards of 20 to 24 GB, and at least this much.
-_LEAST_PRESERVED = 16 * GB
+_MIN_PRESERVED_BYTES = 16 * GB
 # The memory for weights that the default of preserved memory leaves at least: 18 of 20 GB leave this much.
-_LEFT_FOR_WEIGHTS = 2 * GB
+_MIN_WEIGHT_BYTES = 2 * GB
 # The memory that a raised cap leaves to the display and other programs. It was not measured.
-_LEAST_FREE = gb_bytes(1.5)
+_MIN_FREE_BYTES = gb_bytes(1.5)
 _FRAMEPACK = "FramePack's default"
 _NOT_MEASURED = "not measured"
 
 
 def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None = None) -> Machine:
-    """Return the machine that the engine will compute on, without importing torch.
+    """Describe the machine that the engine will compute on, without importing torch.
 
     The memory of a CUDA card is not known here; its size is given as 0.
 
@@ -209,8 +213,8 @@ def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None
         root: The root of the file system that describes the machine.
         gpus: The AMD cards, if KFD's files do not list them.
     """
-    every = amd_gpus(root) if gpus is None else gpus
-    gpu = visible_gpu(every, environ, has_nvidia=has_nvidia(root))
+    all_gpus = amd_gpus(root) if gpus is None else gpus
+    gpu = visible_gpu(all_gpus, environ, has_nvidia=has_nvidia(root))
     if gpu is not None:
         arch, total, memory = _overridden(gpu.arch, environ), gpu.total_bytes, "VRAM"
         if gpu.uses_gtt:
@@ -218,7 +222,7 @@ def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None
             total, memory = min(total, host_memory(root).available or total), "main memory, lent as GTT"
         elif gpu.is_apu:
             memory = "main memory that the firmware reserves"
-        visible = "" if gpu.is_apu else names_to_see(every)
+        visible = "" if gpu.is_apu else names_to_see(all_gpus)
         return Machine("rocm", arch, gpu.name or arch, total, gpu.is_apu, gpu.link, memory, visible)
     if has_nvidia(root) and not is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root), memory="VRAM")
@@ -229,7 +233,7 @@ def _overridden(arch: str, environ: Mapping[str, str]) -> str:
     match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", environ.get("HSA_OVERRIDE_GFX_VERSION", ""))
     if match is None:
         return arch
-    major, minor, stepping = (int(part) for part in match.groups())
+    major, minor, stepping = (int(number) for number in match.groups())
     return gfx_name(major * 10000 + minor * 100 + stepping)
 
 
@@ -243,22 +247,22 @@ _FAMILIES = {
 FAMILIES = (*_FAMILIES, "radeon", "cuda", "cpu")
 
 
-def family_of(machine: Machine) -> str:
-    """Return the machine's family, one of `FAMILIES`; "radeon" for an AMD card that fits no other family."""
+def gfx_family(machine: Machine) -> str:
+    """Find the machine's family, one of `FAMILIES`; "radeon" for an AMD card that fits no other family."""
     if machine.kind != "rocm":
         return machine.kind
-    found = (family for family, pattern in _FAMILIES.items() if re.fullmatch(pattern, machine.arch))
-    return next(found, "radeon")
+    families = (family for family, pattern in _FAMILIES.items() if re.fullmatch(pattern, machine.arch))
+    return next(families, "radeon")
 
 
 def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
-    """Return the profile of a machine, in which values from the environment replace the defaults.
+    """Choose the profile of a machine, in which values from the environment replace the defaults.
 
     Raises:
         InputError: For a value in the environment that cannot be used.
     """
     check_choices(environ)
-    family = environ.get(PROFILE_VARIABLE) or family_of(machine)
+    family = environ.get(PROFILE_VARIABLE) or gfx_family(machine)
     if family not in FAMILIES:
         raise InputError(
             f"{PROFILE_VARIABLE} is {family!r}; expected one of {', '.join(FAMILIES)}.",
@@ -273,7 +277,7 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
         vae_dtype=_vae_dtype(family),
         vae_tile=Setting(256, "tiles that fit every card; larger Conv3d shapes abort on gfx1151", _FRAMEPACK),
         kernel=_kernel(family),
-        attention=_way(_kernel(family), machine),
+        attention=_attention_backend(_kernel(family), machine),
         environment=variables_for(family, machine.visible),
         has_bf16=family not in NO_BF16,
     )
@@ -281,12 +285,8 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
 
 
 def profile_in_force(machine: Machine, local: Local) -> Profile:
-    """Return the profile of a machine with the user's settings and the attention kernel that was seen there.
-
-    Raises:
-        InputError: For a value in the environment that cannot be used.
-    """
-    return profile_for(machine, local.environ).with_seen(local)
+    """Choose a machine's profile, with the user's settings and the attention kernel that was seen there."""
+    return profile_for(machine, local.environ).with_measurements(local)
 
 
 def _is_small_radeon(family: str, machine: Machine) -> bool:
@@ -296,14 +296,14 @@ def _is_small_radeon(family: str, machine: Machine) -> bool:
 def _cap(family: str, machine: Machine) -> Setting[int]:
     total = machine.total_bytes
     if family == "cpu":
-        left = max(2 * GB, total // 8)
-        return Setting(max(total - left, total // 2), "main memory less the system's share", _NOT_MEASURED)
+        cap = max(total - max(2 * GB, total // 8), total // 2)
+        return Setting(cap, "main memory less the system's share", _NOT_MEASURED)
     if not total:
         return Setting(0, "only the card's driver knows its size", "asked by the engine")
     room = max(total - gb_bytes(3.5), total // 2)
     if _is_small_radeon(family, machine):
-        most = gb_bytes(MAX_VRAM_USAGE_GB)
-        return Setting(min(most, room), "3.5 GB stay free against fragmentation", DOCUMENT)
+        cap = min(gb_bytes(MAX_VRAM_USAGE_GB), room)
+        return Setting(cap, "3.5 GB stay free against fragmentation", DOCUMENT)
     return Setting(room, "3.5 GB stay free for the display and other programs", DOCUMENT)
 
 
@@ -325,25 +325,25 @@ def _vae_dtype(family: str) -> Setting[VaeDtype]:
 
 
 def _kernel(family: str) -> Setting[Attention]:
-    until = ", until `doctor` has tested it"
+    caveat = ", until `doctor` has tested it"
     if family == "gfx103x":
-        return Setting("math", "AOTriton has no kernels for this card", f"AOTriton's list of targets{until}")
-    return Setting("fused", "SDPA's flash or memory-efficient kernel", f"reports of others{until}")
+        return Setting("math", "AOTriton has no kernels for this card", f"AOTriton's list of targets{caveat}")
+    return Setting("fused", "SDPA's flash or memory-efficient kernel", f"reports of others{caveat}")
 
 
-def _way(kernel: Setting[Attention], machine: Machine) -> Setting[str]:
-    """Return the way to compute attention for a kernel of SDPA. Its scores must not fill a card."""
+def _attention_backend(kernel: Setting[Attention], machine: Machine) -> Setting[str]:
+    """Choose the attention backend for a kernel of SDPA. Its scores must not fill a card."""
     is_sliced = kernel.value == "math" and machine.kind != "cpu"
     return Setting(SLICED if is_sliced else NATIVE, kernel.reason, kernel.source)
 
 
 def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
-    def own(variable: str, default: Setting[T], expected: str, read: Callable[[str], T]) -> Setting[T]:
+    def read(variable: str, default: Setting[T], expected: str, parse: Callable[[str], T]) -> Setting[T]:
         text = environ.get(variable)
         if not text:
             return default
         try:
-            return Setting(read(text), f"set by {variable}", YOU)
+            return Setting(parse(text), f"set by {variable}", YOU)
         except ValueError:
             raise InputError(
                 f"{variable} is {text[:60]!r}; expected {expected}.", "Correct it, or leave it out."
@@ -353,20 +353,20 @@ def _with_environment(profile: Profile, environ: Mapping[str, str]) -> Profile:
         variable: str, default: Setting[int], name: str, convert: Callable[[float], int] = gb_bytes
     ) -> Setting[int]:
         info = SETTINGS[name]
-        return own(variable, default, info.expected, lambda text: convert(info.check(float(text))))
+        return read(variable, default, info.expected, lambda text: convert(info.check(float(text))))
 
     def choice(variable: str, default: Setting[T], choices: Sequence[T]) -> Setting[T]:
         names = [*map(str, choices)]
-        return own(variable, default, " or ".join(names), lambda text: choices[names.index(text)])
+        return read(variable, default, " or ".join(names), lambda text: choices[names.index(text)])
 
-    attention = choice(ATTENTION_VARIABLE, profile.attention, (AUTO, *WAYS))
+    attention = choice(ATTENTION_VARIABLE, profile.attention, (AUTO, *BACKENDS))
     return replace(
         profile,
         cap_bytes=number(CAP_VARIABLE, profile.cap_bytes, "vram_cap_gb"),
         preserved_bytes=number(PRESERVED_VARIABLE, profile.preserved_bytes, "preserved_gb"),
         vae_tile=number(TILE_VARIABLE, profile.vae_tile, "vae_tile", int),
         vae_dtype=choice(VAE_DTYPE_VARIABLE, profile.vae_dtype, get_args(VaeDtype)),
-        attention=attention if attention.value in WAYS else profile.attention,
+        attention=attention if attention.value in BACKENDS else profile.attention,
         deviation=deviation_of(environ),
         helper_bytes=number(HELPER_VARIABLE, Setting(0, "", ""), "vram_cap_gb").value,
     )

@@ -5,7 +5,7 @@ Where nothing was measured on this machine, these are estimates, each with its s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from diffusers_helper.events import Stage
@@ -28,7 +28,7 @@ _CONVOLUTIONS = {"rocm": Duration(75, NOT_MEASURED)}
 def expected_times(
     plan: VideoPlan, profile: Profile, info: ModelInfo, *, is_first: bool, section: int = 1
 ) -> Mapping[Stage, Duration]:
-    """Return how long the stages of a job will probably take; those that are not known are left out.
+    """Estimate how long the stages of a job take; those that are not known are left out.
 
     "sample" and "decode" are those of one section; the others come once.
 
@@ -40,28 +40,29 @@ def expected_times(
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
-    kind, found = profile.machine.kind, dict[Stage, Duration]()
+    durations = dict[Stage, Duration]()
     if is_first:
-        disk, is_tried = plan.disk, plan.attention.source in (YOU, "measured")
+        kind = profile.machine.kind
+        disk = plan.disk
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
-        found["load"] = Duration(size / disk.bytes_per_second, f"{disk.name}, {disk.source}")
-        if kind in ATTENTION and not is_tried:
-            found["attention"] = ATTENTION[kind]
+        durations["load"] = Duration(size / disk.bytes_per_second, f"{disk.name}, {disk.source}")
+        if kind in ATTENTION and plan.attention.source not in (YOU, "measured"):
+            durations["attention"] = ATTENTION[kind]
         if kind in _CONVOLUTIONS:
-            found["convolutions"] = _CONVOLUTIONS[kind]
+            durations["convolutions"] = _CONVOLUTIONS[kind]
     if plan.copies:
-        copied = sum(cost.copied_bytes for cost in plan.costs if cost.stage in ("text", "text_2"))
+        copied_bytes = sum(cost.copied_bytes for cost in plan.costs if cost.stage in ("text", "text_2"))
         source = f"{plan.copies.name}, {plan.copies.source}"
-        found["text"] = Duration(copied / plan.copies.bytes_per_second, source)
+        durations["text"] = Duration(copied_bytes / plan.copies.bytes_per_second, source)
     if plan.step:
-        lead = 0.0
+        seconds = plan.steps[section - 1] * plan.step.seconds
         if plan.copies and not plan.job.keep_all_resident:
-            lead = plan.job.stage("sample").resident_bytes / plan.copies.bytes_per_second
-        found["sample"] = Duration(plan.steps[section - 1] * plan.step.seconds + lead, plan.step.source)
+            seconds += plan.job.stage("sample").resident_bytes / plan.copies.bytes_per_second
+        durations["sample"] = Duration(seconds, plan.step.source)
     if plan.decoding:
         seconds = plan.latents[section - 1] * plan.decoding.seconds
-        found["decode"] = Duration(seconds, plan.decoding.source)
-    return found
+        durations["decode"] = Duration(seconds, plan.decoding.source)
+    return durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +90,16 @@ class Forecast:
     has_decode: bool
 
     @property
-    def video_words(self) -> str:
-        """Return a phrase for the time of the whole video, with its source."""
-        rest = "" if self.has_decode else ", without the time to decode, which is not known"
-        return f"{self._in_jobs(self.video_seconds)}{rest} ({self.step.source_words})"
+    def video_text(self) -> str:
+        omission = "" if self.has_decode else ", without the time to decode, which is not known"
+        return f"{self._in_jobs(self.video_seconds)}{omission} ({self.step.source_words})"
 
     @property
-    def words(self) -> str:
-        """Return sentences on all of it."""
+    def text(self) -> str:
         return (
             f"A step takes about {duration(self.step.seconds)}, a section {about(self.section_seconds)}. The "
             f"first second of video comes after {self._in_jobs(self.first_second_seconds)}; the whole video "
-            f"takes {self.video_words}."
+            f"takes {self.video_text}."
         )
 
     def _in_jobs(self, wait: Wait) -> str:
@@ -111,24 +110,20 @@ class Forecast:
 
 
 def forecast(plan: VideoPlan, profile: Profile, info: ModelInfo) -> Forecast | None:
-    """Return the time that a video takes; None on a machine whose time for a step is not known.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-    """
+    """Estimate the time that a video takes; None on a machine whose time for a step is not known."""
     if plan.step is None:
         return None
-    first, later = (expected_times(plan, profile, info, is_first=is_first) for is_first in (True, False))
-    begin_first, begin_later = (sum(one.seconds for one in times.values()) for times in (first, later))
-    sections = [
-        expected_times(plan, profile, info, is_first=False, section=number + 1)
-        for number in range(plan.sections)
-    ]
-    each = [sum(times[name].seconds for name in _PER_SECTION if name in times) for times in sections]
+    stages_of_first_job = expected_times(plan, profile, info, is_first=True)
+    numbers = range(1, plan.sections + 1)
+    sections = [expected_times(plan, profile, info, is_first=False, section=n) for n in numbers]
+    section_seconds = [_sum(times, _PER_SECTION) for times in sections]
+    start = Wait(_sum(stages_of_first_job), _sum(sections[0]))
+    later_sections = sum(section_seconds[1:])
     return Forecast(
-        plan.step,
-        each[0],
-        Wait(begin_first, begin_later),
-        Wait(begin_first + sum(each[1:]), begin_later + sum(each[1:])),
-        plan.decoding is not None,
-    )
+        plan.step, section_seconds[0], start,
+        Wait(start.first_job + later_sections, start.later + later_sections), plan.decoding is not None,
+    )  # fmt: skip
+
+
+def _sum(times: Mapping[Stage, Duration], stages: Sequence[Stage] | None = None) -> float:
+    return sum(times[stage].seconds for stage in stages or times if stage in times)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diffusers_helper.families.packing import OWN_CHUNK
+from diffusers_helper.families.packing import DEFAULT_CHUNK
 from diffusers_helper.planning.estimates import TILES
 from diffusers_helper.planning.vae_estimates import VaeNeeds
 
@@ -64,7 +64,7 @@ class Tiles:
 
     @classmethod
     def of(cls, side: int, share: float = 0.25) -> Tiles:
-        """Return tiles of this side with this share of overlap, rounded up to whole latents of any VAE."""
+        """Round the overlap, a share of the side, up to whole latents of any VAE."""
         return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
 
 
@@ -79,11 +79,11 @@ class Video:
 
 @dataclass(frozen=True, slots=True)
 class VaePlan:
-    """One way to encode or decode a video.
+    """A plan to encode or decode a video.
 
     Attributes:
-        chunk: The same as in `VaeSettings`; 0 for all latent frames.
-        working_bytes: The memory that inputs, activations and outputs take on the device.
+        chunk: See `VaeSettings`; 0 for all latent frames.
+        working_bytes: For inputs, activations and outputs.
         batch: The number of items of a batch that are decoded together.
     """
 
@@ -97,28 +97,27 @@ class VaePlan:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether it gives what one pass over everything would give in the same number format."""
+        """True if it gives what one pass over everything would give in the same number format."""
         return not self.tiles.side and self.time != "windows"
 
 
 def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """Return all plans that the settings allow, in the order in which they are tried.
+    """List all plans that the settings allow, in the order in which they are tried.
 
     Args:
         needs: The memory that the VAE takes, in the number format that it computes in.
     """
-    kinds: tuple[Time, ...] = ("stream",) if needs.has_stream else ("whole", "windows")
-    if not needs.has_stream and video.latents <= (settings.chunk or OWN_CHUNK) + 1:
-        kinds = ("whole",)
+    times: tuple[Time, ...] = ("stream",) if needs.has_stream else ("whole", "windows")
+    if not needs.has_stream and video.latents <= (settings.chunk or DEFAULT_CHUNK) + 1:
+        times = ("whole",)
     elif not needs.has_stream and settings.chunk:
-        kinds = ("windows",)
-    return tuple(
-        _plan(needs, video, task, time, tile, settings) for time in kinds for tile in _tiles(video, settings)
-    )
+        times = ("windows",)
+    tiles = _tiles(video, settings)
+    return tuple(_plan(needs, video, task, time, tile, settings) for time in times for tile in tiles)
 
 
 def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """Return the first plan that fits into the free memory, followed by the smaller ones to try after it.
+    """Choose the first plan that fits into the free memory, followed by the smaller ones to try after it.
 
     If none fits by the estimates, which may be too large, the smallest plan is still worth a try.
     """
@@ -132,32 +131,35 @@ def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -
 
 
 def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
-    """Return the sides of tiles to try; 0 means no tiles, and replaces sides that cover the picture."""
+    """List the sides of tiles to try; 0 means no tiles, and replaces sides that cover the picture."""
     side = max(video.height, video.width)
     if settings.tile_px is not None:
         return (settings.tile_px if settings.tile_px < side else 0,)
     if settings.largest_px is not None and settings.largest_px < side:
         return (settings.largest_px, *(tile for tile in TILES if tile < settings.largest_px))
-    most = settings.fallback_px or side
-    first = (most,) if most < side and most not in TILES else ()
-    return (0, *first, *(tile for tile in TILES if tile < side and tile <= most))
+    largest = settings.fallback_px or side
+    first = (largest,) if largest < side and largest not in TILES else ()
+    return (0, *first, *(tile for tile in TILES if tile < side and tile <= largest))
 
 
 def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, settings: VaeSettings) -> VaePlan:
     estimate = needs.decode_bytes if task == "decode" else needs.encode_bytes
     height, width = (min(side, tile or side) for side in (video.height, video.width))
-    chunk = 0 if time == "whole" else settings.chunk or (1 if time == "stream" else OWN_CHUNK)
+    chunk = 0 if time == "whole" else settings.chunk or (1 if time == "stream" else DEFAULT_CHUNK)
     # A window has two latent frames more than the chunk: a lead-in, and one shared with the next window.
-    at_once = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
-    working = estimate(at_once, height, width, video.latents)
-    how = {
+    num_latents = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
+    working_bytes = estimate(num_latents, height, width, video.latents)
+    description = {
         "whole": "All frames in one pass",
         "stream": "One latent frame after the other" if video.latents > 1 else "Each picture by itself",
         "windows": "In windows of time",
     }[time]
-    how += f", in tiles of {tile} pixels" if tile else ""
+    description += f", in tiles of {tile} pixels" if tile else ""
     is_rounded = settings.precision in ("fp16", "bf16")
-    how += f", rounded as {settings.precision}" if is_rounded else ""
-    plan = VaePlan(task, time, chunk, Tiles.of(tile, settings.overlap), working, how)
-    ending = ": approximate" if not plan.is_exact else "" if is_rounded else ": exact"
-    return replace(plan, reason=f"{how}{ending}.")
+    description += f", rounded as {settings.precision}" if is_rounded else ""
+    plan = VaePlan(task, time, chunk, Tiles.of(tile, settings.overlap), working_bytes, description)
+    if not plan.is_exact:
+        description += ": approximate"
+    elif not is_rounded:
+        description += ": exact"
+    return replace(plan, reason=f"{description}.")

@@ -32,42 +32,41 @@ class VaeNeeds:
 
 
 def has_stream(network: Network) -> bool:
-    """Return whether frames can be made exactly one by one, as Wan's VAE (`base_dim`) can."""
+    """Tell if frames can be made exactly one by one, as with Wan's VAE (`base_dim`)."""
     return "base_dim" in network.config
 
 
 def decode_bytes(
-    network: Network, at_once: int, height: int, width: int, latents: int = 1, *,
+    network: Network, num_latents: int, height: int, width: int, all_latents: int = 1, *,
     backend: Backend, is_folded: bool = True,
 ) -> int:  # fmt: skip
     """Estimate the bytes that it takes to decode one piece.
 
     Args:
         height, width: The sides of the piece in pixels.
-        at_once: The latent frames in one pass (n of them give 4 n - 3 frames). In a stream, the number of
+        num_latents: The latent frames in one pass (n of them give 4 n - 3 frames). In a stream, the number of
             latent frames whose frames leave the device together.
-        latents: The number of all latent frames, which a stream keeps on the device.
+        all_latents: The number of all latent frames, which a stream keeps on the device.
         is_folded: Whether HunyuanVideo's VAE enlarges with folded weights (`loading.quick_vae`), as it
             does unless it belongs to another program.
     """
     size, area = network.dtype_bytes, height * width
     if has_stream(network):
-        values = _stream_decode(network, area, latents) + 24 * (at_once > 1) * at_once * area
+        values = _stream_decode(network, area, all_latents) + 24 * (num_latents > 1) * num_latents * area
         return math.ceil(MARGIN * backend.conv_decode * values * size)
-    frames = 4 * at_once - 3
+    frames = 4 * num_latents - 3
     widths = network.config["block_out_channels"]
     # The last block's first convolution, whose input is padded by two frames; for small pieces the widest
     # enlargement, whose weights are added up anew.
     per_frame, fixed, weights = (6.07, 4.15, 64 * widths[-1] ** 2) if is_folded else (8.85, 4.35, 0)
     values = (per_frame * frames + fixed) * area * widths[0]
-    values = max(values, weights + 4.5 * at_once * area * widths[0])
-    return math.ceil(
-        MARGIN * max(values * size * backend.conv_decode, _attention(network, at_once * area, backend))
-    )
+    values = max(values, weights + 4.5 * num_latents * area * widths[0])
+    attention = _attention(network, num_latents * area, backend)
+    return math.ceil(MARGIN * max(values * size * backend.conv_decode, attention))
 
 
 def encode_bytes(
-    network: Network, at_once: int, height: int, width: int, latents: int = 1, *, backend: Backend
+    network: Network, num_latents: int, height: int, width: int, all_latents: int = 1, *, backend: Backend
 ) -> int:
     """Estimate the bytes that it takes to encode one piece, with the arguments of `decode_bytes`.
 
@@ -75,13 +74,13 @@ def encode_bytes(
     """
     size, area = network.dtype_bytes, height * width
     if has_stream(network):
-        values = _stream_encode(network, area, latents)
+        values = _stream_encode(network, area, all_latents)
         return math.ceil(MARGIN * backend.conv_encode * values * size)
-    frames = 4 * at_once - 3
+    frames = 4 * num_latents - 3
     layers = min(2, network.config["layers_per_block"])
     values = ((3.05 + layers) * frames + 2.15) * area * network.config["block_out_channels"][0]
     values += 3 * frames * area  # the frames in the VAE's type; a CPU may need no such copy
-    attention = 3 * frames * area * size + _attention(network, at_once * area, backend)
+    attention = 3 * frames * area * size + _attention(network, num_latents * area, backend)
     return math.ceil(MARGIN * max(values * size * backend.conv_encode, attention))
 
 
@@ -98,30 +97,31 @@ def _attention(network: Network, area: int, backend: Backend) -> float:
     return (mask + scores) * (area // 64) ** 2 * backend.attention_factor
 
 
-def _stream_decode(network: Network, area: int, latents: int) -> float:
-    """Return the peak number of values while four frames are decoded, with the convolutions' past inputs.
+def _stream_decode(network: Network, area: int, all_latents: int) -> float:
+    """Estimate the peak number of values while four frames are decoded, with the convolutions' past inputs.
 
     Grid: widths of 8 to 32, 1 and 2 layers per block, 1 to 6 latent frames of 64x64 to 128x128 pixels,
     Wan 2.1 and 2.2 (which works on patches of 2x2), bf16 and fp32.
     """
     channels = network.config.get("decoder_base_dim") or network.config["base_dim"]
-    layers, wide = network.config["num_res_blocks"], network.dtype_bytes < 4
+    layers = network.config["num_res_blocks"]
+    is_half = network.dtype_bytes < 4
     if network.config.get("is_residual"):
         values = (17.6 + 1.82 * layers) * channels + 12.5
     else:
-        values = ((38.2 if wide else 36.4) + 7.25 * layers) * channels + (22 if wide else 15)
+        values = ((38.2 if is_half else 36.4) + 7.25 * layers) * channels + (22 if is_half else 15)
     # The first latent frame gives one frame, before anything is remembered.
-    share = 0.37 if latents == 1 else 1.0
-    return (share * values + 0.5 * latents) * area
+    share = 0.37 if all_latents == 1 else 1.0
+    return (share * values + 0.5 * all_latents) * area
 
 
-def _stream_encode(network: Network, area: int, latents: int) -> float:
-    """Return the peak number of values while four frames are encoded, on the same grid."""
+def _stream_encode(network: Network, area: int, all_latents: int) -> float:
+    """Estimate the peak number of values while four frames are encoded, on the same grid."""
     channels, layers = network.config["base_dim"], network.config["num_res_blocks"]
-    wide = network.dtype_bytes < 4
+    is_half = network.dtype_bytes < 4
     if network.config.get("is_residual"):
-        values = ((6.1 if wide else 5.65) + 2.81 * layers) * channels + 6
+        values = ((6.1 if is_half else 5.65) + 2.81 * layers) * channels + 6
     else:
-        values = ((24.3 if wide else 22.4) + 7.25 * layers) * channels + (8 if wide else 3)
-    share = 0.29 if latents == 1 else 1.0
-    return (share * (values + 12) + 0.5 * latents) * area
+        values = ((24.3 if is_half else 22.4) + 7.25 * layers) * channels + (8 if is_half else 3)
+    share = 0.29 if all_latents == 1 else 1.0
+    return (share * (values + 12) + 0.5 * all_latents) * area

@@ -28,50 +28,40 @@ FIND_MODES = {
     "DYNAMIC_HYBRID": "works as HYBRID, but without kernels that would be compiled for one shape only",
 }
 # The same modes as numbers, and two further modes of MIOpen's documentation.
-_NUMBERS = {"1": "NORMAL", "2": "FAST", "3": "HYBRID", "5": "DYNAMIC_HYBRID"}
-_OTHERS = ("TRUST_VERIFY", "TRUST_VERIFY_FULL", "6", "7")
-_ENFORCED = ("NONE", "DB_UPDATE", "SEARCH", "SEARCH_DB_UPDATE", "DB_CLEAN")
+_FIND_MODE_NUMBERS = {"1": "NORMAL", "2": "FAST", "3": "HYBRID", "5": "DYNAMIC_HYBRID"}
+_OTHER_FIND_MODES = ("TRUST_VERIFY", "TRUST_VERIFY_FULL", "6", "7")
+_ENFORCE_MODES = ("NONE", "DB_UPDATE", "SEARCH", "SEARCH_DB_UPDATE", "DB_CLEAN")
 # The values that each variable may have, and those that a refusal names. MIOpen ignores case and blanks.
 _CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     CONV_RUNG_VARIABLE: (CONV_RUNGS, CONV_RUNGS),
-    DEBUG_VARIABLE: (("0", "1"), ("0", "1")),
-    ENCODINGS_VARIABLE: (("0", "1"), ("0", "1")),
-    FP32_VARIABLE: (("0", "1"), ("0", "1")),
-    FIND_MODE_VARIABLE: ((*FIND_MODES, *_NUMBERS, *_OTHERS), tuple(FIND_MODES)),
-    FIND_ENFORCE_VARIABLE: ((*_ENFORCED, *"12345"), _ENFORCED),
+    **dict.fromkeys((DEBUG_VARIABLE, ENCODINGS_VARIABLE, FP32_VARIABLE), (("0", "1"), ("0", "1"))),
+    FIND_MODE_VARIABLE: ((*FIND_MODES, *_FIND_MODE_NUMBERS, *_OTHER_FIND_MODES), tuple(FIND_MODES)),
+    FIND_ENFORCE_VARIABLE: ((*_ENFORCE_MODES, *"12345"), _ENFORCE_MODES),
 }
 
 
 def check_choices(environ: Mapping[str, str]) -> None:
-    """Refuse a value that is not among the choices of its variable. An empty one counts as not set.
-
-    Raises:
-        InputError: If there is such a value.
-    """
-    for variable, (choices, named) in _CHOICES.items():
+    """Refuse a value that is not among the choices of its variable. An empty one counts as not set."""
+    for variable, (choices, expected) in _CHOICES.items():
         value = environ.get(variable, "")
-        plain = value.strip().upper() if variable.startswith("MIOPEN") else value
-        if plain and plain not in choices:
+        text = value.strip().upper() if variable.startswith("MIOPEN") else value
+        if text and text not in choices:
             raise InputError(
-                f"{variable} is {short_repr(value[:60])}; expected one of {', '.join(named)}.",
+                f"{variable} is {short_repr(value[:60])}; expected one of {', '.join(expected)}.",
                 "Correct it, or leave it out.",
             )
 
 
 def conv_rung(environ: Mapping[str, str]) -> str:
-    """Return the way to compute convolutions that the environment asks for, one of `CONV_RUNGS`.
-
-    Raises:
-        InputError: If a variable has a value that is not among its choices.
-    """
+    """Read the way to compute convolutions from the environment, one of `CONV_RUNGS`."""
     check_choices(environ)
     return environ.get(CONV_RUNG_VARIABLE) or CONV_AUTO
 
 
 def find_mode_of(value: str) -> str:
-    """Return the find mode that a value selects; "" if MIOpen's documentation does not have it."""
+    """Find the find mode that a value selects; "" if MIOpen's documentation does not have it."""
     text = value.strip().upper()
-    return text if text in FIND_MODES or text in _OTHERS else _NUMBERS.get(text, "")
+    return text if text in FIND_MODES or text in _OTHER_FIND_MODES else _FIND_MODE_NUMBERS.get(text, "")
 
 
 DOCUMENT = "the memory document, see docs/amd-memory.md"
@@ -136,7 +126,7 @@ _RDNA = ("gfx1100", "gfx1151", "gfx1200", "gfx103x")
 
 
 def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
-    """Return the engine's environment variables for a family of cards.
+    """Choose the engine's environment variables for a family of cards.
 
     Args:
         visible: The cards that the engine may see; "" for all of them.
@@ -168,25 +158,25 @@ def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
 def environment_report(
     settings: Mapping[str, Setting[str]], environ: Mapping[str, str]
 ) -> dict[str, Setting[str]]:
-    """Return the variables that a profile sets, with the user's value where the user has set one.
+    """List the variables that a profile sets, with the user's value where the user has set one.
 
     The user's value counts under a variable's older names, too.
     """
     report = dict[str, Setting[str]]()
     for name, setting in settings.items():
         groups = (ALLOCATOR_VARIABLES, VISIBLE_VARIABLES, (name,))
-        names = next(group for group in groups if name in group)
-        yours = next((other for other in names if other in environ), None)
-        if yours is None:
+        aliases = next(group for group in groups if name in group)
+        user_variable = next((alias for alias in aliases if alias in environ), None)
+        if user_variable is None:
             report[name] = setting
         else:
-            same = environ[yours] == setting.value
-            reason = setting.reason if same else f"replaces {setting.value}: {setting.reason}"
-            report[yours] = Setting(environ[yours], reason, YOU)
+            is_same = environ[user_variable] == setting.value
+            reason = setting.reason if is_same else f"replaces {setting.value}: {setting.reason}"
+            report[user_variable] = Setting(environ[user_variable], reason, YOU)
     return report
 
 
 def engine_environment(settings: Mapping[str, Setting[str]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to add to `environ` for the engine, leaving out those that the user has set."""
+    """Select the variables to add to `environ` for the engine, without those that the user has set."""
     report = environment_report(settings, environ).items()
     return {name: setting.value for name, setting in report if setting.source != YOU}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-from diffusers_helper.attention.ways import slice_bytes
-from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, texts_in
+from diffusers_helper.attention.backends import slice_bytes
+from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, named_prompts
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.families.packing import decode_work
 from diffusers_helper.machine.local import Facts, Local, shape_key, speeds
@@ -35,9 +35,9 @@ from diffusers_helper.planning.estimates import (
     tokens_by_size,
     vision_tokens,
 )
-from diffusers_helper.planning.ladder import first_plan
 from diffusers_helper.planning.notes import notes_of, slow_note
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
+from diffusers_helper.planning.smaller_plans import FirstPlan, first_plan
 from diffusers_helper.planning.streaming import (
     Bus,
     bus_of,
@@ -74,23 +74,22 @@ class VideoPlan:
     """The plan of one video.
 
     Attributes:
+        first: What was chosen for it, and the smaller plans that a job takes after it ran out of memory.
         height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
         waiting_bytes: The size of the streamed weights in their files, which main memory should hold. The
             kernel may drop them and read them again.
-        fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if only this
-            plan is left after shortages.
-        weight_dtype: The type of the transformer's weights, which the plan has chosen if it was left open.
+        fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if memory ran
+            out in earlier jobs.
         bus: The card's bus; None without a card.
         step_bytes: The bytes that are streamed to the device in each step, in all of its passes.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
-        copies: The slowest part of the way on which streamed weights come to the card; None without a card.
-        disk: The disk with the weights.
+        copies: The slowest segment of the path of streamed weights to the card; None without a card.
         steps, latents: The steps of each section, and the latent frames that are decoded for it.
-        work: What the transformer does in a step.
         computing, decoding: The time in which the card computes a step, and decodes a latent frame; None if
             it is not known.
     """
 
+    first: FirstPlan = field(compare=False)
     job: JobPlan
     height: int
     width: int
@@ -100,11 +99,9 @@ class VideoPlan:
     waiting_bytes: int
     notes: tuple[str, ...]
     fewest_copies: JobPlan | None
-    weight_dtype: str
     bus: Bus | None
     step_bytes: int
     disk_bytes: int
-    attention: Setting[str]
     copies: Bus | None
     disk: Bus
     steps: tuple[int, ...]
@@ -114,27 +111,36 @@ class VideoPlan:
     decoding: Duration | None
 
     @property
+    def weight_dtype(self) -> str:
+        """The type of the transformer's weights, which the plan has chosen if it was left open."""
+        return self.first.request.weight_dtype
+
+    @property
+    def attention(self) -> Setting[str]:
+        return self.first.smaller.demands[0].attention
+
+    @property
     def seconds_per_step(self) -> float | None:
-        """Return the time in which each step reads its `disk_bytes`; None for none, or if it is not known."""
+        """The time in which each step reads its `disk_bytes`; None for none, or if it is not known."""
         return self.disk.seconds(self.disk_bytes) if self.disk_bytes else None
 
     @property
     def copy_seconds(self) -> float:
-        """Return the time that the copies of each step take; 0 without a card."""
+        """The time that the copies of each step take; 0 without a card."""
         return self.step_bytes / self.copies.bytes_per_second if self.copies else 0.0
 
     @property
     def step(self) -> Duration | None:
-        """Return the time of a step, which computes and copies at once; None if it is not known."""
-        known, copies = self.computing, self.copies
-        if known is None or copies is None or known.source == MEASURED:
-            return known
+        """The time of a step, which computes and copies at once; None if it is not known."""
+        computing, copies = self.computing, self.copies
+        if computing is None or copies is None or computing.source == MEASURED:
+            return computing
         copying = Duration(self.copy_seconds, f"limited by {copies.name}, {copies.source}")
-        return max(known, copying, key=lambda one: one.seconds)
+        return max(computing, copying, key=lambda time: time.seconds)
 
     @property
-    def time_words(self) -> str:
-        """Return a phrase for that time, and how it is known; empty if nothing is copied to a card."""
+    def copy_time_text(self) -> str:
+        """A phrase for the time of the copies, and its source; "" if nothing is copied to a card."""
         if self.copies is None or not self.step_bytes:
             return ""
         limit = f"{self.copies.name} ({self.copies.source})"
@@ -142,40 +148,40 @@ class VideoPlan:
 
     @property
     def streaming(self) -> str:
-        """Return a sentence on what streaming costs in each step; empty if nothing is copied to a card."""
-        words = self.time_words
-        return f"{gb_text(self.step_bytes)} GB are streamed per step: {words}." if words else ""
+        """A sentence on what streaming costs in each step; "" if nothing is copied to a card."""
+        time = self.copy_time_text
+        return f"{gb_text(self.step_bytes)} GB are streamed per step: {time}." if time else ""
 
     @property
     def saved_bytes(self) -> int:
-        """Return how many bytes fewer each forward pass of the transformer copies with the fewest copies."""
-        now, then = (one.stage("sample").streamed_bytes for one in (self.job, self.fewest_copies or self.job))
-        return max(0, now - then)
+        """How many bytes fewer each forward pass of the transformer copies with the fewest copies."""
+        fewest = self.fewest_copies or self.job
+        return max(0, self.job.stage("sample").streamed_bytes - fewest.stage("sample").streamed_bytes)
 
     @property
-    def preserved_words(self) -> str:
-        """Return why memory is left idle and what the other value would save; empty for nothing."""
-        saved = self.saved_bytes
-        if self.fewest_copies is None or not saved:
+    def preserved_text(self) -> str:
+        """Why memory is left idle, and what the other value would save; "" for nothing."""
+        saved_bytes = self.saved_bytes
+        if self.fewest_copies is None or not saved_bytes:
             return ""
         budget, sample = self.job.budget, self.job.stage("sample")
-        why = "as docs/amd-memory.md sets it against fragmentation" if budget.is_default else "as was set"
-        then, least = self.fewest_copies.stage("sample"), self.fewest_copies.preserved_bytes
-        passes = next(one.all_passes for one in self.costs if one.stage == "sample")
+        reason = "as docs/amd-memory.md sets it against fragmentation" if budget.is_default else "as was set"
+        fewest_resident = gb_text(self.fewest_copies.stage("sample").resident_bytes)
+        passes = next(cost.all_passes for cost in self.costs if cost.stage == "sample")
         return (
-            f"{gb_text(self.job.preserved_bytes)} of {gb_text(budget.cap_bytes)} GB are preserved, {why}, "
+            f"{gb_text(self.job.preserved_bytes)} of {gb_text(budget.cap_bytes)} GB are preserved, {reason}, "
             f"so {gb_text(sample.resident_bytes)} GB of the transformer stay on the device and "
             f"{gb_text(sample.streamed_bytes)} GB are streamed in each pass. If only "
-            f"{gb_text(least)} GB were preserved, as the estimates allow, {gb_text(then.resident_bytes)} GB "
-            f"would stay and each pass would copy {gb_text(saved)} GB less, which is "
-            f"{gb_text(passes * saved)} GB in the whole video."
+            f"{gb_text(self.fewest_copies.preserved_bytes)} GB were preserved, as the estimates allow, "
+            f"{fewest_resident} GB would stay and each pass would copy {gb_text(saved_bytes)} GB less, which "
+            f"is {gb_text(passes * saved_bytes)} GB in the whole video."
         )
 
 
 def known_networks(
     info: ModelInfo, profile: Profile, in_fp32: str = "", weight_dtype: str = "default"
 ) -> dict[str, Network]:
-    """Return the networks of a model in the number formats that this machine computes in.
+    """Describe the networks of a model in the number formats that this machine computes in.
 
     Args:
         in_fp32: The name of a network that computes in fp32; "" for none.
@@ -183,21 +189,22 @@ def known_networks(
     Raises:
         LongtakeError: If a local model's files cannot be read.
     """
+    dtype_bytes = {"vae": profile.vae_bytes, in_fp32: _FP32_BYTES}
     return networks(
-        info, on_cpu=profile.machine.kind == "cpu", widths={"vae": profile.vae_bytes, in_fp32: _FP32_BYTES},
-        weight_dtype=weight_dtype, has_bf16=profile.has_bf16,
+        info, on_cpu=profile.machine.kind == "cpu", dtype_bytes=dtype_bytes, weight_dtype=weight_dtype,
+        has_bf16=profile.has_bf16,
     )  # fmt: skip
 
 
 def weights_file(info: ModelInfo) -> Path | None:
-    """Return the largest file of the transformer's weights, or None if they are not on this machine."""
-    source = info.parts["transformer"]
+    """Find the largest file of the transformer's weights; None if they are not on this machine."""
+    source = info.components["transformer"]
     files = weight_files(source.folder) if source.folder.exists() and not source.is_missing else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
 
 
 def profile_of(request: GenerationRequest, profile: Profile, info: ModelInfo) -> Profile:
-    """Return the profile with the number format for the VAE, and with slices that suit its cap."""
+    """Complete the profile with the number format for the VAE, and with slices that suit its cap."""
     slices = profile.slice_bytes or slice_bytes(profile.budget(request.vram_cap_gb).cap_bytes)
     profile = replace(profile, slice_bytes=slices)
     if request.vae_precision == "auto":
@@ -219,7 +226,7 @@ def demands_for(
     in_fp32: str = "",
     transformer: Network | None = None,
 ) -> tuple[Demand, ...]:
-    """Return the needs of a job for each size of tiles that it may use, the largest first.
+    """Estimate what a job needs for each size of tiles that it may use, the largest first.
 
     Args:
         height, width: The sides of the video in pixels.
@@ -232,41 +239,37 @@ def demands_for(
         InputError: If the model's tokenizer or a LoRA cannot be used.
     """
     loras = [lora for _, lora in loras_of(request.lora)]
-    known = known_networks(info, profile, in_fp32, request.weight_dtype)
-    known["transformer"] = with_loras(transformer or known["transformer"], loras)
+    model_networks = known_networks(info, profile, in_fp32, request.weight_dtype)
+    model_networks["transformer"] = with_loras(transformer or model_networks["transformer"], loras)
     text = longest_text(request, info)
-    shape = attention_shape(request, known, height, width, text)
+    shape = attention_shape(request, model_networks, height, width, text)
     profile = replace(profile, attention=profile.attention_for(request, shape_key(*shape)))
-    with_tiles = partial(
-        demand_of, known, height, width,
-        text=text, texts=len(request.texts), rank=rank_of(loras), step_cache=request.step_cache,
-        encoded=OWN_WINDOW if request.video else 1,
+    demand_with_tile = partial(
+        demand_of, model_networks, height, width,
+        text=text, texts=len(request.prompts), rank=rank_of(loras), step_cache=request.step_cache,
+        encoded_latents=OWN_WINDOW if request.video else 1,
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration,
     )  # fmt: skip
     tiles = tile_steps(profile.vae_tile.value, request.vae_tile)
-    return tuple(replace(with_tiles(tile), attention=profile.attention) for tile in tiles)
+    return tuple(replace(demand_with_tile(tile), attention=profile.attention) for tile in tiles)
 
 
 def attention_shape(
-    request: GenerationRequest, known: Mapping[str, Network], height: int, width: int, text: int
+    request: GenerationRequest, model_networks: Mapping[str, Network], height: int, width: int, text: int
 ) -> tuple[int, int, int, str]:
-    """Return the heads, tokens, values per head and type with which the transformer computes attention."""
-    network, encoder = known["transformer"], known.get("image_encoder")
+    """Give the heads, tokens, values per head and dtype with which the transformer computes attention."""
+    network, encoder = model_networks["transformer"], model_networks.get("image_encoder")
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     # Helios' attention to the text is a second one, and smaller.
     tokens = latent_tokens(height, width) + (text + vision_tokens(encoder) if encoder else 0)
-    half = "float16" if request.weight_dtype == "fp16" else "bfloat16"
-    return heads, tokens, head_dim, half if network.dtype_bytes < _FP32_BYTES else "float32"
+    half_dtype = "float16" if request.weight_dtype == "fp16" else "bfloat16"
+    return heads, tokens, head_dim, half_dtype if network.dtype_bytes < _FP32_BYTES else "float32"
 
 
 def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
-    """Return the number of tokens of the longest prompt that is used.
-
-    Raises:
-        InputError: If the model's tokenizer cannot be used.
-    """
-    return max(encoded_tokens(text, info) for _, text in texts_in(request))
+    """Count the tokens of the longest prompt that is used."""
+    return max(encoded_tokens(text, info) for _, text in named_prompts(request))
 
 
 def plan_video(
@@ -284,7 +287,6 @@ def plan_video(
 
     Args:
         shape: The height and width of the video in pixels; None for an unknown picture.
-        transformer: The transformer, if it is not that of the model's files.
         local: The facts that `doctor`, jobs and calibrations have stored about the machine.
         free_ram_bytes: The main memory that is free for streamed weights; None if not known.
         disk_speed: Returns the bytes per second of the disk with a file, if weights have to be read again.
@@ -294,62 +296,70 @@ def plan_video(
         InputError: If the model cannot make this video, or does not fit a LoRA.
         LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
     """
-    info.check(request)
-    check_prompt(request, info)
-    check_loras(request.lora, info)
+    _check(request, info)
     side = request.resolution or info.side
-    height, width = shape = shape or largest_bucket(side, info.multiple, info.family.offered)
+    height, width = shape = shape or largest_bucket(side, info.multiple, info.family.buckets)
     profile = profile_of(request, profile, info)
     calibration = calibration_of(local.calibration, profile.machine.card)
 
-    def read(profile: Profile, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
+    def demands_of(profile: Profile, request: GenerationRequest, height: int, width: int) -> Sequence[Demand]:
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
-    found = first_plan(request, info, profile, *shape, read, local.learned, free_ram_bytes)
-    request, profile, ladder, why = found
-    job = ladder.plan
-    sections, texts = info.family.sections(request), len(request.texts)
+    first = first_plan(request, info, profile, *shape, demands_of, local.smaller_plans, free_ram_bytes)
+    request, profile, job = first.request, first.profile, first.smaller.plan
+    sections = info.family.sections(request)
+    num_prompts = len(request.prompts)
     steps = tuple(steps_of(request, info))
-    costs = tuple(_cost(job, stage.stage, [texts * count for count in steps]) for stage in job.all_stages)
-    waiting = waiting_bytes(request, job, lambda request: read(profile, request, height, width))
-    notes = notes_of(ladder, profile, request, info, max(height, width), why)
-    fewest = None if ladder.reason else fewest_copies(job, ladder.demands)
-    measured, from_disk = speeds(local.speeds, profile.machine.card), 0
-    disk = disk_of(measured.disk_read_bytes_per_second)
-    if free_ram_bytes is not None and waiting > free_ram_bytes:
-        from_disk = waiting * texts
-        disk = disk_of(disk_speed(weights_file(info)) or measured.disk_read_bytes_per_second)
-        notes.append(slow_note(waiting, free_ram_bytes, disk.seconds(from_disk), fewest))
-    streamed = texts * job.stage("sample").streamed_bytes
+    file_bytes = waiting_bytes(request, job, lambda request: demands_of(profile, request, height, width))
+    notes = notes_of(first, info, max(height, width))
+    fewest = None if first.smaller.reason else fewest_copies(job, first.smaller.demands)
+    measured_speeds = speeds(local.speeds, profile.machine.card)
+    streamed_bytes = num_prompts * job.stage("sample").streamed_bytes
+    disk, disk_bytes = disk_of(measured_speeds.disk_read_bytes_per_second), 0
+    if free_ram_bytes is not None and file_bytes > free_ram_bytes:
+        disk_bytes = file_bytes * num_prompts
+        disk = disk_of(disk_speed(weights_file(info)) or measured_speeds.disk_read_bytes_per_second)
+        notes.append(slow_note(file_bytes, free_ram_bytes, disk.seconds(disk_bytes), fewest))
+    work, computing, decoding = compute_times(request, info, profile, height, width, local.step_times)
     return VideoPlan(
-        job, height, width, len(sections), sections.total_frames, costs, waiting, tuple(notes),
-        fewest, request.weight_dtype, bus_of(profile.machine, measured), streamed, from_disk,
-        ladder.demands[0].attention,
-        copies_of(profile.machine, measured, disk.reading(from_disk, streamed)), disk,
-        steps, decode_work(sections, request.vae_chunk),
-        *computing_of(request, info, profile, height, width, local.step_times),
+        first=first, job=job, height=height, width=width, sections=len(sections),
+        frames=sections.total_frames,
+        costs=tuple(_cost(job, stage.stage, [num_prompts * n for n in steps]) for stage in job.all_stages),
+        waiting_bytes=file_bytes, notes=tuple(notes), fewest_copies=fewest,
+        bus=bus_of(profile.machine, measured_speeds), step_bytes=streamed_bytes, disk_bytes=disk_bytes,
+        copies=copies_of(profile.machine, measured_speeds, disk.reading(disk_bytes, streamed_bytes)),
+        disk=disk, steps=steps, latents=decode_work(sections, request.vae_chunk),
+        work=work, computing=computing, decoding=decoding,
     )  # fmt: skip
 
 
-def computing_of(
-    request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int, facts: Facts
+def _check(request: GenerationRequest, info: ModelInfo) -> None:
+    info.check(request)
+    check_prompt(request, info)
+    check_loras(request.lora, info)
+
+
+def compute_times(
+    request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int, step_times: Facts
 ) -> tuple[StepWork, Duration | None, Duration | None]:
-    """Return the work of a step, its time, and that to decode a latent frame."""
-    known, key = known_networks(info, profile), step_key(profile.machine, info)
-    tokens = attention_shape(request, known, height, width, longest_text(request, info))[1]
-    by_size = tokens_by_size(tokens, height, width, info.sizes)
-    work = work_of(known["transformer"], by_size, len(request.texts))
+    """Estimate the work of a step, its time, and the time to decode a latent frame."""
+    model_networks = known_networks(info, profile)
+    key = step_key(profile.machine, info)
+    tokens = attention_shape(request, model_networks, height, width, longest_text(request, info))[1]
+    tokens_of_sizes = tokens_by_size(tokens, height, width, info.sizes)
+    work = work_of(model_networks["transformer"], tokens_of_sizes, len(request.prompts))
     return (
         work,
-        step_time(profile.machine, work, facts, key),
-        decode_time(profile.machine, known["vae"], height * width, facts, key),
+        step_time(profile.machine, work, step_times, key),
+        decode_time(profile.machine, model_networks["vae"], height * width, step_times, key),
     )
 
 
-def _cost(job: JobPlan, name: str, of_sections: Sequence[int]) -> Cost:
-    """Return the cost of a stage, given the transformer's passes in each section."""
-    plan, keeps = job.stage(name), job.of(name).keep_all_resident
-    passes = of_sections if name == "sample" else [1] * (len(of_sections) if name in _PER_SECTION else 1)
+def _cost(job: JobPlan, name: str, section_passes: Sequence[int]) -> Cost:
+    plan, stays_resident = job.stage(name), job.of(name).keep_all_resident
+    passes = section_passes
+    if name != "sample":
+        passes = [1] * (len(section_passes) if name in _PER_SECTION else 1)
     runs = len(passes)
-    copied = plan.resident_bytes * (1 if keeps else runs) + plan.streamed_bytes * sum(passes)
-    return Cost(name, runs, passes[-1], sum(passes), copied)
+    copied_bytes = plan.resident_bytes * (1 if stays_resident else runs) + plan.streamed_bytes * sum(passes)
+    return Cost(name, runs, passes[-1], sum(passes), copied_bytes)

@@ -1,7 +1,6 @@
 """Branches, which are new jobs that begin with the finished sections of another one and then differ from it.
 
-A branch gives the same bytes as a job that makes all of these sections itself with the same settings for
-each.
+A branch gives the same bytes as a job that makes all sections itself with the same settings for each.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.files import link_or_copy, read_file, write_atomic
-from diffusers_helper.models.registry import family_of, plan_of
+from diffusers_helper.models.registry import model_family, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage, Span, names_of
+from diffusers_helper.provenance.lineage import Lineage, Span, setting_names
 from diffusers_helper.provenance.recipe import read_uses, write_uses
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.strangers.limited_json import plain_texts
+from diffusers_helper.untrusted.limited_json import plain_texts
 
 _WHY_FIXED: dict[str, str] = {
     "image": "The kept sections begin or end at this picture.",
@@ -38,24 +37,19 @@ _WHY_FIXED: dict[str, str] = {
 
 
 def may_differ() -> tuple[str, ...]:
-    """Return the names of the settings that a branch may change."""
-    return names_of("section", "memory")
+    return setting_names("section", "memory")
 
 
 def why_fixed(name: str) -> str | None:
-    """Return the reason why a branch cannot change a setting, or None if it can."""
+    """Explain why a branch cannot change a setting; None if it can."""
     if name in may_differ():
         return None
-    work = "already decoded" if name in names_of("vae") else "made"
+    work = "already decoded" if name in setting_names("vae") else "made"
     return _WHY_FIXED.get(name, f"The kept sections were {work} with it.")
 
 
 def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
-    """Check that a branch of sections with the settings of a request may make these changes.
-
-    Raises:
-        InputError: If a setting would change that must stay the same.
-    """
+    """Raise InputError if a branch of a video with this request cannot make these changes."""
     for name, value in changes.items():
         reason = why_fixed(name)
         if reason and value != getattr(request, name, None):
@@ -78,12 +72,14 @@ class Branch:
 
         Finished files never change, so the links stay valid, even if the parent is removed.
         """
-        kept, parent = self.lineage.kept, self.parent
+        num_kept = self.lineage.kept
+        parent = self.parent
         # The last kept section is decoded again, since some of its frames are blended with the next section.
         # Its thumbnail is replaced then.
-        found, whole = read_sums(parent.sums), [parent.segment(number).name for number in range(1, kept)]
-        sums = {name: found[name] for name in itertools.takewhile(found.__contains__, whole)}
-        numbers = range(1, kept + 1)
+        stored_sums = read_sums(parent.sums)
+        names = [parent.segment(number).name for number in range(1, num_kept)]
+        sums = {name: stored_sums[name] for name in itertools.takewhile(stored_sums.__contains__, names)}
+        numbers = range(1, num_kept + 1)
         files = (
             *map(parent.latents, numbers), *(parent.segments / name for name in sums),
             *map(parent.thumb, numbers), parent.encodings, parent.overflow, parent.weight_type,
@@ -95,66 +91,63 @@ class Branch:
             link_or_copy(file, target)
         if sums:
             write_atomic(folder.sums, json.dumps(sums, indent=1).encode())
-        uses = tuple(use for use in read_uses(parent.vae) if use.section < max(kept, 1))
+        uses = tuple(use for use in read_uses(parent.vae) if use.section < max(num_kept, 1))
         if uses:
             write_uses(folder.vae, uses)
         self.lineage.write(folder.lineage)
 
 
-def count_kept(folder: JobFolder) -> int:
-    """Return the number of finished sections from the first one on, without a gap."""
-    return next(n for n in itertools.count() if not folder.latents(n + 1).is_file())
+def num_finished_sections(folder: JobFolder) -> int:
+    return next(number for number in itertools.count() if not folder.latents(number + 1).is_file())
 
 
-def keepable(request: GenerationRequest) -> int:
-    """Return the number of sections that a branch can keep: those before the one that begins the video."""
+def max_kept_sections(request: GenerationRequest) -> int:
+    """Count the sections that a branch can keep: those before the one that begins the video."""
     if request.one_frame:
         return 0
     return sum(not (section.has_start or section.is_closing) for section in plan_of(request))
 
 
 def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Mapping[str, Any]) -> Branch:
-    """Return the branch that keeps the first sections of a job, which may be unfinished.
+    """Make a branch that keeps the first sections of a job, which may be unfinished.
 
     Raises:
         InputError: If the sections cannot be kept, or a change is not possible.
     """
-    most = min(count_kept(folder), keepable(request))
-    if most < 1:
+    max_keep = min(num_finished_sections(folder), max_kept_sections(request))
+    if max_keep < 1:
         raise InputError(
             f"Job {folder.job} has no finished section before the one that begins with the picture; expected "
             "at least one to keep.",
             "Make a new video instead.",
         )
-    if not 1 <= keep <= most:
+    if not 1 <= keep <= max_keep:
         raise InputError(
-            f"{keep} sections of job {folder.job} are to be kept; expected a number from 1 to {most}.",
+            f"{keep} sections of job {folder.job} are to be kept; expected a number from 1 to {max_keep}.",
             "Keep another number of sections.",
         )
     check_changes(request, changes)
-    given = {name: value for name, value in changes.items() if name in may_differ()}
-    new = replace(request, **given)
-    if len(plan_of(new)) <= keep:
+    new_request = replace(request, **{name: value for name, value in changes.items() if name in may_differ()})
+    if len(plan_of(new_request)) <= keep:
         raise InputError(
-            f"The video would have {len(plan_of(new))} sections, of which {keep} are kept; "
+            f"The video would have {len(plan_of(new_request))} sections, of which {keep} are kept; "
             "expected at least one new section.",
             "Choose a longer video, or keep fewer sections.",
             setting="seconds",
         )
-    before = Lineage.read(folder.lineage)
-    spans = [replace(span, last=min(span.last, keep)) for span in before.spans if span.last < keep]
-    following = before.request_for(keep, request)
-    lineage = Lineage((*spans, Span.of(keep, following)), folder.job, keep)
-    lineage.sections(new, family_of(new.model))  # raises an error if the spans do not fit
+    parent_lineage = Lineage.read(folder.lineage)
+    spans = [replace(span, last=min(span.last, keep)) for span in parent_lineage.spans if span.last < keep]
+    lineage = Lineage((*spans, Span.of(keep, parent_lineage.request_for(keep, request))), folder.job, keep)
+    lineage.sections(new_request, model_family(new_request.model))  # raises an error if the spans do not fit
     for use in read_uses(folder.vae)[-1:]:  # the VAE's plan in the parent may have set these
-        new = replace(new, **use.settings)
-    return Branch(new, lineage, folder)
+        new_request = replace(new_request, **use.settings)
+    return Branch(new_request, lineage, folder)
 
 
 def extension(
     folder: JobFolder, request: GenerationRequest, seconds: float, changes: Mapping[str, Any] | None = None
 ) -> Branch:
-    """Return the branch that makes a finished video longer.
+    """Make the branch that makes a finished video longer.
 
     A forward video continues after its end. An inverted one gets a new, longer beginning in place of the
     section that starts with the picture.
@@ -165,47 +158,52 @@ def extension(
     Raises:
         InputError: If the video is not finished, would become too long, or a change is not possible.
     """
-    if count_kept(folder) < len(plan_of(request)):
+    if num_finished_sections(folder) < len(plan_of(request)):
         raise InputError(
             f"Job {folder.job} is not finished; expected a finished video.",
             "Let it finish, or branch from one of its sections.",
         )
-    family = family_of(request.model)
+    family = model_family(request.model)
     sections = len(family.plan(request.seconds, request.mode))
-    longest, each = len(family.plan(MAX_SECONDS, request.mode)), family.section_seconds
-    total = sections + max(1, round(seconds / each)) if seconds > 0 else 0
-    if not sections < total <= longest:
+    max_sections = len(family.plan(MAX_SECONDS, request.mode))
+    section_seconds = family.section_seconds
+    num_sections = sections + max(1, round(seconds / section_seconds)) if seconds > 0 else 0
+    if not sections < num_sections <= max_sections:
+        remaining_seconds = max(0, max_sections - sections) * section_seconds
         raise InputError(
-            f"The video has {sections} of at most {longest} sections, and {seconds:g} s were to be added; "
-            f"expected more than 0 and at most {max(0, longest - sections) * each:g} s.",
+            f"The video has {sections} of at most {max_sections} sections, and {seconds:g} s were to be "
+            f"added; expected more than 0 and at most {remaining_seconds:g} s.",
             "Choose another number of seconds.",
             setting="seconds",
         )
-    return branch(folder, request, keepable(request), {**(changes or {}), "seconds": round(total * each, 3)})
+    changes = {**(changes or {}), "seconds": round(num_sections * section_seconds, 3)}
+    return branch(folder, request, max_kept_sections(request), changes)
 
 
-def changed_from_here(
+def change_remaining(
     folder: JobFolder, request: GenerationRequest, changes: Mapping[str, Any]
 ) -> tuple[GenerationRequest, Lineage]:
-    """Return the request and the lineage of a job whose further sections get other settings.
+    """Give other settings to the further sections of a job.
 
-    It stays the same job: its finished sections keep their settings, as those of a branch do.
+    It stays the same job, and its finished sections keep their settings.
 
     Raises:
         InputError: If all sections are finished, or a change is not possible.
     """
-    before = Lineage.read(folder.lineage)
-    if not count_kept(folder):
+    lineage = Lineage.read(folder.lineage)
+    if not num_finished_sections(folder):
         check_changes(request, changes)
-        return replace(request, **changes), before
-    made = branch(folder, request, count_kept(folder), changes)
-    vae = {name: getattr(request, name) for name in names_of("vae")}  # what the checkpoints were made with
-    return replace(made.request, **vae), replace(made.lineage, parent=before.parent, kept=before.kept)
+        return replace(request, **changes), lineage
+    branched = branch(folder, request, num_finished_sections(folder), changes)
+    # The checkpoints were made with these settings of the VAE.
+    vae = {name: getattr(request, name) for name in setting_names("vae")}
+    new_lineage = replace(branched.lineage, parent=lineage.parent, kept=lineage.kept)
+    return replace(branched.request, **vae), new_lineage
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
-    """Return a sentence for the user that says which part of the video a branch keeps."""
-    seconds = f"{keep * family_of(request.model).section_seconds:.1f} s"
+    """Write a sentence for the user that says which part of the video a branch keeps."""
+    seconds = f"{keep * model_family(request.model).section_seconds:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} of the video are kept, and the rest is made anew."
     return (
@@ -215,7 +213,6 @@ def kept_words(request: GenerationRequest, keep: int) -> str:
 
 
 def read_sums(file: Path) -> dict[str, str]:
-    """Return the checksums of a job's segments by file name; none if they are missing or cannot be read."""
     try:
         return plain_texts(read_file(file))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The layout of `outputs/<job>/`, which holds everything about a job, and its note about a lack of memory."""
+"""The layout of `outputs/<job>/`, which holds everything about a job, and its record of crashes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.request import START_PICTURE
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.untrusted.limited_json import plain_json
 
 
 def new_job_id() -> str:
-    """Return an id that sorts by time and is safe as a file name: `20261121-081530-3f9a`."""
+    """Make an id that sorts by time and is safe as a file name: `20261121-081530-3f9a`."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-class _Inside:
+class _Entry:
     """A descriptor for a path inside a job's folder."""
 
     def __init__(self, name: str) -> None:
@@ -34,35 +34,34 @@ class JobFolder:
 
     path: Path
 
-    input = _Inside("input.png")  # the start picture, upright, opaque and in RGB
-    original = _Inside("original")  # the video that is continued, as it was given
-    first = _Inside("first.png")  # the first frame of a video from words alone, once it is known
-    request = _Inside("request.json")
-    press = _Inside("press.txt")  # the press of a button that made the job, so that it makes it only once
-    events = _Inside("events.jsonl")
-    states = _Inside("states.jsonl")  # the job's states, one line per change; the last one is in force
-    memory = _Inside("memory.json")  # the memory of each stage on the device, planned and measured
-    log = _Inside("job.log")  # the engine's text log for the job; see `runner`
-    vae = _Inside("vae.json")  # the settings with which the VAE has worked; see `provenance.recipe`
-    lineage = _Inside("lineage.json")  # the origin of a branch's first sections; see `provenance.lineage`
-    encodings = _Inside("encodings.safetensors")  # the encodings of prompt and picture
-    overflow = _Inside("vae_fp32")  # exists if the VAE has overflowed; the type in which it then computes
-    weight_type = _Inside("weight_type")  # the type of the weights that the job has chosen itself
-    attention = _Inside("attention")  # the way to compute attention that was chosen, and the bytes of a slice
-    shortage = _Inside("shortage.json")  # exists after deaths for lack of memory; see `CrashRecord`
-    engine_errors = _Inside("engine_errors.txt")  # the last lines that engines wrote before they died
-    report = _Inside("report.txt")  # the problem report of a job that failed on the command line
-    sections = _Inside("sections")  # the latents of sections, which are numbered in order of making
-    segments = _Inside("segments")  # the encoded frames of sections
-    sums = _Inside("segments/sums.json")  # the checksums of segments and of the last versions
-    preview = _Inside("preview")
-    thumbs = _Inside("thumbs")  # small pictures of sections
-    captures = _Inside("captures")  # the inputs and outputs of stages, for debugging; see `output.capture`
-    video = _Inside("video.mp4")  # the finished video, or the part of it that a cancelled job has made
+    input = _Entry("input.png")  # the start picture, upright, opaque and in RGB
+    original = _Entry("original")  # the video that is continued, as it was given
+    first = _Entry("first.png")  # the first frame of a video from words alone, once it is known
+    request = _Entry("request.json")
+    press = _Entry("press.txt")  # the press of a button that made the job, so that it makes it only once
+    events = _Entry("events.jsonl")
+    states = _Entry("states.jsonl")  # the job's states, one line per change; the last one is in force
+    memory = _Entry("memory.json")  # the memory of each stage on the device, planned and measured
+    log = _Entry("job.log")  # the engine's text log for the job; see `runner`
+    vae = _Entry("vae.json")  # the settings with which the VAE has worked; see `provenance.recipe`
+    lineage = _Entry("lineage.json")  # the origin of a branch's first sections; see `provenance.lineage`
+    encodings = _Entry("encodings.safetensors")  # the encodings of prompt and picture
+    overflow = _Entry("vae_fp32")  # exists if the VAE has overflowed; the type in which it then computes
+    weight_type = _Entry("weight_type")  # the type of the weights that the job has chosen itself
+    attention = _Entry("attention")  # the chosen attention backend, and the bytes of a slice
+    crash_record = _Entry("shortage.json")  # exists if engines died for lack of memory
+    engine_errors = _Entry("engine_errors.txt")  # the last lines that engines wrote before they died
+    report = _Entry("report.txt")  # the problem report of a job that failed on the command line
+    sections = _Entry("sections")  # the latents of sections, which are numbered in order of making
+    segments = _Entry("segments")  # the encoded frames of sections
+    sums = _Entry("segments/sums.json")  # the checksums of segments and of the last versions
+    preview = _Entry("preview")
+    thumbs = _Entry("thumbs")  # small pictures of sections
+    captures = _Entry("captures")  # the inputs and outputs of stages, for debugging; see `output.capture`
+    video = _Entry("video.mp4")  # the finished video, or the part of it that a cancelled job has made
 
     @classmethod
     def new(cls, outputs: Path) -> JobFolder:
-        """Return a folder with a new id, without creating it."""
         folder = cls(outputs / new_job_id())
         while folder.path.exists():  # another job of the same second has drawn the same number
             folder = cls(outputs / new_job_id())
@@ -80,8 +79,7 @@ class JobFolder:
     def thumb(self, number: int) -> Path:
         return self.thumbs / f"{number:04}.webp"
 
-    def keep_press(self, press: str) -> None:
-        """Write down the press that makes the job, if it has an id."""
+    def write_press(self, press: str) -> None:
         if press:
             self.press.write_text(press, encoding="utf-8")
 
@@ -91,12 +89,12 @@ class JobFolder:
 
     @property
     def checkpoints(self) -> int:
-        """Return the number of results that need not be computed again when the job is resumed."""
+        """The number of results that need not be computed again when the job is resumed."""
         return self.encodings.exists() + len(list(self.sections.glob("[0-9]*.safetensors")))
 
     @property
     def has_begun(self) -> bool:
-        """Return whether an engine has written anything to the folder."""
+        """Whether an engine has written anything to the folder."""
         return self.segments.exists() or self.checkpoints > 0
 
     def remove_leftovers(self) -> None:
@@ -107,7 +105,7 @@ class JobFolder:
 
 @dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """The cause of the engines' deaths, a lack of memory, and the change that an engine has made in response.
+    """The stage and error of engines that died for lack of memory, and the change that an engine has made.
 
     The process that supervises the engine writes it. The next engine reads it, uses the job's smallest plan,
     and describes in `change` how the plan was made smaller.
@@ -119,7 +117,7 @@ class CrashRecord:
 
     @classmethod
     def read(cls, file: Path) -> CrashRecord | None:
-        """Return the note in a file, or None if the file is missing or cannot be read."""
+        """Read the record in a file; None if the file is missing or cannot be read."""
         try:
             return cls(**plain_json(read_file(file)))
         except (OSError, ValueError, TypeError):

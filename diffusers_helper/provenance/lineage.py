@@ -1,4 +1,4 @@
-"""The lineage of a branch, which is a video whose first sections were made with other settings than the rest.
+"""The lineage of a branch, a video whose first sections were made with other settings than the later ones.
 
 A section's latents depend on its own settings and on the sections made before it. So the request of a branch
 and the spans of its earlier sections determine the video, which can be made again from them alone.
@@ -21,10 +21,10 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.foreign_errors import is_storage_trouble
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.setting import Scope
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.untrusted.limited_json import plain_json
 
 _FIRST = (
     "prompt", "negative", "seconds", "seed", "steps", "mode", "resolution", "guidance", "cfg", "cfg_rescale",
@@ -32,23 +32,19 @@ _FIRST = (
 )  # fmt: skip
 
 
-def names_of(*scopes: Scope) -> tuple[str, ...]:
-    """Return the names of the settings that have one of these scopes."""
+def setting_names(*scopes: Scope) -> tuple[str, ...]:
     return tuple(name for name, setting in SETTINGS.items() if setting.scope in scopes)
 
 
-def recorded(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]:
-    """Return the recorded settings of a request, among those of these scopes."""
-    values = {name: getattr(request, name) for name in names_of(*scopes)}
+def recorded_settings(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]:
+    values = {name: getattr(request, name) for name in setting_names(*scopes)}
     return {
         name: value for name, value in values.items() if name in _FIRST or value != SETTINGS[name].default
     }
 
 
-def recorded_later(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]:
-    """Return the recorded settings that version 0.1 did not have."""
-    found = recorded(request, *scopes)
-    return {name: value for name, value in found.items() if name not in _FIRST}
+def later_settings(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]:
+    return {name: value for name, value in recorded_settings(request, *scopes).items() if name not in _FIRST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +61,28 @@ class Span:
 
     @classmethod
     def of(cls, last: int, request: GenerationRequest) -> Self:
-        settings = recorded(request, "section")
+        settings = recorded_settings(request, "section")
         if not request.depends_on_length:
             del settings["seconds"]
         return cls(last, settings)
 
-    def over(self, request: GenerationRequest) -> GenerationRequest:
-        """Return a request with the settings of this span in place of its own."""
-        later = {name: SETTINGS[name].default for name in names_of("section") if name not in _FIRST}
-        return replace(request, **{**later, **self.settings})
+    def applied_to(self, request: GenerationRequest) -> GenerationRequest:
+        defaults = {name: SETTINGS[name].default for name in setting_names("section") if name not in _FIRST}
+        return replace(request, **{**defaults, **self.settings})
 
     def to_dict(self) -> dict[str, Any]:
         return {"sections": self.last, "settings": dict(self.settings)}
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Return the span of a dict that `to_dict` wrote.
+        """Parse the span of a dict that `to_dict` wrote.
 
         Raises:
             InputError: If one of its settings has another value than it may have.
             KeyError, TypeError, ValueError, AttributeError: If the data is anything else.
         """
         fields: Any = data
-        checks = {name: SETTINGS[name] for name in names_of("section")}
+        checks = {name: SETTINGS[name] for name in setting_names("section")}
         settings = {name: checks[name].check(value) for name, value in fields["settings"].items()}
         if (last := index(fields["sections"])) < 1:
             raise ValueError(last)
@@ -111,24 +106,23 @@ class Lineage:
     def request_for(self, number: int, request: GenerationRequest) -> GenerationRequest:
         for span in self.spans:
             if number <= span.last:
-                return span.over(request)
+                return span.applied_to(request)
         return request
 
     def requests(self, request: GenerationRequest) -> tuple[GenerationRequest, ...]:
-        """Return the requests with the settings of each span, followed by the job's own."""
-        return (*(span.over(request) for span in self.spans), request)
+        return (*(span.applied_to(request) for span in self.spans), request)
 
     def root(self, request: GenerationRequest) -> GenerationRequest:
-        """Return the request for the first section, whose seed also determines the picture's latent."""
+        """Make the request for the first section, whose seed also determines the picture's latent."""
         return self.request_for(1, request)
 
-    def before(self, number: int) -> tuple[Span, ...]:
+    def spans_before(self, number: int) -> tuple[Span, ...]:
         return tuple(span for span in self.spans if span.last < number)
 
     def sections(
         self, request: GenerationRequest, family: Family = FRAMEPACK, cuts: Sequence[int] = ()
     ) -> SectionPlan:
-        """Return the plan of `Family.sections`, in which earlier spans keep the plan for their own length.
+        """Plan as `Family.sections` does, where earlier spans keep the plan for their own length.
 
         Raises:
             InputError: If the spans do not fit the request.
@@ -137,43 +131,42 @@ class Lineage:
         plan = family.sections(request, cuts)
         if request.mode == "forward" or not self.spans:
             return plan
-        earlier = [
+        earlier_sections = [
             family.sections(self.request_for(section.number, request))[section.number - 1]
             for section in plan.sections[: self.spans[-1].last]
         ]
-        placed = tuple(
-            replace(section, padding=before.padding, indices=before.indices)
-            for section, before in zip(plan.sections, earlier, strict=False)
+        span_sections = tuple(
+            replace(section, padding=earlier_section.padding, indices=earlier_section.indices)
+            for section, earlier_section in zip(plan.sections, earlier_sections, strict=False)
         )
-        return replace(plan, sections=placed + plan.sections[len(placed) :])
+        return replace(plan, sections=span_sections + plan.sections[len(span_sections) :])
 
     def _check(self, request: GenerationRequest, family: Family) -> None:
-        total, last = len(family.plan(request.seconds, request.mode)), 0
+        num_sections = len(family.plan(request.seconds, request.mode))
+        last = 0
         for span in self.spans:
-            own = len(family.plan(span.settings.get("seconds", request.seconds), request.mode))
-            most = min(total - 1, own - (request.mode == "inverted"))
-            if not last < span.last <= most:
+            num_span_sections = len(family.plan(span.settings.get("seconds", request.seconds), request.mode))
+            max_last = min(num_sections - 1, num_span_sections - (request.mode == "inverted"))
+            if not last < span.last <= max_last:
                 raise InputError(
                     f"An earlier span ends with section {span.last}; expected a section from {last + 1} to "
-                    f"{most}.",
+                    f"{max_last}.",
                     "Choose a longer video, or keep fewer sections.",
                     setting="seconds",
                 )
             last = span.last
 
     def to_dict(self) -> dict[str, Any]:
-        spans = [span.to_dict() for span in self.spans]
-        return {"parent": self.parent, "kept": self.kept, "spans": spans}
+        return {"parent": self.parent, "kept": self.kept, "spans": [span.to_dict() for span in self.spans]}
 
     def write(self, file: Path) -> None:
-        """Write `lineage.json`, unless the lineage is empty."""
         if self != Lineage():
             text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
             write_atomic(file, text.encode() + b"\n")
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Return the lineage in a file, or an empty one if the file does not exist.
+        """Read the lineage in a file; an empty one if the file does not exist.
 
         Raises:
             InputError: If the file is damaged.
@@ -193,13 +186,13 @@ class Lineage:
             ) from error
 
 
-def joined(spans: Sequence[Span], request: GenerationRequest) -> tuple[Span, ...]:
-    """Return the spans without those that have the same settings as the next span, or as the request."""
-    kept: list[Span] = []
-    following = Span.of(0, request).settings
+def merged_spans(spans: Sequence[Span], request: GenerationRequest) -> tuple[Span, ...]:
+    """Leave out spans that have the same settings as the next span, or as the request."""
+    merged: list[Span] = []
+    next_settings = Span.of(0, request).settings
     for span in reversed(spans):
-        settings = Span.of(0, span.over(request)).settings
-        if settings != following:
-            kept.append(Span(span.last, settings))
-            following = settings
-    return tuple(reversed(kept))
+        settings = Span.of(0, span.applied_to(request)).settings
+        if settings != next_settings:
+            merged.append(Span(span.last, settings))
+            next_settings = settings
+    return tuple(reversed(merged))

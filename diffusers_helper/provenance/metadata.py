@@ -36,29 +36,28 @@ Embedded = tuple[bytes | None, dict[str, bytes]]
 
 
 def append_pictures(video: Path, pictures: Mapping[str, bytes]) -> None:
-    """Append the pictures of a recipe to a complete MP4 file."""
     with video.open("ab") as file:
         for name, picture in pictures.items():
-            box, content = _written(name, picture, _PICTURE_BOX, _NAMED_BOX)
+            box, content = _picture_entry(name, picture, _PICTURE_BOX, _NAMED_BOX)
             file.write(struct.pack(">I4s16s", 24 + len(content), b"uuid", box))
             file.write(content)
 
 
 def png_chunks(text: str, pictures: Mapping[str, bytes]) -> PngInfo:
-    """Return what a PNG file has beside its own picture to carry a recipe's text and pictures."""
+    """Make what a PNG file has beside its own picture to carry a recipe's text and pictures."""
     chunks = PngInfo()
     chunks.add_itxt(_KEYWORD, text)
     for name, picture in pictures.items():
-        chunks.add(*_written(name, picture, _PICTURE_CHUNK, _NAMED_CHUNK))
+        chunks.add(*_picture_entry(name, picture, _PICTURE_CHUNK, _NAMED_CHUNK))
     return chunks
 
 
-def _written(name: str, picture: bytes, start: bytes, named: bytes) -> tuple[bytes, bytes]:
-    """Return the kind of a picture's box or chunk, out of the two, and its content."""
-    return (start, picture) if name == START_PICTURE else (named, name.encode() + b"\0" + picture)
+def _picture_entry(name: str, picture: bytes, start_kind: bytes, named_kind: bytes) -> tuple[bytes, bytes]:
+    """Choose the kind of a picture's box or chunk, out of the two, and make its content."""
+    return (start_kind, picture) if name == START_PICTURE else (named_kind, name.encode() + b"\0" + picture)
 
 
-def _take(pictures: dict[str, bytes], kind: bytes, content: bytes) -> None:
+def _add_picture(pictures: dict[str, bytes], kind: bytes, content: bytes) -> None:
     """Take a picture from the content of a box or chunk, unless no setting of this version names it."""
     name, picture = START_PICTURE, content
     if kind in (_NAMED_BOX, _NAMED_CHUNK):
@@ -69,7 +68,7 @@ def _take(pictures: dict[str, bytes], kind: bytes, content: bytes) -> None:
 
 
 def read_embedded(file: BinaryIO) -> Embedded | None:
-    """Return the text and pictures of the recipe in an MP4 or PNG file, or None for a file of another kind.
+    """Read the text and pictures of the recipe in an MP4 or PNG file; None for a file of another kind.
 
     Raises:
         InputError: If the file is damaged.
@@ -77,49 +76,48 @@ def read_embedded(file: BinaryIO) -> Embedded | None:
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    head = file.read(12)
-    if head.startswith(_PNG):
+    header = file.read(12)
+    if header.startswith(_PNG):
         file.seek(0)
         return _read_png(file)
-    return _read_mp4(file, size) if head[4:8] == b"ftyp" else None
+    return _read_mp4(file, size) if header[4:8] == b"ftyp" else None
 
 
 def _read_mp4(file: BinaryIO, size: int) -> Embedded:
     pictures = dict[str, bytes]()
-    for kind, begin, end in _boxes(file, 0, size):
-        box = _content(file, begin, min(end, begin + 16)) if kind == b"uuid" else b""
+    for kind, start, end in _boxes(file, 0, size):
+        box = _content(file, start, min(end, start + 16)) if kind == b"uuid" else b""
         if box in (_PICTURE_BOX, _NAMED_BOX):
-            _take(pictures, box, _content(file, begin + 16, end))
-    begin, end = 0, size
-    for wanted in _COMMENT:
-        found = next((box for box in _boxes(file, begin, end) if box[0] == wanted), None)
-        if found is None:
+            _add_picture(pictures, box, _content(file, start + 16, end))
+    start, end = 0, size
+    for box_type in _COMMENT:
+        match = next((box for box in _boxes(file, start, end) if box[0] == box_type), None)
+        if match is None:
             return None, pictures
-        begin, end = found[1] + _SKIP.get(wanted, 0), found[2]
-    return _content(file, begin, end), pictures
+        start, end = match[1] + _SKIP.get(box_type, 0), match[2]
+    return _content(file, start, end), pictures
 
 
-def _boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the type of each box in a part of the file, and the begin and end of its content."""
-    while begin < end:
-        length, kind = struct.unpack(">I4s", _content(file, begin, begin + 8))
-        header = 8
+def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    while start < end:
+        length, kind = struct.unpack(">I4s", _content(file, start, start + 8))
+        header_bytes = 8
         if length == 1:
-            (length,) = struct.unpack(">Q", _content(file, begin + 8, begin + 16))
-            header = 16
-        length = length or end - begin  # 0 means that the box reaches to the end
-        if length < header or begin + length > end:
+            (length,) = struct.unpack(">Q", _content(file, start + 8, start + 16))
+            header_bytes = 16
+        length = length or end - start  # 0 means that the box reaches to the end
+        if length < header_bytes or start + length > end:
             raise _damaged("a box extends past the end")
-        yield kind, begin + header, begin + length
-        begin += length
+        yield kind, start + header_bytes, start + length
+        start += length
 
 
-def _content(file: BinaryIO, begin: int, end: int) -> bytes:
-    if end - begin > MAX_PICTURE:
+def _content(file: BinaryIO, start: int, end: int) -> bytes:
+    if end - start > MAX_PICTURE:
         raise _damaged("its parts are larger than any recipe")
-    file.seek(begin)
-    content = file.read(end - begin)
-    if len(content) < end - begin:
+    file.seek(start)
+    content = file.read(end - start)
+    if len(content) < end - start:
         raise _damaged("it ends early")
     return content
 
@@ -132,7 +130,7 @@ def _read_png(file: BinaryIO) -> Embedded:
     pictures = dict[str, bytes]()
     for kind, content, *_ in image.private_chunks:
         if kind in (_PICTURE_CHUNK, _NAMED_CHUNK):
-            _take(pictures, kind, content)
+            _add_picture(pictures, kind, content)
     text = image.info.get(_KEYWORD)
     return text.encode() if isinstance(text, str) else None, pictures
 

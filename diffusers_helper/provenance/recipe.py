@@ -15,32 +15,32 @@ from typing import Any, Self, cast
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.placed import Placed
-from diffusers_helper.provenance.lineage import Lineage, Span, joined, recorded
+from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans, recorded_settings
 from diffusers_helper.provenance.metadata import MAX_TEXT, read_embedded
 from diffusers_helper.request import (
     AFTER,
     BEFORE,
     PICTURES,
-    PLACED,
     SETTINGS,
     START_PICTURE,
+    TIMED_PICTURES,
     GenerationRequest,
     paths_in,
-    placed_name,
+    timed_picture_name,
     with_pictures,
 )
 from diffusers_helper.setting import text_of
-from diffusers_helper.strangers.confined import confined
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.timed_pictures import TimedPicture
+from diffusers_helper.untrusted.confined import confined
+from diffusers_helper.untrusted.limited_json import plain_json
 
 VERSION = 1
-_PARTS = {"recipe", "settings", "earlier", "vae", "made_with"}
-# A recipe has this setting only where it is not empty. It names files without their folders, with checksums.
+_FIELDS = {"recipe", "settings", "earlier", "vae", "made_with"}
+# A recipe has this setting only if it is not empty. It names files without folders, with checksums.
 _LORA = "lora"
-# A recipe has the checksum of the video that is continued, and the crop, which that has in common with it.
+# For a continued video, a recipe has the video's checksum and the crop.
 _VIDEO = "video"
-_MOST_PARTS = 1000  # spans or uses of the VAE, which are as many as sections at most
+_MAX_ENTRIES = 1000  # spans or uses of the VAE, which are as many as sections at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +60,28 @@ class VaeUse:
 
     @property
     def settings(self) -> dict[str, int | str]:
-        """Return the same as settings of a request, by their names."""
-        named = {f"vae_{name}": value for name, value in asdict(self).items()}
-        return {name: value for name, value in named.items() if name in SETTINGS}
+        prefixed = {f"vae_{name}": value for name, value in asdict(self).items()}
+        return {name: value for name, value in prefixed.items() if name in SETTINGS}
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
-    """Return the uses in a job's record, in order of sections; none if there is no readable record."""
+    """Read the uses in a job's record, in order of sections; none if there is no readable record."""
     try:
         return tuple(VaeUse(**item) for item in plain_json(read_file(file)))
     except (OSError, ValueError, TypeError):
         return ()
 
 
-def note_use(file: Path, use: VaeUse) -> None:
-    """Record a use of the VAE, in place of all that was recorded for its section and later ones."""
-    noted = read_uses(file)
-    before = tuple(old for old in noted if old.section < use.section)
-    is_new = not before or replace(before[-1], section=use.section) != use
-    uses = (*before, use) if is_new else before
-    if uses != noted:
+def record_use(file: Path, use: VaeUse) -> None:
+    recorded_uses = read_uses(file)
+    earlier_uses = tuple(earlier for earlier in recorded_uses if earlier.section < use.section)
+    is_new = not earlier_uses or replace(earlier_uses[-1], section=use.section) != use
+    uses = (*earlier_uses, use) if is_new else earlier_uses
+    if uses != recorded_uses:
         write_uses(file, uses)
 
 
 def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
-    """Write a job's record of uses."""
     write_atomic(file, json.dumps([asdict(use) for use in uses]).encode() + b"\n")
 
 
@@ -122,40 +119,43 @@ class Recipe:
         lora: str = "",
         video: str = "",
     ) -> Self:
-        """Return the recipe of a job.
+        """Make the recipe of a job.
 
         Args:
             model: The registered name of the model; None for a folder, whose path is private.
             lora: The setting of that name, with names and checksums in place of paths.
             video: The checksum of the video that is continued; "" for none.
         """
-        settings = recorded(request, "section", "video")
+        settings = recorded_settings(request, "section", "video")
         if lora:
             settings[_LORA] = lora
         if video:
             settings |= {_VIDEO: video, "crop": request.crop, "extend": request.extend}
         if request.pictures:
-            named = enumerate(request.placed, 1)
-            settings[PLACED] = text_of(Placed(one.time, placed_name(n)) for n, one in named)
+            numbered = enumerate(request.timed_pictures, 1)
+            settings[TIMED_PICTURES] = text_of(
+                TimedPicture(picture.time, timed_picture_name(number)) for number, picture in numbered
+            )
         if request.is_from_words:
             settings[START_PICTURE] = ""  # other recipes have lost the picture if they lack it
         settings["resolution"] = side
         if model is None:
             del settings["model"]
-        return cls(settings, joined(spans, request), tuple(vae), made_with, pictures)
+        return cls(settings, merged_spans(spans, request), tuple(vae), made_with, pictures)
 
     @property
     def lineage(self) -> Lineage:
         return Lineage(self.spans)
 
     def notices_on(self, card: str) -> tuple[str, ...]:
-        """Return the notices, with those on another class of device and another version of Longtake.
+        """List the notices, with those on another class of device and another version of Longtake.
 
         Args:
             card: The class of the device here, such as "gfx1100" or "cpu".
         """
-        made, notices = self.made_with or {}, list(self.notices)
-        device, version = made.get("device", ""), made.get("longtake", __version__)
+        made_with = self.made_with or {}
+        notices = list(self.notices)
+        device, version = made_with.get("device", ""), made_with.get("longtake", __version__)
         if device and device.partition(" ")[0] != card:
             notices.append(f"The video was made on {device}; made again on {card}, its bytes will differ.")
         if version != __version__:  # which may have another demo model, too
@@ -175,7 +175,7 @@ class Recipe:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     def request(self, pictures: Mapping[str, str], **changes: Any) -> GenerationRequest:
-        """Return the request that makes the video again.
+        """Make the request that makes the video again.
 
         The changes apply to the last span of a branched video.
 
@@ -188,11 +188,11 @@ class Recipe:
                 "Set `model` to the folder with the model's parts.",
                 setting="model",
             )
-        if lost := next((name for name in paths_in(self.settings) if name not in pictures), None):
+        if missing := next((name for name in paths_in(self.settings) if name not in pictures), None):
             raise InputError(
-                f"The recipe lacks the picture {short_repr(lost)}; expected all pictures that it names.",
-                f"Set `{PLACED}` to files.",
-                setting=PLACED,
+                f"The recipe lacks the picture {short_repr(missing)}; expected all pictures that it names.",
+                f"Set `{TIMED_PICTURES}` to files.",
+                setting=TIMED_PICTURES,
             )
         return GenerationRequest.from_dict({**with_pictures(self.settings, pictures), **changes})
 
@@ -231,11 +231,11 @@ def _parsed(text: bytes, name: str) -> Recipe:
     except ValueError as error:
         raise _no_recipe(name, f"it is not JSON: {str(error)[:100]}") from error
     data = cast(dict[str, Any], data) if isinstance(data, dict) else {}
-    found: Any = data.get("settings") if "recipe" in data else data
-    if not isinstance(found, dict) or not cast(dict[str, Any], found).keys() & SETTINGS.keys():
+    values: Any = data.get("settings") if "recipe" in data else data
+    if not isinstance(values, dict) or not cast(dict[str, Any], values).keys() & SETTINGS.keys():
         raise _no_recipe(name, "it has none of the settings of a video")
-    others = data.keys() - _PARTS if "recipe" in data else set[str]()
-    settings, notices = _settings(cast(dict[str, Any], found), others)
+    unknown_fields = data.keys() - _FIELDS if "recipe" in data else set[str]()
+    settings, notices = _settings(cast(dict[str, Any], values), unknown_fields)
     if "recipe" not in data:  # a job's request or a preset
         return Recipe(settings, notices=tuple(notices))
     if data["recipe"] != VERSION:
@@ -244,10 +244,10 @@ def _parsed(text: bytes, name: str) -> Recipe:
             "the video may differ from the original."
         )
     try:
-        parts: Any = [data.get(name) or () for name in ("vae", "earlier", "made_with")]
-        uses = tuple(VaeUse(**item) for item in parts[0][:_MOST_PARTS])
-        spans = tuple(map(Span.from_dict, parts[1][:_MOST_PARTS]))
-        made_with = {str(key): str(value) for key, value in dict(parts[2]).items()}
+        entries: Any = [data.get(name) or () for name in ("vae", "earlier", "made_with")]
+        uses = tuple(VaeUse(**item) for item in entries[0][:_MAX_ENTRIES])
+        spans = tuple(map(Span.from_dict, entries[1][:_MAX_ENTRIES]))
+        made_with = {str(key): str(value) for key, value in dict(entries[2]).items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         uses, spans, made_with = (), (), dict[str, str]()
         notices.append(
@@ -255,33 +255,34 @@ def _parsed(text: bytes, name: str) -> Recipe:
             "made with the last settings."
         )
     for use in uses[-1:]:
-        last, more = _settings(use.settings)
-        settings |= last
-        notices += more
+        last_settings, last_notices = _settings(use.settings)
+        settings |= last_settings
+        notices += last_notices
     if len(uses) > 1:
         notices.append(
             "The VAE's tiles or precision changed within this video, because memory ran out or values "
             "overflowed. A video made from this recipe uses the last ones throughout and differs slightly."
         )
-    if continued := settings.pop(_VIDEO, ""):
-        how = f", and `extend` as {BEFORE}," if settings.pop("extend", AFTER) == BEFORE else ""
+    if video_checksum := settings.pop(_VIDEO, ""):
+        extend_hint = f", and `extend` as {BEFORE}," if settings.pop("extend", AFTER) == BEFORE else ""
         notices.append(
             f"The video continues another one, which the file does not contain (its checksum begins with "
-            f"{continued[:8]}); give that one as `{_VIDEO}`{how} to continue it again."
+            f"{video_checksum[:8]}); give that one as `{_VIDEO}`{extend_hint} to continue it again."
         )
     return Recipe(settings, spans, uses, made_with, notices=tuple(notices))
 
 
-def _settings(data: Mapping[str, Any], others: Set[str] = frozenset()) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that can be used, without paths of pictures, and notices, also about `others`."""
-    settings, notices = dict[str, Any](), list[str]()
+def _settings(data: Mapping[str, Any], unknown: Set[str] = frozenset()) -> tuple[dict[str, Any], list[str]]:
+    """Choose the settings that can be used, without paths of pictures, and make notices on all others."""
+    settings = dict[str, Any]()
+    notices = list[str]()
     for name, value in data.items():
         if name in SETTINGS and (name not in PICTURES or value == ""):
             try:
                 settings[name] = SETTINGS[name].check(value)
             except InputError as error:
                 notices.append(f"{error.message} The default is used instead.")
-    if unknown := (data.keys() - SETTINGS.keys()) | others:
+    if unknown := (data.keys() - SETTINGS.keys()) | unknown:
         names = short_repr(", ".join(sorted(unknown)))
         notices.append(f"The file has settings that this version does not know: {names}. They are left out.")
     return settings, notices

@@ -8,8 +8,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-# denoise(x, sigma) takes noisy latents and their noise level, a float64 scalar tensor, and returns clean
-# latents.
+# denoise(x, sigma) predicts clean latents from noisy ones and their noise level, a float64 scalar tensor.
 Denoise = Callable[[Tensor, Tensor], Tensor]
 # on_step(step, steps, x0) is called after each model call, for progress and previews. Samplers work on a copy
 # of x0. The result is ignored; exceptions end the run.
@@ -17,7 +16,7 @@ OnStep = Callable[[int, int, Tensor], object]
 
 
 def sampler(name: str) -> Callable[..., Tensor]:
-    """Return the sampler with this name in `request.SAMPLERS`, which is `sample_NAME` in the module NAME.
+    """Find the sampler of `request.SAMPLERS` with this name, which is `sample_NAME` in the module NAME.
 
     All have the arguments of `sample_euler`.
     """
@@ -27,7 +26,7 @@ def sampler(name: str) -> Callable[..., Tensor]:
 class Denoiser:
     """The caller of the model, which passes latents in their original dtype.
 
-    All other arithmetic of the samplers uses at least float32. `sigmas` lack the 0 at the end.
+    All other arithmetic of the samplers uses at least float32. The attribute `sigmas` lacks the 0 at the end.
     """
 
     def __init__(
@@ -40,14 +39,14 @@ class Denoiser:
         self._on_step = on_step
 
     def predict(self, x: Tensor, index: int) -> Tensor:
-        """Return the model's clean latents for `x` at `sigmas[index]`, as a copy in `dtype`."""
-        level = torch.tensor(self.sigmas[index], dtype=torch.float64, device=x.device)
-        x0 = self._denoise(x.to(self._latents_dtype), level)
+        """Predict the clean latents for `x` at `sigmas[index]`, as a copy in `dtype`."""
+        sigma = torch.tensor(self.sigmas[index], dtype=torch.float64, device=x.device)
+        x0 = self._denoise(x.to(self._latents_dtype), sigma)
         # Copy it, as the model may reuse its output buffer and the callback may write to its argument.
-        kept = x0.to(self.dtype, copy=True)
+        prediction = x0.to(self.dtype, copy=True)
         if self._on_step is not None:
             self._on_step(index + 1, len(self.sigmas), x0)
-        return kept
+        return prediction
 
     def result(self, x0: Tensor) -> Tensor:
         return x0.to(self._latents_dtype)

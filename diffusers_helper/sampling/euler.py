@@ -12,7 +12,7 @@ from diffusers_helper.sampling import Denoise, Denoiser, OnStep
 def sample_euler(
     denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Return clean latents, with one model call per step.
+    """Sample clean latents, with one model call per step.
 
     Each step replaces x by x + (x - x0) / sigma * (sigma_next - sigma). The step to sigma 0 would end at the
     last prediction itself, which is therefore returned.

@@ -1,4 +1,4 @@
-"""A transformer as a denoiser: what guides a section, what it sees, and classifier-free guidance."""
+"""A transformer as a denoiser: the guidance of a section, the latents it sees, classifier-free guidance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, H
 from diffusers_helper.sampling.step_cache import Passes
 
 # The models were trained with times from 0 to 1000.
-UNIT = 1000.0
+NUM_TRAIN_TIMESTEPS = 1000.0
 _Text = TypeVar("_Text")
 
 
@@ -30,25 +30,25 @@ class CleanLatents:
     history_4x: Tensor
 
     @classmethod
-    def after(cls, indices: FrameIndices, start: Tensor, made: Tensor) -> Self:
-        """Return the start and the last latents of those made so far, padded with zeros before them."""
-        nothing = made.new_zeros(*made.shape[:2], HISTORY, *made.shape[3:])
-        near = torch.cat([nothing, made[:, :, -HISTORY:]], dim=2)[:, :, -HISTORY:]
-        history_4x, history_2x, history_1x = near.split([HISTORY_4X, HISTORY_2X, HISTORY_1X], dim=2)
+    def after(cls, indices: FrameIndices, start: Tensor, latents: Tensor) -> Self:
+        """Take the start and the last latents so far, padded with zeros before them."""
+        zeros = latents.new_zeros(*latents.shape[:2], HISTORY, *latents.shape[3:])
+        history = torch.cat([zeros, latents[:, :, -HISTORY:]], dim=2)[:, :, -HISTORY:]
+        history_4x, history_2x, history_1x = history.split([HISTORY_4X, HISTORY_2X, HISTORY_1X], dim=2)
         return cls(indices, start, history_1x, history_2x, history_4x)
 
     @classmethod
     def restored(cls, captured: Mapping[str, Any]) -> Self:
-        """Return the latents from a capture, which has a mapping for the indices."""
-        indices = FrameIndices(**{name: tuple(one) for name, one in captured["indices"].items()})
+        """Restore the latents from a capture, which has a mapping for the indices."""
+        indices = FrameIndices(**{name: tuple(times) for name, times in captured["indices"].items()})
         return cls(**{**captured, "indices": indices})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance(Generic[_Text]):
-    """The prompts of a section, encoded, and how strongly they guide it.
+    """The encoded prompts of a section, and how strongly they guide it.
 
-    There is no negative one without classifier-free guidance. `guide` explains its two numbers.
+    There is no negative prompt without classifier-free guidance. `guide` explains `cfg` and `cfg_rescale`.
     """
 
     positive: _Text
@@ -70,59 +70,62 @@ class GuidedDenoiser(ABC, Generic[_Text]):
         context: CleanLatents,
         passes: Passes = Passes(),  # noqa: B008 - it has no state
     ) -> None:
-        self._transformer, self._passes = transformer, passes
-        self._placed = transformer.device, transformer.dtype  # diffusers looks at all layers for these
-        self._condition: Any = condition  # a family's own
-        self._context, self._cfg = context, (condition.cfg, condition.cfg_rescale)
-        self._shared = self._arguments(context)
-        self._positive, negative = self._text_arguments(condition.positive), condition.negative
+        self._transformer = transformer
+        self._passes = passes
+        # diffusers looks at all layers for these two.
+        self._device_and_dtype = transformer.device, transformer.dtype
+        self._condition: Any = condition  # of the family's own class
+        self._context = context
+        self._context_arguments = self._arguments(context)
+        self._positive = self._text_arguments(condition.positive)
+        negative = condition.negative
         self._negative = None if negative is None else self._text_arguments(negative)
 
     @abstractmethod
     def _arguments(self, context: CleanLatents) -> dict[str, Any]:
-        """Return the arguments of the transformer that are the same in all of its passes."""
+        """Prepare the arguments of the transformer that are the same in all of its passes."""
 
     @abstractmethod
     def _text_arguments(self, text: _Text) -> dict[str, Tensor]:
-        """Return the arguments of the transformer for a prompt."""
+        """Prepare the arguments of the transformer for a prompt."""
 
-    def _time(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Return the time at a noise level."""
-        return (sigma * UNIT).to(torch.float32)
+    def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
+        return (sigma * NUM_TRAIN_TIMESTEPS).to(torch.float32)
 
-    def _reused(self) -> AbstractContextManager[None]:
-        """Return a context manager in which a pass may reuse results of earlier ones."""
+    def _reused_constants(self) -> AbstractContextManager[None]:
+        """Let a pass within the context reuse results of earlier passes."""
         return nullcontext()
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Return x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in x's shape and dtype."""
+        """Predict x0 for x (1, 16, W, h, w) at the scalar noise level sigma, in x's shape and dtype."""
         v = self._velocity("positive", x, sigma, self._positive)
         if self._negative is not None:
-            v = guide(v, self._velocity("negative", x, sigma, self._negative), *self._cfg)
+            negative = self._velocity("negative", x, sigma, self._negative)
+            v = guide(v, negative, self._condition.cfg, self._condition.cfg_rescale)
         return x - sigma.to(x.dtype) * v.to(x.dtype)
 
-    def _velocity(self, branch: str, x: Tensor, sigma: Tensor, text: dict[str, Tensor]) -> Tensor:
+    def _velocity(self, branch: str, x: Tensor, sigma: Tensor, text_arguments: dict[str, Tensor]) -> Tensor:
         def compute() -> Tensor:
-            with self._reused():
+            with self._reused_constants():
                 return self._transformer(
-                    hidden_states=self._put(x),
-                    timestep=self._time(x, sigma).reshape(1),
-                    **text,
-                    **self._shared,
+                    hidden_states=self._to_network(x),
+                    timestep=self._timestep(x, sigma).reshape(1),
+                    **text_arguments,
+                    **self._context_arguments,
                     return_dict=False,
                 )[0].float()
 
         return self._passes(branch, x, compute)
 
-    def _put(self, tensor: Tensor) -> Tensor:
-        return tensor.to(*self._placed)
+    def _to_network(self, tensor: Tensor) -> Tensor:
+        return tensor.to(*self._device_and_dtype)
 
 
 def guide(positive: Tensor, negative: Tensor, cfg: float, rescale: float) -> Tensor:
-    """Return negative + cfg (positive - negative), which is classifier-free guidance.
+    """Apply classifier-free guidance: negative + cfg (positive - negative).
 
-    `rescale` is the share of the same result scaled to the standard deviation of `positive`. This keeps large
-    scales from overexposing the video (Lin et al. 2023, arXiv 2305.08891, section 3.4).
+    `rescale` is the share of the guided velocity that is scaled to the standard deviation of `positive`. This
+    keeps large scales from overexposing the video (Lin et al. 2023, arXiv 2305.08891, section 3.4).
     """
     guided = negative + cfg * (positive - negative)
     if rescale > 0:

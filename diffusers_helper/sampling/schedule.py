@@ -21,13 +21,13 @@ Purpose = Literal["start_latent", "noise", "tail", "still", "first", "blur", "le
 
 
 def tokens_of(shape: Sequence[int]) -> int:
-    """Return the number of tokens of latents (1, C, W, h, w), which are patches of 2x2."""
-    window, height, width = shape[2:]
-    return window * (height // 2) * (width // 2)
+    """Count the tokens of latents (1, C, W, h, w), which are patches of 2x2."""
+    frames, height, width = shape[2:]
+    return frames * (height // 2) * (width // 2)
 
 
 def shift_of(num_tokens: int) -> float:
-    """Return the shift e^mu for `num_tokens` noisy tokens (latent T * H * W / 4 of one section).
+    """Compute the shift e^mu for the noisy tokens of one section (latent T * H * W / 4).
 
     From 8798 tokens on, and so at every shape of side 640, it is exactly 7.
     """
@@ -35,21 +35,21 @@ def shift_of(num_tokens: int) -> float:
 
 
 def mu_of(num_tokens: int) -> float:
-    """Return mu for `num_tokens` noisy tokens, by Flux's rule without a limit."""
+    """Compute mu by Flux's rule, without a limit."""
     slope = (_MANY_MU - _FEW_MU) / (_MANY_TOKENS - _FEW_TOKENS)
     return _FEW_MU + slope * (num_tokens - _FEW_TOKENS)
 
 
 def flow_sigmas(steps: int, shift: float) -> Tensor:
-    """Return the noise levels s t / (1 + (s - 1) t) at t = 1 - i / steps, in float64, from 1 to 0."""
+    """Compute the noise levels s t / (1 + (s - 1) t) at t = 1 - i / steps, in float64, from 1 to 0."""
     # This form of the formula gives both ends exactly.
-    done = torch.arange(steps + 1, dtype=torch.float64)
-    signal, noise = done, shift * (steps - done)
+    signal = torch.arange(steps + 1, dtype=torch.float64)
+    noise = shift * (steps - signal)
     return noise / (noise + signal)
 
 
 def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:
-    """Return normally distributed noise that depends only on the arguments.
+    """Draw normally distributed noise that depends only on the arguments.
 
     It is drawn in fp32 on the CPU, so every machine draws the same. `section` is 0 for noise that belongs to
     no section.
@@ -58,8 +58,8 @@ def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...])
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-def levels_for(seed: int, purpose: Purpose, section: int, count: int) -> Tensor:
-    """Return numbers that are uniformly distributed from 0 to 1, as `noise_for` returns noise."""
+def uniform_for(seed: int, purpose: Purpose, section: int, count: int) -> Tensor:
+    """Draw `count` numbers that are uniformly distributed from 0 to 1, as `noise_for` draws noise."""
     return torch.rand(count, generator=_generator(seed, purpose, section), dtype=torch.float32, device="cpu")
 
 

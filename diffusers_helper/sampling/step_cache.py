@@ -1,12 +1,8 @@
 """The step caches at work: a network's passes in one section, some of which reuse what earlier ones computed.
 
-`families.step_caches` has the rules. Here are the measurements that the rules are given, and the results of
-skipped passes.
-
-diffusers' hooks (0.42) have the same caches but could not be used. FirstBlockCache and TaylorSeer cannot be
-told to compute the last step, MagCache lacks a clause of its rule, and all find a model's blocks by names and
-classes, among which Helios' are missing. TeaCache and EasyCache are not there at all. Where a hook does the
-same, the tests compare the results with its own (`tests/diffusers_helper/sampling/test_step_cache.py`).
+`families.step_caches` has the rules. diffusers' hooks (0.42) cannot be used: FirstBlockCache and TaylorSeer
+cannot be told to compute the last step, MagCache lacks a clause of its rule, TeaCache and EasyCache are
+missing, and none of them finds Helios' blocks. Where a hook does the same, the tests compare the results.
 """
 
 from __future__ import annotations
@@ -26,18 +22,18 @@ from diffusers_helper.memory.streaming import replace_forward, streamer_of
 
 
 class Passes:
-    """The runner of a network's passes in one section; this one computes them all, with `repeat` if given."""
+    """The runner of a network's passes in one section. This one computes them all, with `repeat` if any."""
 
     def __init__(self, repeat: Repeat | None = None) -> None:
         self._repeat = repeat
 
     @property
     def skipped(self) -> int:
-        """Return the number of steps so far in which nothing was computed."""
+        """The number of steps so far in which nothing was computed."""
         return 0
 
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the network's output for `x`, in a pass of guidance of which each step has one."""
+        """Run one pass of guidance, named by `branch`. Each step has one pass of each branch."""
         return self._repeat((branch, x.shape), compute) if self._repeat else compute()
 
 
@@ -47,101 +43,104 @@ class Blocks:
 
     Attributes:
         modules: The blocks in the order in which they run. Each takes the hidden states of all tokens first.
-        noisy: The number of tokens of the noisy window. They are the last ones, and the network uses no
-            others of the last block.
-        modulated: Returns the first block's modulated input, given that block and its arguments.
-        returned: The number of leading arguments that a block returns changed, as a tuple if there are more
-            than one.
+        num_noisy_tokens: The number of tokens of the noisy section, the last ones. The network uses no others
+            of the last block's output.
+        modulated_input: Computes the first block's modulated input, given that block and its arguments.
+        num_outputs: The leading arguments that a block returns changed, as a tuple if there are several.
     """
 
     modules: Sequence[nn.Module]
-    noisy: int
-    modulated: Callable[..., Tensor]
-    returned: int = 2
+    num_noisy_tokens: int
+    modulated_input: Callable[..., Tensor]
+    num_outputs: int = 2
 
 
 @dataclass
 class _Branch:
-    """The state of one pass of guidance, with the change of the output per change of the input (`rate`)."""
+    """The state of one pass of guidance; `change_rate` is the output's change per change of the input."""
 
     rule: Rule
     step: int = -1
-    skips: bool = False
-    kept: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    computed: int = 0
-    rate: float | None = None
+    is_skipped: bool = False
+    tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    last_computed: int = 0
+    change_rate: float | None = None
 
 
 class _CachedPasses(Passes, ABC):
     """A runner that skips passes. Its state begins with the section, and each branch has its own."""
 
-    def __init__(self, cache: StepCache, steps: int, magnitudes: Sequence[float]) -> None:
+    def __init__(self, cache: StepCache, steps: int, mag_ratios: Sequence[float]) -> None:
         super().__init__()
-        self._cache, self._steps = cache, steps
-        self._new_rule = partial(cache.rule, steps, magnitudes)
+        self._cache = cache
+        self._steps = steps
+        self._new_rule = partial(cache.rule, steps, mag_ratios)
         self._branches: dict[str, _Branch] = {}
-        self._computed: set[int] = set()
+        self._computed_steps: set[int] = set()
 
     @property
     def skipped(self) -> int:
-        begun = 1 + max((branch.step for branch in self._branches.values()), default=-1)
-        return begun - len(self._computed)
+        num_started = 1 + max((branch.step for branch in self._branches.values()), default=-1)
+        return num_started - len(self._computed_steps)
 
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
         state = self._branches.setdefault(branch, _Branch(self._new_rule()))
-        state.step, state.skips = state.step + 1, False
+        state.step += 1
+        state.is_skipped = False
         result = self._run(state, x, compute)
-        if not state.skips:
-            self._computed.add(state.step)
-            state.computed = state.step
+        if not state.is_skipped:
+            self._computed_steps.add(state.step)
+            state.last_computed = state.step
         return result
 
     @abstractmethod
     def _run(self, state: _Branch, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the network's output, computed or not."""
+        """Compute the network's output for `x`, or take one in place of it."""
 
     def _decide(self, state: _Branch, change: float) -> bool:
-        """Return whether a step is skipped, given the change of the signal."""
-        state.skips = 0 < state.step < self._steps - 1 and state.rule(state.step, change)
-        return state.skips
+        """Decide whether a step is skipped, given the relative change of the signal."""
+        state.is_skipped = 0 < state.step < self._steps - 1 and state.rule(state.step, change)
+        return state.is_skipped
 
 
 class PassesByOutput(_CachedPasses):
     """A runner that skips the network as a whole."""
 
     def _run(self, state: _Branch, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        kept, is_line = state.kept, self._cache.reuse == "line"
-        if self._decide(state, self._foretold(state, x) if self._cache.signal else 0.0):
+        tensors = state.tensors
+        is_line = self._cache.reuse == "line"
+        if self._decide(state, self._predicted_change(state, x) if self._cache.signal else 0.0):
             if is_line:
-                if "slope" not in kept:
-                    return kept["output"]
-                return kept["output"] + kept["slope"] * (state.step - state.computed)
-            return x + (kept["output"] - kept["x"])
+                if "slope" not in tensors:
+                    return tensors["output"]
+                return tensors["output"] + tensors["slope"] * (state.step - state.last_computed)
+            return x + (tensors["output"] - tensors["x"])
         output = compute()
-        if is_line and kept:
-            kept["slope"] = (output - kept["output"]) / (state.step - state.computed)
+        if is_line and tensors:
+            tensors["slope"] = (output - tensors["output"]) / (state.step - state.last_computed)
         elif not is_line:
-            if kept:
-                moved = _size(x - kept["x"])
-                state.rate = _size(output - kept["output"]) / moved if moved else None
-            kept["x"] = x
-        kept["output"] = output
+            if tensors:
+                input_change = _mean_abs(x - tensors["x"])
+                output_change = _mean_abs(output - tensors["output"])
+                state.change_rate = output_change / input_change if input_change else None
+            tensors["x"] = x
+        tensors["output"] = output
         return output
 
-    def _foretold(self, state: _Branch, x: Tensor) -> float:
-        """Return the change of the output since the last computed step, if its rate is what it was there."""
-        if state.rate is None:
+    def _predicted_change(self, state: _Branch, x: Tensor) -> float:
+        """Predict the output's relative change since the last computed step, at its rate there."""
+        if state.change_rate is None:
             return float("inf")
-        return state.rate * _size(x - state.kept["x"]) / _size(state.kept["output"])
+        return state.change_rate * _mean_abs(x - state.tensors["x"]) / _mean_abs(state.tensors["output"])
 
 
 class PassesByBlocks(_CachedPasses):
-    """A runner that skips the network's blocks, and adds what they added before."""
+    """A runner that skips the network's blocks, and adds what they added in the last computed step."""
 
     def __init__(
-        self, cache: StepCache, steps: int, magnitudes: Sequence[float], network: nn.Module, blocks: Blocks
+        self, cache: StepCache, steps: int, mag_ratios: Sequence[float], network: nn.Module, blocks: Blocks
     ) -> None:
-        super().__init__(cache, steps, magnitudes)
+        super().__init__(cache, steps, mag_ratios)
         self._blocks, self._streamer = blocks, streamer_of(network)
         self._state = _Branch(self._new_rule())
 
@@ -153,95 +152,92 @@ class PassesByBlocks(_CachedPasses):
     def attached(self) -> Iterator[None]:
         """Let the cache decide in the network's first block within the context."""
         first, *others = self._blocks.modules
-        with ExitStack() as undo:
-            undo.callback(replace_forward(first, partial(self._first, first, first.forward)))
+        with ExitStack() as stack:
+            stack.callback(replace_forward(first, partial(self._first, first, first.forward)))
             for block in others:
                 run = self._last if block is others[-1] else self._middle
-                undo.callback(replace_forward(block, partial(run, block.forward)))
+                stack.callback(replace_forward(block, partial(run, block.forward)))
             if self._streamer is not None:
-                undo.enter_context(self._streamer.on_demand())
+                stack.enter_context(self._streamer.on_demand())
             yield
 
     def _first(self, block: nn.Module, forward: Callable[..., Any], *args: Any) -> Any:
-        """Decide, and run the first block if it is needed for that or is not skipped."""
-        state, signal, streamer = self._state, self._cache.signal, self._streamer
+        """Decide about the step. Run the first block if the decision needs it or the step is computed."""
+        state = self._state
+        signal = self._cache.signal
+        streamer = self._streamer
         if not signal and self._decide(state, 0.0):
-            return self._skipped(state, args)
+            return self._skipped_outputs(state, args)
         with streamer.first_block(block) if streamer else nullcontext():
-            result = None
+            outputs = None
             if signal == "first block":
-                result = forward(*args)
-                self._measure(state, _hidden(result) - args[0])
+                outputs = forward(*args)
+                self._measure(state, _hidden_states(outputs) - args[0])
             elif signal:
-                self._measure(state, self._blocks.modulated(block, *args))
-            if state.skips:
-                return self._skipped(state, args if result is None else _states(result))
-            entered = args[0] if result is None else _hidden(result)
-            # What was added before is not needed any more. A view would keep the states of all tokens.
-            state.kept["added"] = self._noisy(entered).clone()
+                self._measure(state, self._blocks.modulated_input(block, *args))
+            if state.is_skipped:
+                return self._skipped_outputs(state, args if outputs is None else _as_sequence(outputs))
+            hidden_states = args[0] if outputs is None else _hidden_states(outputs)
+            # This replaces what was added before. A view would keep the states of all tokens.
+            state.tensors["added"] = self._noisy_tokens(hidden_states).clone()
             if streamer is not None:
-                streamer.go_on()
-            return forward(*args) if result is None else result
+                streamer.continue_pass()
+            return forward(*args) if outputs is None else outputs
 
     def _measure(self, state: _Branch, signal: Tensor) -> None:
-        """Decide by the change of the signal."""
-        earlier = state.kept.get("signal")
+        previous = state.tensors.get("signal")
         # The measure of FramePack's TeaCache and of diffusers' FirstBlockCache
-        change = (
-            ((signal - earlier).abs().mean() / earlier.abs().mean()).item() if earlier is not None else 0.0
-        )
+        change = 0.0
+        if previous is not None:
+            change = ((signal - previous).abs().mean() / previous.abs().mean()).item()
         if not self._decide(state, change) or self._cache.signal == "modulated":
-            state.kept["signal"] = signal
+            state.tensors["signal"] = signal
 
     def _middle(self, forward: Callable[..., Any], *args: Any) -> Any:
-        return self._given(args) if self._state.skips else forward(*args)
+        return self._as_block_outputs(args) if self._state.is_skipped else forward(*args)
 
     def _last(self, forward: Callable[..., Any], *args: Any) -> Any:
-        state = self._state
-        if state.skips:
-            return self._given(args)
-        result = forward(*args)
-        state.kept["added"] = self._noisy(_hidden(result)) - state.kept["added"]
-        return result
+        if self._state.is_skipped:
+            return self._as_block_outputs(args)
+        outputs = forward(*args)
+        tensors = self._state.tensors
+        tensors["added"] = self._noisy_tokens(_hidden_states(outputs)) - tensors["added"]
+        return outputs
 
-    def _skipped(self, state: _Branch, states: Sequence[Any]) -> Any:
-        """Return what the last block is taken to return: the states that enter, and what was added before."""
-        return self._given((self._noisy(states[0]) + state.kept["added"], *states[1:]))
+    def _skipped_outputs(self, state: _Branch, inputs: Sequence[Any]) -> Any:
+        """Add to the states that enter what the blocks added in the last computed step."""
+        return self._as_block_outputs((self._noisy_tokens(inputs[0]) + state.tensors["added"], *inputs[1:]))
 
-    def _given(self, states: Sequence[Any]) -> Any:
-        """Return these states as a block returns them."""
-        return tuple(states[: self._blocks.returned]) if self._blocks.returned > 1 else states[0]
+    def _as_block_outputs(self, outputs: Sequence[Any]) -> Any:
+        return tuple(outputs[: self._blocks.num_outputs]) if self._blocks.num_outputs > 1 else outputs[0]
 
-    def _noisy(self, hidden: Tensor) -> Tensor:
-        return hidden[:, -self._blocks.noisy :]
+    def _noisy_tokens(self, hidden_states: Tensor) -> Tensor:
+        return hidden_states[:, -self._blocks.num_noisy_tokens :]
 
 
 @contextmanager
 def open_passes(
-    cache: StepCache | None, steps: int, magnitudes: Sequence[float], network: nn.Module, blocks: Blocks,
+    cache: StepCache | None, steps: int, mag_ratios: Sequence[float], network: nn.Module, blocks: Blocks,
     repeat: Repeat | None = None,
 ) -> Iterator[Passes]:  # fmt: skip
-    """Yield the runner of a network's passes in one section, which computes all without a step cache.
-
-    The device's `repeat` is for passes in which no weights are copied.
-    """
+    """Yield the runner of a network's passes. `repeat` is used for passes in which no weights are copied."""
     if cache is None:
         yield Passes(None if streamer_of(network) else repeat)
     elif cache.reuse != "blocks":
-        yield PassesByOutput(cache, steps, magnitudes)
+        yield PassesByOutput(cache, steps, mag_ratios)
     else:
-        passes = PassesByBlocks(cache, steps, magnitudes, network, blocks)
+        passes = PassesByBlocks(cache, steps, mag_ratios, network, blocks)
         with passes.attached():
             yield passes
 
 
-def _states(result: Any) -> Sequence[Any]:
-    return result if isinstance(result, tuple) else (result,)
+def _as_sequence(outputs: Any) -> Sequence[Any]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def _hidden(result: Any) -> Tensor:
-    return _states(result)[0]
+def _hidden_states(outputs: Any) -> Tensor:
+    return _as_sequence(outputs)[0]
 
 
-def _size(tensor: Tensor) -> float:
+def _mean_abs(tensor: Tensor) -> float:
     return tensor.abs().mean().item()

@@ -26,7 +26,7 @@ MAX_ORDER = 3
 
 
 def _phi(k: int, z: float) -> float:
-    """Return phi_k(z) = sum over j >= 0 of z^j / (j + k)!, for z <= 0."""
+    """Compute phi_k(z) = sum over j >= 0 of z^j / (j + k)!, for z <= 0."""
     if z < -1:
         value = math.exp(z)
         for i in range(k):
@@ -37,7 +37,7 @@ def _phi(k: int, z: float) -> float:
 
 
 def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
-    """Return the weights rho for which the sum over j of rho_j nodes_j^(i-1) is moments_i."""
+    """Solve for the weights rho for which the sum over j of rho_j nodes_j^(i-1) is moments_i."""
     if len(nodes) == 1:
         # UniPC's first-order rule uses one half in place of the exact moment.
         return [0.5]
@@ -48,14 +48,14 @@ def _solve(nodes: Sequence[float], moments: Sequence[float]) -> list[float]:
 
 
 def step_weights(sigmas: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return the weights of the differences m_k - m_0 in one step, of the predictor and of the corrector.
+    """Compute the weights of the differences m_k - m_0 in one step, of predictor and corrector.
 
-    `sigmas` are the target level, the current level, and those before it, the newest first. In this order are
-    the weights, of which the corrector has one more, for the prediction at the target level.
+    `sigmas` are the target level, the current level, and those before it, the newest first. The weights
+    have the same order, and the corrector has one more, for the prediction at the target level.
     """
-    target, left, *earlier = sigmas
-    h = math.log(left / target)
-    nodes = [math.log(left / sigma) / h for sigma in earlier] + [1.0]
+    target, current, *earlier = sigmas
+    h = math.log(current / target)
+    nodes = [math.log(current / sigma) / h for sigma in earlier] + [1.0]
     moments = [math.factorial(i) * _phi(i + 1, -h) for i in range(1, len(nodes) + 1)]
     predictor = _solve(nodes[:-1], moments[:-1]) if earlier else []
     corrector = _solve(nodes, moments)
@@ -66,30 +66,32 @@ def step_weights(sigmas: Sequence[float]) -> tuple[list[float], list[float]]:
     return scaled(predictor), scaled(corrector)
 
 
-def _moved(base: Tensor, weights: Sequence[float], predictions: Sequence[Tensor], origin: Tensor) -> Tensor:
+def _add_differences(
+    x: Tensor, weights: Sequence[float], predictions: Sequence[Tensor], origin: Tensor
+) -> Tensor:
     for weight, prediction in zip(weights, predictions, strict=True):
-        base = base + weight * (prediction - origin)
-    return base
+        x = x + weight * (prediction - origin)
+    return x
 
 
 def sample_unipc(
     denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], *, on_step: OnStep | None = None
 ) -> Tensor:
-    """Return clean latents, with one model call per step that serves both corrector and predictor.
+    """Sample clean latents, with one model call per step that serves both predictor and corrector.
 
     The order is 1, 2, 3, 3, … (at most steps - 1). There is no step to sigma 0, since the last prediction is
     the result. The arguments are those of `sample_euler`.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)
-    past = [model.predict(x, 0)]  # the newest first
-    for index, (left, target) in enumerate(pairwise(model.sigmas), start=1):
+    predictions = [model.predict(x, 0)]  # the newest first
+    for index, (current, target) in enumerate(pairwise(model.sigmas), start=1):
         order = min(MAX_ORDER, index)
-        levels = model.sigmas[index - order : index + 1][::-1]
-        predictor, corrector = step_weights(levels)
-        newest, *earlier = past[:order]
-        base = newest + target / left * (x - newest)
-        x0 = model.predict(_moved(base, predictor, earlier, newest), index)
-        x = _moved(base, corrector, [*earlier, x0], newest)
-        past = [x0, *past[: MAX_ORDER - 1]]
-    return model.result(past[0])
+        step_sigmas = model.sigmas[index - order : index + 1][::-1]
+        predictor, corrector = step_weights(step_sigmas)
+        newest, *earlier = predictions[:order]
+        first_order = newest + target / current * (x - newest)
+        x0 = model.predict(_add_differences(first_order, predictor, earlier, newest), index)
+        x = _add_differences(first_order, corrector, [*earlier, x0], newest)
+        predictions = [x0, *predictions[: MAX_ORDER - 1]]
+    return model.result(predictions[0])

@@ -1,8 +1,8 @@
 """The VAE engine, which encodes and decodes video in pieces, and repeats the work when a piece fails.
 
-Jobs and ComfyUI nodes use the same engine with different owners of the VAE. A job moves its own VAE on and
-off the device and follows its memory plan (`job.memory.JobMemory`). A guest uses a VAE on the device that
-belongs to another program, and plans with the free memory (`vae.guest.Guest`).
+Jobs and ComfyUI nodes use the same engine with different owners of the VAE. A job moves its VAE on and off
+the device and follows its memory plan (`job.memory.JobMemory`). A ComfyUI node uses ComfyUI's VAE, which is
+on the device, and plans with the free memory (`vae.borrowed.BorrowedVaeOwner`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import window_sizes
 from diffusers_helper.memory.device import Device
-from diffusers_helper.planning.shortage import Shortage, is_out_of_memory, read_shortage
+from diffusers_helper.planning.out_of_memory import OutOfMemory, is_out_of_memory, read_out_of_memory
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
-from diffusers_helper.vae.families import VaeFamily, family_of
+from diffusers_helper.vae.families import VaeFamily, vae_family
 from diffusers_helper.vae.passes import (
     Grid,
     NotFinite,
@@ -39,21 +39,21 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VideoPart:
     """A part of a longer video, which shares latent frames with its neighbours.
 
-    `begin` is the place of its first latent frame, counted from the same point for all parts.
+    `start` is the index of its first latent frame, counted from the same point for all parts.
     """
 
     number: int
-    begin: int
+    start: int
 
 
-class Owner(Protocol):
-    """The owner of a VAE, which moves it to the device, in the type that it computes in, and plans its work.
+class VaeOwner(Protocol):
+    """The owner of a VAE, which moves it to the device in its compute dtype, and plans its work.
 
-    After a shortage it makes smaller plans, until `plan_vae` raises OutOfDeviceMemory. `cleanup_frequency` is
-    the number of pieces after which the allocator's unused memory is returned; 0 for never.
+    After the memory ran out it makes smaller plans, until `plan_vae` raises OutOfDeviceMemory. The
+    allocator's unused memory is returned after `cleanup_frequency` pieces; 0 for never.
     """
 
     @property
@@ -67,44 +67,43 @@ class Owner(Protocol):
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan: ...
 
-    def vae_on_device(self, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]: ...
+    def vae_on_device(self, task: Task, part: VideoPart | None) -> AbstractContextManager[nn.Module]: ...
 
-    def step_down(self, shortage: Shortage) -> None: ...
+    def step_down(self, details: OutOfMemory) -> None: ...
 
     def widen(self) -> None: ...
 
 
-_Owner = TypeVar("_Owner", bound=Owner)
-# The facts that determine the pixels of a window: the item of the batch, the first latent frame, the number
-# of latent frames, the tiles, and the type of the computation.
+_Owner = TypeVar("_Owner", bound=VaeOwner)
+# What a window depends on: item of the batch, first latent frame, latent frames, tiles, and compute dtype.
 _Window = tuple[int, int, int, Tiles, torch.dtype]
 
 
 class VaeEngine(Generic[_Owner]):
     """An encoder and decoder of video with one VAE.
 
-    After a shortage of memory it repeats the task with the owner's next smaller plan, and after an overflow
-    in the owner's next wider type. After the first overflow in fp32 it repeats the task once as it was.
+    After the memory ran out it repeats the task with the owner's next smaller plan, and after an overflow in
+    the owner's next wider dtype. After the first overflow in fp32 it repeats the task once without a change.
     """
 
     def __init__(self, owner: _Owner) -> None:
         self.owner = owner
         self._windows: dict[_Window, Tensor] = {}
-        self._has_failed = False  # whether the current task has overflowed in fp32
+        self._has_overflowed = False  # whether the current task has overflowed in fp32
 
     def decode(
         self,
         latents: Tensor,
         *,
-        part: Part | None = None,
+        part: VideoPart | None = None,
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
         """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W), or those of pictures without T and F.
 
-        The latents are in the VAE's own scale, on any device and of any type, and the frames on the host,
-        about -1 to 1, in the type of the computation. Of a `part`, temporal windows that the previous one
-        has, too, are reused.
+        The latents are in the VAE's own scale, on any device, in any dtype. The frames are on the host, about
+        -1 to 1, in the compute dtype. Temporal windows that a `part` shares with the previous part are
+        reused.
 
         Raises:
             OutOfDeviceMemory: If the memory runs out with every plan.
@@ -113,10 +112,10 @@ class VaeEngine(Generic[_Owner]):
         """
         if latents.dim() == 4:
             return self.decode(latents.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
-        shrink = family_of(self.owner.vae).shrink
+        spatial_compression = vae_family(self.owner.vae).spatial_compression
         num_latents, height, width = latents.shape[2:]
-        video = Video(num_latents, height * shrink, width * shrink)
-        return self._do("decode", latents, video, part, progress, cancel or CancelToken())
+        video = Video(num_latents, height * spatial_compression, width * spatial_compression)
+        return self._run_task("decode", latents, video, part, progress, cancel or CancelToken())
 
     def encode(
         self,
@@ -125,138 +124,145 @@ class VaeEngine(Generic[_Owner]):
         progress: Progress = lambda done, total: None,
         cancel: CancelToken | None = None,
     ) -> Tensor:
-        """Encode frames (B, 3, F, H, W), or pictures without F, and return the moments (B, 2 C, T, h, w).
+        """Encode frames (B, 3, F, H, W), or pictures without F, to moments (B, 2 C, T, h, w).
 
         The moments are the mean and the log-variance. The arguments and errors are those of `decode`, and
-        InputError is raised for a number of frames, or sides, that the VAE does not divide.
+        InputError is raised for a number of frames, or sides, that the VAE cannot encode.
         """
         if frames.dim() == 4:
             return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
         num_frames, height, width = frames.shape[2:]
-        family = family_of(self.owner.vae)
-        shrink, stride = family.shrink, family.stride
-        if (num_frames - 1) % stride or height % shrink or width % shrink:
+        family = vae_family(self.owner.vae)
+        spatial_compression = family.spatial_compression
+        temporal_compression = family.temporal_compression
+        if (
+            (num_frames - 1) % temporal_compression
+            or height % spatial_compression
+            or width % spatial_compression
+        ):
             raise InputError(
-                f"The video has {num_frames} frames of {width}x{height}; expected {stride} n + 1 frames and "
-                f"sides that are multiples of {shrink}.",
+                f"The video has {num_frames} frames of {width}x{height}; expected "
+                f"{temporal_compression} n + 1 frames and sides that are multiples of {spatial_compression}.",
                 "Crop or shorten it.",
             )
-        video = Video((num_frames - 1) // stride + 1, height, width)
-        return self._do("encode", frames, video, None, progress, cancel or CancelToken())
+        video = Video((num_frames - 1) // temporal_compression + 1, height, width)
+        return self._run_task("encode", frames, video, None, progress, cancel or CancelToken())
 
-    def _do(
+    def _run_task(
         self,
         task: Task,
-        source: Tensor,
+        input: Tensor,
         video: Video,
-        part: Part | None,
+        part: VideoPart | None,
         progress: Progress,
         cancel: CancelToken,
     ) -> Tensor:
         owner = self.owner
-        self._has_failed = False
+        self._has_overflowed = False
 
         def attempt() -> Tensor:
             plan = owner.plan_vae(task, video)
             pieces = Pieces(progress, cancel, owner.device.empty_cache, owner.cleanup_frequency)
             with torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancel.within(vae):
-                family = family_of(vae)
-                _log_start(task, source, owner.device.torch_device, family.dtype)
+                family = vae_family(vae)
+                _log_start(task, input, owner.device.torch_device, family.dtype)
                 if task == "encode":
-                    return _encode(family, source, plan, pieces)
-                return self._decode(family, source, plan, pieces, part)
+                    return _encode(family, input, plan, pieces)
+                return self._decode(family, input, plan, pieces, part)
 
-        return retry(attempt, self._cure_for)
+        return retry(attempt, self._recovery_from)
 
-    def _cure_for(self, error: Exception) -> Callable[[], None] | None:
+    def _recovery_from(self, error: Exception) -> Callable[[], None] | None:
         if is_out_of_memory(error):
-            return partial(self.owner.step_down, read_shortage(str(error)))
+            return partial(self.owner.step_down, read_out_of_memory(str(error)))
         if isinstance(error, NotFinite) and error.dtype != torch.float32:
             return self.owner.widen
-        if isinstance(error, NotFinite) and not self._has_failed:
-            self._has_failed = True
+        if isinstance(error, NotFinite) and not self._has_overflowed:
+            self._has_overflowed = True
             return self.owner.device.empty_cache  # a fault of the device may be temporary
         return None
 
     def _decode(
-        self, family: VaeFamily, latents: Tensor, plan: VaePlan, pieces: Pieces, part: Part | None
+        self, family: VaeFamily, latents: Tensor, plan: VaePlan, pieces: Pieces, part: VideoPart | None
     ) -> Tensor:
-        count, grid = latents.shape[2], Grid.cut(latents.shape[-2:], plan.tiles, family.shrink)
-        tiles = len(grid.places)
+        num_latents = latents.shape[2]
+        num_tiles = len(Grid.cut(latents.shape[-2:], plan.tiles, family.spatial_compression).tiles)
         if plan.time != "windows":
             chunk = plan.chunk or 1
-            pieces.total = (
-                -(-len(latents) // plan.batch) * tiles * (-(-count // chunk) if plan.time == "stream" else 1)
+            batches = latents.split(plan.batch)
+            num_chunks = -(-num_latents // chunk) if plan.time == "stream" else 1
+            pieces.total = len(batches) * num_tiles * num_chunks
+            return _concatenate(
+                [decode_pass(family, batch, plan.tiles, pieces, chunk=chunk) for batch in batches]
             )
-            return _joined(
-                [
-                    decode_pass(family, items, plan.tiles, pieces, chunk=chunk)
-                    for items in latents.split(plan.batch)
-                ]
-            )
-        begin, stride = part.begin if part else 0, family.stride
-        cuts: dict[_Window, Tensor] = {
-            (number, begin + start, size, plan.tiles, family.dtype): item[:, :, start : start + size]
-            for number, item in enumerate(latents.split(1))
-            for start, size in window_sizes(count, plan.chunk).items()
+        part_start = part.start if part else 0
+        inputs: dict[_Window, Tensor] = {
+            (item_index, part_start + start, size, plan.tiles, family.dtype): item[:, :, start : start + size]
+            for item_index, item in enumerate(latents.split(1))
+            for start, size in window_sizes(num_latents, plan.chunk).items()
         }
-        windows = {key: window for key, window in self._windows.items() if part and key in cuts}
-        pieces.total = tiles * (len(cuts) - len(windows))
-        for key, cut in cuts.items():
+        windows = {key: window for key, window in self._windows.items() if part and key in inputs}
+        pieces.total = num_tiles * (len(inputs) - len(windows))
+        for key, window_latents in inputs.items():
             if key not in windows:
-                windows[key] = decode_pass(family, cut, plan.tiles, pieces)
+                windows[key] = decode_pass(family, window_latents, plan.tiles, pieces)
         self._windows = windows if part else {}
-        return _joined(
+        overlap = family.temporal_compression
+        return _concatenate(
             [
-                join_windows([windows[key] for key in cuts if key[0] == number], stride * plan.chunk, stride)
-                for number in range(len(latents))
+                join_windows(
+                    [windows[key] for key in inputs if key[0] == index], overlap * plan.chunk, overlap
+                )
+                for index in range(len(latents))
             ]
         )
 
 
-def _log_start(task: Task, source: Tensor, device: torch.device, dtype: torch.dtype) -> None:
+def _log_start(task: Task, input: Tensor, device: torch.device, dtype: torch.dtype) -> None:
     """Log the two lines that the memory document (docs/amd-memory.md) shows before a decode."""
-    name, kind = task.capitalize(), "latents" if task == "decode" else "frames"
-    _log.info("[VAE %s] Starting - %s shape: %s, device: %s", name, kind, tuple(source.shape), source.device)
+    name = task.capitalize()
+    noun = "latents" if task == "decode" else "frames"
+    _log.info("[VAE %s] Starting - %s shape: %s, device: %s", name, noun, tuple(input.shape), input.device)
     _log.info("[VAE %s] VAE device: %s, VAE dtype: %s", name, device, dtype)
 
 
 def _encode(family: VaeFamily, frames: Tensor, plan: VaePlan, pieces: Pieces) -> Tensor:
-    stride, sides = family.stride, [side // family.shrink for side in frames.shape[-2:]]
-    count = (frames.shape[2] - 1) // stride + 1
-    cuts = window_sizes(count, plan.chunk) if plan.time == "windows" else {0: count}
-    tiles = len(Grid.cut(sides, plan.tiles, family.shrink).places)
-    pieces.total = len(frames) * len(cuts) * tiles
+    temporal_compression = family.temporal_compression
+    latent_sides = [side // family.spatial_compression for side in frames.shape[-2:]]
+    num_latents = (frames.shape[2] - 1) // temporal_compression + 1
+    window_lengths = window_sizes(num_latents, plan.chunk) if plan.time == "windows" else {0: num_latents}
+    num_tiles = len(Grid.cut(latent_sides, plan.tiles, family.spatial_compression).tiles)
+    pieces.total = len(frames) * len(window_lengths) * num_tiles
     moments: list[Tensor] = []
     for item in frames.split(1):
-        windows = [
-            encode_pass(
-                family, item[:, :, stride * start : stride * (start + size - 1) + 1], plan.tiles, pieces
-            )
-            for start, size in cuts.items()
-        ]
+        windows: list[Tensor] = []
+        for start, size in window_lengths.items():
+            end = temporal_compression * (start + size - 1) + 1
+            window = item[:, :, temporal_compression * start : end]
+            windows.append(encode_pass(family, window, plan.tiles, pieces))
         moments.append(join_windows(windows, plan.chunk, 1) if len(windows) > 1 else windows[0])
-    return _joined(moments)
+    return _concatenate(moments)
 
 
-def _joined(items: list[Tensor]) -> Tensor:
+def _concatenate(items: list[Tensor]) -> Tensor:
     return items[0] if len(items) == 1 else torch.cat(items)
 
 
 _T = TypeVar("_T")
 
 
-def retry(work: Callable[[], _T], cure_for: Callable[[Exception], Callable[[], None] | None]) -> _T:
-    """Do the work, and repeat it after each error for which `cure_for` returns a cure.
+def retry(work: Callable[[], _T], recovery_from: Callable[[Exception], Callable[[], None] | None]) -> _T:
+    """Do the work, and repeat it after each error for which `recovery_from` returns a function.
 
-    It must not keep a reference to the error, whose frames hold tensors. The cure runs after they are freed.
+    That function must not keep a reference to the error, whose frames hold tensors. It is called after they
+    are freed.
     """
     while True:
         try:
             return work()
         except Exception as error:
-            cure = cure_for(error)
-            if cure is None:
+            recover = recovery_from(error)
+            if recover is None:
                 raise
             traceback.clear_frames(error.__traceback__)
-        cure()
+        recover()

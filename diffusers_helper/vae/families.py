@@ -1,7 +1,7 @@
 """The kinds of VAE, which differ in how they compute a pass and whether they can stream frames.
 
 The VAEs belong to their owner: nothing in them is changed, not even their settings. The classes of diffusers
-are known by their names, because ComfyUI's nodes use this module where diffusers may be missing.
+are compared by name, because ComfyUI's nodes use this module where diffusers may be missing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ class VaeFamily:
 
     Attributes:
         has_stream: Whether frames can be computed one after the other with the exact result.
-        shrink: The pixels per latent along each side.
-        stride: The frames per latent frame after the first, which stands for one.
+        temporal_compression: The frames per latent frame after the first, which stands for one frame.
     """
 
     has_stream: bool
-    stride = 4
+    temporal_compression = 4
 
     def __init__(self, vae: Any) -> None:
         self._vae = vae
-        self.shrink = int(getattr(vae, "spatial_compression_ratio", 0))
+        self.spatial_compression = int(getattr(vae, "spatial_compression_ratio", 0))
 
     # Diffusers looks at all layers for these, and they stay the same while a family is in use.
     @cached_property
@@ -45,25 +44,21 @@ class VaeFamily:
         return cast(torch.device, self._vae.device)
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        """Yield frames (B, 3, F, H, W) on the device, from one pass or from one latent frame after the other.
-
-        The latents may be on any device, in any type.
-        """
+        """Yield frames (B, 3, F, H, W) on the device, in one pass or frame by frame."""
         raise NotImplementedError
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Return moments (B, 2 C, T, H / shrink, W / shrink) on the device; `frames` may be on any device."""
+        """Encode frames on any device to moments (B, 2 C, T, h, w) on the VAE's device."""
         raise NotImplementedError
 
     def needs(self, dtype: torch.dtype, backend: Backend) -> VaeNeeds:
-        """Return the memory that the VAE needs when it computes in this type."""
-        total = sum(parameter.numel() for parameter in self._vae.parameters()) * dtype.itemsize
         from diffusers_helper.loading.quick_vae import FoldedUpsample
 
+        weights_bytes = sum(parameter.numel() for parameter in self._vae.parameters()) * dtype.itemsize
         is_folded = any(isinstance(layer, FoldedUpsample) for layer in self._vae.modules())
-        network = Network(Weights("vae", total), self._vae.config, dtype.itemsize, 0)
+        network = Network(Weights("vae", weights_bytes), self._vae.config, dtype.itemsize, 0)
         return VaeNeeds(
-            self.has_stream, total,
+            self.has_stream, weights_bytes,
             partial(decode_bytes, network, backend=backend, is_folded=is_folded),
             partial(encode_bytes, network, backend=backend),
         )  # fmt: skip
@@ -84,19 +79,21 @@ class HunyuanFamily(VaeFamily):
 
 
 class WanFamily(VaeFamily):
-    """`AutoencoderKLWan`, which is causal and has a memory of the last frames at each convolution.
+    """`AutoencoderKLWan`, which is causal and caches the last frames at each convolution (`feat_cache`).
 
-    Its own `decode` processes the frames in the same way and keeps that memory in the module. Here each pass
-    has its own memory, so nothing remains of an interrupted pass.
+    Its own `decode` processes the frames in the same way, but has the cache in the module. Here each pass has
+    its own cache, so nothing remains of an interrupted pass.
     """
 
     has_stream = True
 
     def decode(self, latents: Tensor) -> Iterator[Tensor]:
-        vae, memory = self._vae, empty_memory(self._vae.decoder)
-        states = vae.post_quant_conv(latents.to(self._device, self.dtype))
-        for k in range(latents.shape[2]):
-            frames = vae.decoder(states[:, :, k : k + 1], feat_cache=memory, feat_idx=[0], first_chunk=k == 0)
+        vae = self._vae
+        feat_cache = empty_feat_cache(vae.decoder)
+        hidden_states = vae.post_quant_conv(latents.to(self._device, self.dtype))
+        for index in range(latents.shape[2]):
+            chunk = hidden_states[:, :, index : index + 1]
+            frames = vae.decoder(chunk, feat_cache=feat_cache, feat_idx=[0], first_chunk=index == 0)
             if vae.config.patch_size is not None:
                 frames = unpatchify(frames, vae.config.patch_size)
             yield frames.clamp(-1, 1)
@@ -104,26 +101,26 @@ class WanFamily(VaeFamily):
     def encode(self, frames: Tensor) -> Tensor:
         from diffusers.models.autoencoders.autoencoder_kl_wan import patchify
 
-        vae, memory = self._vae, empty_memory(self._vae.encoder)
-        ends = range(1, frames.shape[2] + 1, 4)
-        parts: list[Tensor] = []
-        for end in ends:
-            part = frames[:, :, max(0, end - 4) : end].to(self._device, self.dtype)
+        vae = self._vae
+        feat_cache = empty_feat_cache(vae.encoder)
+        moments: list[Tensor] = []
+        for end in range(1, frames.shape[2] + 1, 4):
+            chunk = frames[:, :, max(0, end - 4) : end].to(self._device, self.dtype)
             if vae.config.patch_size is not None:
-                part = patchify(part, patch_size=vae.config.patch_size)
-            parts.append(vae.encoder(part, feat_cache=memory, feat_idx=[0]))
-        return vae.quant_conv(torch.cat(parts, dim=2))
+                chunk = patchify(chunk, patch_size=vae.config.patch_size)
+            moments.append(vae.encoder(chunk, feat_cache=feat_cache, feat_idx=[0]))
+        return vae.quant_conv(torch.cat(moments, dim=2))
 
 
-def empty_memory(network: nn.Module) -> list[Any]:
-    """Return a memory of the last frames without any, with a place for each of Wan's convolutions."""
+def empty_feat_cache(network: nn.Module) -> list[Any]:
+    """Create a `feat_cache` with an empty entry for each of Wan's convolutions."""
     return [None] * sum(isinstance(module, nn.Conv3d) for module in network.modules())
 
 
-def unpatchify(frames: Tensor, patch: int) -> Tensor:
-    """Return frames (B, C, F, H p, W p) from (B, C p p, F, H, W), as `unpatchify` of diffusers does."""
-    parts = frames.unflatten(1, (-1, patch, patch)).permute(0, 1, 4, 5, 3, 6, 2)
-    return parts.flatten(5, 6).flatten(3, 4)
+def unpatchify(frames: Tensor, patch_size: int) -> Tensor:
+    """Turn (B, C p p, F, H, W) into frames (B, C, F, H p, W p), as `unpatchify` of diffusers does."""
+    patches = frames.unflatten(1, (-1, patch_size, patch_size)).permute(0, 1, 4, 5, 3, 6, 2)
+    return patches.flatten(5, 6).flatten(3, 4)
 
 
 _DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {
@@ -132,8 +129,8 @@ _DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {
 }
 
 
-def family_of(vae: nn.Module) -> VaeFamily:
-    """Return the family of a VAE, which may be one itself, or raise InputError for an unknown kind."""
+def vae_family(vae: nn.Module) -> VaeFamily:
+    """Wrap a VAE, unless it is a `VaeFamily` itself, or raise InputError for an unknown kind."""
     if isinstance(vae, VaeFamily):
         return vae
     for kind in type(vae).__mro__:

@@ -1,15 +1,15 @@
 """The passes of a VAE, whole or in tiles, and the counter of the pieces that they consist of.
 
-The VAE may be any of `vae.families`, on any device. Its own settings for tiles are not used. A finished piece
-leaves the device at once. The tiles are equal and overlap, and their frames are blended in a mosaic. All
-tiles of a video have one shape, so the driver searches for kernels only once. If the last tile would reach
-beyond the edge, all tiles overlap more instead.
+A finished piece leaves the device at once. Tiles overlap, and their frames are blended in a mosaic. All tiles
+of a video have one shape, so the driver searches for kernels only once. If the last tile would reach beyond
+the edge, all tiles overlap more instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -27,44 +27,39 @@ class Axis:
     """The tiles along one side of the picture: the first starts at 0, and the last ends at `length`."""
 
     length: int
-    tile: int
+    tile_size: int
     starts: tuple[int, ...]
 
     @classmethod
-    def cut(cls, length: int, tile: int, overlap: int) -> Axis:
-        """Return the fewest tiles that overlap by at least `overlap` < `tile`, evenly distributed."""
-        if length <= tile:
+    def cut(cls, length: int, tile_size: int, overlap: int) -> Axis:
+        """Cut into the fewest tiles that overlap by at least `overlap` < `tile_size`, evenly distributed."""
+        if length <= tile_size:
             return cls(length, length, (0,))
-        gaps = -(-(length - tile) // (tile - overlap))
-        return cls(length, tile, tuple(round(i * (length - tile) / gaps) for i in range(gaps + 1)))
+        gaps = -(-(length - tile_size) // (tile_size - overlap))
+        return cls(length, tile_size, tuple(round(i * (length - tile_size) / gaps) for i in range(gaps + 1)))
 
     def weights(self, scale: int) -> list[Tensor]:
-        """Return the blending weights of each tile, in fp32, at `scale` places per unit of length.
+        """Compute the blending weights of each tile, in fp32, `scale` of them per unit of length.
 
         They change linearly where two tiles overlap, and add up to 1 everywhere.
         """
-        size = self.tile * scale
-        raw: list[Tensor] = []
-        for i, start in enumerate(self.starts):
-            ramp = torch.ones(size)
-            if i > 0:
-                ramp = _rise(ramp, (self.starts[i - 1] + self.tile - start) * scale)
-            if i + 1 < len(self.starts):
-                ramp = _rise(ramp.flip(0), (start + self.tile - self.starts[i + 1]) * scale).flip(0)
-            raw.append(ramp)
+        size = self.tile_size * scale
+        ramps = [torch.ones(size) for _ in self.starts]
+        for index, (start, next_start) in enumerate(pairwise(self.starts)):
+            num_shared = (start + self.tile_size - next_start) * scale
+            ramps[index] = _ramp_up(ramps[index].flip(0), num_shared).flip(0)
+            ramps[index + 1] = _ramp_up(ramps[index + 1], num_shared)
         total = torch.zeros(self.length * scale)
-        for start, ramp in zip(self.starts, raw, strict=True):
-            total[start * scale : start * scale + size] += ramp
-        return [
-            ramp / total[start * scale : start * scale + size]
-            for start, ramp in zip(self.starts, raw, strict=True)
-        ]
+        slices = [slice(start * scale, start * scale + size) for start in self.starts]
+        for part, ramp in zip(slices, ramps, strict=True):
+            total[part] += ramp
+        return [ramp / total[part] for part, ramp in zip(slices, ramps, strict=True)]
 
 
-def _rise(ramp: Tensor, shared: int) -> Tensor:
-    """Return the weights, multiplied by a rise from nearly 0 to nearly 1 over the first `shared` places."""
-    rise = (torch.arange(shared) + 0.5) / max(shared, 1)
-    return torch.cat([ramp[:shared] * rise, ramp[shared:]])
+def _ramp_up(ramp: Tensor, num_shared: int) -> Tensor:
+    """Multiply the weights by a rise from nearly 0 to nearly 1 over the first `num_shared` of them."""
+    rise = (torch.arange(num_shared) + 0.5) / max(num_shared, 1)
+    return torch.cat([ramp[:num_shared] * rise, ramp[num_shared:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +70,23 @@ class Grid:
     columns: Axis
 
     @classmethod
-    def cut(cls, sides: Sequence[int], tiles: Tiles, shrink: int) -> Grid:
-        """Return the tiles of latents of this height and width, at `shrink` pixels per latent."""
-        tile, overlap = tiles.side // shrink or max(sides), tiles.overlap // shrink
-        return cls(*(Axis.cut(side, tile, overlap) for side in sides))
+    def cut(cls, sides: Sequence[int], tiles: Tiles, spatial_compression: int) -> Grid:
+        """Cut latents of this height and width into tiles, at `spatial_compression` pixels per latent."""
+        tile_size = tiles.side // spatial_compression or max(sides)
+        overlap = tiles.overlap // spatial_compression
+        return cls(*(Axis.cut(side, tile_size, overlap) for side in sides))
 
     @property
-    def places(self) -> list[tuple[int, int]]:
+    def tiles(self) -> list[tuple[int, int]]:
         columns = range(len(self.columns.starts))
         return [(row, column) for row in range(len(self.rows.starts)) for column in columns]
 
-    def cut_out(self, source: Tensor, place: tuple[int, int], scale: int = 1) -> Tensor:
-        """Return a view of one tile of a tensor (..., height, width) with `scale` values per latent."""
-        row, column = place
+    def tile_of(self, tensor: Tensor, tile: tuple[int, int], scale: int = 1) -> Tensor:
+        """View one tile of a tensor (..., height, width) with `scale` values per latent."""
+        row, column = tile
         top, left = self.rows.starts[row] * scale, self.columns.starts[column] * scale
-        return source[..., top : top + self.rows.tile * scale, left : left + self.columns.tile * scale]
+        height, width = self.rows.tile_size * scale, self.columns.tile_size * scale
+        return tensor[..., top : top + height, left : left + width]
 
 
 class Mosaic:
@@ -97,35 +94,36 @@ class Mosaic:
 
     def __init__(self, grid: Grid, scale: int, num_frames: int) -> None:
         self._grid, self._scale, self._num_frames = grid, scale, num_frames
-        self._is_whole = len(grid.places) == 1
-        self._parts: list[Tensor] = []
+        self._is_single_tile = len(grid.tiles) == 1
+        self._pieces: list[Tensor] = []
         self._sum: Tensor | None = None
         self._dtype = torch.float32
-        if not self._is_whole:
-            rows, columns = grid.rows.weights(scale), grid.columns.weights(scale)
-            self._rows, self._columns = [to_host(w) for w in rows], [to_host(w) for w in columns]
+        if not self._is_single_tile:
+            self._row_weights = [to_host(weights) for weights in grid.rows.weights(scale)]
+            self._column_weights = [to_host(weights) for weights in grid.columns.weights(scale)]
 
-    def add(self, place: tuple[int, int], begin: int, frames: Tensor) -> None:
-        """Add frames (B, C, F, height, width) of a tile, on the host, from frame number `begin` on."""
-        if self._is_whole:
-            self._parts.append(frames)
+    def add(self, tile: tuple[int, int], start_frame: int, frames: Tensor) -> None:
+        """Add frames (B, C, F, height, width) of a tile, on the host, from `start_frame` on."""
+        if self._is_single_tile:
+            self._pieces.append(frames)
             return
         if self._sum is None:
             height, width = (axis.length * self._scale for axis in (self._grid.rows, self._grid.columns))
             shape = (*frames.shape[:2], self._num_frames, height, width)
-            # numpy allocates the sum, since an account would count a new tensor of torch as on the device.
+            # numpy allocates the sum, since memory accounting would count a new tensor as on the device.
             self._sum = torch.from_numpy(np.zeros(shape, dtype=np.float32))
             self._dtype = frames.dtype
-        row, column = place
-        weight = self._rows[row][:, None] * self._columns[column]
-        target = self._grid.cut_out(self._sum[:, :, begin : begin + frames.shape[2]], place, self._scale)
-        target += frames.float() * weight
+        row, column = tile
+        weights = self._row_weights[row][:, None] * self._column_weights[column]
+        frames_sum = self._sum[:, :, start_frame : start_frame + frames.shape[2]]
+        tile_sum = self._grid.tile_of(frames_sum, tile, self._scale)
+        tile_sum += frames.float() * weights
 
     def finish(self) -> Tensor:
-        """Return the assembled frames in the tiles' dtype. A single tile is returned without the fp32 sum."""
+        """Assemble the frames in the tiles' dtype. A single tile is returned without the fp32 sum."""
         if self._sum is not None:
             return self._sum.to(self._dtype)
-        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts, dim=2)
+        return self._pieces[0] if len(self._pieces) == 1 else torch.cat(self._pieces, dim=2)
 
 
 def join_windows(windows: list[Tensor], stride: int, overlap: int) -> Tensor:
@@ -134,17 +132,18 @@ def join_windows(windows: list[Tensor], stride: int, overlap: int) -> Tensor:
     diffusers' `AutoencoderKLHunyuanVideo` joins them in the same way. All windows but the first leave out
     their first frame, since the first latent frame of a window decodes to one frame instead of four.
     """
-    before, *rest = windows
-    parts = [before[:, :, : stride + 1]]
-    for window in rest:
+    previous, *others = windows
+    pieces = [previous[:, :, : stride + 1]]
+    for window in others:
         window = window[:, :, 1:].clone()
-        extent = min(before.shape[2], window.shape[2], overlap)
-        for k in range(extent):
-            share = k / extent
-            window[:, :, k] = before[:, :, k - extent] * (1 - share) + window[:, :, k] * share
-        parts.append(window[:, :, :stride])
-        before = window
-    return torch.cat(parts, dim=2)
+        num_blended = min(previous.shape[2], window.shape[2], overlap)
+        for index in range(num_blended):
+            share = index / num_blended
+            faded = previous[:, :, index - num_blended] * (1 - share)
+            window[:, :, index] = faded + window[:, :, index] * share
+        pieces.append(window[:, :, :stride])
+        previous = window
+    return torch.cat(pieces, dim=2)
 
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -177,18 +176,23 @@ class Pieces:
         cleanup: Callable[[], None] = lambda: None,
         cleanup_frequency: int = 0,
     ) -> None:
-        self._progress, self._cancel, self._cleanup = progress, cancel or CancelToken(), cleanup
-        self._frequency, self._done, self.total = cleanup_frequency, 0, 0
+        self._progress = progress
+        self._cancel = cancel or CancelToken()
+        self._cleanup = cleanup
+        self._cleanup_frequency = cleanup_frequency
+        self._num_done = 0
+        self.total = 0
 
     def take(self, piece: Tensor) -> Tensor:
         """Count a finished piece, and return it on the host, or raise NotFinite or GenerationCancelled."""
         piece = to_host(piece)
-        if not bool(piece.sum(dtype=torch.float32).isfinite()):  # one pass, where each value takes four
+        # A sum takes one pass over the memory, and a test of each value four.
+        if not bool(piece.sum(dtype=torch.float32).isfinite()):
             raise NotFinite(piece.dtype)
-        self._done += 1
-        self._progress(self._done, self.total)
+        self._num_done += 1
+        self._progress(self._num_done, self.total)
         self._cancel.check()
-        if self._frequency and self._done % self._frequency == 0:
+        if self._cleanup_frequency and self._num_done % self._cleanup_frequency == 0:
             self._cleanup()
         return piece
 
@@ -196,35 +200,34 @@ class Pieces:
 def decode_pass(
     family: VaeFamily, latents: Tensor, tiles: Tiles, pieces: Pieces, *, chunk: int = 1
 ) -> Tensor:
-    """Decode latents (B, C, T, h, w) in one pass over time, or in one such pass per tile.
+    """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W) on the host, in one pass or one per tile.
 
     In a stream, the frames of `chunk` latent frames leave the device together.
-
-    Returns:
-        The frames (B, 3, F, H, W) in the VAE's type, on the host.
     """
-    num_frames = family.stride * (latents.shape[2] - 1) + 1
-    grid = Grid.cut(latents.shape[-2:], tiles, family.shrink)
-    mosaic = Mosaic(grid, family.shrink, num_frames)
-    for place in grid.places:
-        begin, waiting = 0, list[Tensor]()
-        for frames in family.decode(grid.cut_out(latents, place)):
-            waiting.append(frames)
-            waiting_frames = sum(part.shape[2] for part in waiting)
-            if len(waiting) == chunk or begin + waiting_frames == num_frames:
-                piece = pieces.take(waiting[0] if len(waiting) == 1 else torch.cat(waiting, dim=2))
-                waiting.clear()
-                mosaic.add(place, begin, piece)
-                begin += waiting_frames
+    num_frames = family.temporal_compression * (latents.shape[2] - 1) + 1
+    grid = Grid.cut(latents.shape[-2:], tiles, family.spatial_compression)
+    mosaic = Mosaic(grid, family.spatial_compression, num_frames)
+    for tile in grid.tiles:
+        start_frame = 0
+        pending: list[Tensor] = []
+        for frames in family.decode(grid.tile_of(latents, tile)):
+            pending.append(frames)
+            num_pending_frames = sum(chunk_frames.shape[2] for chunk_frames in pending)
+            if len(pending) == chunk or start_frame + num_pending_frames == num_frames:
+                piece = pieces.take(pending[0] if len(pending) == 1 else torch.cat(pending, dim=2))
+                pending.clear()
+                mosaic.add(tile, start_frame, piece)
+                start_frame += num_pending_frames
             del frames  # otherwise they stay on the device while the next tile is decoded
     return mosaic.finish()
 
 
 def encode_pass(family: VaeFamily, frames: Tensor, tiles: Tiles, pieces: Pieces) -> Tensor:
     """Encode frames (B, 3, F, H, W) to moments (B, 2 C, T, h, w) in one pass, or in one per tile."""
-    grid = Grid.cut([side // family.shrink for side in frames.shape[-2:]], tiles, family.shrink)
-    mosaic = Mosaic(grid, 1, (frames.shape[2] - 1) // family.stride + 1)
-    for place in grid.places:
-        part = grid.cut_out(frames, place, family.shrink)
-        mosaic.add(place, 0, pieces.take(family.encode(part)))
+    latent_sides = [side // family.spatial_compression for side in frames.shape[-2:]]
+    grid = Grid.cut(latent_sides, tiles, family.spatial_compression)
+    mosaic = Mosaic(grid, 1, (frames.shape[2] - 1) // family.temporal_compression + 1)
+    for tile in grid.tiles:
+        moments = family.encode(grid.tile_of(frames, tile, family.spatial_compression))
+        mosaic.add(tile, 0, pieces.take(moments))
     return mosaic.finish()

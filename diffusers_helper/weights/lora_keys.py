@@ -8,11 +8,11 @@ Trainers put a prefix before the name, and those of the kohya family replace its
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from diffusers_helper.families.known import FAMILIES
+from diffusers_helper.families.registry import FAMILIES
 
 Kind = Literal["down", "up", "alpha", "bias"]
 
@@ -33,60 +33,57 @@ class Target:
     """The layers of the transformer that one pair of matrices changes.
 
     Attributes:
-        layers: Their names, as diffusers has them. If there are several, each takes its part of the outputs.
+        layers: Their names, as diffusers has them. Several layers share the outputs of the matrices.
+        swaps_halves: Whether the two halves of the outputs are in the other order in diffusers.
         family: The name of the family that has them.
     """
 
     layers: tuple[str, ...]
-    swaps: bool = False
+    swaps_halves: bool = False
     family: str = field(default="", compare=False)
 
 
 def split_key(key: str) -> tuple[str, Kind] | None:
-    """Return the beginning of a tensor's name, which names a layer, and its kind; None for other tensors."""
-    for kind, ending in _ENDINGS:
-        if match := ending.search(key):
-            return key[: match.start()], kind
+    """Split a tensor's name into its beginning, which names a layer, and its kind; None for other tensors."""
+    for matrix, pattern in _ENDINGS:
+        if match := pattern.search(key):
+            return key[: match.start()], matrix
     return None
 
 
-def target_of(beginning: str) -> Target | None:
-    """Return the layers that the beginning of a name stands for, or None if no family has it.
-
-    Args:
-        beginning: The first result of `split_key`.
-    """
-    return layers_named(_PREFIX.sub("", beginning))
+def target_of(name: str) -> Target | None:
+    """Find the layers that the first result of `split_key` stands for; None if no family has them."""
+    return layers_named(_PREFIX.sub("", name))
 
 
 def layers_named(name: str) -> Target | None:
-    """Return the layers that a name without a prefix stands for, or None if no family has it."""
-    flat, number = _flat(name), ""
+    """Find the layers that a name without a prefix stands for; None if no family has them."""
+    flat, block_index = _flat(name), ""
     if match := _BLOCK.match(flat):
-        flat, number = f"{match[1]}_*_{match[3]}", match[2]
-    found = _table().get(flat)
-    if found is None:
+        flat, block_index = f"{match[1]}_*_{match[3]}", match[2]
+    entry = _table().get(flat)
+    if entry is None:
         return None
-    return Target(tuple(layer.replace("*", number) for layer in found.layers), found.swaps, found.family)
+    return replace(entry, layers=tuple(layer.replace("*", block_index) for layer in entry.layers))
 
 
 @cache
 def _table() -> dict[str, Target]:
-    """Return the target of each known name, with underscores for dots and `*` for the number of a block."""
+    """Map each known name, with underscores for dots and `*` for the number of a block, to its target."""
     table: dict[str, Target] = {}
     for family in FAMILIES.values():
-        names = family.names
-        for start, layers in names.own.items():
+        names = family.layer_names
+        for prefix, layers in names.layers.items():
             for layer in layers.split():
-                table[_flat(start + layer)] = Target((start + layer,), family=family.name)
-        for (start, own), layers in names.others.items():
+                table[_flat(prefix + layer)] = Target((prefix + layer,), family=family.name)
+        for (prefix, library_prefix), layers in names.other_names.items():
             for layer, targets in layers.items():
-                found = tuple(own + target for target in targets.rstrip("!").split())
-                target = Target(found, targets.endswith("!"), family.name)
-                table[_flat(start + layer)] = target
-                for ending, other in names.respelled:
-                    if (start + layer).endswith(ending):
-                        table[_flat(start + layer.removesuffix(ending) + other)] = target
+                target_layers = tuple(library_prefix + target for target in targets.rstrip("!").split())
+                target = Target(target_layers, targets.endswith("!"), family.name)
+                table[_flat(prefix + layer)] = target
+                for ending, replacement in names.respellings:
+                    if (prefix + layer).endswith(ending):
+                        table[_flat(prefix + layer.removesuffix(ending) + replacement)] = target
     return table
 
 

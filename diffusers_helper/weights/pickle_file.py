@@ -1,7 +1,7 @@
 """The list of tensors in a `.pt`, `.ckpt` or `.bin` file: a ZIP archive with a pickle, and records of values.
 
-Python's unpickler runs whatever functions a pickle names. Here it never gets them: each call becomes a
-stand-in, which keeps its arguments. From these the tensors are read.
+Python's unpickler calls the functions that a pickle names. Here each call becomes a stand-in, which keeps the
+arguments, from which the tensors are read.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from diffusers_helper.weights.tensors import (
     unknown_types,
 )
 
-_AGAIN = "download it again."
-# Of a list of tensors, its entries and a name in it. Known files have a tenth of them at most.
-_MOST_BYTES, _MOST_ENTRIES, _MOST_LETTERS = 8 * 2**20, 500_000, 500
+_REMEDY = "download it again."
+# The limits of the list of tensors, of its entries, and of a name. Known files have at most a tenth of them.
+_MAX_BYTES, _MAX_ENTRIES, _MAX_NAME_LENGTH = 8 * 2**20, 500_000, 500
 # The header before each record of a ZIP archive, which ends with the lengths of a name and of extra bytes.
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _STORAGES = {
@@ -37,15 +37,15 @@ _STORAGES = {
     "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
     "ComplexFloat": "complex64", "ComplexDouble": "complex128", "Untyped": "uint8",
 }  # fmt: skip
-# What weights are made of, and what old checkpoints of Stable Diffusion name beside them.
+# The functions and classes of weights, and those that old checkpoints of Stable Diffusion name beside them
 _HARMLESS = re.compile(
     r"torch\.(?:(?:storage\.)?\w+Storage|_utils\._rebuild_\w+|nn\.parameter\.Parameter|Tensor|Size|device)"
     rf"|torch\.(?:{'|'.join(BITS)}|serialization\._get_layout)|collections\.OrderedDict|_codecs\.encode"
     r"|numpy\.(?:_?core\.multiarray\.scalar|dtype)"
     r"|pytorch_lightning\.callbacks\.model_checkpoint\.ModelCheckpoint"
 )
-# What zipfile and pickle raise for files that are damaged, of which they document only a part.
-_DAMAGES = (
+# The exceptions of zipfile and pickle for damaged files, of which only a few are documented
+_DAMAGE_ERRORS = (
     zipfile.BadZipFile, pickle.UnpicklingError, struct.error, EOFError, RuntimeError, ValueError, TypeError,
     LookupError, AttributeError, OverflowError,
 )  # fmt: skip
@@ -72,7 +72,8 @@ class _StandIn(_Table):
 
     def __init__(self, function: _Name, arguments: tuple[Any, ...]) -> None:
         super().__init__()
-        self.path, self.arguments = function.path, arguments
+        self.path = function.path
+        self.arguments = arguments
 
 
 class _Storage(NamedTuple):
@@ -86,7 +87,7 @@ class _Stream(FileIO):
     """A file that is not read in large pieces, as sizes in it may ask for."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size and size > _MOST_BYTES:
+        if size and size > _MAX_BYTES:
             raise ValueError(f"a piece of {size} bytes")
         return super().read(size)
 
@@ -108,13 +109,13 @@ class _Unpickler(_Python):
         self.names: dict[str, _Name] = {}
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        path = _short(f"{module_name}.{global_name}")
+        path = _checked_name(f"{module_name}.{global_name}")
         return self.names.setdefault(path, _Name(path))
 
     def persistent_load(self, pid: Any, /) -> Any:
         kind, key = pid[1:3]
         name: str = kind.path.rpartition(".")[2].removesuffix("Storage")
-        return _Storage(_STORAGES.get(name, name), _short(key))
+        return _Storage(_STORAGES.get(name, name), _checked_name(key))
 
     def _call(self) -> None:
         arguments = self.stack.pop()
@@ -132,24 +133,20 @@ class _Unpickler(_Python):
         pickle.EMPTY_SET[0]: _Python.load_empty_list,
         pickle.ADDITEMS[0]: _Python.load_appends,
     }
-    # These would build dicts and sets of any members, or memory of any size; torch writes none of them.
+    # These would build dicts and sets of any members, or memory of any size. torch writes none of them.
     for _opcode in (pickle.DICT, pickle.FROZENSET, pickle.BYTEARRAY8):
         del dispatch[_opcode[0]]
 
 
-def _short(name: str) -> str:
-    """Return a name of unknown origin.
-
-    Raises:
-        ValueError: If it is longer than any.
-    """
-    if len(name) > _MOST_LETTERS:
+def _checked_name(name: str) -> str:
+    """Check a name of unknown origin. ValueError is raised if it is longer than any."""
+    if len(name) > _MAX_NAME_LENGTH:
         raise ValueError(f"a name of {len(name)} letters")
     return name
 
 
 def read_pickle(file: Path) -> Contents:
-    """Return the contents of a file that `torch.save` has written.
+    """Read the contents of a file that `torch.save` has written.
 
     Raises:
         OSError: If the file cannot be read.
@@ -164,10 +161,10 @@ def read_pickle(file: Path) -> Contents:
         try:
             with zipfile.ZipFile(stream) as archive:
                 return _read_archive(archive, stream)
-        except _DAMAGES as error:
+        except _DAMAGE_ERRORS as error:
             if isinstance(error, NotWeights):
                 raise
-            raise NotWeights(f"is damaged, or contains no weights of torch; {_AGAIN}") from error
+            raise NotWeights(f"is damaged, or contains no weights of torch; {_REMEDY}") from error
 
 
 def _read_archive(archive: zipfile.ZipFile, stream: FileIO) -> Contents:
@@ -187,56 +184,62 @@ def _read_archive(archive: zipfile.ZipFile, stream: FileIO) -> Contents:
     ][:1]
     if f"{folder}byteorder" in records and archive.read(f"{folder}byteorder") == b"big":
         problems.append("has the byte order of another kind of processor; use another file.")
-    tensors, short = dict[str, TensorInfo](), list[str]()
-    for name, made in _found(wrapped if isinstance(wrapped, dict) else content, "", itertools.count()):
-        key: str = made.arguments[0].key
+    tensors = dict[str, TensorInfo]()
+    truncated = list[str]()
+    for name, call in _tensor_calls(wrapped if isinstance(wrapped, dict) else content, "", itertools.count()):
+        key: str = call.arguments[0].key
         record = records[folder + "data/" + key]
-        tensors[name], needed = _tensor(made, _place(record, stream))
-        if record.file_size < needed:
-            short.append(f"is damaged: its record {key} has {record.file_size} bytes of {needed}; {_AGAIN}")
-    problems += [*short[:1], *unknown_types(one.dtype for one in tensors.values() if one.dtype not in BITS)]
+        tensors[name], expected_bytes = _tensor(call, _data_offset(record, stream))
+        if record.file_size < expected_bytes:
+            truncated.append(
+                f"is damaged: its record {key} has {record.file_size} bytes of {expected_bytes}; {_REMEDY}"
+            )
+    problems += [*truncated[:1], *unknown_types({tensor.dtype for tensor in tensors.values()} - BITS.keys())]
     return Contents("pickle", tensors, problems=tuple(problems))
 
 
-def _place(info: zipfile.ZipInfo, stream: FileIO) -> int:
-    """Return where the bytes of a record begin."""
+def _data_offset(info: zipfile.ZipInfo, stream: FileIO) -> int:
     stream.seek(info.header_offset)
     *_, name, extra = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
     return info.header_offset + _LOCAL_HEADER.size + name + extra
 
 
-def _found(content: Any, prefix: str, steps: Iterator[int]) -> Iterator[tuple[str, _StandIn]]:
-    """Yield the name of each tensor in nested dicts, whose keys are joined with dots, and what makes it.
+def _tensor_calls(content: Any, prefix: str, counter: Iterator[int]) -> Iterator[tuple[str, _StandIn]]:
+    """Yield the name of each tensor in nested dicts, joined with dots, and the call that makes it.
 
     Args:
-        steps: The numbers of the steps through all dicts, which may share others, and contain themselves.
+        counter: Counts the entries of all dicts, which may share others, and contain themselves.
 
     Raises:
-        ValueError: If there are too many steps, or names are too long.
+        ValueError: If there are too many entries, or names are too long.
     """
-    if next(steps) > _MOST_ENTRIES:
+    if next(counter) > _MAX_ENTRIES:
         raise ValueError("too many entries")
     path = content.path if isinstance(content, _StandIn) else ""
     if path.endswith("_rebuild_parameter"):
-        yield from _found(content.arguments[0], prefix, steps)
+        yield from _tensor_calls(content.arguments[0], prefix, counter)
     elif "_rebuild_tensor" in path:
         yield prefix.removeprefix("."), content
     elif isinstance(content, dict):
         for name, value in cast(Mapping[Any, Any], content).items():
-            yield from _found(value, _short(f"{prefix}.{name}"), steps)
+            yield from _tensor_calls(value, _checked_name(f"{prefix}.{name}"), counter)
 
 
-def _tensor(made: _StandIn, begin: int) -> tuple[TensorInfo, int]:
-    """Return a tensor, given where its storage begins, and the bytes that its storage must have."""
-    storage, offset, sides, steps = made.arguments[:4]
-    (first,), shape, strides = shape_of((offset,)), shape_of(sides), shape_of(steps)
+def _tensor(call: _StandIn, storage_offset: int) -> tuple[TensorInfo, int]:
+    storage, offset, raw_shape, raw_strides = call.arguments[:4]
+    (first,), shape, strides = shape_of((offset,)), shape_of(raw_shape), shape_of(raw_strides)
     dtype: str = storage.dtype
-    if made.path.endswith("_v3"):  # of a type for which torch has no storage
-        dtype = made.arguments[6].path.rpartition(".")[2]
-    bits, number = BITS.get(dtype, 8), math.prod(shape)
-    last = sum(step * (side - 1) for step, side in zip(strides, shape, strict=True)) if number else -1
-    is_plain = strides == tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+    if call.path.endswith("_v3"):  # of a type for which torch has no storage
+        dtype = call.arguments[6].path.rpartition(".")[2]
+    bits = BITS.get(dtype, 8)
+    num_values = math.prod(shape)
+    last = sum(stride * (size - 1) for stride, size in zip(strides, shape, strict=True)) if num_values else -1
+    is_plain = strides == tuple(math.prod(shape[dimension + 1 :]) for dimension in range(len(shape)))
     info = TensorInfo(
-        dtype, shape, number * bits // 8, begin + first * bits // 8, () if is_plain or not number else strides
+        dtype,
+        shape,
+        num_values * bits // 8,
+        storage_offset + first * bits // 8,
+        () if is_plain or not num_values else strides,
     )
     return info, (first + last + 1) * bits // 8

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal
 
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.known import FAMILIES
+from diffusers_helper.families.registry import FAMILIES
 from diffusers_helper.units import count_text
 from diffusers_helper.weights.tensors import TensorInfo
 
@@ -16,9 +16,9 @@ KeyStyle = Literal[
     "checkpoint", "diffusers", "transformers", "original", "comfyui", "llama.cpp", "lora", "unknown"
 ]
 
-# The texts that only the names of one model contain, once the prefix of a whole checkpoint is cut off. All
-# texts of a row must be found in the names as `_lines` joins them. Of alternatives, which "|" separates, one
-# is enough. A dot stands before each part of a name, and a line break before the dot where a name begins.
+# The texts that only the names of one model contain, without the prefix of a whole checkpoint. All texts of a
+# row must be found in the names, which `_lines` has joined. One of the alternatives between "|" is enough.
+# A dot stands before each part of a name, and a line break before the dot where a name begins.
 _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "LoRA",
@@ -45,15 +45,15 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _PREFIX = re.compile(
     r"\n\.(?:model\.diffusion_model|diffusion_model|first_stage_model|vae|model\.model|transformer)(?=\.)"
 )
-# A model is left out if one of these more specific ones is found, too.
+# A model is left out if one of these more specific models is found, too.
 _COVERED = {
     "HunyuanVideo": {"LoRA"}, "SD": {"SDXL", "LoRA"}, "VAE": {"Wan VAE", "Hunyuan VAE"},
     "Flux": {"HunyuanVideo", "LoRA"}, "SDXL": {"LoRA"}, "Wan": {"LoRA"}, "Llama": {"LoRA"}, "CLIP": {"LoRA"},
     **{family.title: {"LoRA"} for family in FAMILIES.values()},
 }  # fmt: skip
-_RESEMBLED = {one: {family.title} for family in FAMILIES.values() for one in family.resembles}
-# The signs of the naming schemes. The first scheme with a sign that is found counts. A pattern that begins
-# with literal text is found many times faster than one that begins with a choice.
+_RESEMBLED = {model: {family.title} for family in FAMILIES.values() for model in family.resembles}
+# The patterns of the naming schemes, of which the first that is found counts. A pattern that begins with
+# literal text is found many times faster than one that begins with a choice.
 _STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
     ("lora", (r"\.lora_(?:A|B|down|up)\.", r"\n\.lora_")),
     ("comfyui", (r"individual_token_refiner\.blocks\.\d+\.self_attn\.qkv\.",)),
@@ -68,24 +68,23 @@ _STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
 
 
 def _lines(names: Iterable[str]) -> str:
-    """Return the names as one text, because a search in it is much faster than one in each name."""
+    """Join the names to one text, because a search in it is much faster than one in each name."""
     return "\n." + "\n.".join(names) + "\n"
 
 
 def models_of(names: Iterable[str]) -> list[str]:
-    """Return the models to which the names belong."""
     lines = _PREFIX.sub("\n", _lines(names))
-    found = [
+    models = [
         model
         for model, signs in _SIGNS
-        if all(any(text in lines for text in sign.split("|")) for sign in signs)
+        if all(any(text in lines for text in pattern.split("|")) for pattern in signs)
     ]
-    covered = {one: _COVERED.get(one, set[str]()) | _RESEMBLED.get(one, set[str]()) for one in found}
-    return [model for model in dict.fromkeys(found) if not covered[model] & {*found}]
+    covered = {model: _COVERED.get(model, set[str]()) | _RESEMBLED.get(model, set[str]()) for model in models}
+    return [model for model in dict.fromkeys(models) if not covered[model] & {*models}]
 
 
 def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> str:
-    """Return the variant of a model, or "" if nothing shows it.
+    """Find the variant of a model; "" if nothing shows it.
 
     Args:
         model: The model, as `models_of` names it.
@@ -93,12 +92,16 @@ def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> st
     """
     for family in FAMILIES.values():  # their models have the same tensors, so only a name distinguishes them
         if model == family.title:
-            found = (one.variant for one in reversed(family.published) if re.search(one.sign, origin))
-            return next(found, "")
+            variants = (
+                model.variant for model in reversed(family.published) if re.search(model.file_pattern, origin)
+            )
+            return next(variants, "")
     if model == "HunyuanVideo":
         entries = (".img_in.proj.weight", ".x_embedder.proj.weight")
         shape = next((tensor.shape for name, tensor in tensors.items() if f".{name}".endswith(entries)), ())
-        return "" if len(shape) < 2 else "I2V" if shape[1] > 16 else "T2V"
+        if len(shape) < 2:
+            return ""
+        return "I2V" if shape[1] > 16 else "T2V"
     lines = _PREFIX.sub("\n", _lines(tensors))
     if model == "Flux":
         return "dev" if "guidance_in." in lines or "guidance_embedder." in lines else "schnell"
@@ -109,20 +112,18 @@ def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> st
 
 
 def key_style_of(names: Collection[str]) -> KeyStyle:
-    """Return the naming scheme of the tensors."""
     lines = _lines(names)
     for style, signs in _STYLES:
-        if any(re.search(sign, lines) for sign in signs):
+        if any(re.search(pattern, lines) for pattern in signs):
             return style
     return "original" if names else "unknown"
 
 
 def quantisation_of(tensors: Mapping[str, TensorInfo], by_type: Mapping[str, int]) -> str:
-    """Return the kind of quantisation that types and names show, or "" for none."""
     lines = _lines(tensors)
-    kinds = set(re.findall(r"\.quant_state\.bitsandbytes__(\w{1,9})\n", lines))
-    if kinds:
-        return f"bitsandbytes {' '.join(sorted(kinds)[:3])}"
+    bitsandbytes_kinds = set(re.findall(r"\.quant_state\.bitsandbytes__(\w{1,9})\n", lines))
+    if bitsandbytes_kinds:
+        return f"bitsandbytes {' '.join(sorted(bitsandbytes_kinds)[:3])}"
     blocks = [name for name in by_type if name[:1].isupper()]
     if blocks:
         return f"gguf {max(blocks, key=lambda name: by_type[name])}"
@@ -132,61 +133,61 @@ def quantisation_of(tensors: Mapping[str, TensorInfo], by_type: Mapping[str, int
     scales = ("scaled_fp8\n", ".scale_weight\n", ".weight_scale\n", ".comfy_quant\n")
     scaled = "scaled " if any(ending in lines for ending in scales) else ""
     for prefix, name in (("float8", "fp8"), ("int8", "int8"), ("float4", "fp4")):
-        if any(kind.startswith(prefix) for kind in matrices):
+        if any(dtype.startswith(prefix) for dtype in matrices):
             return scaled + name
     return ""
 
 
-# What files hold beside the weights that a part needs: marks, and parts of larger models.
-_BESIDE = re.compile(
+# What files hold beside the weights of a component: marks, and parts of larger models
+_EXTRA = re.compile(
     r"(?:^|\.)(?:scaled_fp8|lm_head\.weight|logit_scale|logit_bias|text_projection\.weight|position_ids"
     r"|rotary_emb\.inv_freq|spiece_model|tekken_model|comfy_quant)$|\.(?:scale_input|input_scale)$"
     r"|^(?:output|rope_freqs)\.weight$"
 )
 _WITHOUT_BIAS = re.compile(r"\.attn\.norm_(?:added_)?[qk]$")
-_MOST_BLOCKS = 1000  # of one kind; far more than any model has
+_MAX_BLOCKS = 1000  # of one kind; far more than any model has
 SCALE = re.compile(r"\.(?:scale_weight|weight_scale|weight_scale_inv)$")
 
 
-def is_beside(name: str) -> bool:
-    """Return whether a tensor of a file is no weight of the part, but a mark or of a larger model."""
-    return _BESIDE.search(name) is not None
+def is_extra(name: str) -> bool:
+    """Recognise a tensor that is no weight of the component, but a mark or part of a larger model."""
+    return _EXTRA.search(name) is not None
 
 
 def is_precise(name: str) -> bool:
-    """Return whether a tensor of the transformer keeps its precision if others are cast to fp8."""
-    return _precise().search(name) is not None
+    """Recognise a tensor of the transformer that keeps its precision if others are cast to fp8."""
+    return _precise_pattern().search(name) is not None
 
 
 @cache
-def _precise() -> re.Pattern[str]:
-    return re.compile("|".join(one.names.precise for one in FAMILIES.values()))
+def _precise_pattern() -> re.Pattern[str]:
+    return re.compile("|".join(family.layer_names.skip_casting_pattern for family in FAMILIES.values()))
 
 
 def expected_names(names: Collection[str]) -> set[str]:
-    """Return the names, in diffusers' layout, of FramePack's transformer with as many blocks as are named."""
+    """Build the names, in diffusers' layout, of FramePack's transformer with as many blocks as are named."""
     expected = set[str]()
-    for start, layers in FRAMEPACK.names.own.items():
-        group, star, _ = start.partition("*")
+    for prefix, layers in FRAMEPACK.layer_names.layers.items():
+        group, star, _ = prefix.partition("*")
         blocks = {name[len(group) :].partition(".")[0] for name in names if star and name.startswith(group)}
-        for number in range(min(len(blocks) or 1, _MOST_BLOCKS)):
+        for index in range(min(len(blocks) or 1, _MAX_BLOCKS)):
             for layer in layers.split():
-                own = start.replace("*", str(number)) + layer
-                expected.add(f"{own}.weight")
-                if not _WITHOUT_BIAS.search(own):
-                    expected.add(f"{own}.bias")
+                layer_name = prefix.replace("*", str(index)) + layer
+                expected.add(f"{layer_name}.weight")
+                if not _WITHOUT_BIAS.search(layer_name):
+                    expected.add(f"{layer_name}.bias")
     return expected
 
 
-def names_problem(found: Collection[str], expected: Collection[str]) -> str:
-    """Return what is missing or foreign, as the end of a sentence about the file; "" if nothing is."""
-    missing, foreign = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+def names_problem(names: Collection[str], expected: Collection[str]) -> str:
+    """Say what is missing or unexpected, as the end of a sentence about the file; "" if nothing is."""
+    missing, unexpected = sorted({*expected} - {*names}), sorted({*names} - {*expected})
     if missing:
         return (
             f"lacks {len(missing)} of {len(expected)} tensors, such as {missing[0]}; weights are missing, so "
             "download it again or use another file"
         )
-    if foreign:
-        more = count_text(len(foreign), "tensor")
-        return f"contains {more} foreign to the network, such as {foreign[0]}; use another file"
+    if unexpected:
+        unexpected_text = count_text(len(unexpected), "tensor")
+        return f"contains {unexpected_text} foreign to the network, such as {unexpected[0]}; use another file"
     return ""

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from diffusers_helper.files import sha256_of
-from diffusers_helper.strangers.limited_json import parse_json
+from diffusers_helper.untrusted.limited_json import parse_json
 from diffusers_helper.weights.tensors import (
     BITS,
     Contents,
     NotWeights,
     TensorInfo,
-    cut_off,
     shape_of,
+    truncation_problem,
     unknown_types,
 )
 
-_MOST_HEADER_BYTES = 24 * 2**20  # those of known models have less than 1 MB
+_MAX_HEADER_BYTES = 24 * 2**20  # those of known models have less than 1 MB
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
@@ -36,75 +36,78 @@ _NAMES = {
 def make_header(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int], int]:
-    """Return the header of a new file, the place of each tensor in it, and the size of the whole file.
+    """Make the header of a new file, the offset of each tensor in it, and the size of the whole file.
 
     Args:
         tensors: The type, by torch's name, and the shape of each tensor.
     """
-    types = {name: short for short, name in _NAMES.items()}
+    codes = {name: code for code, name in _NAMES.items()}
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
-    places: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     end = 0
     # The widest types come first, so that each tensor is aligned to its type.
-    for name, (dtype, shape) in sorted(tensors.items(), key=lambda one: -BITS[one[1][0]]):
-        begin, end = end, end + math.prod(shape) * BITS[dtype] // 8
-        entries[name] = {"dtype": types[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-        places[name] = begin
+    for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: -BITS[item[1][0]]):
+        start, end = end, end + math.prod(shape) * BITS[dtype] // 8
+        entries[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        offsets[name] = start
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     header = struct.pack("<Q", len(text)) + text
-    return header, {name: len(header) + begin for name, begin in places.items()}, len(header) + end
+    return header, {name: len(header) + start for name, start in offsets.items()}, len(header) + end
 
 
 def read_safetensors(file: Path) -> Contents:
-    """Return the contents of a safetensors file.
+    """Read the contents of a safetensors file.
 
     Raises:
         OSError: If the file cannot be read.
         NotWeights: If its header is damaged or incomplete.
     """
     with file.open("rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
+        file_bytes = os.fstat(stream.fileno()).st_size
         start = stream.read(8)
         length = int.from_bytes(start, "little")
-        if len(start) < 8 or size < 8 + length:
-            raise NotWeights(cut_off(size))
+        if len(start) < 8 or file_bytes < 8 + length:
+            raise NotWeights(truncation_problem(file_bytes))
         try:
-            if length > _MOST_HEADER_BYTES:
+            if length > _MAX_HEADER_BYTES:
                 raise ValueError(f"a header of {length} bytes")
-            return _contents(parse_json(stream.read(length), number=int), 8 + length, size)
+            return _contents(parse_json(stream.read(length), parse_number=int), 8 + length, file_bytes)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotWeights("has a damaged header; download it again.") from error
 
 
-def _contents(entries: dict[str, Any], begin: int, size: int) -> Contents:
-    """Return what the entries of a header describe, given the bytes before the tensors and of the file."""
+def _contents(entries: dict[str, Any], data_offset: int, file_bytes: int) -> Contents:
     metadata: Any = entries.pop("__metadata__", {})
     tensors: dict[str, TensorInfo] = {}
-    needed, unknown, damaged = begin, list[str](), list[str]()
+    expected_bytes = data_offset
+    unknown_dtypes = list[str]()
+    damaged = list[str]()
     for name, entry in entries.items():
-        kind: str = entry["dtype"]
-        first, end = shape_of(entry.get("data_offsets", (0, 0)))
-        dtype, shape, found = _NAMES.get(kind, kind[:99]), shape_of(entry["shape"]), end - first
-        tensors[name] = TensorInfo(dtype, shape, found, begin + first)
-        if begin + end > needed:  # faster than max(); a load waits for this
-            needed = begin + end
-        if kind not in _NAMES:
-            unknown.append(dtype)
-        elif found != (expected := math.prod(shape) * BITS[dtype] // 8):
-            damaged.append(f"is damaged: tensor {name} has {found} bytes of {expected}; download it again.")
-    problems = [cut_off(size, needed)] if size < needed else []
-    if size > needed:
-        problems.append(f"has {size - needed} bytes after its last tensor; download it again.")
-    problems += [*unknown_types(unknown), *damaged[:1]]
+        code: str = entry["dtype"]
+        start, end = shape_of(entry.get("data_offsets", (0, 0)))
+        dtype = _NAMES.get(code, code[:99])
+        shape = shape_of(entry["shape"])
+        size = end - start
+        tensors[name] = TensorInfo(dtype, shape, size, data_offset + start)
+        if data_offset + end > expected_bytes:  # faster than max(); a load waits for this
+            expected_bytes = data_offset + end
+        if code not in _NAMES:
+            unknown_dtypes.append(dtype)
+        elif size != (expected := math.prod(shape) * BITS[dtype] // 8):
+            damaged.append(f"is damaged: tensor {name} has {size} bytes of {expected}; download it again.")
+    problems = [truncation_problem(file_bytes, expected_bytes)] if file_bytes < expected_bytes else []
+    if file_bytes > expected_bytes:
+        problems.append(f"has {file_bytes - expected_bytes} bytes after its last tensor; download it again.")
+    problems += [*unknown_types(unknown_dtypes), *damaged[:1]]
     texts = {name: text for name, text in metadata.items() if isinstance(text, str)}
     return Contents("safetensors", tensors, texts, tuple(problems))
 
 
 _KEY = "longtake"
 _COMPUTE = ("float32", "float16", "bfloat16")
-_SUM = 64  # the length of a SHA-256 checksum, by which the hub's cache names its files
-NO_SUM = "0" * _SUM
+_SHA256_LENGTH = 64  # the length of a SHA-256 checksum, by which the hub's cache names its files
+NO_SUM = "0" * _SHA256_LENGTH
 _PIECE_BYTES = 1024**2
 
 
@@ -130,67 +133,66 @@ class Origin:
     sums: tuple[tuple[str, str], ...] = ()
 
     def metadata(self) -> dict[str, str]:
-        """Return the metadata of a safetensors file with these weights."""
         return {"format": "pt", _KEY: json.dumps(asdict(self))}
 
     def is_same(self, other: Origin | None) -> bool:
-        """Return whether other weights were made in the same way from files that have not changed."""
         return other is not None and (self.files, self.weight_dtype) == (other.files, other.weight_dtype)
 
 
 def files_of_origin(files: Iterable[Path]) -> tuple[tuple[str, int, int, str], ...]:
-    """Return the facts about a source's files that an `Origin` contains."""
-    found: list[tuple[str, int, int, str]] = []
+    facts: list[tuple[str, int, int, str]] = []
     for file in files:
-        status, target = file.stat(), file.resolve().name
-        is_sum = target != file.name and len(target) == _SUM
-        found.append((file.name, status.st_size, status.st_mtime_ns, target if is_sum else ""))
-    return tuple(found)
+        status = file.stat()
+        target = file.resolve().name
+        is_sum = target != file.name and len(target) == _SHA256_LENGTH
+        facts.append((file.name, status.st_size, status.st_mtime_ns, target if is_sum else ""))
+    return tuple(facts)
 
 
 def origin_in(metadata: Mapping[str, str]) -> Origin | None:
-    """Return the origin that a file's metadata contains, or None for weights from elsewhere."""
+    """Parse the origin that a file's metadata contains; None for weights from elsewhere."""
     try:
         content: Any = json.loads(metadata[_KEY])
-        files = tuple((str(one[0]), int(one[1]), int(one[2]), str(one[3])) for one in content["files"])
+        files = tuple((str(fact[0]), int(fact[1]), int(fact[2]), str(fact[3])) for fact in content["files"])
         names = ("model", "weight_dtype", "compute_dtype", "version")
-        model, weights, compute, version = (str(content[name]) for name in names)
-        sums = tuple((str(one[0]), str(one[1])) for one in content.get("sums", ()))
+        model, weight_dtype, compute_dtype, version = (str(content[name]) for name in names)
+        sums = tuple((str(fact[0]), str(fact[1])) for fact in content.get("sums", ()))
     except (KeyError, IndexError, ValueError, TypeError):
         return None
-    return Origin(model, files, weights, compute, version, sums) if compute in _COMPUTE else None
+    if compute_dtype not in _COMPUTE:
+        return None
+    return Origin(model, files, weight_dtype, compute_dtype, version, sums)
 
 
 def copy_sum(header: bytes, sums: Mapping[int, str]) -> str:
-    """Return the checksum of a file with converted weights, whose tensors may be written in any order.
+    """Compute the checksum of a file with converted weights, whose tensors may be written in any order.
 
     Args:
         header: The header of the file, which has `NO_SUM` in place of this checksum.
-        sums: The SHA-256 checksum of each tensor by its place in the file.
+        sums: The SHA-256 checksum of each tensor by its offset in the file.
     """
-    return sha256_of([header, *(f"{place} {sums[place]}\n".encode() for place in sorted(sums))])
+    return sha256_of([header, *(f"{offset} {sums[offset]}\n".encode() for offset in sorted(sums))])
 
 
 def has_copy_sum(file: Path, checksum: str) -> bool:
-    """Return whether a file with converted weights has the checksum that it contains.
+    """Check that a file with converted weights has the checksum that it contains.
 
     Raises:
         OSError: If it cannot be read.
         NotWeights: If it is not a safetensors file.
     """
-    tensors, sums = read_safetensors(file).tensors.values(), dict[int, str]()
+    sums = dict[int, str]()
     with file.open("rb") as stream:
         size = stream.read(8)
-        head = size + stream.read(int.from_bytes(size, "little"))
-        for tensor in tensors:
-            stream.seek(tensor.begin)
+        header = size + stream.read(int.from_bytes(size, "little"))
+        for tensor in read_safetensors(file).tensors.values():
+            stream.seek(tensor.offset)
             if tensor.num_bytes:
-                sums[tensor.begin] = sha256_of(_pieces(stream, tensor.num_bytes))
-    return copy_sum(head.replace(checksum.encode(), NO_SUM.encode()), sums) == checksum
+                sums[tensor.offset] = sha256_of(_pieces(stream, tensor.num_bytes))
+    return copy_sum(header.replace(checksum.encode(), NO_SUM.encode()), sums) == checksum
 
 
 def _pieces(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield the next bytes of a file, a piece at a time, up to this many or to its end."""
     while size and (piece := stream.read(min(size, _PIECE_BYTES))):
         size -= len(piece)
         yield piece

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 Format = Literal["safetensors", "gguf", "pickle", "diffusers"]
-MOST_SIDES, _MOST_SIDE = 16, 2**48  # far more than any model has
-_MOST_UNKNOWN = 8
+MAX_DIMENSIONS, _MAX_SIZE = 16, 2**48  # far more than any model has
+_MAX_UNKNOWN_TYPES = 8
 
 
 class NotWeights(ValueError):
@@ -23,14 +23,14 @@ class TensorInfo(NamedTuple):  # a tuple is made in half the time of a frozen da
 
     Attributes:
         dtype: The name of the type in torch, or in GGUF for types that only GGUF has.
-        begin: The place of its bytes in the file.
+        offset: The offset of its bytes in the file.
         strides: The steps between its values along each side; none if they lie one after the other.
     """
 
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
-    begin: int = 0
+    offset: int = 0
     strides: tuple[int, ...] = ()
 
 
@@ -57,41 +57,41 @@ BITS = {
 }  # fmt: skip
 
 
-def shape_of(sides: Any) -> tuple[int, ...]:
-    """Return a shape of unknown origin, given as a list or tuple.
-
-    Raises:
-        ValueError: If it is no shape.
-    """
-    if not isinstance(sides, list | tuple) or len(cast(list[Any], sides)) > MOST_SIDES:
+def shape_of(sizes: Any) -> tuple[int, ...]:
+    """Check a shape of unknown origin. ValueError is raised if it is no shape."""
+    if not isinstance(sizes, list | tuple) or len(cast(list[Any], sizes)) > MAX_DIMENSIONS:
         raise ValueError("a shape that no tensor has")
-    shape = tuple(cast(list[Any], sides))
-    if not all(type(side) is int and 0 <= side < _MOST_SIDE for side in shape):  # True is no size
+    shape = tuple(cast(list[Any], sizes))
+    if not all(type(size) is int and 0 <= size < _MAX_SIZE for size in shape):  # True is no size
         raise ValueError("a shape that no tensor has")
     return shape
 
 
-def unknown_types(kinds: Iterable[str], what: str = "") -> list[str]:
-    """Return the problem of a file with types of tensors that are not known; none if there is none.
+def unknown_types(dtypes: Iterable[str], label: str = "") -> list[str]:
+    """Describe the tensor types of a file that are not known; none if all are.
 
     Args:
-        what: The format that these types belong to, if it has its own.
+        label: The format that these types belong to, if it has its own.
 
     Raises:
         NotWeights: If there are more than any file has.
     """
-    found = sorted({*kinds})
-    if len(found) > _MOST_UNKNOWN:
-        raise NotWeights(f"has {len(found)} {what}types that are not known; use another file.")
-    named = ", ".join(found)
-    return [f"has the {what}types {named}, which are not known; use another file."] if named else []
+    unknown = sorted({*dtypes})
+    if len(unknown) > _MAX_UNKNOWN_TYPES:
+        raise NotWeights(f"has {len(unknown)} {label}types that are not known; use another file.")
+    names = ", ".join(unknown)
+    return [f"has the {label}types {names}, which are not known; use another file."] if names else []
 
 
-def cut_off(size: int, needed: int | None = None) -> str:
-    """Return the end of a sentence about a file that is shorter than its header says.
+def truncation_problem(size: int, expected_bytes: int | None = None) -> str:
+    """Say that a file is shorter than its header says, as the end of a sentence.
 
     Args:
-        needed: The bytes that it should have; None if it ends within its header, so that nobody knows.
+        expected_bytes: The bytes that it should have; None if it ends within its header.
     """
-    end = f"ends within its header, after {size} bytes" if needed is None else f"has {size} bytes of {needed}"
-    return f"is incomplete: it {end}; download it again."
+    problem = (
+        f"ends within its header, after {size} bytes"
+        if expected_bytes is None
+        else f"has {size} bytes of {expected_bytes}"
+    )
+    return f"is incomplete: it {problem}; download it again."

@@ -20,10 +20,10 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
-from diffusers_helper.placed import placed_of
 from diffusers_helper.planning.variables import conv_rung
-from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.setting import SettingInfo, number_or_text, text_of
+from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.units import count_text
 from rocm_nodes.host import comfy, importing, interruptible, management, progress_bar
 from rocm_nodes.page import Input, Inputs, Node, choice, explained, number, of_type, reported
@@ -35,31 +35,30 @@ _FIRST = ("prompt", "model", "seconds", "seed", "steps")
 # A workflow saved by ComfyUI's page has the values in the order of the inputs, so what is added comes last:
 # first these settings, and then those that follow them in a request.
 _ADDED = ("lora", "weight_dtype", "attention")
-_PLACE = [*SETTINGS].index(_ADDED[-1])
-_BEFORE, _AFTER = [*SETTINGS][:_PLACE], [*SETTINGS][_PLACE + 1 :]
-_OTHERS = [name for name in _BEFORE if name not in {*_FIRST, *_ADDED}]
+_LAST_ADDED_INDEX = [*SETTINGS].index(_ADDED[-1])
+_SETTINGS_BEFORE, _SETTINGS_AFTER = [*SETTINGS][:_LAST_ADDED_INDEX], [*SETTINGS][_LAST_ADDED_INDEX + 1 :]
+_OTHERS = [name for name in _SETTINGS_BEFORE if name not in {*_FIRST, *_ADDED}]
 
 
 def setting_inputs(names: Iterable[str]) -> Inputs:
-    """Return settings in the form in which ComfyUI describes inputs."""
     return {name: _setting_input(SETTINGS[name]) for name in names}
 
 
 def _setting_input(info: SettingInfo) -> Input | Callable[[], Input]:
-    words = info.help.replace("`", "")
-    facts: dict[str, Any] = {"advanced": True} if info.section == "Memory" else {}
+    tooltip = info.help.replace("`", "")
+    options: dict[str, Any] = {"advanced": True} if info.section == "Memory" else {}
     if info.is_picture:
-        return of_type("IMAGE", words)
+        return of_type("IMAGE", tooltip)
     if info.name == "model":
-        return lambda: choice(model_names(), words, default=info.default, **facts)
+        return lambda: choice(model_names(), tooltip, default=info.default, **options)
     if info.choices:
-        return choice(info.choices, words, default=info.default, **facts)
+        return choice(info.choices, tooltip, default=info.default, **options)
     if not info.is_number:
-        return of_type("STRING", words, default=info.default or "", multiline=True)
+        return of_type("STRING", tooltip, default=info.default or "", multiline=True)
     if info.is_optional:
-        return of_type("STRING", words, default=_AUTO, **facts)
+        return of_type("STRING", tooltip, default=_AUTO, **options)
     default, low, high, step = map(info.kind, (info.default, info.low, info.high, info.step))
-    return number(default, low, high, words, step=step, **facts)
+    return number(default, low, high, tooltip, step=step, **options)
 
 
 class VideoNode(Node):
@@ -81,33 +80,35 @@ class ROCMFramePackVideo(VideoNode):
     DESCRIPTION = "Make a video that does what a sentence says, and usually starts with a picture."
     SEARCH_ALIASES = ("image to video", "i2v", "framepack", "longtake")
     REQUIRED = setting_inputs(_FIRST)
-    OPTIONAL = setting_inputs([*_OTHERS, *_ADDED, *_AFTER])
+    OPTIONAL = setting_inputs([*_OTHERS, *_ADDED, *_SETTINGS_AFTER])
 
-    def work(self, given: Any) -> dict[str, Any]:
-        info, images, folder = find_model(given.model), pictures_in(vars(given)), new_folder()
-        request = request_of(vars(given), images, folder)
-        return made("FramePack", info, request, images, folder)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        info = find_model(inputs.model)
+        images = take_pictures(vars(inputs))
+        folder = new_folder()
+        return make_video("FramePack", info, request_of(vars(inputs), images, folder), images, folder)
 
 
-def made(
+def make_video(
     title: str, info: ModelInfo, request: GenerationRequest, images: Mapping[str, Image.Image], folder: Path,
     resume_from: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Make a video, and return it as frames, as its path, and as ComfyUI's VIDEO, with a report."""
-    with at_work(info) as (models, options, notes):
+    """Make a video as frames, as its path, and as ComfyUI's VIDEO, with a report."""
+    with prepared_engine(info) as (models, options, notes):
         # Only a run needs this, and ComfyUI would wait for it when it starts.
         from diffusers_helper.pipeline import generate
 
         write_pictures(images, folder)
         result = generate(request, models, folder=folder / "job", resume_from=resume_from, **options)
-    video, lines = result.video, [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
-    shown = comfy("comfy_api.input_impl").VideoFromFile(str(video))
-    return reported(title, lines, (_frames(video), str(video), shown))
+    video = result.video
+    lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
+    video_file = comfy("comfy_api.input_impl").VideoFromFile(str(video))
+    return reported(title, lines, (_frames(video), str(video), video_file))
 
 
 @contextmanager
-def at_work(info: ModelInfo) -> Iterator[tuple[Any, dict[str, Any], list[str]]]:
-    """Free the device of ComfyUI's models, and yield what a node works with.
+def prepared_engine(info: ModelInfo) -> Iterator[tuple[Any, dict[str, Any], list[str]]]:
+    """Free the device of ComfyUI's models, and yield the objects that a node needs.
 
     That is a model, of which nothing is loaded yet; the arguments of `generate` that connect a job with
     ComfyUI; and the notes of the job, as they come. If the model is not on this machine, NotHere is raised.
@@ -124,26 +125,26 @@ def at_work(info: ModelInfo) -> Iterator[tuple[Any, dict[str, Any], list[str]]]:
     host.soft_empty_cache()
     notes: list[str] = []
     with explained(), interruptible() as interrupt:
-        place = host.get_torch_device().type
-        models = load_models(info, device=place, cancel=interrupt, convolutions=convolutions)
+        device_type = host.get_torch_device().type
+        models = load_models(info, device=device_type, cancel=interrupt, convolutions=convolutions)
         local = Local(dict(os.environ), is_guest=True)
-        yield models, {"on_event": _shown(notes), "cancel": interrupt, "local": local}, notes
+        yield models, {"on_event": _event_listener(notes), "cancel": interrupt, "local": local}, notes
 
 
-def pictures_in(settings: dict[str, Any]) -> dict[str, Image.Image]:
-    """Take the pictures out of a node's inputs, and return them by the names of their settings."""
-    found: dict[str, Image.Image] = {}
+def take_pictures(settings: dict[str, Any]) -> dict[str, Image.Image]:
+    """Take the pictures out of a node's inputs, by the names of their settings."""
+    pictures: dict[str, Image.Image] = {}
     for name in PICTURES:
         if (image := settings.pop(name, None)) is not None:
             pixels = (image[0, ..., :3].expand(-1, -1, 3).clamp(0, 1) * 255).round().to(torch.uint8)
-            found[name] = Image.fromarray(pixels.cpu().numpy())
-    return found
+            pictures[name] = Image.fromarray(pixels.cpu().numpy())
+    return pictures
 
 
 def request_of(
     settings: Mapping[str, Any], images: Mapping[str, Image.Image], folder: Path
 ) -> GenerationRequest:
-    """Return the request of a node's inputs, whose pictures will be in a folder.
+    """Make the request of a node's inputs, whose pictures will be in a folder.
 
     Raises:
         InputError: If a value is not possible.
@@ -153,45 +154,43 @@ def request_of(
     values |= {name: str(folder / f"{name}.png") for name in images}
     find = comfy("folder_paths").get_full_path_or_raise
     loras = choices_of(values.get("lora", ""))
-    values["lora"] = text_of(replace(one, file=find("loras", one.file)) for one in loras)
+    values["lora"] = text_of(replace(lora, file=find("loras", lora.file)) for lora in loras)
     # Pictures at times and the video to continue are files in ComfyUI's input folder.
     find = comfy("folder_paths").get_annotated_filepath
     if values.get("video"):
         values["video"] = find(values["video"])
-    if placed := placed_of(str(values.get(PLACED) or "")):
-        values[PLACED] = text_of(replace(one, file=find(one.file)) for one in placed)
+    if pictures := timed_pictures_of(str(values.get(TIMED_PICTURES) or "")):
+        values[TIMED_PICTURES] = text_of(replace(picture, file=find(picture.file)) for picture in pictures)
     return GenerationRequest.from_dict(values)
 
 
 def write_pictures(images: Mapping[str, Image.Image], folder: Path) -> None:
-    """Write the pictures of a request to its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, image in images.items():
         image.save(folder / f"{name}.png")
 
 
 def _value(info: SettingInfo, value: Any) -> Any:
-    """Return the value of a node's input as the value of a setting; a text that may be a number is read."""
-    is_read = info.is_optional and info.is_number
-    return number_or_text(str(value).strip() or _AUTO) if is_read else value
+    """Convert the value of a node's input to that of a setting; a text that may be a number is parsed."""
+    return number_or_text(str(value).strip() or _AUTO) if info.is_optional and info.is_number else value
 
 
 def new_folder() -> Path:
-    """Return the path of a new folder for a video among ComfyUI's outputs."""
     return Path(comfy("folder_paths").get_output_directory(), "framepack", secrets.token_hex(4)).absolute()
 
 
-def _shown(notes: list[str]) -> Callable[[Event], None]:
-    """Return a listener that moves ComfyUI's progress bar, shows previews, and adds warnings to `notes`."""
-    show, steps = progress_bar(), [0]
+def _event_listener(notes: list[str]) -> Callable[[Event], None]:
+    """Make a listener that moves ComfyUI's progress bar, shows previews, and adds warnings to `notes`."""
+    show = progress_bar()
+    section_steps = [0]
 
     def listen(event: Event) -> None:
         if isinstance(event, JobStarted):
-            steps[:] = [0] * event.sections
+            section_steps[:] = [0] * event.sections
         elif isinstance(event, Warned):
             notes.append(event.message)
         elif isinstance(event, StepDone):
-            show(*event.place(steps), _preview(event.preview))
+            show(*event.progress(section_steps), _preview(event.preview))
 
     return listen
 
@@ -204,7 +203,7 @@ def _preview(path: str | None) -> tuple[str, Image.Image, int] | None:
 
 
 def _frames(video: Path) -> Tensor:
-    """Return the frames of an MP4 as ComfyUI's IMAGE: (frames, height, width, 3), 0 to 1."""
+    """Read the frames of an MP4 as ComfyUI's IMAGE: (frames, height, width, 3), 0 to 1."""
     import imageio.v3 as imageio
 
     return torch.from_numpy(imageio.imread(video, plugin="pyav")).float() / 255

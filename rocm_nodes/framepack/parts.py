@@ -18,16 +18,16 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.models.registry import ModelInfo, find_model
-from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, GenerationRequest
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.units import count_text
 from rocm_nodes.framepack.node import (
     VideoNode,
-    at_work,
-    made,
+    make_video,
     new_folder,
-    pictures_in,
+    prepared_engine,
     request_of,
     setting_inputs,
+    take_pictures,
     write_pictures,
 )
 from rocm_nodes.host import comfy, model_files
@@ -37,13 +37,13 @@ _CATEGORY = "ROCm Ninodes/Video"
 _MODEL = ("model", "lora", "weight_dtype")
 # The prompt that is avoided is encoded only if `cfg` uses it.
 _CONDITIONS = (
-    "prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution", *CROPS[1:], "shape", PLACED,
+    "prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution", *CROPS[1:], "shape", TIMED_PICTURES,
     "video", "extend",
 )  # fmt: skip
 _DECODER = ("crf",)
 _SAMPLER = tuple(name for name in SETTINGS if name not in (*_MODEL, *_CONDITIONS, *_DECODER))
 _FIRST = ("seconds", "seed", "steps")  # what stands first among the sampler's inputs
-_OWN = "the model's own"
+_MODELS_OWN = "the model's own"
 # The parts that a file in one of ComfyUI's folders can replace
 _FOLDERS = {
     "transformer": "diffusion_models", "text_encoder": "text_encoders", "text_encoder_2": "text_encoders",
@@ -51,9 +51,11 @@ _FOLDERS = {
 }  # fmt: skip
 
 
-def _files(part: str) -> Input:
-    folder = _FOLDERS[part]
-    return choice([_OWN, *model_files(folder)], f"The {part}, from {folder}.", default=_OWN)
+def _files(component: str) -> Input:
+    folder = _FOLDERS[component]
+    return choice(
+        [_MODELS_OWN, *model_files(folder)], f"The {component}, from {folder}.", default=_MODELS_OWN
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +100,24 @@ class ROCMFramePackLoader(Node):
     OUTPUT_TOOLTIPS = ("The model for ROCm FramePack Conditions.",)
 
     REQUIRED = setting_inputs(_MODEL[:1])
-    OPTIONAL: ClassVar = {**setting_inputs(_MODEL[1:]), **{part: partial(_files, part) for part in _FOLDERS}}
+    OPTIONAL: ClassVar = {**setting_inputs(_MODEL[1:]), **{name: partial(_files, name) for name in _FOLDERS}}
 
-    def work(self, given: Any) -> dict[str, Any]:
-        info, settings = find_model(given.model), {name: getattr(given, name) for name in _MODEL}
-        names = {part: getattr(given, part, _OWN) for part in _FOLDERS}
-        chosen = {part: name for part, name in names.items() if name != _OWN}
+    def work(self, inputs: Any) -> dict[str, Any]:
+        info = find_model(inputs.model)
+        settings = {name: getattr(inputs, name) for name in _MODEL}
+        names = {component: getattr(inputs, component, _MODELS_OWN) for component in _FOLDERS}
+        chosen = {component: name for component, name in names.items() if name != _MODELS_OWN}
         if chosen:
-            from diffusers_helper.loading.copying import check_parts, find_part_of_own
+            from diffusers_helper.loading.copying import check_components, find_own_component
 
             find = comfy("folder_paths").get_full_path_or_raise
-            found = {
-                part: find_part_of_own(part, Path(find(_FOLDERS[part], name)), info)
-                for part, name in chosen.items()
+            components = {
+                component: find_own_component(component, Path(find(_FOLDERS[component], name)), info)
+                for component, name in chosen.items()
             }
-            check_parts(given.model, found, info)
-            info = info.with_own({part: one.part for part, one in found.items()})
-            lines = [f"{part}: {one.words}." for part, one in found.items()]
+            check_components(inputs.model, components, info)
+            info = info.with_components({part: component.component for part, component in components.items()})
+            lines = [f"{part}: {component.summary}." for part, component in components.items()]
         else:
             lines = [f"{info.title}."]
         return reported("FramePack model", lines, (Model(info, settings),))
@@ -136,13 +139,14 @@ class ROCMFramePackConditions(Node):
     }  # fmt: skip
     OPTIONAL = setting_inputs(_CONDITIONS[1:])
 
-    def work(self, given: Any) -> dict[str, Any]:
-        model: Model = given.model
-        pictures, settings = pictures_in(vars(given)), {**vars(given), **model.settings}
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        model: Model = inputs.model
+        pictures = take_pictures(vars(inputs))
+        settings = {**vars(inputs), **model.settings}
+        with tempfile.TemporaryDirectory() as temporary_folder:
+            folder = Path(temporary_folder)
             request = request_of(settings, pictures, folder)
-            with at_work(model.info) as (models, options, notes):
+            with prepared_engine(model.info) as (models, options, notes):
                 from diffusers_helper.job.work import encode_texts
                 from diffusers_helper.pipeline import WORK, open_job
 
@@ -151,7 +155,7 @@ class ROCMFramePackConditions(Node):
                 family = WORK[job.family.name]
                 with torch.inference_mode(), job.loras, job.memory:
                     job.load()
-                    encodings = {**encode_texts(job, family), **family.visions(job)}
+                    encodings = {**encode_texts(job, family), **family.encode_images(job)}
         height, width = job.pictures.shape
         lines = [f"{count_text(len(pictures), 'picture')} and the prompt are encoded for {width}x{height}."]
         result = Conditions(model, settings, pictures, encodings)
@@ -178,13 +182,14 @@ class ROCMFramePackSampler(Node):
     }
     OPTIONAL = setting_inputs(name for name in _SAMPLER if name not in _FIRST)
 
-    def work(self, given: Any) -> dict[str, Any]:
-        conditions: Conditions = vars(given).pop("conditions")
-        folder, info = new_folder(), conditions.model.info
-        request = request_of({**conditions.settings, **vars(given)}, conditions.pictures, folder)
-        with at_work(info) as (models, options, notes):
+    def work(self, inputs: Any) -> dict[str, Any]:
+        conditions: Conditions = vars(inputs).pop("conditions")
+        folder = new_folder()
+        info = conditions.model.info
+        request = request_of({**conditions.settings, **vars(inputs)}, conditions.pictures, folder)
+        with prepared_engine(info) as (models, options, notes):
             from diffusers_helper.pipeline import WORK, open_job, sample_sections
-            from diffusers_helper.vae.codec import statistics
+            from diffusers_helper.vae.codec import latent_statistics
 
             write_pictures(conditions.pictures, folder)
             job = open_job(request, models, folder=folder / "job", **options)
@@ -195,13 +200,13 @@ class ROCMFramePackSampler(Node):
 
             with torch.inference_mode(), job.loras, job.memory:
                 checkpoints = job.load()
-                encoded = checkpoints.encodings(otherwise=encodings)
+                encoded = checkpoints.encodings(compute=encodings)
                 history = family.history(job, encoded)
                 for _ in sample_sections(job, checkpoints, encoded, history):
                     pass  # the latents are in the history, and in the job's folder
-            mean, scale = statistics(models.part("vae").config)
-        count = history.latents.shape[2]
-        lines = [f"{count_text(count, 'latent frame')} in {count_text(len(job.sections), 'section')}."]
+            mean, scale = latent_statistics(models.component("vae").config)
+        num_latents = history.latents.shape[2]
+        lines = [f"{count_text(num_latents, 'latent frame')} in {count_text(len(job.sections), 'section')}."]
         result = Sampled(info, request, folder / "job"), {"samples": history.latents / scale + mean}
         return reported("FramePack sampler", [*lines, *notes], result)
 
@@ -216,7 +221,7 @@ class ROCMFramePackDecode(VideoNode):
     REQUIRED: ClassVar = {"sampled": of_type("FRAMEPACK_VIDEO", "From ROCm FramePack Sampler.")}
     OPTIONAL = setting_inputs(_DECODER)
 
-    def work(self, given: Any) -> dict[str, Any]:
-        sampled: Sampled = vars(given).pop("sampled")
-        request = replace(sampled.request, **vars(given))
-        return made("FramePack decode", sampled.info, request, {}, new_folder(), sampled.job)
+    def work(self, inputs: Any) -> dict[str, Any]:
+        sampled: Sampled = vars(inputs).pop("sampled")
+        request = replace(sampled.request, **vars(inputs))
+        return make_video("FramePack decode", sampled.info, request, {}, new_folder(), sampled.job)

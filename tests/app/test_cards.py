@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cards import NamedCard, VideoCard, cards_here, chosen_cards
+from app.cards import NamedCard, VideoCard, list_cards, parse_devices
 from diffusers_helper.errors import InputError
 from diffusers_helper.planning.budget import Budget
 from diffusers_helper.planning.profiles import CAP_VARIABLE, HELPER_VARIABLE, detect
@@ -39,53 +39,53 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_cards_are_in_the_order_of_the_bus_and_are_chosen_by_uuid(root: Path) -> None:
-    first, second = cards_here(root)
+    first, second = list_cards(root)
     assert first == NamedCard(("0", FIRST), {"ROCR_VISIBLE_DEVICES": "1"})
     assert second.names == ("1", SECOND, "gpu-c0ffee0000000002")
     assert second.variables == {"ROCR_VISIBLE_DEVICES": "GPU-c0ffee0000000002"}
     for name in second.names:
-        assert chosen_cards(name, [first, second]) == [second.variables]
-    assert chosen_cards("auto", [first, second]) == [first.variables, second.variables]
-    assert chosen_cards("1, 0=12", [first, second]) == [
+        assert parse_devices(name, [first, second]) == [second.variables]
+    assert parse_devices("auto", [first, second]) == [first.variables, second.variables]
+    assert parse_devices("1, 0=12", [first, second]) == [
         second.variables, {**first.variables, CAP_VARIABLE: "12"},
     ]  # fmt: skip
 
 
 def test_a_process_sees_the_chosen_card_alone(root: Path) -> None:
-    found = [detect(variables, root) for variables in chosen_cards("0,1", cards_here(root))]
+    found = [detect(variables, root) for variables in parse_devices("0,1", list_cards(root))]
     kinds = [(one.arch, one.total_bytes) for one in found]
     assert kinds == [
         ("gfx1201", 16 * 10**9),
         ("gfx1100", 24 * 10**9),
     ]
-    assert detect(chosen_cards("cpu", cards_here(root))[0], root).kind == "cpu"
+    assert detect(parse_devices("cpu", list_cards(root))[0], root).kind == "cpu"
 
 
 def test_automatic_takes_every_card_or_the_processor() -> None:
     first, second = NamedCard(("0",), {"A": "0"}), NamedCard(("1",), {"A": "1"})
-    assert chosen_cards("auto", [first, second]) == [{"A": "0"}, {"A": "1"}]
-    assert chosen_cards("auto", []) == [{}]
+    assert parse_devices("auto", [first, second]) == [{"A": "0"}, {"A": "1"}]
+    assert parse_devices("auto", []) == [{}]
 
 
 def test_the_processor_may_have_several_engines_that_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cards.processors", lambda: 8)
-    one, other = chosen_cards("cpu=4,cpu=0.5", [])
+    one, other = parse_devices("cpu=4,cpu=0.5", [])
     assert one["OMP_NUM_THREADS"] == other["OMP_NUM_THREADS"] == "4"
     assert (one[CAP_VARIABLE], other[CAP_VARIABLE]) == ("4", "0.5")
 
 
 def test_a_card_that_helps_is_seen_behind_the_one_that_samples(root: Path) -> None:
-    (both,) = chosen_cards("1=20+0=8.5", cards_here(root))
+    (both,) = parse_devices("1=20+0=8.5", list_cards(root))
     assert both == {
         "ROCR_VISIBLE_DEVICES": "GPU-c0ffee0000000002,1",
         CAP_VARIABLE: "20",
         HELPER_VARIABLE: "8.5",
     }
-    card = VideoCard.seen_with(both, root)
+    card = VideoCard.from_environment(both, root)
     assert (card.label, card.size) == ("card 1", "20 GB and 8.5 GB")
     budget = card.profile.budget()
     assert budget.helper == Budget(gb_bytes(8.5), gb_bytes(8.5), 0, budget.reserve_bytes)
-    (pair,) = chosen_cards("cpu=1+cpu", [])
+    (pair,) = parse_devices("cpu=1+cpu", [])
     assert pair["ROCR_VISIBLE_DEVICES"] == "-1"
     assert float(pair[HELPER_VARIABLE]) > 0.5
 
@@ -93,10 +93,10 @@ def test_a_card_that_helps_is_seen_behind_the_one_that_samples(root: Path) -> No
 @pytest.mark.parametrize("text", ["0+1+cpu", "0+cpu", "cpu+0", "0+0", "0+", "0=12+1=0"])
 def test_a_card_that_cannot_help_is_refused(text: str, root: Path) -> None:
     with pytest.raises(InputError, match="devices"):
-        chosen_cards(text, cards_here(root))
+        parse_devices(text, list_cards(root))
 
 
 @pytest.mark.parametrize("text", ["", "2", "0,0", "gpu-", "0,,1", "0=much", "0=-1", "cpu=nan", "cpu=inf"])
 def test_a_name_or_cap_that_cannot_be_is_refused(text: str, root: Path) -> None:
     with pytest.raises(InputError, match="devices"):
-        chosen_cards(text, cards_here(root))
+        parse_devices(text, list_cards(root))

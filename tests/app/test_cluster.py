@@ -15,11 +15,11 @@ import pytest
 
 from app.cards import VideoCard
 from app.cluster import check_cluster, remote_card
-from app.host import Answer, apply, changed
+from app.host import Answer, apply, changed_files
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
-from app.machine import named_machine
+from app.machine import machine_of_card
 from app.ui.catalogue import Catalogue
 from app.ui.queue.cards import lines
 from app.ui.queue.endpoints import JobCalls
@@ -41,13 +41,13 @@ def test_only_changed_files_are_carried_and_none_leaves_the_folder(tmp_path: Pat
     there.mkdir()
     for name in ("request.json", "events.jsonl", "wish-pause", "sections/0001.safetensors", "a.tmp"):
         (here / name).write_bytes(name.encode())
-    apply(there, changed(here, known))
+    apply(there, changed_files(here, known))
     copied = sorted(path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file())
     assert copied == ["request.json", "sections/0001.safetensors"]
     (here / "video.mp4").write_bytes(b"video")
     (here / "request.json").unlink()
-    news = changed(here, known)
-    assert (list(news.files), news.gone) == (["video.mp4"], ["request.json"])
+    news = changed_files(here, known)
+    assert (list(news.files), news.removed) == (["video.mp4"], ["request.json"])
     apply(there, news)
     assert (there / "video.mp4").read_bytes() == b"video"
     assert not (there / "request.json").exists()
@@ -84,7 +84,8 @@ def test_without_ray_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyP
 def remote(**facts: Any) -> VideoCard:
     """Return a card of another machine."""
     told = {
-        "name": "desk-0", "label": "card 0 of desk", "facts": asdict(named_machine("gfx1100:24")), "away": "",
+        "name": "desk-0", "label": "card 0 of desk", "facts": asdict(machine_of_card("gfx1100:24")),
+        "away": "",
         "machine": "desk", "models": ["demo"], "cap_bytes": 0, "used_bytes": 5 * 2**30,
     }  # fmt: skip
     return remote_card({**told, **facts})

@@ -34,13 +34,13 @@ import json, sys, time
 from pathlib import Path
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.job import Job
-from diffusers_helper.conditions.pictures import keep_request
+from diffusers_helper.conditions.pictures import store_request
 from diffusers_helper.events import to_dict
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 folder, script, model = sys.argv[1:]
 request = GenerationRequest(image="unused", prompt=script, model=model)
-keep_request(request, {}, JobFolder(Path(folder)), at=JobFolder(Path(folder)))
+store_request(request, {}, JobFolder(Path(folder)), final_folder=JobFolder(Path(folder)))
 engine = EngineProcess()
 engine.start()
 print(engine.pid, flush=True)

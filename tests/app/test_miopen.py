@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.arguments import Parser, take_engine_environment
+from app.commands.arguments import Parser, apply_engine_environment
 from app.commands.doctor import examine
 from app.miopen import find_mode_findings
 from app.web import server
@@ -132,7 +132,7 @@ def test_who_imports_torch_itself_gets_the_engines_environment(monkeypatch: pyte
     monkeypatch.setattr(
         os, "environ", {**before, "LONGTAKE_PROFILE": "gfx1100", FIND_MODE_VARIABLE: "NORMAL"}
     )
-    take_engine_environment()
+    apply_engine_environment()
     assert os.environ[FIND_MODE_VARIABLE] == "NORMAL"
     assert os.environ["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8"
 

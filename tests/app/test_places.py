@@ -14,7 +14,7 @@ from app.commands.doctor import examine
 from app.jobs.service import JobService
 from app.web import server
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import given_path
+from diffusers_helper.files import expanded_path
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import ROOT
 from tests.support.pages import PageProgram, write_photo
@@ -35,12 +35,12 @@ def refused(capsys: pytest.CaptureFixture[str], program: object, *arguments: str
 
 def test_a_path_is_expanded_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/homes/anna")
-    assert given_path("~/x", "out") == Path("/homes/anna/x")
-    assert given_path("x y", "out") == Path("x y")
+    assert expanded_path("~/x", "out") == Path("/homes/anna/x")
+    assert expanded_path("x y", "out") == Path("x y")
     with pytest.raises(InputError, match=r"out is '~nosuchuser/x'; .* Write the whole path."):
-        given_path(NOBODY, "out")
+        expanded_path(NOBODY, "out")
     with pytest.raises(InputError, match=r"out is '/x\\udcff'; expected a name in UTF-8"):
-        given_path(os.fsdecode(b"/x\xff"), "out")
+        expanded_path(os.fsdecode(b"/x\xff"), "out")
 
 
 @pytest.mark.parametrize("name", [NOBODY, os.fsdecode(b"/nowhere/x\xff")], ids=["no home", "not UTF-8"])

@@ -15,7 +15,7 @@ from app.jobs.storage.logs import append_event
 from app.report_text import LAST_EVENTS, report_text
 from app.ui.live.progress import LiveJob
 from app.ui.live.scene import Presenter, Scene
-from diffusers_helper.conditions.pictures import keep_request
+from diffusers_helper.conditions.pictures import store_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Failed, SectionFinished, StepDone, Warned
 from diffusers_helper.request import GenerationRequest
@@ -42,7 +42,9 @@ def report(outputs: Path, events: list[Event], **settings: Any) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffusers_helper.provenance.job_folder.new_job_id", lambda: JOB)
         outputs.mkdir()
-        with new_folder(outputs, 1.0, lambda new, at: keep_request(request, {"image": b""}, new, at=at)):
+        with new_folder(
+            outputs, 1.0, lambda new, at: store_request(request, {"image": b""}, new, final_folder=at)
+        ):
             pass
     for event in events:
         append_event(outputs / JOB / "events.jsonl", event)

@@ -268,7 +268,7 @@ def test_random_weights_are_those_of_a_network_and_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Write the full model with the configurations of the bundled one, and make a section with it."""
-    parts = find_model("demo").parts
+    parts = find_model("demo").components
     configs = {part: json.loads((parts[part].folder / "config.json").read_text()) for part in weights.CONFIGS}
     monkeypatch.setattr(weights, "CONFIGS", configs)
     trial = Trial(tmp_path, False)
@@ -281,7 +281,9 @@ def test_random_weights_are_those_of_a_network_and_finite(
     assert weight.float().std().item() == pytest.approx(weight.shape[1] ** -0.5, rel=0.1)
     assert network.get_parameter("layers.0.mlp.up_proj.weight").unique().numel() > 100
     models = trial.models()
-    assert {part: models.part(part) is not None for part in models.info.parts} == dict.fromkeys(parts, True)
+    assert {part: models.component(part) is not None for part in models.info.components} == dict.fromkeys(
+        parts, True
+    )
     file = next((trial.model / "transformer").glob("*.safetensors"))
     assert file.stat().st_size == rows["transformer"]["moved_bytes"]
     assert {value.dtype for value in load_file(file).values()} == {torch.bfloat16}

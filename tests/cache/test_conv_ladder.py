@@ -43,7 +43,7 @@ def test_a_mistake_is_raised_as_it_is(driver: Driver, call: tuple[Any, ...]) -> 
         learned.conv3d(*call)
     assert caught.value is driver.error
     assert driver.failed == 1
-    assert learned.left == {}
+    assert learned.errors == {}
     x, weight, *rest = call
     driver.fails = lambda x, weight: False
     for wrong in (x[:, :2], x[0, 0], x[:, :, :, :1, :1].int()):
@@ -91,7 +91,7 @@ def test_a_rung_that_worked_may_fail_later(driver: Driver, call: tuple[Any, ...]
     assert driver.failed == 1
     learned.conv3d(*call)
     assert driver.failed == 1
-    assert list(learned.left.values()) == [NO_ALGORITHM]
+    assert list(learned.errors.values()) == [NO_ALGORITHM]
 
 
 def test_without_memory_only_the_smaller_rungs_are_asked(
@@ -152,7 +152,7 @@ def test_a_failed_call_holds_no_memory_when_the_next_begins(
             with monkeypatch.context() as patch:
                 patch.setitem(RUNGS, "miopen", Rung("miopen", failing))
                 patch.setitem(RUNGS, "taps", Rung("taps", next_one))
-                climbing._settled = dict.fromkeys(climbing._settled, RUNGS["miopen"])
+                climbing._chosen = dict.fromkeys(climbing._chosen, RUNGS["miopen"])
                 climbing.conv3d(*call)
     finally:
         gc.enable()

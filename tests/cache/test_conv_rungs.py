@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from cache import conv_rungs
 from cache.conv import case_of
-from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, output_shape, window_of
+from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, input_of, output_shape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RULES = settings(max_examples=50)
@@ -229,6 +229,6 @@ def test_a_window_sees_zeros_beyond_the_edge() -> None:
     conv = Convolution(weight, None, (1, 1, 1), (0, 1, 1), (1, 1, 1), 1)
     assert output_shape(x.shape, weight.shape, conv) == whole.shape
     for top, left, height, width in ((0, 0, 1, 1), (2, 3, 1, 1), (1, 1, 2, 3), (0, 0, 3, 4)):
-        seen = window_of(x, conv, (top, left, height, width))
+        seen = input_of(x, conv, (top, left, height, width))
         part = whole[..., top : top + height, left : left + width]
         assert torch.equal(functional.conv3d(seen, weight), part)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cache.conv_rungs import RUNGS
-from diffusers_helper.bench import context, kernels, sections, steps, vae_cases
+from diffusers_helper.bench import context, kernels, sections, steps
 from diffusers_helper.bench.context import Context
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Let the published networks be as small as the bundled ones, with more blocks."""
     demo = find_model("demo")
     configs = {
-        name: json.loads(Path(demo.parts[name].location, "config.json").read_text(encoding="utf-8"))
+        name: json.loads(Path(demo.components[name].location, "config.json").read_text(encoding="utf-8"))
         for name in NETWORKS
     }
     configs["transformer"] |= {"num_layers": 3, "num_single_layers": 4}
@@ -54,20 +54,25 @@ def test_one_block_stands_for_all_in_the_file_and_not_on_the_device(
 
 
 def test_a_streamed_step_is_planned_copied_and_equal(small: dict[str, Any], tmp_path: Path) -> None:
-    found = cases(steps.steps, Context("quick", tmp_path))
-    assert list(found) == ["no blocks streamed", "copying alone", "all blocks streamed"]
-    resident, streamed = found["no blocks streamed"], found["all blocks streamed"]
-    assert (resident["streamed_blocks"], streamed["streamed_blocks"], streamed["blocks"]) == (0, 7, 7)
+    found = cases(steps.steps, Context(True, tmp_path))
+    assert list(found) == ["computing alone", "all blocks streamed"]
+    streamed = found["all blocks streamed"]
+    assert (streamed["streamed_blocks"], streamed["blocks"]) == (7, 7)
     assert streamed["same_result"]
-    assert streamed["copied_bytes"] == streamed["planned_copied_bytes"] > resident["copied_bytes"] == 0
-    for one in (resident, streamed):
-        assert one["planned_bytes"] == pytest.approx(one["measured_bytes"], rel=0.1)
-    assert 0 <= streamed["hidden_share"] <= 1
+    assert streamed["copied_bytes"] == streamed["planned_copied_bytes"] > 0
+    assert streamed["planned_bytes"] == pytest.approx(streamed["measured_bytes"], rel=0.1)
+
+
+def test_a_step_with_weights_from_the_disk_leaves_no_file(small: dict[str, Any], tmp_path: Path) -> None:
+    (figures,) = cases(steps.from_disk, Context(False, tmp_path)).values()
+    assert figures["copied_bytes"] > 0
+    assert figures["file_bytes"] > figures["copied_bytes"]
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.slow
 def test_a_whole_section_with_random_weights(small: dict[str, Any], tmp_path: Path) -> None:
-    found = cases(sections.framepack, Context("quick", tmp_path))["section"]
+    found = cases(sections.framepack, Context(True, tmp_path))["section"]
     assert found["frames"] == 37
     assert found["is_finite"]
     assert set(found["stages"]) == {"text", "text_2", "vae_encode", "vision", "sample", "decode"}
@@ -82,25 +87,17 @@ def test_ways_of_convolutions_that_fail_are_results(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(kernels, "_QUICK_SHAPES", 1)
     monkeypatch.setitem(RUNGS, "taps", replace(RUNGS["taps"], run=fail))
-    (found,) = cases(kernels.convolutions, Context("quick", tmp_path)).values()
+    (found,) = cases(kernels.convolutions, Context(True, tmp_path)).values()
     assert set(found["milliseconds"]) == {"plain", "tiles"}
     assert "No suitable algorithm" in found["failed_ways"]["taps"]
     assert found["fastest"] in found["milliseconds"]
 
 
-@pytest.mark.slow
-def test_the_engine_decodes_the_same_bits_or_says_what_it_costs(tmp_path: Path) -> None:
-    found = cases(vae_cases.decodes, Context("quick", tmp_path))
-    for label, row in found.items():
-        kind, _, way = label.split(", ", 2)
-        assert row["seconds"] > 0
-        assert row["target_seconds"] is None
-        # A single pass and a stream of any chunk size add the same numbers in the same order.
-        if way == "engine" or (kind == "wan" and way.startswith("engine chunk")):
-            assert row["psnr"] == "same bits"
-        elif way == "diffusers":
-            assert row["psnr"] == "reference"
-        elif way == "engine bf16":
-            assert "exact" not in row["plan"]
-            assert "rounded as bf16" in row["plan"]
-    assert "approximate" in found["hunyuan, short 9x64x64, engine chunk 1"]["plan"]
+def test_each_plan_of_the_vae_is_measured(tmp_path: Path) -> None:
+    found = cases(sections.small_plans, Context(True, tmp_path))
+    assert next(iter(found)).startswith("encode, ")
+    assert any(label.startswith("decode, windows") for label in found)
+    for label, figures in found.items():
+        assert figures["stage"] == ("vae_encode" if label.startswith("encode") else "decode")
+        assert figures["is_reduced"]
+        assert figures["planned_bytes"] == pytest.approx(figures["measured_bytes"], rel=0.5), label

@@ -50,7 +50,7 @@ def cancelled(models: Models, folder: Path, cancel: CancelToken, on_event: Any) 
 
 
 def hooks_left(models: Models) -> int:
-    networks = [part for part in models._parts.values() if isinstance(part, nn.Module)]
+    networks = [part for part in models._components.values() if isinstance(part, nn.Module)]
     return sum(len(module._forward_pre_hooks) for network in networks for module in network.modules())
 
 
@@ -60,7 +60,7 @@ def test_a_cancel_in_the_middle_of_a_network_ends_it_there(
     stage: str, part: str, place: str, kind: str, models: Models, tmp_path: Path
 ) -> None:
     cancel, reached = CancelToken(), []
-    inside = models.part(part).get_submodule(place)
+    inside = models.component(part).get_submodule(place)
     block = next(module for module in inside.modules() if type(module).__name__ == kind)
 
     def in_block(*_: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_cancel_before_the_start_loads_nothing(tiny_model: Path, tmp_path: Pat
     models = load_tiny(tiny_model)
     events = cancelled(models, tmp_path / "job", cancel, lambda event: None)
     assert outline(events) == ["JobStarted", "load", "Cancelled"]
-    assert not models._parts
+    assert not models._components
 
 
 def test_the_next_job_is_not_touched_by_the_last_cancel(models: Models, tmp_path: Path) -> None:

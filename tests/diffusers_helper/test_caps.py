@@ -64,7 +64,7 @@ def test_every_cap_holds_changes_no_byte_and_is_predicted_within_a_tenth(
 
 @pytest.mark.slow
 def test_every_cap_holds_with_a_lora(models: Models, tmp_path: Path) -> None:
-    file, network = tmp_path / "style.safetensors", models.part("transformer")
+    file, network = tmp_path / "style.safetensors", models.component("transformer")
     write_lora(file, network, "kohya original", rank=64, alpha=32)
     request = tiny_request(write_scene(tmp_path / "scene.png", 192, 96), lora=str(file))
     rows, faults = measured(Caps(models, request, tmp_path / "jobs"), 3)
@@ -82,7 +82,7 @@ def test_what_a_prompt_takes_beside_the_weights_is_within_a_tenth(
     prompt: str, models: Models, small_scene: Path, tmp_path: Path
 ) -> None:
     plans = MemoryPlans(tiny_request(small_scene, prompt=prompt), models, 64, 64, Local())
-    tokenizer = models.part("tokenizer")
+    tokenizer = models.component("tokenizer")
     job = plans, JobFolder(tmp_path), create_autospec(Report, instance=True), CancelToken()
     with torch.inference_mode(), JobMemory(*job) as memory:
         memory.run("text", lambda encoder: to_host(encode_states(encoder, tokenizer, prompt)))

@@ -204,7 +204,7 @@ def test_the_tail_is_one_causal_encode_of_the_last_frames(clip: Path, models: Mo
     found, _ = read_tensors(tmp_path / "job" / "encodings.safetensors")
     frames = np.stack([np.asarray(frame) for frame in last_frames(clip, 73)[-29:]])
     pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
-    vae = models.part("vae")
+    vae = models.component("vae")
     with torch.inference_mode():
         vae.use_framewise_encoding = True
         posterior = vae.encode(pixels).latent_dist

@@ -19,8 +19,8 @@ from diffusers_helper.conditions.timeline import cuts_of, drafts_of, pictures_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.packing import MODES, Mode, looped, plan_sections
-from diffusers_helper.framepack.guidance import TextCondition, mixed
+from diffusers_helper.families.packing import MODES, Mode, plan_sections, with_closing_section
+from diffusers_helper.framepack.guidance import TextCondition, mix_prompts
 from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.checkpoints import read_tensors
@@ -49,11 +49,11 @@ def text(values: list[list[float]], pooled: list[float]) -> TextCondition:
 
 def test_texts_of_different_lengths_are_mixed_in_the_length_of_the_last() -> None:
     short, long = text([[4.0, 8.0]], [1.0]), text([[0.0, 4.0], [8.0, 8.0]], [3.0])
-    grown = mixed([(short, 0.25), (long, 0.75)])
-    assert grown.states.tolist() == [[[1.0, 5.0], [6.0, 6.0]]]
-    assert grown.pooled.tolist() == [[2.5]]
-    assert mixed([(long, 0.25), (short, 0.75)]).states.tolist() == [[[3.0, 7.0]]]
-    assert mixed([(long, 1.0)]) is long
+    grown = mix_prompts([(short, 0.25), (long, 0.75)])
+    assert grown.prompt_embeds.tolist() == [[[1.0, 5.0], [6.0, 6.0]]]
+    assert grown.pooled_prompt_embeds.tolist() == [[2.5]]
+    assert mix_prompts([(long, 0.25), (short, 0.75)]).prompt_embeds.tolist() == [[[3.0, 7.0]]]
+    assert mix_prompts([(long, 1.0)]) is long
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_a_lora_has_another_weight_in_a_section(models: Models, scene: Path, tmp
     file = tmp_path / "style.safetensors"
     if not models.is_loaded:
         models.load(CancelToken())
-    write_lora(file, models.part("transformer"))
+    write_lora(file, models.component("transformer"))
     settings = {"mode": "forward", "seconds": seconds_for(2), "steps": 1, "lora": f"{file}:0.5"}
     half = tiny_request(scene, prompt=RIGHT, **settings)
     changed = replace(half, prompt=f"{RIGHT} [1.2s: lora style:1.5]")
@@ -183,7 +183,7 @@ def test_the_end_picture_has_its_place_in_the_first_section_alone() -> None:
     start, end = torch.ones(1, 16, 1, 2, 2), torch.full((1, 16, 1, 2, 2), 2.0)
     plan = plan_sections(4.0)
     for distance, place in ((0, 28), (18, 46)):
-        history = LatentHistory("inverted", start, end, distance=distance)
+        history = LatentHistory("inverted", start, end, end_distance=distance)
         first = history.context(plan[0])
         assert (first.indices.clean, first.indices.noisy[-1]) == ((0, place), 27)
         assert torch.equal(first.start, start)
@@ -261,10 +261,10 @@ def test_an_end_picture_lasts_through_a_kill_and_in_the_recipe(
 
 
 def test_the_closing_section_of_a_loop_lies_between_the_end_and_the_start() -> None:
-    plan = looped(plan_sections(2.4))
+    plan = with_closing_section(plan_sections(2.4))
     history = LatentHistory("inverted", torch.full((1, 16, 1, 2, 2), 100.0))
     for section in plan.sections[:-1]:
-        first = 9 * section.video_position + 1
+        first = 9 * section.video_index + 1
         history.add(torch.arange(first, first + 9.0).view(1, 1, 9, 1, 1).expand(1, 16, 9, 2, 2), section)
     closing = plan[-1]
     context = history.context(closing)
@@ -278,7 +278,7 @@ def test_the_closing_section_of_a_loop_lies_between_the_end_and_the_start() -> N
 
 
 def test_frames_of_a_closing_section_lead_to_the_first_frame_of_the_video() -> None:
-    plan, joiner = looped(plan_sections(1.0)), FrameBlender("inverted")
+    plan, joiner = with_closing_section(plan_sections(1.0)), FrameBlender("inverted")
     joiner.add(torch.linspace(-0.5, 0.5, 37).view(37, 1, 1, 1).expand(37, 2, 2, 3), plan[0])
     final, pending = joiner.add(torch.full((69, 2, 2, 3), 0.5), plan[1])
     expected = [0.75 - 0.5 * number / 37 for number in range(1, 37)]  # as shares of white

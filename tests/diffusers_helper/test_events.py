@@ -157,7 +157,7 @@ def test_every_stage_has_words() -> None:
 def test_steps_count_over_sections_of_different_numbers_of_steps() -> None:
     def places(expected: list[int], *steps: int) -> list[tuple[int, int]]:
         return [
-            StepDone(**COMMON, section=section, step=1, steps=number).place(expected)
+            StepDone(**COMMON, section=section, step=1, steps=number).progress(expected)
             for section, number in enumerate(steps, 1)
             if number
         ]

@@ -21,8 +21,8 @@ from torch import Tensor
 from diffusers_helper import pipeline
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.known import FAMILIES
 from diffusers_helper.families.packing import Mode, Section, SectionPlan, frame_indices
+from diffusers_helper.families.registry import FAMILIES
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.job.setup import OpenJob
@@ -45,7 +45,7 @@ def plan(seconds: float, mode: Mode, *, has_picture: bool = True) -> SectionPlan
 def _section(number: int, has_start: bool) -> Section:
     return Section(
         number=number, has_start=has_start, indices=frame_indices("forward", WINDOW), decode_latents=WINDOW,
-        total_frames=FRAMES * number, video_position=number - 1, begin=WINDOW * (number - 1),
+        total_frames=FRAMES * number, video_index=number - 1, decode_start=WINDOW * (number - 1),
     )  # fmt: skip
 
 
@@ -78,9 +78,17 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> MadeHistory:
 @pytest.fixture
 def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Register another family, and return the folder of a model of it, with FramePack's networks."""
-    names = replace(FRAMEPACK.names, own={}, others={})  # LoRAs of FramePack are not this family's
+    names = replace(
+        FRAMEPACK.layer_names, layers={}, other_names={}
+    )  # LoRAs of FramePack are not this family's
     family = replace(
-        FRAMEPACK, name="fake", window=WINDOW, fps=RATE, section_frames=17, plan=plan, names=names
+        FRAMEPACK,
+        name="fake",
+        latent_window_size=WINDOW,
+        fps=RATE,
+        section_frames=17,
+        plan=plan,
+        layer_names=names,
     )
     work: Any = SimpleNamespace(**{**vars(framepack), "history": history, "joiner": joiner})
     monkeypatch.setitem(FAMILIES, family.name, family)
@@ -137,7 +145,7 @@ def test_a_family_is_named_in_three_modules_outside_of_its_rooms() -> None:
         if not one.startswith(("diffusers_helper/helios/", "diffusers_helper/families/helios"))
     }
     assert outside == {
-        "diffusers_helper/families/known.py", "diffusers_helper/pipeline.py",
+        "diffusers_helper/families/registry.py", "diffusers_helper/pipeline.py",
         "diffusers_helper/planning/estimates.py",
     }  # fmt: skip
 

@@ -50,7 +50,7 @@ def test_without_a_picture_its_latent_is_missing_where_the_video_begins(mode: Mo
         begins = [-9 * k for k in range(1, count + 1)] if mode == "inverted" else [
             9 * max(0, k - 1) for k in range(count)
         ]  # fmt: skip
-        assert [one.begin for one in plan] == begins
+        assert [one.decode_start for one in plan] == begins
         assert [one.indices for one in plan] == [one.indices for one in usual]
         assert [one.has_start for one in plan] == [one.has_start for one in usual]
 
@@ -58,7 +58,7 @@ def test_without_a_picture_its_latent_is_missing_where_the_video_begins(mode: Mo
 def test_forward_sections_see_the_first_latent_in_place_of_the_noise() -> None:
     plan = FRAMEPACK.sections(GenerationRequest(prompt="a", mode="forward", seconds=3.6))
     noise = torch.full((1, 16, 1, 2, 2), 100.0)
-    history = LatentHistory("forward", noise, before=noise[:, :, :0])
+    history = LatentHistory("forward", noise, prefix=noise[:, :, :0])
     first = history.context(plan[0])
     assert torch.equal(first.start, noise)
     assert not any(part.any() for part in (first.history_1x, first.history_2x, first.history_4x))

@@ -179,7 +179,7 @@ def test_parts_of_another_family_are_refused(tiny_helios: Path, tiny_model: Path
     shutil.rmtree(folder / "vae")
     shutil.copytree(tiny_model / "vae", folder / "vae")
     with pytest.raises(LongtakeError, match="AutoencoderKLHunyuanVideo; expected AutoencoderKLWan"):
-        load_tiny(folder).part("vae")
+        load_tiny(folder).component("vae")
     shutil.rmtree(folder / "scheduler")
     with pytest.raises(InputError, match="lacks scheduler"):
         find_model(str(folder), allow_folder=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from app.commands.models.add import default_base
 from diffusers_helper.families.helios import HELIOS
-from diffusers_helper.loading.keys import own_names
+from diffusers_helper.loading.keys import library_names
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network, load_network
 from diffusers_helper.memory.weights import sizes_of
@@ -117,7 +117,7 @@ def test_plain_weights_are_those_of_the_file(
         style in ("diffusers", "comfyui")
     )  # whose blocks have the same names
     assert default_base({"transformer": file}) == "helios-base"
-    assert equal(add(transformer=file).part("transformer"), weights)
+    assert equal(add(transformer=file).component("transformer"), weights)
 
 
 def test_wans_names_are_those_that_diffusers_converts() -> None:
@@ -128,7 +128,7 @@ def test_wans_names_are_those_that_diffusers_converts() -> None:
     assert {"norm_out.scale_shift_table" if name == "scale_shift_table" else name for name in theirs} == {
         *expected
     }
-    ours, _ = own_names(own, expected, 5120)
+    ours, _ = library_names(own, expected, 5120)
     assert {name: one.shape for name, one in ours.items()} == {
         name: one.shape for name, one in expected.items()
     }
@@ -145,8 +145,8 @@ def test_the_published_configurations_have_the_published_sizes(part: str) -> Non
         for name, one in network.named_parameters()
     )
     assert total == published_bytes(part, "helios")
-    assert {*(in_fp32 or ())} <= {*known.in_fp32}
-    blocks = [network.get_submodule(f"{path}.0") for path in known.lists]
+    assert {*(in_fp32 or ())} <= {*known.keep_in_fp32}
+    blocks = [network.get_submodule(f"{path}.0") for path in known.block_lists]
     for block, values in zip(blocks, known.blocks, strict=False):
         assert sum(one.numel() for one in block.parameters()) == (
             values.plain + values.castable + values.fixed_bytes // 4
@@ -174,7 +174,10 @@ def test_quantised_files_count_as_planned_and_compute_as_what_they_stand_for(
 
 
 def check_sizes(models: Models) -> None:
-    known, network = networks(models.info, on_cpu=True)["transformer"].weights, models.part("transformer")
+    known, network = (
+        networks(models.info, on_cpu=True)["transformer"].weights,
+        models.component("transformer"),
+    )
     compute = models.compute_dtype("transformer")
     assert (known.total_bytes, known.block_bytes) == sizes_of(network, models.blocks("transformer"), compute)
 
@@ -183,7 +186,7 @@ def check_sizes(models: Models) -> None:
 def test_gguf_is_as_near_as_its_blocks(
     style: str, tiny_helios: Path, add: Callable[..., Models], tmp_path: Path, order: GenerationRequest,
 ) -> None:  # fmt: skip
-    exact = load_tiny(tiny_helios).part("transformer").state_dict()
+    exact = load_tiny(tiny_helios).component("transformer").state_dict()
     file = write_quantised_gguf(tmp_path / "m.gguf", STYLES[style](exact), GGMLQuantizationType.Q8_0)
     models = add(transformer=file)
     found = make(order, models, tmp_path / "found")[0].latents
@@ -240,8 +243,8 @@ def test_umt5_is_read_as_llama_cpp_names_it(
     models = add(text_encoder=file)
     words = torch.tensor([[3, 4, 5, 1]])
     with torch.inference_mode():
-        found = models.part("text_encoder")(words).last_hidden_state
-        expected = load_tiny(tiny_helios).part("text_encoder")(words).last_hidden_state
+        found = models.component("text_encoder")(words).last_hidden_state
+        expected = load_tiny(tiny_helios).component("text_encoder")(words).last_hidden_state
     assert 0 < (found.float() - expected).norm() / expected.norm() < 0.05
 
 

@@ -146,11 +146,11 @@ def order(tiny_helios: Path, small_scene: Path) -> GenerationRequest:
 def test_each_style_gives_the_latents_of_diffusers(
     style: str, order: GenerationRequest, models: Models, tmp_path: Path
 ) -> None:
-    file = write(tmp_path / "style.safetensors", models.part("transformer"), style)
+    file = write(tmp_path / "style.safetensors", models.component("transformer"), style)
     plain = make(order, models, tmp_path / "plain")[0].latents
     found = make(replace(order, lora=f"{file}:0.7"), models, tmp_path / "lora")[0].latents
     assert torch.equal(make(order, models, tmp_path / "again")[0].latents, plain)
-    merge_as_diffusers(models.part("transformer"), file, 0.7)
+    merge_as_diffusers(models.component("transformer"), file, 0.7)
     expected = make(order, models, tmp_path / "merged")[0].latents
     assert (expected - plain).abs().max() > 0.05
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
@@ -158,7 +158,7 @@ def test_each_style_gives_the_latents_of_diffusers(
 
 @pytest.mark.parametrize("style", STYLES)
 def test_all_of_a_file_is_applied_and_counted_in_the_plan(style: str, models: Models, tmp_path: Path) -> None:
-    network = models.part("transformer")
+    network = models.component("transformer")
     file = write(tmp_path / "style.safetensors", network, style)
     plain = networks(models.info, on_cpu=True)["transformer"]
     planned = with_loras(plain, [read_lora(file)]).weights
@@ -175,10 +175,13 @@ def test_a_lora_of_another_family_is_refused_in_a_sentence(
     models: Models, tiny_model: Path, tmp_path: Path
 ) -> None:
     wan = write(
-        tmp_path / "wan.safetensors", models.part("transformer"), "wan", {"modelspec.architecture": "Wan"}
+        tmp_path / "wan.safetensors",
+        models.component("transformer"),
+        "wan",
+        {"modelspec.architecture": "Wan"},
     )
     other = tmp_path / "framepack.safetensors"
-    write_lora(other, load_tiny(tiny_model).part("transformer"), "kohya original")
+    write_lora(other, load_tiny(tiny_model).component("transformer"), "kohya original")
     for file, name, sentence in (
         (wan, "framepack-f1", "was made for Helios; model framepack-f1 is of FramePack."),
         (wan, str(tiny_model), f"was made for Helios; model {tiny_model} is of FramePack."),

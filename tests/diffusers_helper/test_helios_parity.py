@@ -23,7 +23,7 @@ from diffusers_helper.helios.schedule import block_noise
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.sampling.schedule import levels_for, noise_for
+from diffusers_helper.sampling.schedule import noise_for, uniform_for
 from tests.support.clips import scene
 from tests.support.making import Frames, load_tiny, tiny_request, write_scene
 
@@ -46,7 +46,7 @@ def drawn_before(start: str) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     count = 27 if start == "video" else 1
     shapes = [(1, 16, 1, GRID, GRID), (1, 16, count, GRID, GRID)]
     blurs = [noise_for(SEED, "blur", n, shape) for n, shape in enumerate(shapes)]
-    levels = [levels_for(SEED, "levels", n, shape[2]) for n, shape in enumerate(shapes)]
+    levels = [uniform_for(SEED, "levels", n, shape[2]) for n, shape in enumerate(shapes)]
     whole = (1, 16, 9, GRID, GRID)
     if start == "video":
         of_vae = [
@@ -70,7 +70,7 @@ class Diffusers:
         self._models, self._monkeypatch = models, monkeypatch
         models.load(CancelToken())
         self._is_pyramid = models.info.multiple == 64
-        parts: dict[str, Any] = {name: models.part(name) for name in models.info.parts}
+        parts: dict[str, Any] = {name: models.component(name) for name in models.info.components}
         own = {"is_distilled": True} if self._is_pyramid else {}
         kind: Any = HeliosPyramidPipeline if self._is_pyramid else HeliosPipeline
         self._pipeline = kind(**parts, **own)

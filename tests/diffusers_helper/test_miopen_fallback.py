@@ -24,7 +24,7 @@ from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.miopen_fallback import (
     MIOpenFallbackHandler,
-    _Served,
+    _MethodWithFallback,
     initialize_miopen_fallback,
 )
 from diffusers_helper.models.registry import find_model
@@ -57,7 +57,7 @@ def call() -> tuple[Any, ...]:
 @pytest.fixture(scope="module")
 def vae() -> AutoencoderKLHunyuanVideo:
     """Return the demo model's VAE, with nothing installed."""
-    folder = find_model("demo").parts["vae"].location
+    folder = find_model("demo").components["vae"].location
     network = AutoencoderKLHunyuanVideo.from_pretrained(folder).eval().requires_grad_(False)
     return network
 
@@ -233,11 +233,11 @@ def test_a_module_computes_what_it_did(settings: dict[str, Any], rung: str | Non
 def test_every_conv3d_of_the_models_has_it_and_torch_has_not(tiny_model: Path) -> None:
     models = load_tiny(tiny_model)
     before = {name: id(value) for name, value in vars(nn.Conv3d).items()}
-    counts = {name: len(list(convs_of(models.part(name)))) for name in ("transformer", "vae")}
+    counts = {name: len(list(convs_of(models.component(name)))) for name in ("transformer", "vae")}
     assert counts["transformer"] == 4
     assert counts["vae"] > 20
     for name in counts:
-        assert all("_conv_forward" in vars(conv) for conv in convs_of(models.part(name)))
+        assert all("_conv_forward" in vars(conv) for conv in convs_of(models.component(name)))
     assert {name: id(value) for name, value in vars(nn.Conv3d).items()} == before
     assert "_conv_forward" not in vars(nn.Conv3d(1, 1, 1))
 
@@ -287,9 +287,9 @@ def test_a_handler_keeps_no_model_alive() -> None:
 def test_every_convolution_of_every_network_has_the_ladder(tiny_model: Path) -> None:
     models = load_models(find_model(str(tiny_model), allow_folder=True), device="cpu")
     found = {
-        (name, isinstance(vars(conv).get("_conv_forward"), _Served))
+        (name, isinstance(vars(conv).get("_conv_forward"), _MethodWithFallback))
         for name in CONFIGS
-        for conv in models.part(name).modules()
+        for conv in models.component(name).modules()
         if isinstance(conv, nn.modules.conv._ConvNd)
     }
     assert found == {("transformer", True), ("vae", True), ("image_encoder", True)}
@@ -299,7 +299,7 @@ def test_a_model_is_loaded_with_the_handler_given(tiny_model: Path) -> None:
     info = find_model(str(tiny_model), allow_folder=True)
     handler = initialize_miopen_fallback(rung="tiles")
     models = load_models(info, device="cpu", convolutions=handler)
-    models.part("vae").decode(torch.randn(1, 16, 1, 8, 8))
+    models.component("vae").decode(torch.randn(1, 16, 1, 8, 8))
     assert handler.ladder is not None
     assert handler.ladder.attempts["tiles"] > 10
 

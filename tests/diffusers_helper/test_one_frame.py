@@ -41,7 +41,7 @@ def test_the_one_latent_frame_stands_at_its_time_and_the_history_after_it() -> N
     request = GenerationRequest(image="a.png", one_frame=3, seconds=20)
     plan = FRAMEPACK.sections(request)
     assert plan == plan_one_frame(3)
-    assert (plan.window, plan.total_frames, request.seconds) == (1, 1, 1.0)
+    assert (plan.latent_window_size, plan.total_frames, request.seconds) == (1, 1, 1.0)
 
 
 def test_pictures_at_times_are_controls_at_their_places(
@@ -72,7 +72,7 @@ def test_pictures_at_times_are_controls_at_their_places(
     assert not context.history_2x.any()
     vision = 0.7 * encodings["vision"]
     vision += 0.15 * encodings["vision_pictures_1"] + 0.15 * encodings["vision_pictures_2"]
-    torch.testing.assert_close(condition.vision, vision)
+    torch.testing.assert_close(condition.image_embeds, vision)
     alone, _ = make(replace(request, pictures=""), models, tmp_path / "alone")
     assert not torch.equal(made.latents, alone.latents)
 

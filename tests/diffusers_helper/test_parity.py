@@ -16,7 +16,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, HunyuanVideoFramepackPipe
 from PIL import Image
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.framepack.guidance import encode_vision
 from diffusers_helper.loading.loaders import Models
@@ -46,7 +46,7 @@ class Diffusers:
         self._monkeypatch = monkeypatch
         self._models = models
         models.load(CancelToken())
-        parts: dict[str, Any] = {name: models.part(name) for name in PARTS}
+        parts: dict[str, Any] = {name: models.component(name) for name in COMPONENTS}
         scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
         self._pipeline = HunyuanVideoFramepackPipeline(**parts, scheduler=scheduler)
         self._pipeline.set_progress_bar_config(disable=True)
@@ -69,7 +69,10 @@ class Diffusers:
 
         Of an end picture, diffusers encodes what it shows, but does not use it.
         """
-        encoder, processor = self._models.part("image_encoder"), self._models.part("feature_extractor")
+        encoder, processor = (
+            self._models.component("image_encoder"),
+            self._models.component("feature_extractor"),
+        )
         vision = encode_vision(encoder, processor, picture)
         self._monkeypatch.setattr(self._pipeline, "encode_image", lambda image, device: vision)
 

@@ -97,7 +97,7 @@ def test_events_tell_the_whole_job_in_order(tiny_model: Path, scene: Path, tmp_p
     started, finished = events[0], events[-1]
     assert isinstance(started, JobStarted)
     assert isinstance(finished, Finished)
-    height, width = FRAMEPACK.shape(100, 90, 64, 16)
+    height, width = FRAMEPACK.nearest_bucket(100, 90, 64, 16)
     assert (started.sections, started.frames, started.height, started.width) == (2, 73, height, width)
     assert finished.video == str(result.video) == str(tmp_path / "job" / "video.mp4")
     assert finished.frames == result.frames == frames_in(result.video) == 73
@@ -215,9 +215,10 @@ def test_every_picture_shape(shape: tuple[int, int], models: Models, tmp_path: P
 def test_another_resolution(models: Models, scene: Path, tmp_path: Path) -> None:
     result, _ = make(tiny_request(scene, steps=1, resolution=96), models, tmp_path / "job")
     with av.open(result.video) as container:
-        assert (container.streams.video[0].height, container.streams.video[0].width) == FRAMEPACK.shape(
-            100, 90, 96, 16
-        )
+        assert (
+            container.streams.video[0].height,
+            container.streams.video[0].width,
+        ) == FRAMEPACK.nearest_bucket(100, 90, 96, 16)
 
 
 def test_previews_show_the_section(short_job: ShortJob) -> None:
@@ -275,7 +276,7 @@ def refused(request: GenerationRequest, tiny_model: Path, folder: Path, **settin
     events: list[Event] = []
     with pytest.raises(InputError) as caught:
         generate(request, models, folder=folder, on_event=events.append, **settings)
-    assert not models._parts
+    assert not models._components
     assert not events
     return caught.value.message
 

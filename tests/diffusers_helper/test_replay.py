@@ -12,14 +12,21 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.job.memory import JobMemory
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.capture import Missing, Recorder, read_capture
+from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.pipeline import generate
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.replay import replay
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.vae.engine import VaeEngine
+from tests.support.clips import scene
+from tests.support.loras import write_lora
 from tests.support.making import seconds_for, tiny_request, write_scene
+from tests.support.tiny_model import tiny_transformer
 
 STAGES = {"text", "text_2", "vision", "vae_encode", "sample", "decode"}
 DEBUG = Local({"LONGTAKE_DEBUG": "1"})
@@ -29,15 +36,29 @@ def make(model: Path, folder: Path, local: Local, **settings: Any) -> Path:
     """Make a video of two sections, and return the folder with its captures."""
     pictures = {"end_image": str(write_scene(folder / "end.png", 100, 70)), "end_crop": 0.25}
     scene = write_scene(folder / "scene.png", 90, 100)
-    request = tiny_request(scene, seconds=seconds_for(2), **pictures, **settings)
+    return make_job(model, folder, local, tiny_request(scene, seconds=seconds_for(2), **pictures, **settings))
+
+
+def make_job(model: Path, folder: Path, local: Local, request: GenerationRequest) -> Path:
     models = load_models(find_model(str(model), allow_folder=True))
     generate(replace(request, model=str(model)), models, folder=folder / "job", local=local)
     return JobFolder(folder / "job").captures
 
 
 @pytest.fixture(scope="module")
-def captures(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tiny_model, tmp_path_factory.mktemp("debug"), DEBUG, negative="blue", cfg=2.0)
+def cached(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Local:
+    """A machine on which an earlier job has left the encodings of the next one."""
+    local = replace(DEBUG, folder=tmp_path_factory.mktemp("cache"))
+    ordinary = replace(local, environ={})
+    make(tiny_model, tmp_path_factory.mktemp("earlier"), ordinary, negative="blue", cfg=2.0)
+    assert local.encodings is not None
+    assert list(local.encodings.iterdir())
+    return local
+
+
+@pytest.fixture(scope="module")
+def captures(tiny_model: Path, cached: Local, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tiny_model, tmp_path_factory.mktemp("debug"), cached, negative="blue", cfg=2.0)
 
 
 def first(captures: Path, stage: str) -> Path:
@@ -48,7 +69,7 @@ def first(captures: Path, stage: str) -> Path:
 def test_without_the_variable_nothing_is_captured(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Recorder, "__init__", lambda *_: pytest.fail("a recorder was made"))
+    monkeypatch.setattr(Recorder, "write", lambda *_: pytest.fail("a capture was written"))
     assert not make(tiny_model, tmp_path, Local({"LONGTAKE_DEBUG": "0"})).exists()
 
 
@@ -60,7 +81,7 @@ def test_each_stage_is_captured_with_inputs_and_outputs(captures: Path) -> None:
     }  # fmt: skip
     sample = read_capture(first(captures, "sample"))
     assert sample.inputs["section"] == 1
-    assert sample.inputs["condition"]["negative"]["states"].dim() == 3
+    assert sample.inputs["condition"]["negative"]["prompt_embeds"].dim() == 3
     assert set(sample.inputs["context"]) == {"indices", "start", "history_1x", "history_2x", "history_4x"}
     stored = load_file(JobFolder(captures.parent).sections / "0001.safetensors")
     assert torch.equal(sample.outputs, stored["latents"])
@@ -73,12 +94,66 @@ def test_each_stage_is_captured_with_inputs_and_outputs(captures: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", sorted(STAGES))
-def test_a_stage_that_is_run_again_has_the_same_bits(captures: Path, stage: str) -> None:
+def test_a_stage_that_is_run_again_has_the_same_bits(captures: Path, cached: Local, stage: str) -> None:
     last = max((captures / stage).glob("*.json"))
-    found = replay(last, DEBUG)
+    found = replay(last, cached)
     assert found.difference == ""
     assert str(found).startswith(f"{stage}: ")
     assert str(found).endswith("The results are the same, bit for bit.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["text", "vision", "vae_encode"])
+def test_an_encoding_is_computed_again_and_not_read(
+    captures: Path, cached: Local, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, name in ((JobMemory, "run"), (VaeEngine, "encode")):
+        monkeypatch.setattr(kind, name, lambda *_, **__: pytest.fail("it was computed"))
+    with pytest.raises(pytest.fail.Exception, match="it was computed"):
+        replay(first(captures, stage), cached)
+
+
+def assert_replayed(captures: Path, local: Local) -> None:
+    for file in sorted(captures.glob("*/*.json")):
+        assert replay(file, local).difference == "", file
+
+
+@pytest.mark.slow
+def test_stages_with_a_lora_and_drafts_are_run_again(tiny_model: Path, tmp_path: Path) -> None:
+    local = replace(DEBUG, folder=tmp_path / "cache")
+    write_lora(tmp_path / "film.safetensors", tiny_transformer())
+    request = tiny_request(
+        write_scene(tmp_path / "scene.png", 64, 64), seconds=seconds_for(3), steps=1,
+        prompt="a red ball [0s: moves right] [2.4s: moves up]", lora=f"{tmp_path}/film.safetensors:0.7",
+    )  # fmt: skip
+    captures = make_job(tiny_model, tmp_path, local, request)
+    assert len(list(captures.glob("sample/*.json"))) == 4  # of which one is a draft
+    assert_replayed(captures, local)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extend", ["after", "before"])
+def test_stages_of_a_video_that_continues_another_are_run_again(
+    tiny_model: Path, tmp_path: Path, extend: str
+) -> None:
+    local = replace(DEBUG, folder=tmp_path / "cache")
+    video = GrowingVideo(tmp_path, width=64, height=64, mode="forward", crf=16)
+    clip = video.add_section(scene(30, 64, 64))
+    picture = "" if extend == "after" else str(write_scene(tmp_path / "scene.png", 64, 64))
+    request = replace(tiny_request(clip, steps=1), image=picture, video=str(clip), extend=extend)
+    captures = make_job(tiny_model, tmp_path, local, request)
+    assert_replayed(captures, local)
+
+
+@pytest.mark.slow
+def test_stages_of_helios_are_run_again(tiny_helios: Path, tmp_path: Path) -> None:
+    local = replace(DEBUG, folder=tmp_path / "cache")
+    request = tiny_request(
+        write_scene(tmp_path / "scene.png", 64, 64), steps=1, mode="forward", resolution=64
+    )
+    captures = make_job(tiny_helios, tmp_path, local, request)
+    assert {path.name for path in captures.iterdir()} == {"text", "vae_encode", "sample", "decode"}
+    assert_replayed(captures, local)
 
 
 @pytest.mark.slow
@@ -93,8 +168,9 @@ def test_another_result_is_told(captures: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("local", [DEBUG, Local()], ids=["all stages", "failures"])
 def test_a_stage_that_fails_is_captured_with_its_error(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: Local
 ) -> None:
     def fail(*_: Any) -> None:
         raise ValueError("the latents are damaged")
@@ -102,7 +178,9 @@ def test_a_stage_that_fails_is_captured_with_its_error(
     with monkeypatch.context() as patch:
         patch.setattr("diffusers_helper.pipeline.decode_latents", fail)
         with pytest.raises(ValueError, match="damaged"):
-            make(tiny_model, tmp_path, DEBUG)
+            make(tiny_model, tmp_path, local)
+        if local != DEBUG:
+            assert [path.name for path in (tmp_path / "job" / "captures").iterdir()] == ["decode"]
         file = first(tmp_path / "job" / "captures", "decode")
         assert read_capture(file).outputs == {"error": "ValueError: the latents are damaged"}
         assert replay(file).difference == ""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusers_helper.conditions.pictures import kept_request
+from diffusers_helper.conditions.pictures import stored_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -191,7 +191,7 @@ def test_unknown_settings_are_named() -> None:
 @pytest.mark.parametrize("written", ["[]", "5", "null", '"image"', "{", "", '{"image": "a.png"'])
 def test_json_that_is_no_request_is_refused(written: str) -> None:
     with pytest.raises(InputError, match=r"request\.json cannot be used"):
-        kept_request(written.encode(), JobFolder(Path("job")))
+        stored_request(written.encode(), JobFolder(Path("job")))
 
 
 def test_a_refusal_is_one_short_sentence_however_long_the_value() -> None:

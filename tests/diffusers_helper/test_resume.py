@@ -19,7 +19,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.files import write_atomic
-from diffusers_helper.foreign_errors import is_storage_trouble
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.request import GenerationRequest

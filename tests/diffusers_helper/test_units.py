@@ -22,7 +22,7 @@ def test_gigabytes_are_short(count: int, text: str) -> None:
 
 @given(st.integers(1, 300 * GB))
 def test_a_rounded_up_figure_is_enough_when_typed(count: int) -> None:
-    assert gb_bytes(float(gb_text(count, up=True))) >= count
+    assert gb_bytes(float(gb_text(count, round_up=True))) >= count
 
 
 @pytest.mark.parametrize(

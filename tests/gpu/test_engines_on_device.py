@@ -203,11 +203,11 @@ def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.open(ROOT / "assets/examples/the-camera-pans-left.png").convert("RGB").save(folder / "photo.jpg")
     monkeypatch.setenv("PYTHONPATH", search_path())
     monkeypatch.chdir(folder)
-    command = re.search(r"^\.venv/bin/python (-m app generate .+)$", readme, flags=re.MULTILINE)
+    command = re.search(r"^\.venv/bin/longtake (generate .+)$", readme, flags=re.MULTILINE)
     assert command is not None
     done = subprocess.run(
-        f"{sys.executable} {command[1]}", shell=True, capture_output=True, text=True, timeout=5 * TIMEOUT,
-        check=False,
+        f"{sys.executable} -m app {command[1]}", shell=True, capture_output=True, text=True,
+        timeout=5 * TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     check_pan(Path(done.stdout.splitlines()[-1]))

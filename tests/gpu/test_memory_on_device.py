@@ -16,7 +16,7 @@ from diffusers_helper.framepack import work
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.residency import Residency
-from diffusers_helper.memory.staging import LEAST_BYTES, PIECE_BYTES, Staging
+from diffusers_helper.memory.staging import MIN_PIECE_BYTES, PIECE_BYTES, Staging
 from diffusers_helper.memory.weights import Weight
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
@@ -63,7 +63,7 @@ def test_the_cap_holds_against_real_allocations(device: Device) -> None:
 
 def test_weights_of_any_size_arrive_on_the_device(device: Device) -> None:
     staging = Staging(device.torch_device)
-    for size in (5, LEAST_BYTES, PIECE_BYTES, 2 * PIECE_BYTES + 6, 5 * PIECE_BYTES):
+    for size in (5, MIN_PIECE_BYTES, PIECE_BYTES, 2 * PIECE_BYTES + 6, 5 * PIECE_BYTES):
         for dtype in (torch.uint8, torch.bfloat16):
             source = torch.randint(0, 100, (size // dtype.itemsize,)).to(dtype)
             tensor, expected = nn.Parameter(source, requires_grad=False), source.clone()
@@ -140,7 +140,7 @@ def test_each_copy_ends_while_the_block_before_it_computes(
     residency = Residency(torch.device("cuda"), clock.trace)
     residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
     expected = run_pass(network, "cuda")
-    streamer = residency._placed[id(network)].streamer
+    streamer = residency._residents[id(network)].streamer
     assert streamer is not None
     clock.stream = streamer._stream
     for index, block in enumerate(blocks):

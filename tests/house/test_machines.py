@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import app.machine
-from app.cards import VideoCard, cards_here
+from app.cards import VideoCard, list_cards
 from app.commands.doctor import examine
 from app.machine import this_machine
 from diffusers_helper.machine.local import Local
@@ -86,11 +86,11 @@ def test_the_engine_sees_the_same_device_and_no_other(facts: dict[str, Any], tmp
 
 def test_an_engine_of_its_own_for_each_card_that_computes(facts: dict[str, Any], tmp_path: Path) -> None:
     root, expected = tmp_path / "machine", facts["expected"]
-    cards = cards_here(root)
+    cards = list_cards(root)
     assert len(cards) == (len(expected["cards"].split()) if facts["nodes"] else 0)
     arches = [this_machine(card.variables, root).arch for card in cards]
     assert sorted(arches) == sorted(expected["cards"].split())[: len(arches)]
-    seen = VideoCard.seen_with({}, root)
+    seen = VideoCard.from_environment({}, root)
     assert (seen.label == "processor") == (expected["hardware"] == "cpu")
 
 

@@ -123,10 +123,30 @@ def test_no_file_names_a_path_of_the_machine_it_was_made_on() -> None:
         assert machine.search(path.read_text(errors="replace")) is None, path
 
 
+def documents() -> dict[Path, str]:
+    return {path: path.read_text() for path in repository_files() if path.suffix == ".md"}
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a document."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = (re.sub(r"[^\w\- ]", "", line).strip() for line in re.findall(r"^#+ (.+)$", prose, re.M))
+    return {heading.lower().replace(" ", "-") for heading in headings}
+
+
 def test_links_in_the_documents_lead_somewhere() -> None:
-    for path in repository_files():
-        if path.suffix != ".md":
-            continue
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
-            if "://" not in target and "docs/media" not in f"{path.parent}/{target}":
-                assert (path.parent / target).exists(), f"{path.name}: {target}"
+    texts = documents()
+    for path, text in texts.items():
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text):
+            if "://" in target or "docs/media" in f"{path.parent}/{target}":
+                continue
+            file = (path.parent / target).resolve() if target else path
+            assert file.exists(), f"{path.name}: {target}"
+            assert not anchor or anchor in anchors(texts[file]), f"{path.name}: {target}#{anchor}"
+
+
+def test_the_glossary_has_each_term_once_in_a_line() -> None:
+    lines = (REPOSITORY / "docs/glossary.md").read_text().splitlines()
+    terms = re.findall(r"^- \*\*(.+?)\*\*: ", "\n".join(lines), re.MULTILINE)
+    assert 0 < len(terms) <= 40
+    assert len(set(terms)) == len(terms)

@@ -23,7 +23,7 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import Origins
 from diffusers_helper.provenance.branch import why_fixed
-from diffusers_helper.provenance.lineage import Lineage, Span, joined
+from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import SAMPLERS, SETTINGS, GenerationRequest
 from diffusers_helper.sampling import sampler
@@ -65,7 +65,7 @@ def test_a_new_setting_is_checked(glow: SettingInfo) -> None:
 def test_a_new_setting_is_an_argument(glow: SettingInfo, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     arguments.add_settings(parser)
-    assert arguments.given_settings(parser.parse_args(["--glow", "3.5"]))["glow"] == 3.5
+    assert arguments.settings_from(parser.parse_args(["--glow", "3.5"]))["glow"] == 3.5
     help_text = " ".join(parser.format_help().split())
     assert "--glow N How brightly --cfg glows. It takes a number from 0 to 7 (default: 2.5)." in help_text
 
@@ -84,8 +84,8 @@ def test_a_new_setting_is_a_control_that_is_kept_and_reset(glow: SettingInfo) ->
     assert f'<input type="range" aria-label="range slider for Glow" {bounds}' in made
     assert '<span class="lt-info">How brightly CFG Scale glows.</span>' in made
     assert form.defaults(find_model("demo"), Catalogue().planner)["glow"] == 2.5
-    assert form.restored(Catalogue(), '{"glow": 6.5}')["glow"] == 6.5
-    assert "glow" not in form.restored(Catalogue(), '{"glow": 7.5}')
+    assert form.usable_values(Catalogue(), '{"glow": 6.5}')["glow"] == 6.5
+    assert "glow" not in form.usable_values(Catalogue(), '{"glow": 7.5}')
     assert ("Glow", "2.5") in words.settings(WithGlow(image="x"))
 
 
@@ -105,7 +105,7 @@ def test_a_branch_may_change_a_new_setting(glow: SettingInfo) -> None:
     for before, after in ((plain, glowing), (glowing, plain)):
         lineage = Lineage((Span.of(1, before),))
         assert [lineage.request_for(number, after) for number in (1, 2)] == [before, after]
-        assert joined(lineage.spans, after) == lineage.spans
+        assert merged_spans(lineage.spans, after) == lineage.spans
     assert "glow" not in Span.of(1, plain).settings
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -331,3 +333,32 @@ def test_an_environment_of_an_earlier_version_is_kept(checkout: FreshCheckout) -
         assert stamp.read_text() == f"cpu 2.13.0 {index} 2.13.0\n"
         checkout.webui("--setup-only")
     assert checkout.installs() == []
+
+
+def test_the_command_of_the_checkout_runs_in_any_folder(checkout: FreshCheckout) -> None:
+    program = checkout.root / "app" / "__main__.py"
+    program.parent.mkdir()
+    program.write_text("import os, sys\n\ndef start():\n    print(os.getcwd(), *sys.argv, sep='|')\n")
+    python, command = (checkout.venv / "bin" / name for name in ("python", "longtake"))
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    checkout.shell("write_command")
+    done = subprocess.run(
+        [command, "plan", "two words"], cwd=checkout.elsewhere, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{checkout.elsewhere}|longtake|plan|two words\n"
+
+
+def test_the_set_up_writes_the_command_and_leaves_that_of_pip(checkout: FreshCheckout) -> None:
+    checkout.python("python3", "3.12.3")
+    command = checkout.venv / "bin" / "longtake"
+    with torch_index(200) as index:
+        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+        assert os.access(command, os.X_OK)
+        command.write_text("pip's")
+        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+        assert command.read_text() == "pip's"
+        command.unlink()
+        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+    assert command.exists()

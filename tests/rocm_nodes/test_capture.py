@@ -117,11 +117,32 @@ def test_captures_keep_within_their_bytes(tmp_path: Path) -> None:
     assert too_large.inputs["x"] == Missing("Tensor")
 
 
+def test_a_capture_that_fails_does_not_hide_the_error_of_the_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lost() -> int:
+        if calls:
+            raise RuntimeError("HIP error: unspecified launch failure")
+        calls.append(1)
+        return 0
+
+    def fail() -> None:
+        raise ValueError("the latents are damaged")
+
+    calls = list[int]()
+    recorder = Recorder(tmp_path, only_failures=True)
+    with pytest.raises(ValueError, match="damaged"):
+        recorder.call("decode", fail, inputs=dict, free_bytes=lost)
+    assert "no capture of decode was written: HIP error" in caplog.text
+    assert recorder.call("decode", lambda: 1, inputs=lambda: pytest.fail("read"), free_bytes=lambda: 0) == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     for text in ("{}", "[]", "x", '{"format": 1}'):
         file.write_text(text)
-        with pytest.raises(InputError, match="expected the JSON file of a capture in format 2"):
+        with pytest.raises(InputError, match="expected the JSON file of a capture in format 3"):
             read_capture(file)
 
 
@@ -132,7 +153,8 @@ def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
         ([1, torch.ones(1)], [1, torch.zeros(1)], "[1]: values that differ by up to 1"),
         (torch.tensor([torch.nan, 1.0]), torch.tensor([torch.nan, 1.0]), ""),
         (torch.tensor(1), torch.tensor(1), ""),
-        ({"a": 1}, {"b": 1}, "the names ['a'] instead of ['b']"), ([1], [1, 2], "1 values instead of 2"),
+        ({"a": 1}, {"b": 1}, "the names ['a'] instead of ['b']"),
+        ([1], [1, 2], "the names ['[0]'] instead of ['[0]', '[1]']"),
         ("a", "b", "'a' instead of 'b'"), (object(), Missing("object"), ""), ({"a": [1]}, {"a": [1]}, ""),
     ],
 )  # fmt: skip

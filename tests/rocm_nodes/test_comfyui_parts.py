@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_helios_distilled: Path
     """
     base, hub = tmp_path_factory.mktemp("comfyui"), tmp_path_factory.mktemp("hub")
     info = find_model("helios-distilled")
-    for part in info.parts:
+    for part in info.components:
         shutil.copytree(tiny_helios_distilled / part, part_folder(hub, info, part))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_CACHE", str(hub))

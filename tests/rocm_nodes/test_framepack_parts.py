@@ -90,7 +90,9 @@ def test_another_seed_encodes_only_the_start_again(tiny: ModelInfo, monkeypatch:
 
 
 def test_files_in_comfyuis_folders_replace_parts(tiny: ModelInfo, comfy: Comfy) -> None:
-    source = next(Path(tiny.parts["vae"].location, tiny.parts["vae"].subfolder).glob("*.safetensors"))
+    source = next(
+        Path(tiny.components["vae"].location, tiny.components["vae"].subfolder).glob("*.safetensors")
+    )
     for folder in ("vae", "diffusion_models"):
         (comfy.root / folder).mkdir()
     file = comfy.root / "vae" / "other.safetensors"
@@ -100,8 +102,8 @@ def test_files_in_comfyuis_folders_replace_parts(tiny: ModelInfo, comfy: Comfy) 
     assert types["vae"][0] == ["the model's own", "other.safetensors"]
     assert types["transformer"][0] == ["the model's own", "fp.gguf"]
     ((model,), text) = run("ROCMFramePackLoader", model="tiny", vae="other.safetensors")
-    assert model.info.parts["vae"].location == str(file)
-    assert model.info.parts["transformer"] == tiny.parts["transformer"]
+    assert model.info.components["vae"].location == str(file)
+    assert model.info.components["transformer"] == tiny.components["transformer"]
     assert "vae: " in text
     with pytest.raises(InputError, match=r"The transformer cannot be used: fp\.gguf"):
         run("ROCMFramePackLoader", model="tiny", transformer="fp.gguf")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.failures import LONGTAKE_DRIVER
-from diffusers_helper.planning.shortage import LONGTAKE
+from diffusers_helper.planning.out_of_memory import LONGTAKE
 from rocm_nodes.page import COMFYUI, COMFYUI_DRIVER
 from tests.support.comfy_double import VAE, Comfy, ModelPatcher
 from tests.support.node_runs import SHORT, run

@@ -39,7 +39,7 @@ def test_blocks_stand_for_the_values_of_the_library(kind: str, is_inference: boo
         weight = BlockWeight(blocks, KINDS[kind], (4, 512))
         assert weight.shape == (4, 512)
         assert expected.std() > 0
-        assert torch.equal(weight.plain(torch.float32), expected)
+        assert torch.equal(weight.dequantised(torch.float32), expected)
         for dtype in (torch.float16, torch.float32):
             assert torch.equal(weight.to(dtype), expected.to(dtype))
             assert torch.equal(weight.to(dtype=dtype, copy=True), expected.to(dtype))
@@ -57,7 +57,7 @@ def test_a_weight_moves_as_blocks_and_cannot_be_written() -> None:
     assert isinstance(nn.Parameter(moved, requires_grad=False), BlockWeight)
     room = torch.empty_like(weight, dtype=torch.float32)
     room.copy_(weight)
-    assert torch.equal(room, weight.plain(torch.float32))
+    assert torch.equal(room, weight.dequantised(torch.float32))
     with pytest.raises(TypeError, match="would write to a weight in blocks of GGUF"):
         weight.mul_(2)
 
@@ -143,7 +143,7 @@ def test_the_loader_lists_gguf_files_and_keeps_their_weights(comfy: Comfy, host:
     (model,), text = run("ROCMOptimizedUNetLoader", unet_name=names[0], weight_dtype="fp8_e5m2")
     layer = model.model.layer
     assert isinstance(layer.weight, BlockWeight)
-    assert torch.equal(layer.weight.plain(torch.float32), plain)
+    assert torch.equal(layer.weight.dequantised(torch.float32), plain)
     assert torch.equal(layer.bias, torch.ones(8))
     assert sum(value.nbytes for value in model.model.state_dict().values()) == 8 * 2 * 34 + 32
     assert host["disable_dynamic"]
@@ -161,9 +161,9 @@ def test_a_lora_is_added_when_a_weight_computes(comfy: Comfy, host: dict[str, An
         model.patch_weight_to_device("layer.weight", torch.device("cpu"))
     changed = model.model.layer.weight
     assert isinstance(changed, BlockWeight)
-    assert torch.equal(changed.plain(torch.float32), plain + 0.5)
+    assert torch.equal(changed.dequantised(torch.float32), plain + 0.5)
     assert model.backup["layer.weight"].weight is original
-    assert torch.equal(original.plain(torch.float32), plain)
+    assert torch.equal(original.dequantised(torch.float32), plain)
     assert model.patch_weight_to_device("layer.weight", return_weight=True) == "stock"
 
 
@@ -171,7 +171,7 @@ def test_a_shape_that_a_converter_has_noted_is_restored(comfy: Comfy, host: dict
     plain = write(comfy.root / "a.gguf", shape=[16, 32])
     weight = load_gguf(comfy.root / "a.gguf").model.layer.weight
     assert weight.shape == (16, 32)
-    assert torch.equal(weight.plain(torch.float32), plain.reshape(16, 32))
+    assert torch.equal(weight.dequantised(torch.float32), plain.reshape(16, 32))
 
 
 def test_an_unknown_model_is_refused(comfy: Comfy, host: dict[str, Any]) -> None:

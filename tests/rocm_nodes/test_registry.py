@@ -90,6 +90,7 @@ def test_the_help_pages_are_those_of_the_nodes() -> None:
     """If this fails, run scripts/document_nodes.py."""
     found = {file.stem: file.read_text(encoding="utf-8") for file in FOLDER.glob("*.md")}
     assert found == pages()
+    assert [name for name, page in found.items() if "has no effect" in page] == []
 
 
 def test_a_pack_with_the_same_ids_is_named_in_the_log(

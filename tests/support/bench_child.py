@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from app.bench import child
+from app import probe
 
 MIB = 2**20
 Case = tuple[str, Callable[[], dict[str, Any]] | str]
@@ -66,8 +66,10 @@ if __name__ == "__main__":
     torch: Any = types.ModuleType("torch")
     torch.cuda = types.SimpleNamespace(is_available=lambda: False)
     context: Any = types.ModuleType("context")
-    context.Context = types.SimpleNamespace
+    context.Case = context.Figures = Any
     context.Context = lambda *facts: facts
     sys.modules |= {"torch": torch, "diffusers_helper.bench.context": context}
-    child.function_of = lambda name: globals()[name]
-    child.main()
+    from diffusers_helper.bench import cases
+
+    cases.function_of = lambda name: globals()[name]
+    probe.main()

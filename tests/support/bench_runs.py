@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from app.bench.parts import PARTS
 from app.bench.report import FORMAT, VERSION, Report, read_report, to_bytes
 from app.bench.runner import BenchRun
+from app.bench.table import PARTS
+from app.machine import module_command
 from diffusers_helper.files import write_atomic
 
 FACTS: dict[str, Any] = {
@@ -26,6 +30,10 @@ FACTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def _stand_in(module: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    return module_command("tests.support.bench_child", environ)
+
+
 def new_report() -> Report:
     return {
         "format": FORMAT, "version": VERSION, "level": "quick", "weights": "random", "is_complete": False,
@@ -33,11 +41,11 @@ def new_report() -> Report:
     }  # fmt: skip
 
 
-def run(folder: Path, parts: dict[str, str], report: Report | None = None, **facts: Any) -> Report:
+def run(folder: Path, functions: dict[str, str], **facts: Any) -> Report:
     """Run stand-in functions as parts of these names, and return the report that was written."""
     folder.mkdir(exist_ok=True)
     needs = {"ram_bytes": 0, **facts.pop("needs", {})}
-    chosen = [replace(PARTS[name], function=function, **needs) for name, function in parts.items()]
+    parts = {name: replace(PARTS[name], function=function, **needs) for name, function in functions.items()}
     file = folder / "report.json"
 
     def show(line: str) -> None:
@@ -45,10 +53,9 @@ def run(folder: Path, parts: dict[str, str], report: Report | None = None, **fac
             sys.stdout.write(f"{line.strip()}\n")
             sys.stdout.flush()
 
-    BenchRun(
-        chosen, folder, "", os.environ, (report or new_report()) | facts,
-        lambda found: write_atomic(file, to_bytes(found)), module="tests.support.bench_child", show=show,
-    ).run()  # fmt: skip
+    save = lambda report: write_atomic(file, to_bytes(report))  # noqa: E731
+    with patch.dict(PARTS, parts), patch("app.trials.module_command", _stand_in):
+        BenchRun(folder, "", os.environ, new_report() | facts, save, show=show).run(list(parts), math.inf)
     return read_report(file)
 
 

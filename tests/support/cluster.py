@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cluster import Errand, watch_cards
+from app.cluster import ClusterTask, watch_cards
 from app.jobs.service import JobService
 from tests.support.jobs import ROOT
 
@@ -103,7 +103,7 @@ def served(service: JobService) -> Iterator[JobService]:
     ended = threading.Event()
     service.expect_cards("The other machines are not there yet.")
     service.start()
-    threading.Thread(target=watch_cards, args=(Errand(ADDRESS), service, ended), daemon=True).start()
+    threading.Thread(target=watch_cards, args=(ClusterTask(ADDRESS), service, ended), daemon=True).start()
     try:
         yield service
     finally:

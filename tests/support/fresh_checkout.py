@@ -13,8 +13,8 @@ from tests.support.jobs import TIMEOUT
 REPOSITORY = Path(__file__).resolve().parents[2]
 _FILES = ("webui.sh", "scripts/setup.sh", "requirements.txt", "constraints.txt", "pyproject.toml")
 _TOOLS = (
-    *("bash", "cat", "cp", "df", "dirname", "du", "env", "flock", "grep", "mkdir", "readlink"),
-    *("rm", "sed", "sleep", "tail", "timeout", "touch"),
+    *("bash", "cat", "chmod", "cp", "df", "dirname", "du", "env", "flock", "grep", "mkdir", "readlink"),
+    *("mv", "rm", "sed", "sleep", "tail", "timeout", "touch"),
 )
 # A stand-in for an interpreter, which copies itself as a virtual environment and records what pip is asked to
 # install. PIP_DOES holds the commands that pip then runs, and IMPORT_DOES those of an import of torch.

@@ -68,7 +68,7 @@ class Hub(ThreadingHTTPServer):
 @contextmanager
 def hub_of(cache: Path, info: ModelInfo, folder: Path) -> Iterator[Hub]:
     """Serve the model that `write_published` has put into a hub cache, from `folder`."""
-    for source in {(one.location, str(one.revision)) for one in info.parts.values()}:
+    for source in {(one.location, str(one.revision)) for one in info.components.values()}:
         origin = cache / ("models--" + source[0].replace("/", "--")) / "snapshots" / source[1]
         target = folder / source[0]
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def hub_of(cache: Path, info: ModelInfo, folder: Path) -> Iterator[Hub]:
 def write_light_parts(cache: Path, info: ModelInfo, size: int) -> None:
     """Fill a hub cache with files that look like a model's parts, with weights of so many random bytes."""
     numbers = random.Random(5)
-    for part, source in info.parts.items():
+    for part, source in info.components.items():
         folder = cache / ("models--" + source.location.replace("/", "--"))
         folder = folder / "snapshots" / str(source.revision) / source.subfolder
         folder.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ from PIL import Image
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
-from diffusers_helper.conditions.pictures import keep_request, named_pictures
+from diffusers_helper.conditions.pictures import picture_paths, store_request
 from diffusers_helper.events import Event, SectionFinished, Warned
-from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
@@ -50,15 +50,15 @@ sys.stdin.read()
 def asked_in(folder: Path, request: GenerationRequest) -> Path:
     """Write a request into a job's folder, with the pictures that are there, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    named = {name: Path(path) for name, path in named_pictures(request).items()}
+    named = {name: Path(path) for name, path in picture_paths(request).items()}
     pictures = {name: path.read_bytes() for name, path in named.items() if path.exists()}
-    keep_request(request, pictures, JobFolder(folder), at=JobFolder(folder))
+    store_request(request, pictures, JobFolder(folder), final_folder=JobFolder(folder))
     return folder
 
 
 def write_blank_model(folder: Path) -> Path:
     """Write a folder that is accepted as a model as long as nothing is loaded from it."""
-    for part in PARTS:
+    for part in COMPONENTS:
         (folder / part).mkdir(parents=True)
     return folder
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
-from diffusers_helper.loading.copying import find_part_of_own
+from diffusers_helper.loading.copying import find_own_component
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.models.added import ADDED_MODELS, AddedModel
 from diffusers_helper.models.registry import find_model
@@ -39,7 +39,7 @@ def load_tiny(tiny_model: Path) -> Models:
 def add_model(folder: Path, name: str = "mine", **files: Path) -> Models:
     """Add a model that takes these parts from files and the others from a folder."""
     base = find_model(str(folder), allow_folder=True)
-    parts = {part: find_part_of_own(part, file, base).part for part, file in files.items()}
+    parts = {part: find_own_component(part, file, base).component for part, file in files.items()}
     ADDED_MODELS.add(AddedModel(name, name, str(folder), parts))
     return load_models(find_model(name), device="cpu")
 

@@ -8,7 +8,7 @@ from importlib.util import resolve_name
 from itertools import pairwise
 from pathlib import Path
 
-from app.commands.pack import DOTTED, PACKED, Rewriter, is_own
+from app.commands.pack import DOTTED, PACKED, Rewriter, is_our_module
 
 # A new process would look for its modules by name, and finds none that is inside a pack.
 SPAWNING = {"multiprocessing", "ProcessPoolExecutor"}
@@ -27,14 +27,14 @@ class PackLint(Rewriter):
         """Refuse our own modules here, as only `from` can be relative."""
         names = [alias.name for alias in node.names]
         self._refuse_spawning(node, names)
-        for name in filter(is_own, names):
+        for name in filter(is_our_module, names):
             self._must_have(node, name)
             self._refuse(node, f"it imports {name} without `from`, so the import cannot be relative")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = resolve_name("." * node.level + (node.module or ""), self._package)
         self._refuse_spawning(node, [module, *(alias.name for alias in node.names)])
-        if is_own(module):
+        if is_our_module(module):
             self._must_have(node, module)
         super().visit_ImportFrom(node)
 
@@ -56,7 +56,7 @@ class PackLint(Rewriter):
         """Refuse a command that starts a module by its name."""
         texts = [one.value if isinstance(one, ast.Constant) else "" for one in node.elts]
         for one, other in pairwise(texts):
-            if one == "-m" and is_own(str(other)):
+            if one == "-m" and is_our_module(str(other)):
                 self._refuse(node, f"it starts {other} by its name")
         self.generic_visit(node)
 

@@ -22,7 +22,7 @@ from app.jobs.service import JobService
 from app.reading.process import ReadingRoom
 from app.ui import scripts
 from diffusers_helper.request import SETTINGS
-from diffusers_helper.strangers.confined import CONFINEMENT
+from diffusers_helper.untrusted.confined import CONFINEMENT
 from tests.support.jobs import ROOT, TIMEOUT
 from tests.support.staged_engine import STEPS, StagedEngine
 
@@ -110,7 +110,7 @@ def staged_page(folder: Path, *engines: StagedEngine, **options: object) -> Iter
     outputs, engines = folder / "outputs", engines or (StagedEngine(),)
     service = JobService(outputs, *engines)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CONFINEMENT, "elsewhere", _READING_ROOM)
+        patch.setattr(CONFINEMENT, "run_reader", _READING_ROOM)
         patch.setenv("XDG_CACHE_HOME", str(folder / "facts"))  # without what other jobs took
         page, url = open_page(service, outputs, port=free_port(), **options)  # pyright: ignore[reportArgumentType]
         service.start()

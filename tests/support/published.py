@@ -21,7 +21,7 @@ CLIP_SPECIAL = ("<|startoftext|>", "<|endoftext|>")
 
 def part_folder(cache: Path, info: ModelInfo, part: str) -> Path:
     """Return the folder in which huggingface_hub stores a part: a repository's snapshot at its revision."""
-    source = info.parts[part]
+    source = info.components[part]
     repository = "models--" + source.location.replace("/", "--")
     return cache / repository / "snapshots" / str(source.revision) / source.subfolder
 

@@ -34,7 +34,7 @@ END = Finished(**ABOUT, video="/v.mp4", frames=109, seconds=1.0)
 
 
 def card_of(name: str) -> VideoCard:
-    return replace(VideoCard.seen_with(os.environ), in_use=name)
+    return replace(VideoCard.from_environment(os.environ), in_use=name)
 
 
 def stage(section: int, name: Any = "sample") -> StageStarted:

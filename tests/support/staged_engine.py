@@ -82,7 +82,7 @@ class StagedEngine:
     used_bytes = 3 * 2**30
 
     def __init__(self, **variables: str) -> None:
-        self.card = VideoCard.seen_with({**os.environ, **variables})
+        self.card = VideoCard.from_environment({**os.environ, **variables})
         self._changed = threading.Condition()
         self._permits = 0
         self._cancelled: set[str] = set()

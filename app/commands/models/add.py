@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from app.commands.terminal import progress
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.known import FAMILIES, models_by_part
-from diffusers_helper.files import given_path
+from diffusers_helper.families.registry import FAMILIES, models_by_component
+from diffusers_helper.files import expanded_path
 from diffusers_helper.machine.limits import limited_memory
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart, check_new_name, name_for
+from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel, check_new_name, name_for
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.installed import origin_at
 from diffusers_helper.models.registry import ModelInfo, built_in_names, find_model, model_names
@@ -27,11 +27,10 @@ from diffusers_helper.weights.reading import is_complete, weight_files
 from diffusers_helper.weights.safetensors_file import Origin, files_of_origin
 
 if TYPE_CHECKING:
-    from diffusers_helper.loading.copying import FoundPart
+    from diffusers_helper.loading.copying import OwnComponent
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
-    """Add the arguments of the verb."""
     parser.set_defaults(named={"model": "--base"})
     parser.add_argument("model", metavar="NAME", help="the new name, of small letters, digits and . _ -")
     parser.add_argument(
@@ -39,16 +38,19 @@ def add_model_arguments(parser: argparse._ActionsContainer) -> None:
         help="the model, or folder of one, that has all other parts (default: the published one that fits "
         "the content and the name of the file)",
     )  # fmt: skip
-    for part in models_by_part():
+    for component in models_by_component():
         parser.add_argument(
-            f"--{part.replace('_', '-')}", metavar="PATH",
-            help=f"the {part.replace('_', ' ')}: a single file, or a folder in diffusers' layout",
+            f"--{component.replace('_', '-')}", metavar="PATH",
+            help=f"the {component.replace('_', ' ')}: a single file, or a folder in diffusers' layout",
         )  # fmt: skip
     parser.add_argument("--title", metavar="TEXT", default="", help="the name to display (default: NAME)")
 
 
-def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, FoundPart]]:
-    """Check the parts of a new model, put it on the list, and return it with what was found.
+def add_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, OwnComponent]]:
+    """Check the parts of a new model and add it to the list.
+
+    Returns:
+        The model, and what was found in its parts.
 
     Raises:
         InputError: If the name or a part cannot be used. The list is as before then.
@@ -56,47 +58,51 @@ def take_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, Foun
     name: str = arguments.model
     check_new_name(name, built_in_names())
     ADDED_MODELS.check_free(name)
-    paths = {part: getattr(arguments, part) for part in models_by_part()}
-    given = {part: given_path(path, part) for part, path in paths.items() if path is not None}
-    if arguments.base is None and not given:
+    paths = {
+        component: expanded_path(getattr(arguments, component), component)
+        for component in models_by_component()
+        if getattr(arguments, component) is not None
+    }
+    if arguments.base is None and not paths:
         raise InputError(
             "A model of your own needs at least one part, or a --base.", "Add --transformer PATH."
         )
-    for part, path in given.items():
+    for component, path in paths.items():
         if not path.exists():
-            raise InputError(f"There is no {path}.", f"Give the path of the {part}.", setting="model")
-    base = arguments.base or default_base(given)
+            raise InputError(f"There is no {path}.", f"Give the path of the {component}.", setting="model")
+    base = arguments.base or default_base(paths)
     info = find_model(base, allow_folder=True)
     if info.name == name:
         raise InputError(f"Model {name} cannot be its own base.", "Choose another --base.", setting="model")
     # These libraries take seconds to import.
-    from diffusers_helper.loading.copying import check_parts, find_part_of_own
+    from diffusers_helper.loading.copying import check_components, find_own_component
 
     with limited_memory():
-        parts = {part: find_part_of_own(part, path, info) for part, path in given.items()}
-        check_parts(name, parts, info)
-    own = {part: found.part for part, found in parts.items()}
-    ADDED_MODELS.add(AddedModel(name, arguments.title or name, base_key(info), own))
-    return find_model(name), parts
+        components = {key: find_own_component(key, path, info) for key, path in paths.items()}
+        check_components(name, components, info)
+    added = {key: own_component.component for key, own_component in components.items()}
+    ADDED_MODELS.add(AddedModel(name, arguments.title or name, base_key(info), added))
+    return find_model(name), components
 
 
 def base_key(base: ModelInfo) -> str:
-    """Return the text by which the list of added models finds a base: its name or its folder."""
+    """Name a base as the list of added models finds it: by its name or its folder."""
     return base.name if base.folder is None or base.name in built_in_names() else str(base.folder)
 
 
-def default_base(given: Mapping[str, Path]) -> str:
-    """Return the name of the published model that has the other parts, by the content and name of a file."""
-    part = "transformer" if "transformer" in given else next(iter(given), "")
+def default_base(part_paths: Mapping[str, Path]) -> str:
+    """Find the published model that has the other parts, by the content and the name of the file."""
+    component = "transformer" if "transformer" in part_paths else next(iter(part_paths), "")
     try:
         with limited_memory():
-            found = inspect_checkpoint(weights_at(given[part])) if part else None
+            inspection = inspect_checkpoint(weights_at(part_paths[component])) if component else None
     except OSError:
-        found = None
-    model, variant = (found.model, found.variant) if found else ("", "")
-    fitting = (one for one in FAMILIES.values() if part in one.networks and one.networks[part].model == model)
-    published = next(fitting, FRAMEPACK).published
-    return next((one.name for one in published if one.variant == variant), published[0].name)
+        inspection = None
+    model, variant = (inspection.model, inspection.variant) if inspection else ("", "")
+    networks = ((family, family.networks.get(component)) for family in FAMILIES.values())
+    families = (family for family, network in networks if network and network.model == model)
+    published = next(families, FRAMEPACK).published
+    return next((family.name for family in published if family.variant == variant), published[0].name)
 
 
 _PART = "transformer"
@@ -104,7 +110,6 @@ _TYPES = [name for name in WEIGHT_TYPES if name not in (AUTO, "default")]
 
 
 def add_convert_arguments(parser: argparse._ActionsContainer) -> None:
-    """Add the arguments of the verb."""
     parser.set_defaults(named={"model": "MODEL"})
     parser.add_argument(
         "model", metavar="NAME|PATH",
@@ -135,74 +140,76 @@ def convert(arguments: argparse.Namespace) -> tuple[str, Path, bool]:
         LongtakeError: If the copy cannot be written.
         SystemExit: If Ctrl-C has ended it.
     """
-    info, base, own = _source(arguments)
-    name, source = f"{info.name}-{arguments.weight_dtype}", info.parts[_PART]
-    place = source.folder
-    if not is_complete(place):
+    info, base, parts_of_base = _source(arguments)
+    name = f"{info.name}-{arguments.weight_dtype}"
+    source = info.components[_PART]
+    source_folder = source.folder
+    if not is_complete(source_folder):
         absence = absence_of(info)
-        raise NotHere(absence) if absence else InputError(f"{place} is incomplete.", setting="model")
+        raise NotHere(absence) if absence else InputError(f"{source_folder} is incomplete.", setting="model")
     folder = _folder(arguments, name)
-    wanted = Origin(info.name, files_of_origin(weight_files(place)), arguments.weight_dtype, "", "")
-    known = ADDED_MODELS.find(name)
-    if known is not None:
-        folder = Path(known.parts[_PART].path) if _PART in known.parts else folder
-    is_here = wanted.is_same(origin_at(folder))
-    if known is not None and not (known.copy and is_here):
+    files = files_of_origin(weight_files(source_folder))
+    expected_origin = Origin(info.name, files, arguments.weight_dtype, "", "")
+    added = ADDED_MODELS.find(name)
+    if added is not None:
+        folder = Path(added.parts[_PART].path) if _PART in added.parts else folder
+    is_complete_copy = expected_origin.is_same(origin_at(folder))
+    if added is not None and not (added.copy and is_complete_copy):
         raise InputError(
             f"There is already a model {name}, which is not made from these files.",
             f"Remove it with models remove {name}, and convert again.",
             setting="model",
         )
-    if not is_here:
-        _write(info, place, folder, name, arguments)
-    if known is None:
+    if not is_complete_copy:
+        _write(info, source_folder, folder, name, arguments)
+    if added is None:
         title = f"{info.title}, {arguments.weight_dtype}"
-        parts = {**own, _PART: AddedPart(str(folder))}
+        parts = {**parts_of_base, _PART: AddedComponent(str(folder))}
         ADDED_MODELS.add(AddedModel(name, title, base, parts, str(folder)))
-    return name, folder, not is_here
+    return name, folder, not is_complete_copy
 
 
-def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str, AddedPart]]:
-    given: str = arguments.model
-    path = given_path(given, "model")
-    if given in model_names() or (path / _PART).is_dir():
-        info = find_model(given, allow_folder=True)
-        added = ADDED_MODELS.find(given)
+def _source(arguments: argparse.Namespace) -> tuple[ModelInfo, str, Mapping[str, AddedComponent]]:
+    model: str = arguments.model
+    path = expanded_path(model, "model")
+    if model in model_names() or (path / _PART).is_dir():
+        info = find_model(model, allow_folder=True)
+        added = ADDED_MODELS.find(model)
         if added is not None:
             return info, added.base, added.parts
         return replace(info, name=name_for(info.name)), base_key(info), {}
     if not path.exists():
-        find_model(given, allow_folder=True)  # explains what is expected
+        find_model(model, allow_folder=True)  # explains what is expected
     base = find_model(arguments.base or default_base({_PART: path}), allow_folder=True)
     # These libraries take seconds to import.
-    from diffusers_helper.loading.copying import find_part_of_own
+    from diffusers_helper.loading.copying import find_own_component
 
     with limited_memory():
-        found = find_part_of_own(_PART, path, base).part
+        component = find_own_component(_PART, path, base).component
     stem = path.absolute().name.removesuffix(path.suffix if path.is_file() else "")
-    info = replace(base.with_own({_PART: found}), name=name_for(stem), title=stem)
+    info = replace(base.with_components({_PART: component}), name=name_for(stem), title=stem)
     return info, base_key(base), {}
 
 
 def _folder(arguments: argparse.Namespace, name: str) -> Path:
     if arguments.output is not None:
-        return given_path(arguments.output, "output").absolute()
+        return expanded_path(arguments.output, "output").absolute()
     folder = ADDED_MODELS.copy_folder(name)
     if folder is None:
         raise InputError("There is no folder for the copy.", "Set HOME or XDG_DATA_HOME, or give --output.")
     return folder
 
 
-def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: argparse.Namespace) -> None:
+def _write(info: ModelInfo, source: Path, folder: Path, name: str, arguments: argparse.Namespace) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists, and is not empty.", "Remove it, or give another --output.")
     from diffusers_helper.loading.copying import copy_weights
 
-    kept = "Nothing of the copy was kept."
+    kept_sentence = "Nothing of the copy was kept."
     try:
-        with progress(name, "converting", kept, as_json=arguments.json) as show:
+        with progress(name, "converting", kept_sentence, as_json=arguments.json) as show:
             copy_weights(
-                _PART, place, info.parts[_PART].config, folder,
+                _PART, source, info.components[_PART].config, folder,
                 model=info.name, weight_dtype=arguments.weight_dtype, on_bytes=show,
             )  # fmt: skip
     except InputError:
@@ -213,4 +220,4 @@ def _write(info: ModelInfo, place: Path, folder: Path, name: str, arguments: arg
             "Check the disk and the rights of the folder, or give another one with --output.",
         ) from error
     except ValueError as error:
-        raise LongtakeError(f"{place} cannot be read ({first_line(error)}).", "Use another file.") from error
+        raise LongtakeError(f"{source} cannot be read ({first_line(error)}).", "Use another file.") from error

@@ -18,11 +18,11 @@ from app.commands.arguments import (
     aligned,
     as_typed,
     check_proxies,
-    one_of,
+    exclusive,
     switch,
 )
 from app.commands.inspect import INSPECTED, print_inspection
-from app.commands.models.add import add_convert_arguments, add_model_arguments, convert, take_model
+from app.commands.models.add import add_convert_arguments, add_model, add_model_arguments, convert
 from app.commands.terminal import download
 from app.jobs.stdio import say
 from app.starting import EXIT_CANCELLED
@@ -31,15 +31,15 @@ from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.installed import (
-    InstalledPart,
+    InstalledComponent,
     check_own_files,
-    installed_parts,
+    installed_components,
     plan_removal,
     remove,
     verify,
 )
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
-from diffusers_helper.planning.cards.by_size import (
+from diffusers_helper.planning.set_ups import (
     ARCH,
     CARDS_GB,
     CardPlan,
@@ -76,12 +76,10 @@ _EXIT_CODES = (
 
 
 def print_card_plans(arguments: argparse.Namespace) -> int:
-    """Print the plans of a video with the model's own settings, and return the exit code."""
     info = find_model(arguments.model, allow_folder=True)
     dtype = arguments.weight_dtype or SETTINGS["weight_dtype"].default
-    request = GenerationRequest(
-        image="none", model=info.name, mode=info.modes[0], steps=info.steps, weight_dtype=dtype
-    )
+    settings = {"mode": info.modes[0], "steps": info.steps, "weight_dtype": dtype}
+    request = GenerationRequest(image="none", model=info.name, **settings)
     plans = plans_by_format(request, info) if arguments.formats else plans_by_card(request, info)
     if arguments.json:
         for plan in plans:
@@ -97,9 +95,10 @@ def print_card_plans(arguments: argparse.Namespace) -> int:
 
 
 def _cards_lines(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> list[str]:
-    kinds = {SETTINGS["weight_dtype"].default: "as they are stored", AUTO: "in the type that suits each card"}
-    kind = kinds.get(dtype, f"in {dtype} on the device")
-    title = f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {kind}; sizes in GB."
+    weights = f"in {dtype} on the device"
+    if dtype in (AUTO, SETTINGS["weight_dtype"].default):
+        weights = "in the type that suits each card" if dtype == AUTO else "as they are stored"
+    title = f"{info.title} at {info.side} pixels on Radeon cards ({ARCH}), weights {weights}; sizes in GB."
     table = aligned([_HEADER, *(row for plan in plans for row in _rows(plan))])
     return [title, "", *table, "", *_NOTE.splitlines()]
 
@@ -107,10 +106,10 @@ def _cards_lines(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> list
 def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
     card = f"{plan.card_gb} GB"
     if not plan.fits:
-        least = gb_text(plan.smallest_cap_bytes, up=True)
-        return [(card, gb_text(plan.cap_bytes), f"does not fit; a cap of {least} GB would be enough")]
-    default, *less = plan.fits
-    return [(card, *default.cells), *(("", "", *fit.cells[1:]) for fit in less)]
+        smallest_cap = gb_text(plan.smallest_cap_bytes, round_up=True)
+        return [(card, gb_text(plan.cap_bytes), f"does not fit; a cap of {smallest_cap} GB would be enough")]
+    default, *alternatives = plan.fits
+    return [(card, *default.cells), *(("", "", *fit.cells[1:]) for fit in alternatives)]
 
 
 def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
@@ -121,22 +120,21 @@ def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
     header = ("format", "file", *(f"{size} GB card" for size in CARDS_GB))
     lines = [title]
     tables = {
-        "the automatic preserved memory": [[card.short(card.default) for card in one.cards] for one in plans],
+        "the automatic preserved memory": [
+            [card.short(card.default) for card in plan.cards] for plan in plans
+        ],
         "as little preserved memory as the estimates allow": [
-            [card.short(card.fewest_copies) for card in one.cards] for one in plans
+            [card.short(card.fewest_copies) for card in plan.cards] for plan in plans
         ],
     }
-    for kind, cells in tables.items():
-        rows = [
-            (", ".join(one.formats), gb_text(one.file_bytes), *texts)
-            for one, texts in zip(plans, cells, strict=True)
-        ]
-        lines += ["", f"With {kind}:", "", *aligned([header, *rows])]
+    for caption, cells in tables.items():
+        heads = [(", ".join(plan.formats), gb_text(plan.file_bytes)) for plan in plans]
+        rows = [(*head, *texts) for head, texts in zip(heads, cells, strict=True)]
+        lines += ["", f"With {caption}:", "", *aligned([header, *rows])]
     return [*lines, "", *_FORMATS_NOTE.splitlines()]
 
 
 def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command to the program's commands."""
     add_verbs(
         commands, "models", VERBS, switch("--json", "print JSON, one object per line"),
         help="list, add, get, convert, check and remove the models of this machine", epilog=_EXIT_CODES,
@@ -144,7 +142,6 @@ def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _report(arguments: argparse.Namespace, *lines: str, **facts: Any) -> None:
-    """Print facts as one line of JSON, if the arguments ask for it, and otherwise as lines of text."""
     say(*([json.dumps(facts)] if arguments.json else lines))
 
 
@@ -152,36 +149,40 @@ def _list(arguments: argparse.Namespace) -> int:
     names = [arguments.model] if arguments.model else model_names()
     for name in names:
         info = find_model(name, allow_folder=True)
-        parts = installed_parts(info)
-        here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
-        complete = all(one.is_complete for one in parts)
-        state = "complete" if complete else "incomplete" if here else "not on this machine"
-        size = f"{gb_text(here)} GB here" + ("" if complete else f", about {gb_text(missing)} GB missing")
+        components = installed_components(info)
+        here_bytes = sum(component.here_bytes for component in components)
+        missing_bytes = sum(component.missing_bytes for component in components)
+        state = "incomplete" if here_bytes else "not on this machine"
+        size = f"{gb_text(here_bytes)} GB here, about {gb_text(missing_bytes)} GB missing"
+        if all(component.is_complete for component in components):
+            state = "complete"
+            size = f"{gb_text(here_bytes)} GB here"
         lines = [f"{name}: {info.title}, {state}, {size}", *([f"  {info.licence}"] if info.licence else [])]
-        lines += (f"  {_part_line(one)}" for one in parts)
+        lines += (f"  {_component_line(component)}" for component in components)
         _report(
             arguments, *lines, model=name, title=info.title, licence=info.licence, state=state,
-            here_bytes=here, missing_bytes=missing, parts=[_part_facts(one) for one in parts],
+            here_bytes=here_bytes, missing_bytes=missing_bytes, parts=[*map(_component_facts, components)],
         )  # fmt: skip
     return 0
 
 
-def _part_line(one: InstalledPart) -> str:
-    origin = f", from {one.source}" if one.source != str(one.folder) else ""
-    shared = f", shared with {', '.join(one.shared_with)}" if one.shared_with else ""
-    if not one.here_bytes:
-        size = f"missing, about {gb_text(one.missing_bytes)} GB"
-    elif one.is_complete:
-        size = f"{gb_text(one.here_bytes)} GB in {one.folder}"
+def _component_line(component: InstalledComponent) -> str:
+    origin = f", from {component.source}" if component.source != str(component.folder) else ""
+    shared = f", shared with {', '.join(component.shared_with)}" if component.shared_with else ""
+    if not component.here_bytes:
+        size = f"missing, about {gb_text(component.missing_bytes)} GB"
+    elif component.is_complete:
+        size = f"{gb_text(component.here_bytes)} GB in {component.folder}"
     else:
-        size = f"incomplete, {gb_text(one.here_bytes)} GB in {one.folder}"
-    return f"{one.part}: {size}{origin}{shared}"
+        size = f"incomplete, {gb_text(component.here_bytes)} GB in {component.folder}"
+    return f"{component.component}: {size}{origin}{shared}"
 
 
-def _part_facts(one: InstalledPart) -> dict[str, Any]:
+def _component_facts(component: InstalledComponent) -> dict[str, Any]:
     return {
-        "part": one.part, "source": one.source, "folder": str(one.folder), "here_bytes": one.here_bytes,
-        "missing_bytes": one.missing_bytes, "complete": one.is_complete, "shared_with": one.shared_with,
+        "part": component.component, "source": component.source, "folder": str(component.folder),
+        "here_bytes": component.here_bytes, "missing_bytes": component.missing_bytes,
+        "complete": component.is_complete, "shared_with": component.shared_with,
     }  # fmt: skip
 
 
@@ -203,20 +204,16 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    whole = True
+    all_correct = True
     for verdict in verify(find_model(arguments.model, allow_folder=True)):
-        how = (
-            f"{count_text(verdict.checked, 'checksum')} correct"
-            if verdict.checked
-            else "headers and sizes correct"
-        )
-        lines = verdict.problems or [f"{verdict.part}: {how}"]
+        checked = count_text(verdict.checked, "checksum") if verdict.checked else "headers and sizes"
+        lines = verdict.problems or [f"{verdict.component}: {checked} correct"]
         _report(
-            arguments, *lines, model=arguments.model, part=verdict.part, checksums=verdict.checked,
+            arguments, *lines, model=arguments.model, part=verdict.component, checksums=verdict.checked,
             problems=verdict.problems,
         )  # fmt: skip
-        whole = whole and not verdict.problems
-    return 0 if whole else EXIT_FAILED
+        all_correct = all_correct and not verdict.problems
+    return 0 if all_correct else EXIT_FAILED
 
 
 def _remove(arguments: argparse.Namespace) -> int:
@@ -230,61 +227,66 @@ def _remove(arguments: argparse.Namespace) -> int:
     removal = plan_removal(info)
     if not (removal.files or added):
         raise InputError(f"Model {info.name} has no files of its own on this machine.", setting="model")
-    size, parts = gb_text(removal.num_bytes), list(removal.files)
-    what = f"{size} GB of {info.name}" + (f" in {added.copy}" if added else f": {', '.join(parts)}")
-    if not _is_agreed(arguments, what):
+    size = gb_text(removal.num_bytes)
+    names = list(removal.files)
+    description = f"{size} GB of {info.name}" + (f" in {added.copy}" if added else f": {', '.join(names)}")
+    if not _is_agreed(arguments, description):
         return EXIT_CANCELLED
     remove(info)
-    kept = [f"{part} stays because it is used by {', '.join(u)}." for part, u in removal.kept.items()]
+    shared = removal.kept.items()
+    kept_lines = [f"{name} stays because it is used by {', '.join(users)}." for name, users in shared]
     _report(
-        arguments, f"Removed {what}.", *kept, model=info.name, removed_bytes=removal.num_bytes,
-        parts=["transformer"] if added else parts, kept=removal.kept,
+        arguments, f"Removed {description}.", *kept_lines, model=info.name, removed_bytes=removal.num_bytes,
+        parts=["transformer"] if added else names, kept=removal.kept,
     )  # fmt: skip
     return 0
 
 
-def _is_agreed(arguments: argparse.Namespace, what: str) -> bool:
-    """Ask whether to remove something, unless the arguments have agreed to it, and return the answer."""
+def _is_agreed(arguments: argparse.Namespace, description: str) -> bool:
+    """Ask whether to remove something, unless the arguments agree to it."""
     if arguments.yes:
         return True
     if not sys.stdin.isatty():
-        raise InputError(f"This would remove {what}.", "Add --yes to do so.")
-    sys.stderr.write(one_line(f"Remove {what}? [y/N] "))
+        raise InputError(f"This would remove {description}.", "Add --yes to do so.")
+    sys.stderr.write(one_line(f"Remove {description}? [y/N] "))
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _convert(arguments: argparse.Namespace) -> int:
     name, folder, is_new = convert(arguments)
-    done = "converted" if is_new else "already converted"
+    state = "converted" if is_new else "already converted"
     size = sum(file.stat().st_size for file in weight_files(folder))
-    text = f"{name}: {done}, {gb_text(size)} GB in {folder}"
-    _report(arguments, text, model=name, state=done, folder=str(folder), bytes=size)
+    text = f"{name}: {state}, {gb_text(size)} GB in {folder}"
+    _report(arguments, text, model=name, state=state, folder=str(folder), bytes=size)
     return 0
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    info, parts = take_model(arguments)
-    reported = [f"  {part}: {found.words}" for part, found in parts.items()]
+    info, components = add_model(arguments)
+    part_lines = [f"  {name}: {component.summary}" for name, component in components.items()]
     absence = absence_of(info)
-    lacking = f"; {absence.sizes}: get them with models get {info.name}" if absence else ""
+    missing = f"; {absence.sizes}: get them with models get {info.name}" if absence else ""
     example = f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
-    lines = [f"{info.name}: {info.title}, added{lacking}", *reported, *([] if absence else [example])]
-    facts = {name: {"path": one.part.path, "inspection": asdict(one.facts)} for name, one in parts.items()}
+    lines = [f"{info.name}: {info.title}, added{missing}", *part_lines, *([] if absence else [example])]
+    parts = {
+        name: {"path": component.component.path, "inspection": asdict(component.facts)}
+        for name, component in components.items()
+    }
     _report(
-        arguments, *map(as_typed, lines), model=info.name, title=info.title, state="added", parts=facts
+        arguments, *map(as_typed, lines), model=info.name, title=info.title, state="added", parts=parts
     )  # fmt: skip
     return 0
 
 
-def _model(help: str = "{}, or a folder", *, is_known: bool = False, **facts: Any) -> Adder:
-    """Return what adds the argument of a model, whose names are only known when the program has started."""
+def _model(help: str = "{}, or a folder", *, is_known: bool = False, **options: Any) -> Adder:
+    """Make the `Adder` of a model, whose names are only known when the program has started."""
 
     def add(parser: argparse._ActionsContainer) -> None:
         names = model_names()
         if is_known:
-            facts["choices"] = names
-        parser.add_argument("model", metavar="MODEL", help=help.format(", ".join(names)), **facts)
+            options["choices"] = names
+        parser.add_argument("model", metavar="MODEL", help=help.format(", ".join(names)), **options)
         parser.set_defaults(named={"model": "MODEL"})
 
     return add
@@ -295,7 +297,7 @@ _LISTED = _model("{}", is_known=True)
 _REMOVED = (_model("{}"), switch("--yes", "remove without asking"))
 _PLAN = (
     _model(),
-    one_of(
+    exclusive(
         lambda group: add_setting(group, "weight_dtype"),
         switch("--formats", "compare formats of the transformer's file"),
         required=False,

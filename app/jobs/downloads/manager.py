@@ -19,10 +19,10 @@ from app.jobs.downloads.process import Adding, ModelProcess, Task
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.machine.file_locks import Lock
-from diffusers_helper.models.downloads import NotHere, absence_of, missing_parts
-from diffusers_helper.models.installed import installed_parts
+from diffusers_helper.models.downloads import NotHere, absence_of, missing_components
+from diffusers_helper.models.installed import installed_components
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
@@ -168,7 +168,7 @@ class Downloads:
             return DownloadProgress()
         if order.state == "wanted" and getting is not None and getting.total:
             return _progress("getting", getting)
-        parts = installed_parts(find_model(name))
+        parts = installed_components(find_model(name))
         here = sum(one.here_bytes for one in parts)
         total = here + sum(one.missing_bytes for one in parts)
         activity: Activity = "getting" if order.state == "wanted" else order.state
@@ -190,7 +190,7 @@ class Downloads:
             info = find_model(model, allow_folder=True)
         except InputError:  # the engine says what is wrong with it
             return {}
-        if not missing_parts(info):
+        if not missing_components(info):
             return {}
         now = self.progress(model)
         remedy = f"Download it on the page under Models, or with python -m app models get {model}."
@@ -272,7 +272,7 @@ class Downloads:
         return [name for name, order in orders if order.state == "wanted" and name in known]
 
     def _close(self, name: str, process: ModelProcess) -> None:
-        if not process.has_failed or not missing_parts(find_model(name)):
+        if not process.has_failed or not missing_components(find_model(name)):
             self._forget(name)
             _log.info("%s is complete on this machine.", name)
             return
@@ -281,7 +281,7 @@ class Downloads:
 
     def _begin(self, name: str) -> None:
         with contextlib.suppress(InputError):
-            if missing_parts(_published(name)):
+            if missing_components(_published(name)):
                 with contextlib.suppress(BlockingIOError):  # another program executes it
                     lock = Lock(self._folder / f"{name}.lock")
                     with self._lock:
@@ -293,7 +293,7 @@ class Downloads:
 
 def _published(name: str) -> ModelInfo:
     info = find_model(name)
-    if all(source.revision is None for source in info.parts.values()):
+    if all(source.revision is None for source in info.components.values()):
         raise InputError(
             f"Model {name} lies on this machine; expected one of the hub.", "Choose another one."
         )

@@ -10,11 +10,11 @@ import sys
 from typing import Any
 
 from app.jobs.stdio import end_with, say
-from app.machine import know_added_models
+from app.machine import load_added_models
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.signals import ignore_ctrl_c
 from diffusers_helper.models.fetch import get_model
-from diffusers_helper.models.installed import installed_parts, verify
+from diffusers_helper.models.installed import installed_components, verify
 from diffusers_helper.models.registry import ModelInfo, find_model
 
 
@@ -22,7 +22,7 @@ def main(task: str, model: str) -> int:
     """Download (`get`) or check (`verify`) a model, and return the exit code."""
     ignore_ctrl_c()  # it is for the program, which then ends this process
     end_with(sys.stdin.fileno())
-    know_added_models()
+    load_added_models()
     try:
         info = find_model(model, allow_folder=True)
         if task == "get":
@@ -44,7 +44,7 @@ def _progress(done: int, total: int) -> None:
 
 
 def _verify(info: ModelInfo) -> None:
-    read, total = 0, sum(one.here_bytes for one in installed_parts(info))
+    read, total = 0, sum(one.here_bytes for one in installed_components(info))
 
     def count(number: int) -> None:
         nonlocal read
@@ -53,7 +53,7 @@ def _verify(info: ModelInfo) -> None:
 
     count(0)
     for verdict in verify(info, count):
-        _say(part=verdict.part, checked=verdict.checked, problems=verdict.problems)
+        _say(part=verdict.component, checked=verdict.checked, problems=verdict.problems)
 
 
 if __name__ == "__main__":

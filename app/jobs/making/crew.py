@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from app.cards import VideoCard, told_apart
+from app.cards import VideoCard, with_unique_keys
 from app.jobs.history import Retention, tidy
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineProcess
@@ -66,7 +66,7 @@ class Crew:
         Args:
             warm: Whether to start the engines as soon as this process may use their cards.
         """
-        cards, self._timeouts = told_apart([engine.card for engine in engines]), timeouts
+        cards, self._timeouts = with_unique_keys([engine.card for engine in engines]), timeouts
         if self._thread is not None:  # of an earlier start, which has been stopped since
             self._thread.join()
         self._stopping.clear()  # from here on, another thread may stop the crew at any moment

@@ -81,7 +81,7 @@ class EngineProcess:
 
     @property
     def card(self) -> VideoCard:
-        self._card = self._card or VideoCard.seen_with({**os.environ, **self._variables})
+        self._card = self._card or VideoCard.from_environment({**os.environ, **self._variables})
         return self._card
 
     @property

@@ -33,9 +33,9 @@ from diffusers_helper.events import (
 )
 from diffusers_helper.failures import cause_of_death, engine_died, failed_event
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.foreign_errors import last_trouble
+from diffusers_helper.library_errors import last_trouble
 from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
-from diffusers_helper.planning.shortage import OutOfDeviceMemory, read_shortage
+from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory, read_out_of_memory
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.units import duration
 
@@ -260,7 +260,7 @@ class Supervisor:
         """Make the next engine use the smallest plan after a second death in one stage for lack of memory."""
         last = deaths[-1]
         here = [death for death in deaths if death.place.stage == last.place.stage and death.shortage]
-        file = JobFolder(self._job.folder).shortage
+        file = JobFolder(self._job.folder).crash_record
         if last.shortage and len(here) > 1 and not file.exists():
             CrashRecord(last.place.stage, last.shortage).write(file)
 
@@ -285,9 +285,9 @@ class Supervisor:
         detail = (*attempts, f"engine exit code {died.exit_code}", died.errors[-_MOST_DETAIL:])
         error = engine_died(died.exit_code, len(deaths), died.errors)
         if shortage:
-            note = CrashRecord.read(folder.shortage)
+            note = CrashRecord.read(folder.crash_record)
             error = OutOfDeviceMemory(
-                read_shortage(shortage),
+                read_out_of_memory(shortage),
                 smaller_plans=1 if note and note.change else 0,
                 is_apu=self._card.profile.machine.is_apu,
             )

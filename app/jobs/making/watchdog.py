@@ -13,7 +13,7 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.planning.variables import engine_environment
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class WatchdogTimeouts:
 
         Args:
             load: Whether the work is loading a model, for which nothing is learned.
-            compiles: Whether the driver may search and compile kernels meanwhile, as in a machine's first job.
+            compiles: Whether the driver may search and compile kernels meanwhile, as in a first job.
         """
         most = FIRST_LOAD_SECONDS if load else FIRST_SECONDS
         if not self.knows(kind) or load or compiles:

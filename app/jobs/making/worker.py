@@ -27,7 +27,7 @@ from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
 from diffusers_helper.machine.signals import block_ctrl_c
-from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class Worker:
         """
         if self._stopping.is_set():
             raise _AskedToEnd
-        self._kept = count_kept(JobFolder(job.folder))
+        self._kept = num_finished_sections(JobFolder(job.folder))
         asked_to_end = partial(self._is_asked_to_end, job)
         supervisor = Supervisor(job, self._engine, self._timeouts, asked_to_end, compiles=_KFD.exists())
         with self._awake:

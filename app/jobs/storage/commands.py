@@ -20,11 +20,11 @@ from app.jobs.job import BEGUN, COMMANDS, OVER, Command
 from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
 from app.jobs.storage.rows import put
 from diffusers_helper.conditions.pictures import (
-    keep_request,
-    kept_pictures,
-    kept_request,
-    named_pictures,
+    picture_paths,
     request_content,
+    store_request,
+    stored_pictures,
+    stored_request,
 )
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
@@ -38,11 +38,11 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.files import read_file, replacing, sync_folder, write_atomic
-from diffusers_helper.foreign_errors import is_storage_trouble
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
-from diffusers_helper.provenance.branch import changed_from_here
+from diffusers_helper.provenance.branch import change_remaining
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 _COMMAND = "wish-"
@@ -114,14 +114,14 @@ def carry_out_change(folder: JobFolder) -> None:
     if "change" not in commands_of(folder):
         return
     try:
-        request = kept_request(request_content(folder), folder)
-        changed, lineage = changed_from_here(folder, request, pending_change(folder))
-        pictures = kept_pictures(folder, named_pictures(changed))
+        request = stored_request(request_content(folder), folder)
+        changed, lineage = change_remaining(folder, request, pending_change(folder))
+        pictures = stored_pictures(folder, picture_paths(changed))
     except (InputError, ValueError) as error:  # it was checked when it was left, so it is damaged
         _log.warning("Job %s: its change is left out. %s", folder.job, error)
     else:
         lineage.write(folder.lineage)
-        keep_request(changed, pictures, folder, at=folder)
+        store_request(changed, pictures, folder, final_folder=folder)
         sync_folder(folder.path)
     forget_commands(folder, "change")
 

@@ -16,9 +16,9 @@ from app.jobs.job import TRANSITIONS, JobState
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, from_dict, to_dict
 from diffusers_helper.files import json_line, make_way, read_file, set_aside, sync_folder
-from diffusers_helper.foreign_errors import is_storage_trouble
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.strangers.limited_json import plain_json
+from diffusers_helper.untrusted.limited_json import plain_json
 
 _MOST_NUMBER = 1e11  # seconds since the epoch are far below it, and every calendar can show it
 

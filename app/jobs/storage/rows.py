@@ -16,9 +16,9 @@ from app.jobs.job import Job
 from app.jobs.storage.folders import job_folders
 from app.jobs.storage.logs import StateLog
 from app.jobs.storage.trouble import DamagedRow
-from diffusers_helper.conditions.pictures import DAMAGED, kept_request, request_content
+from diffusers_helper.conditions.pictures import DAMAGED, request_content, stored_request
 from diffusers_helper.errors import InputError
-from diffusers_helper.foreign_errors import is_storage_trouble
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
@@ -139,7 +139,7 @@ def _request_of(content: bytes, folder: JobFolder) -> tuple[GenerationRequest, s
     It is cached, because a page reads a long queue again and again.
     """
     try:
-        return kept_request(content, folder), ""
+        return stored_request(content, folder), ""
     except InputError as error:
         return GenerationRequest(image=str(folder.input)), error.message
 

@@ -22,10 +22,10 @@ from app.jobs.storage.logs import StateLog, append_event, change_by, time_of_las
 from app.jobs.storage.rows import COLUMNS, bury, job_from_row, put, stamp_of
 from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.events import Event
-from diffusers_helper.files import given_path, make_way, sync_folder
-from diffusers_helper.foreign_errors import is_storage_trouble
+from diffusers_helper.files import expanded_path, make_way, sync_folder
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import Lock, is_locked
-from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class JobStore:
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._reason_to_wait, self.on_change = reason_to_wait, on_change
-        self.outputs = given_path(outputs, "outputs").absolute()
+        self.outputs = expanded_path(outputs, "outputs").absolute()
         self.adopts = False
         self._opening = threading.Lock()
         self.own: set[str] = set()
@@ -188,7 +188,7 @@ class JobStore:
             started = time.time() - (time_of_last(folder) if facts["started"] else 0)  # without pauses
             log.enter(
                 "running", reason="It is its turn.", started=started, ended=None, message="", remedy="",
-                card=_made_on(facts["card"], card, count_kept(folder) + 1),
+                card=_made_on(facts["card"], card, num_finished_sections(folder) + 1),
             )  # fmt: skip
             on_failure.pop_all()
         self._locks[folder.job] = lock

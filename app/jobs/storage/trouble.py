@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.foreign_errors import storage_words, trouble_of
+from diffusers_helper.library_errors import storage_explanation, trouble_of
 from diffusers_helper.units import gb_text
 
 # The errors that disappear by themselves, or when a user solves the problem outside the program.
@@ -42,9 +42,9 @@ def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
     Args:
         needed_bytes: The free disk space that the job needs; 0 if it is not known.
     """
-    message, remedy = storage_words(error)
+    message, remedy = storage_explanation(error)
     if needed_bytes:
-        message = f"{message.rstrip('.')}; about {gb_text(needed_bytes, up=True)} GB are needed."
+        message = f"{message.rstrip('.')}; about {gb_text(needed_bytes, round_up=True)} GB are needed."
     return {"message": message, "remedy": remedy}
 
 

@@ -24,7 +24,7 @@ from app.ui.form import markup as view
 from app.ui.form import settings as form
 from app.ui.form.controls import model_options, radio_options
 from app.ui.form.describe import Describer, FormAnswer
-from app.ui.pictures import offered, picture_paths
+from app.ui.pictures import upload_paths, write_uploads
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.provenance.lineage import Lineage
@@ -40,7 +40,7 @@ class Actions:
     """The calls of the form for one job service."""
 
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
-        self._service, self._catalogue, self._turn = service, catalogue, threading.Lock()
+        self._service, self._catalogue, self._lock = service, catalogue, threading.Lock()
         self._describer = Describer(service, catalogue)
 
     async def form_describe(self, settings: Values) -> FormAnswer:
@@ -62,18 +62,18 @@ class Actions:
             raise InputError(
                 f"press is {short_repr(press)}; expected 16 to 64 of 0-9 and a-f.", "Draw an id."
             )
-        with self._turn:  # the same press may come again while it is being taken
-            made = self._service.history.made_by(press)
-            return self._queued_note(made) if made else self._start(settings, may_download, press)
+        with self._lock:  # the same press may come again while it is being taken
+            jobs = self._service.history.made_by(press)
+            return self._queued_note(jobs) if jobs else self._start(settings, may_download, press)
 
     def _start(self, settings: dict[str, Any], may_download: bool, press: str) -> str:
         try:
-            settings = settings | {**picture_paths(settings), "seed": form.seed_of(settings)}
+            settings = settings | {**upload_paths(settings), "seed": form.seed_of(settings)}
             count = form.VARIANTS.check(settings.get("variants", 1))
             spans = form.Extras.from_text(settings.get("extras")).spans
             request = self._request(settings)
-            how = {"lineage": Lineage(spans), "press": press, "waits": form.waits(settings)}
-            return self._submit(request, count, may_download=may_download, **how)
+            options = {"lineage": Lineage(spans), "press": press, "waits": form.waits(settings)}
+            return self._submit(request, count, may_download=may_download, **options)
         except NotHere as error:
             if not error.absence.has_room:
                 return view.error_box(error)
@@ -85,7 +85,7 @@ class Actions:
     def form_save(self, job: Text, settings: Values) -> str:
         """Give a job that has not begun the form's values, and return a notice or a refusal."""
         try:
-            settings = settings | picture_paths(settings)
+            settings = settings | upload_paths(settings)
             self._catalogue.edit(self._service, job, self._request(settings))
         except LongtakeError as error:
             return view.error_box(error)
@@ -95,21 +95,21 @@ class Actions:
         info = self._catalogue.info(str(settings.get("model")))
         return form.to_request(settings, info, self._catalogue.planner)
 
-    def _submit(self, request: dict[str, Any], count: int = 1, **how: Any) -> str:
-        others = (request | {"seed": (request["seed"] + n) % (MAX_SEED + 1)} for n in range(1, count))
-        added = (self._catalogue.submit(self._service, one, **how) for one in chain([request], others))
-        jobs = self._service.all_or_none(added)
-        return self._queued_note(jobs)
+    def _submit(self, request: dict[str, Any], count: int = 1, **options: Any) -> str:
+        variants = (request | {"seed": (request["seed"] + n) % (MAX_SEED + 1)} for n in range(1, count))
+        requests = chain([request], variants)
+        jobs = (self._catalogue.submit(self._service, request, **options) for request in requests)
+        return self._queued_note(self._service.all_or_none(jobs))
 
     def _queued_note(self, jobs: list[Job]) -> str:
-        """Return a notice about jobs with the number of those ahead of them, or "" for one that is next."""
-        before = self._service.queue_position(jobs[0].id)
-        first = f"{count_text(before, 'job')} {'comes' if before == 1 else 'come'} first."
+        """Say how many jobs are ahead of new ones; "" for a single job that is next."""
+        num_ahead = self._service.queue_position(jobs[0].id)
+        order = f"{count_text(num_ahead, 'job')} {'comes' if num_ahead == 1 else 'come'} first."
         if len(jobs) > 1:
-            text = f"Queued {len(jobs)} videos{f': {first}' if before else '.'}"
-            return view.job_note(text, jobs[0].id, before)
-        note = f"Number {before + 1} in the queue: {first}"
-        return view.job_note(note, jobs[0].id, before) if before else ""
+            text = f"Queued {len(jobs)} videos{f': {order}' if num_ahead else '.'}"
+            return view.job_note(text, jobs[0].id, num_ahead)
+        note = f"Number {num_ahead + 1} in the queue: {order}"
+        return view.job_note(note, jobs[0].id, num_ahead) if num_ahead else ""
 
     def form_end(self) -> str:
         """End the job that is being made, or else the next one, and return a notice."""
@@ -117,15 +117,15 @@ class Actions:
         job = running or (waiting[0] if waiting else None)
         if job is None:
             return view.passing_note("Nothing is running.")
-        done = view.job_note("Ending: the current work is finished first.", job.id)
-        return done if self._service.queue.cancel(job.id) else ""
+        notice = view.job_note("Ending: the current work is finished first.", job.id)
+        return notice if self._service.queue.cancel(job.id) else ""
 
     def form_model(self, model: str, mode: str) -> FormAnswer:
         """Return what changes with the model."""
         try:
             info = self._catalogue.info(model)
-            changes = {**info.own_settings, "resolution": info.side, "model": model}
-            return self._shown(changes | {"mode": mode if mode in info.modes else info.modes[0]})
+            changes = {**info.default_settings, "resolution": info.side, "model": model}
+            return self._form_update(changes | {"mode": mode if mode in info.modes else info.modes[0]})
         except InputError:  # it was removed a moment ago, or the message is forged
             return {}
 
@@ -133,18 +133,19 @@ class Actions:
         """Return the models to choose from now, and the values of another one if this model is gone."""
         if model in self._catalogue.names:
             return {"markup": {"in-model": model_options(self._catalogue, model)}}
-        other = self._catalogue.preselected
-        text = f"The model {short_repr(model)} was removed, so {self._catalogue.info(other).title} is chosen."
-        return self.form_model(other, mode) | {"notice": view.passing_note(text)}
+        preselected = self._catalogue.preselected
+        title = self._catalogue.info(preselected).title
+        text = f"The model {short_repr(model)} was removed, so {title} is chosen."
+        return self.form_model(preselected, mode) | {"notice": view.passing_note(text)}
 
     def form_restore(self, kept: Text) -> FormAnswer:
         """Return `values` and `markup` for the form's values that a browser kept as JSON, or the start's."""
-        usable = form.restored(self._catalogue, kept)
+        usable = form.usable_values(self._catalogue, kept)
         if not usable:
             start = self._start_settings()
-            usable = form.restored(self._catalogue, json.dumps(start)) if start else {}
+            usable = form.usable_values(self._catalogue, json.dumps(start)) if start else {}
         name = self._catalogue.preselected
-        return self._shown(usable or {"model": name, "mode": self._catalogue.info(name).modes[0]})
+        return self._form_update(usable or {"model": name, "mode": self._catalogue.info(name).modes[0]})
 
     def form_fill(self, restored: Text, kept: Text) -> FormAnswer:
         """Return `values`, `markup` and a `notice` for settings from outside the form.
@@ -154,22 +155,22 @@ class Actions:
             kept: The form's values as JSON, of unknown origin as well.
         """
         try:
-            found = TypeAdapter(form.Restored).validate_json(restored)
+            settings = TypeAdapter(form.Restored).validate_json(restored)
             values = TypeAdapter(dict[str, Any]).validate_json(kept or "{}")
-            usable, notices = form.merged(found, values, self._catalogue)
+            usable, notices = form.merged(settings, values, self._catalogue)
         except ValueError:
             error = InputError("These settings cannot be read.", "Restore them again.")
             return {"notice": view.error_box(error)}
-        return self._shown(usable) | {"notice": view.restored_note(found.name, notices)}
+        return self._form_update(usable) | {"notice": view.restored_note(settings.name, notices)}
 
-    def _shown(self, values: dict[str, Any]) -> FormAnswer:
+    def _form_update(self, values: dict[str, Any]) -> FormAnswer:
         name, mode = values["model"], values["mode"]
         info = self._catalogue.info(name)
         options = {
             "options-mode": radio_options(SETTINGS["mode"], info.modes, mode),
             "in-model": model_options(self._catalogue, name),
         }  # fmt: skip
-        return {"values": values, "markup": view.parts_of(info) | options}
+        return {"values": values, "markup": view.model_markup(info) | options}
 
     def form_reset(self, model: str) -> FormAnswer:
         """Return all settings except picture, prompt and model: the start settings, or the model's own."""
@@ -179,8 +180,10 @@ class Actions:
             return {}
         values = form.defaults(info, self._catalogue.planner)
         start = self._start_settings() | {"model": model}
-        own = form.restored(self._catalogue, json.dumps(start)) if len(start) > 1 else {}
-        return self._shown(values | {one: own[one] for one in own if one in values} | {"model": model})
+        if len(start) > 1:
+            usable = form.usable_values(self._catalogue, json.dumps(start))
+            values |= {name: value for name, value in usable.items() if name in values}
+        return self._form_update(values | {"model": model})
 
     def _start_settings(self) -> dict[str, Any]:
         try:
@@ -197,9 +200,10 @@ class Actions:
         prompt = self._example(model, index)
         if prompt is None:
             return {}
-        file, values = view.example_file(prompt), dict[str, Any](prompt=prompt)
+        file = view.example_file(prompt)
+        values = dict[str, Any](prompt=prompt)
         if file is not None:
-            path = offered({START_PICTURE: file.read_bytes()}, file.name)[START_PICTURE]
+            path = write_uploads({START_PICTURE: file.read_bytes()}, file.name)[START_PICTURE]
             values[START_PICTURE] = {"path": path, "orig_name": file.name}
         if file is None or not starts:
             return {"values": values}

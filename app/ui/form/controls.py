@@ -10,14 +10,14 @@ from typing import Any, get_args
 
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
-from app.ui.form.markup import options, parts_of
-from app.ui.form.settings import OF_A_START, PAGE_SETTINGS, defaults
+from app.ui.form.markup import model_markup, options
+from app.ui.form.settings import PAGE_SETTINGS, START_CONTROLS, defaults
 from app.ui.planner import MEMORY_SETTINGS
-from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, START_PICTURE
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, Section, SettingInfo
 
 _TEMPLATE = Path(__file__).with_name("form.html")
-_HIDDEN = (*CROPS, PLACED, "lora", "extras")  # fields without a control; scripts write into them
+_HIDDEN = (*CROPS, TIMED_PICTURES, "lora", "extras")  # fields without a control; scripts write into them
 _SLIDER = """
 <div class="lt-field lt-slider" id="set-{name}"><div class="lt-slider-head"><label for="in-{name}">
 <span class="lt-label">{label}</span>{info}</label>
@@ -55,41 +55,39 @@ _BESIDES = '<button type="button" class="lt-quiet-button" data-opens="{name}">+ 
 
 
 def form_markup(catalogue: Catalogue) -> str:
-    """Return the form with the values of the preselected model.
+    """Build the form with the values of the preselected model.
 
-    The template places some settings; the rest of each section follows where it says so.
+    The template has places for some settings; the others of each section follow where it says so.
     """
     info = catalogue.info(catalogue.preselected)
     values = defaults(info, catalogue.planner)
-    settings = PAGE_SETTINGS | OF_A_START
-    settings |= {
-        name: replace(settings[name], low=0, high=catalogue.planner.most_gb) for name in MEMORY_SETTINGS
-    }
-    markup = {name: _control(one, values.get(name, one.default)) for name, one in settings.items()}
+    settings = PAGE_SETTINGS | START_CONTROLS
+    high = catalogue.planner.max_gb
+    settings |= {name: replace(settings[name], low=0, high=high) for name in MEMORY_SETTINGS}
+    markup = {name: _control(item, values.get(name, item.default)) for name, item in settings.items()}
     markup["mode"] = _radios(settings["mode"], info.modes, values["mode"])
     models = model_options(catalogue, catalogue.preselected)
-    markup["model"] = _SELECT.format(**_about(settings["model"]), options=models)
+    markup["model"] = _SELECT.format(**_heading(settings["model"]), options=models)
     template = Template(_TEMPLATE.read_text(encoding="utf-8"))
-    placed = {*template.get_identifiers(), *_HIDDEN}
+    names = [name for name in settings if name not in (*template.get_identifiers(), *_HIDDEN)]
     for section in get_args(Section):
         markup[f"rest_{section.split()[0].lower()}"] = "".join(
-            markup[name] for name, one in settings.items() if one.section == section and name not in placed
+            markup[name] for name in names if settings[name].section == section
         )
-    return template.substitute(markup, part_examples=parts_of(info)["examples"])
+    return template.substitute(markup, part_examples=model_markup(info)["examples"])
 
 
-def model_options(catalogue: Catalogue, chosen: str) -> str:
-    """Return the models to choose from now."""
-    return options(((name, info.title) for name, info in catalogue.infos.items()), chosen)
+def model_options(catalogue: Catalogue, selected: str) -> str:
+    return options(((name, info.title) for name, info in catalogue.infos.items()), selected)
 
 
-def _about(setting: SettingInfo) -> dict[str, str]:
+def _heading(setting: SettingInfo) -> dict[str, str]:
     info = f'<span class="lt-info">{escape(page_words(setting.help))}</span>'
     return {"name": setting.name, "label": escape(setting.label), "info": info}
 
 
 def _control(setting: SettingInfo, value: Any) -> str:
-    about = _about(setting)
+    heading = _heading(setting)
     if setting.is_picture:
         return _picture(setting)
     if setting.choices:
@@ -97,36 +95,35 @@ def _control(setting: SettingInfo, value: Any) -> str:
     if not setting.is_number:
         if setting.name == "prompt":  # the first sentence of its help stands in the field, which stays low
             hint = escape(setting.help.split(". ")[0]) + "."
-            return _TEXT.format(**about | {"info": ""}, most=MAX_PROMPT_CHARACTERS, hint=hint)
-        return _TEXT.format(**about, most=MAX_PROMPT_CHARACTERS, hint="")
+            return _TEXT.format(**heading | {"info": ""}, most=MAX_PROMPT_CHARACTERS, hint=hint)
+        return _TEXT.format(**heading, most=MAX_PROMPT_CHARACTERS, hint="")
     bounds = {"min": setting.low, "max": setting.high, "step": setting.step, "value": value}
-    shown = " ".join(f'{name}="{number:.16g}"' for name, number in bounds.items())
+    attributes = " ".join(f'{name}="{number:.16g}"' for name, number in bounds.items())
     if setting.name == "seed":  # a slider is no use for such a range
-        return _NUMBER.format(**about, bounds=shown)
+        return _NUMBER.format(**heading, bounds=attributes)
     if setting.name == "seconds":  # the line beneath it says what becomes of it
-        about["info"] = ""
-    return _SLIDER.format(**about, bounds=shown)
+        heading["info"] = ""
+    return _SLIDER.format(**heading, bounds=attributes)
 
 
 def _picture(setting: SettingInfo) -> str:
     is_start = setting.name == START_PICTURE
-    others = [SETTINGS[name] for name in PICTURES if is_start and name != START_PICTURE]
-    besides = "".join(_BESIDES.format(name=one.name, label=one.label) for one in others)
+    further_pictures = [SETTINGS[name] for name in PICTURES if is_start and name != START_PICTURE]
+    besides = "".join(_BESIDES.format(name=picture.name, label=picture.label) for picture in further_pictures)
     hidden = " hidden" if is_start else ""  # the button that removes, which closes another picture's field
-    return _PICTURE.format(**_about(setting), crop=setting.crop, besides=besides, hidden=hidden)
+    return _PICTURE.format(**_heading(setting), crop=setting.crop, besides=besides, hidden=hidden)
 
 
-def _radios(setting: SettingInfo, values: tuple[str, ...], chosen: Any) -> str:
+def _radios(setting: SettingInfo, values: tuple[str, ...], selected: Any) -> str:
     kind = "lt-segments" if setting.name in ("mode", "after_section") else "lt-chips"
-    return _RADIOS.format(**_about(setting), kind=kind, options=radio_options(setting, values, chosen))
+    return _RADIOS.format(**_heading(setting), kind=kind, options=radio_options(setting, values, selected))
 
 
-def radio_options(setting: SettingInfo, values: tuple[str, ...], chosen: Any) -> str:
-    """Return radio buttons for some values of a setting."""
+def radio_options(setting: SettingInfo, values: tuple[str, ...], selected: Any) -> str:
     return "".join(
         _RADIO.format(
-            name=setting.name, value=escape(one), words=escape(setting.choices[one]),
-            checked=" checked" if one == chosen else "",
+            name=setting.name, value=escape(value), words=escape(setting.choices[value]),
+            checked=" checked" if value == selected else "",
         )
-        for one in values
+        for value in values
     )  # fmt: skip

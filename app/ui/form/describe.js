@@ -24,12 +24,12 @@ export function onDescribed(listener) {
 function draw(id, markup) {
   const part = document.getElementById(id);
   if (!hasChanged(part, markup)) return;
-  const folds = [...part.querySelectorAll('details')].map((one) => one.open);
+  const folds = [...part.querySelectorAll('details')].map((details) => details.open);
   const { value } = part;
   part.innerHTML = markup;
   // What was chosen while the answer was on its way stays chosen.
-  if ([...part.options ?? []].some((one) => one.value === value)) part.value = value;
-  part.querySelectorAll('details').forEach((one, index) => { one.open = folds[index] ?? false; });
+  if ([...part.options ?? []].some((option) => option.value === value)) part.value = value;
+  part.querySelectorAll('details').forEach((details, index) => { details.open = folds[index] ?? false; });
 }
 
 export function take({ markup = {}, values: given = {}, facts: found, notice }) {
@@ -39,8 +39,8 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   if (!found) return;
   said = found;
   document.getElementById('form').dataset.unused = found.unused.join(' ');
-  for (const one of document.querySelectorAll('.lt-field[id^="set-"], [data-opens]')) {
-    one.toggleAttribute('data-ignored', found.unused.includes(one.dataset.opens ?? one.id.slice(4)));
+  for (const field of document.querySelectorAll('.lt-field[id^="set-"], [data-opens]')) {
+    field.toggleAttribute('data-ignored', found.unused.includes(field.dataset.opens ?? field.id.slice(4)));
   }
   for (const { parentElement: label, name, value, checked } of document.querySelectorAll('#options-step_cache input')) {
     label.toggleAttribute('data-ignored', !checked && found.unused.includes(`${name}=${value}`));
@@ -68,7 +68,7 @@ export async function describe() {
 
 export const keptSettings = () => recall('form') ?? '';
 
-/** Begin to keep the settings, now that the kept ones have been put back. */
+/** Start to store the settings, now that the stored ones are restored. */
 export function restored() {
   mayKeep = true;
 }
@@ -105,15 +105,13 @@ export async function restoreForm({ text, pictures = {} }) {
   changed();
 }
 
-/** Show the form with these settings, by their names; null stands for a default, and the others stay as they are. */
+/** Show the form with these settings by name; null stands for a default, and the other settings stay. */
 export const takeSettings = (settings) => (
   restoreForm({ text: JSON.stringify({ name: '', settings, extras: '', is_whole: false, notices: [] }) })
 );
 
-/** Show the form with this model and its own steps, guidance and size; the other settings stay as they are. */
 export const chooseModel = (model) => takeSettings({ model, steps: null, guidance: null, resolution: null });
 
-/** Show the form with the picture at an address as its start picture; everything else stays as it is. */
 export async function offerPicture(address) {
   const answer = await request(address);
   if (!answer.ok) throw new Error('This picture no longer exists.');

@@ -19,34 +19,34 @@ from app.ui.form.markup import hint, model_note, refusal_line
 from app.ui.form.memory_view import report
 from app.ui.form.settings import AFTER_SECTION, PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
-from app.ui.pictures import Size, part_of, upload_path
-from app.ui.timeline import plan_of, strip, usable
-from diffusers_helper.conditions.pictures import order_words
+from app.ui.pictures import Size, crop_of, upload_path
+from app.ui.timeline import plan_of, strip, usable_value
+from diffusers_helper.conditions.pictures import picture_warning
 from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.lora_choice import named
+from diffusers_helper.lora_choice import parsed_choices
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.placed import placed_of
 from diffusers_helper.request import (
     BEFORE,
     END_PICTURE,
     PICTURES,
-    PLACED,
     SETTINGS,
     START_PICTURE,
+    TIMED_PICTURES,
     GenerationRequest,
     sides_of,
 )
+from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.units import about, count_text
 
 _MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
 # What the memory plan and the time depend on; an unusable value of another setting spoils neither.
 _NEEDED = (
     "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", "lora", "loop", "one_frame",
-    PLACED, *_MEMORY,
+    TIMED_PICTURES, *_MEMORY,
 )  # fmt: skip
 _EXAMPLE = """\
 from gradio_client import Client, handle_file
@@ -85,59 +85,59 @@ class Describer:
         self.pictures = catalogue.planner.pictures
 
     def describe(self, settings: dict[str, Any]) -> FormAnswer:
-        """Return `markup` by the id of its element, and `facts`.
+        """Describe the form as `markup` by the id of its element, and `facts`.
 
         The facts are `crops` in percent of each picture, `size` as text, a state for each fold, the LoRAs,
         the words that the model knows if they are few, and this machine's defaults, not to be kept.
         """
         info = self._info(settings)
-        side = max(info.multiple, _whole(settings.get("resolution"), info.side))
-        found = {name: self._judge(settings.get(name), name) for name in PICTURES}
-        refused = next((one for one in found.values() if isinstance(one, InputError)), None)
-        sizes = {name: size for name, size in found.items() if isinstance(size, Size)}
+        side = max(info.multiple, _count_in(settings.get("resolution"), info.side))
+        judged = {name: self._judge(settings.get(name), name) for name in PICTURES}
+        refusal = next((result for result in judged.values() if isinstance(result, InputError)), None)
+        sizes = {name: size for name, size in judged.items() if isinstance(size, Size)}
         start = sizes.get(START_PICTURE)
         # A video that starts from words alone has the chosen sides, to scale.
-        sides = (start.used_height, start.used_width) if start else sides_of(usable(settings, "shape"))
-        height, width = shape = info.family.shape(*sides, side, info.multiple)
+        sides = (start.used_height, start.used_width) if start else sides_of(usable_value(settings, "shape"))
+        height, width = shape = info.family.nearest_bucket(*sides, side, info.multiple)
         request = self._request(settings, info)
         memory_state, memory_plan = self._memory(request, info, shape)
         lora = str(settings.get("lora") or "")
-        timeline, times = strip(settings, info.family)
+        timeline, cue_notes = strip(settings, info.family)
         extras = _extras(settings)
         carried = extras if isinstance(extras, Extras) else Extras({})
-        needer = "What comes before a video" if carried.is_before else ""
-        needer = "One frame" if _whole(settings.get("one_frame"), 0) else needer
-        weights = {one.file: f"{one.weight:.15g}" for one in named(lora)}
-        count = _whole(settings.get(VARIANTS.name), 1)
+        subject = "What comes before a video" if carried.is_before else ""
+        if _count_in(settings.get("one_frame"), 0):
+            subject = "One frame"
+        weights = {choice.file: f"{choice.weight:.15g}" for choice in parsed_choices(lora)}
+        count = _count_in(settings.get(VARIANTS.name), 1)
+        crf = _number(settings.get("crf"))
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
-            "starts": "picture" if needer else "picture or words",
+            "starts": "picture" if subject else "picture or words",
             "look": _look(settings, info, len(weights)),
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
             "many": "" if count == 1 else f"{count} videos with different seeds",
-            "output": f"{_text(settings.get('resolution'))} px · compression {_text(settings.get('crf'))}",
+            "output": f"{_number(settings.get('resolution'))} px · compression {crf}",
             "memory": memory_state,
             "model": info.title,
             "unused": _unused(settings, info),
-            "words": info.known_words,
+            "words": info.vocabulary_words,
             "offered": [word for words in [*info.vocabulary.values()][:3] for word in words[:3]],
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
-        wordy = (
-            ""
-            if start or ("video" in carried.settings and not needer)
-            else _words_note(settings, info, shape, needer)
-        )
+        needs_no_picture = start or ("video" in carried.settings and not subject)
+        words_note = "" if needs_no_picture else _words_note(settings, info, shape, subject)
+        order_note = _order_note(settings, info)
         markup = {
             "length": self._length(settings, request, info, shape),
-            "picture-note": refusal_line(refused, is_alert=True) if refused else wordy,
-            "end-note": _order_note(settings, info) if found[END_PICTURE] else "",
-            "timeline-note": times + (_order_note(settings, info) if settings.get(PLACED) else ""),
+            "picture-note": refusal_line(refusal, is_alert=True) if refusal else words_note,
+            "end-note": order_note if judged[END_PICTURE] else "",
+            "timeline-note": cue_notes + (order_note if settings.get(TIMED_PICTURES) else ""),
             "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
             "memory-plan": memory_plan,
             "extras-line": _extras_line(extras, info),
@@ -161,10 +161,10 @@ class Describer:
         return self.pictures.judge(path) if path else None
 
     def _request(self, settings: dict[str, Any], info: ModelInfo) -> GenerationRequest | InputError:
-        """Return a request for a video as long and as large as the form's, or what is wrong with it."""
-        known = {name: settings[name] for name in _NEEDED if name in settings} | {"image": "any"}
+        """Request a video as long and as large as the form's; an error says what is wrong with it."""
+        needed = {name: settings[name] for name in _NEEDED if name in settings} | {"image": "any"}
         try:
-            return GenerationRequest.from_dict(with_lora_files(to_request(known, info, self._planner)))
+            return GenerationRequest.from_dict(with_lora_files(to_request(needed, info, self._planner)))
         except InputError as error:
             return error
 
@@ -172,8 +172,8 @@ class Describer:
         self, request: GenerationRequest | InputError, info: ModelInfo, shape: tuple[int, int]
     ) -> tuple[str, str]:
         if isinstance(request, InputError):
-            is_said = request.setting in (*_MEMORY, "lora")
-            return "", refusal_line(request, is_alert=True) if is_said else ""
+            concerns_memory = request.setting in (*_MEMORY, "lora")
+            return "", refusal_line(request, is_alert=True) if concerns_memory else ""
         return report(self._planner, request, info, shape)
 
     def _info(self, settings: dict[str, Any]) -> ModelInfo:
@@ -193,40 +193,41 @@ class Describer:
         time = "The first video will show how long it takes."
         if pace is None and isinstance(request, GenerationRequest):
             if estimate := self._planner.forecast(request, info, shape):
-                time = f"{_sentence(estimate.video_words)}."
+                time = f"{_sentence(estimate.video_text)}."
         elif pace is not None:
             if isinstance(request, InputError):  # the start refuses it, so the usual values stand for it
-                request = GenerationRequest(image="any", **info.own_settings)
-                each = [info.steps_in(section.number, request.steps) for section in plan]
+                request = GenerationRequest(image="any", **info.default_settings)
+                steps = [info.steps_in(section.number, request.steps) for section in plan]
             else:
-                each = steps_of(request, info)
-            work = Effort(plan, each, math.prod(shape), request.cfg, request.vae_chunk)
+                steps = steps_of(request, info)
+            effort = Effort(plan, steps, math.prod(shape), request.cfg, request.vae_chunk)
             jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
-            time = f"{_sentence(about(pace.seconds(work)))}, judging by this machine’s {jobs}."
+            time = f"{_sentence(about(pace.seconds(effort)))}, judging by this machine’s {jobs}."
         return f"{length_text(settings['seconds'], plan)}<br>{time}"
 
 
-def _sentence(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}"
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
-    """Return the settings and single choices that are not shown, since the model does not have them.
+    """List the settings and choices that are hidden because the model does not have them.
 
-    One that has a value all the same is shown, so that it can be taken away.
+    One that has a value all the same is shown, so that it can be removed.
     """
-    offered = SETTINGS["step_cache"].choices if info.step_caches is None else (OFF, *info.step_caches)
-    lacks = (*info.family.lacks, *(("step_cache",) if len(offered) == 1 else ()))
-    lacking = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
-    choices = [f"step_cache={one}" for one in SETTINGS["step_cache"].choices if one not in offered]
-    return [*info.family.ignored, *lacking, *choices, *(("mode",) if len(info.modes) == 1 else ())]
+    caches = SETTINGS["step_cache"].choices if info.step_caches is None else (OFF, *info.step_caches)
+    lacks = (*info.family.unsupported, *(("step_cache",) if len(caches) == 1 else ()))
+    unused = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
+    choices = [f"step_cache={cache}" for cache in SETTINGS["step_cache"].choices if cache not in caches]
+    return [*info.family.ignored, *unused, *choices, *(("mode",) if len(info.modes) == 1 else ())]
 
 
 def _look(settings: dict[str, Any], info: ModelInfo, loras: int) -> str:
-    seed = "random seed" if settings.get("random_seed") is True else f"seed {_text(settings.get('seed'))}"
-    steps, guidance = (_text(settings.get(name)) for name in ("steps", info.family.guided_by))
-    words = f"{seed} · {steps} steps · guidance {guidance}"
-    return f"{words} · {count_text(loras, 'LoRA')}" if loras else words
+    seed = "random seed" if settings.get("random_seed") is True else f"seed {_number(settings.get('seed'))}"
+    steps = _number(settings.get("steps"))
+    guidance = _number(settings.get(info.family.guidance_setting))
+    text = f"{seed} · {steps} steps · guidance {guidance}"
+    return f"{text} · {count_text(loras, 'LoRA')}" if loras else text
 
 
 def _extras(settings: dict[str, Any]) -> Extras | InputError:
@@ -236,26 +237,27 @@ def _extras(settings: dict[str, Any]) -> Extras | InputError:
         return error
 
 
-def _extras_line(found: Extras | InputError, info: ModelInfo) -> str:
-    words, turn = found.message if isinstance(found, InputError) else found.words, ""
-    if not words:
+def _extras_line(extras: Extras | InputError, info: ModelInfo) -> str:
+    text = extras.message if isinstance(extras, InputError) else extras.summary
+    if not text:
         return ""
-    carried = Extras({}) if isinstance(found, InputError) else found
+    button = ""
+    carried = Extras({}) if isinstance(extras, InputError) else extras
     is_plain = not (carried.is_before or carried.spans)
     if is_plain and carried.settings.get("video") and "inverted" in info.modes:
-        before = replace(carried, settings={**carried.settings, "extend": BEFORE}).to_text()
-        turn = (
-            f' <button type="button" class="lt-quiet-button" data-before="{escape(before)}">'
-            "Make what comes before it</button>"
+        reversed_extras = replace(carried, settings={**carried.settings, "extend": BEFORE})
+        button = (
+            ' <button type="button" class="lt-quiet-button" '
+            f'data-before="{escape(reversed_extras.to_text())}">Make what comes before it</button>'
         )
     return (
-        f'<p class="lt-hint lt-extras">{escape(words)}{turn} '
+        f'<p class="lt-hint lt-extras">{escape(text)}{button} '
         '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
     )
 
 
 def length_text(seconds: float, plan: SectionPlan) -> str:
-    """Return markup for the actual length of the video, which consists of whole sections."""
+    """Word the actual length of the video, which consists of whole sections, as markup."""
     if plan.total_frames == 1:
         return "<b>One picture</b> is made instead of a video."
     return (
@@ -264,74 +266,75 @@ def length_text(seconds: float, plan: SectionPlan) -> str:
     )
 
 
-def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], needer: str) -> str:
-    """Return what happens without a start picture, once there are words; `needer` is what needs one."""
+def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], subject: str) -> str:
+    """Say what happens without a start picture, once there are words; `subject` is what needs a picture."""
     if not str(settings.get("prompt") or "").strip():
         return ""
     height, width = shape
-    words = f"Without a picture, the video starts from your words alone, in {width} × {height}."
-    if needer:
-        words = f"{needer} needs a picture to start from."
+    text = f"Without a picture, the video starts from your words alone, in {width} × {height}."
+    if subject:
+        text = f"{subject} needs a picture to start from."
     elif info.vocabulary:
-        words += " This small model has never seen that, and makes only colours."
-    return hint(words)
+        text += " This small model has never seen that, and makes only colours."
+    return hint(text)
 
 
 def _crops(
     sizes: Mapping[str, Size], settings: dict[str, Any], shape: tuple[int, int]
 ) -> dict[str, list[float]]:
-    """Return left, top, width and height of the part of each picture that the video shows, in percent."""
-    parts = {
-        name: part_of(size, *shape, usable(settings, SETTINGS[name].crop)) for name, size in sizes.items()
-    }
-    return {name: [round(100 * share, 3) for share in place] for name, place in parts.items()}
+    crops = dict[str, list[float]]()
+    for name, size in sizes.items():
+        crop = crop_of(size, *shape, usable_value(settings, SETTINGS[name].crop))
+        crops[name] = [round(100 * share, 3) for share in crop]
+    return crops
 
 
 def _order_note(settings: dict[str, Any], info: ModelInfo) -> str:
-    """Return what the order means for further pictures, with a button for the order that suits them."""
-    sentence = order_words(str(settings.get("mode")), info)
+    """Say what the order means for further pictures, with a button for the order that suits them."""
+    sentence = picture_warning(str(settings.get("mode")), info)
     button = ' <button type="button" class="lt-quiet-button">Make the end first</button>'
-    offer = button if "inverted" in info.modes else ""
-    return f'<p class="lt-hint">{escape(sentence)}{offer}</p>' if sentence else ""
+    offered_button = button if "inverted" in info.modes else ""
+    return f'<p class="lt-hint">{escape(sentence)}{offered_button}</p>' if sentence else ""
 
 
-def _whole(value: object, otherwise: int) -> int:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 10**6
-    return int(value) if usable else otherwise  # pyright: ignore[reportArgumentType]
+def _count_in(value: object, default: int) -> int:
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 10**6
+    return int(value) if is_count else default  # pyright: ignore[reportArgumentType]
 
 
-def _text(value: object) -> str:
-    """Return a number in its shortest form, and a dash for anything else that a field may hold."""
+def _number(value: object) -> str:
+    """Write a number in its shortest form, and a dash for anything else that a field may hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–"
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 def example_program(request: Mapping[str, Any], preselected: str) -> str:
-    """Return the program, with a call that names the pictures, the prompt and all settings that were changed.
+    """Write a program whose call names the pictures, the prompt and all settings that were changed.
 
     PAGE stands for the address, which only the browser knows. A call without a model has `preselected`.
     """
-    usual = {name: setting.default for name, setting in SETTINGS.items()}
-    usual |= {"model": preselected, "mode": None, **dict.fromkeys(PICTURES)}
+    defaults = {name: setting.default for name, setting in SETTINGS.items()}
+    defaults |= {"model": preselected, "mode": None, **dict.fromkeys(PICTURES)}
     uploads = {name: request[name] for name in PICTURES if request.get(name)}
-    written = {name: f"handle_file({_written(_name_of(upload))})" for name, upload in uploads.items()}
-    if placed := placed_of(str(request.get(PLACED) or "")):
-        several = (f"{_written(one.when)}: handle_file({_written(Path(one.file).name)})" for one in placed)
-        written[PLACED] = f"{{{', '.join(several)}}}"
-    written["prompt"] = _written(request.get("prompt") or "")
-    written |= {
-        name: _written(request[name]) for name in SETTINGS
-        if name in request and name not in written and request[name] != usual[name]
+    texts = {name: f"handle_file({_literal(_file_name(upload))})" for name, upload in uploads.items()}
+    if placed := timed_pictures_of(str(request.get(TIMED_PICTURES) or "")):
+        names = ((picture.time_text, Path(picture.file).name) for picture in placed)
+        entries = (f"{_literal(time)}: handle_file({_literal(name)})" for time, name in names)
+        texts[TIMED_PICTURES] = f"{{{', '.join(entries)}}}"
+    texts["prompt"] = _literal(request.get("prompt") or "")
+    texts |= {
+        name: _literal(request[name]) for name in SETTINGS
+        if name in request and name not in texts and request[name] != defaults[name]
     }  # fmt: skip
-    arguments = "\n".join(f"    {name}={value}," for name, value in written.items())
+    arguments = "\n".join(f"    {name}={value}," for name, value in texts.items())
     return _EXAMPLE.format(arguments=arguments)
 
 
-def _name_of(upload: object) -> str:
+def _file_name(upload: object) -> str:
     name = upload.get("orig_name") if isinstance(upload, dict) else None
     return str(name or "picture.png")
 
 
-def _written(value: object) -> str:
+def _literal(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

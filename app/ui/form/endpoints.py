@@ -29,19 +29,27 @@ from app.ui.form.settings import (
     waits,
 )
 from app.ui.loras import LoraCalls
-from app.ui.pictures import Upload, offered_end, upload_name, upload_path
+from app.ui.pictures import Upload, upload_name, upload_path, write_last_frame
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import CROPS, PICTURES, PLACED, SETTINGS, START_PICTURE, paths_in, with_pictures
-from diffusers_helper.strangers.limited_json import json_or_none
+from diffusers_helper.request import (
+    CROPS,
+    PICTURES,
+    SETTINGS,
+    START_PICTURE,
+    TIMED_PICTURES,
+    paths_in,
+    with_pictures,
+)
+from diffusers_helper.untrusted.limited_json import json_or_none
 
 File = Annotated[Upload, Body(embed=True)]
 Uploads = Annotated[dict[str, Upload], Body(embed=True)]
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
-_NOT_KEPT = (*PICTURES, PLACED, *CROPS, "prompt")
+_NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "prompt")
 
 
 class Nothing(TypedDict):
@@ -168,7 +176,7 @@ class DropCalls:
         found = read_footage(path)
         notice = f"The new video continues {name} ({found.seconds:.1f} s)."
         extras = Extras.of({"video": upload_name(path)}, ()).to_text()
-        pictures = offered_end(found)
+        pictures = write_last_frame(found)
         return Restored("", {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
 
     def picture_check(self, file: File) -> list[int]:

@@ -30,7 +30,7 @@ function prepareFolds() {
   const wereOpen = recallTexts('folds');
   for (const name of FOLDS) {
     fold(name).open = wereOpen.includes(name);
-    fold(name).addEventListener('toggle', () => keep('folds', JSON.stringify(FOLDS.filter((one) => fold(one).open))));
+    fold(name).addEventListener('toggle', () => keep('folds', JSON.stringify(FOLDS.filter((other) => fold(other).open))));
   }
 }
 
@@ -91,7 +91,6 @@ function showWholeField(event) {
   if (event.key === 'Tab' && event.target.tagName === 'TEXTAREA') event.target.scrollIntoView({ block: 'nearest' });
 }
 
-/** Show what the buttons would do now, and the models, which can change at any time, also by another program. */
 function showJobs() {
   const { models, start, can_end: canEnd } = queueNow();
   setText(find('#start'), start);
@@ -112,7 +111,6 @@ async function startExample(index) {
   showStage();
 }
 
-/** Fill the form with the memory that a button beneath the plan offers, or with a whole set-up. */
 function takeMemory({ preserved, recommended }) {
   find('#set-preserved_gb input').focus(); // the button is about to leave
   if (recommended) takeSettings(JSON.parse(recommended));
@@ -124,9 +122,9 @@ function prepareBoxes() {
     const found = target.closest(inner);
     if (found) act(found);
   });
-  within('#try-it', '[data-example]', (one) => actOnce(one, () => startExample(Number(one.dataset.example)), refuse));
+  within('#try-it', '[data-example]', (card) => actOnce(card, () => startExample(Number(card.dataset.example)), refuse));
   const indexOf = (button) => [...find('#examples').children].indexOf(button);
-  within('#examples', 'button', (one) => actOnce(one, () => fill(example(indexOf(one), false)), refuse));
+  within('#examples', 'button', (button) => actOnce(button, () => fill(example(indexOf(button), false)), refuse));
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
   for (const note of ['#end-note', '#timeline-note']) within(note, 'button', () => put('mode', 'inverted'));
   within('#extras-line', '.lt-forget', () => {

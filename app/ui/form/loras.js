@@ -35,7 +35,7 @@ function makeRow({ name, triggers, problem }) {
     weight.hidden = !box.checked;
     choose(name, box.checked ? Number(weight.value || 1) : null);
   };
-  for (const one of [box, weight]) one.addEventListener('change', take);
+  for (const field of [box, weight]) field.addEventListener('change', take);
   return {
     element: make('li', {}, make('div', {}, label, weight), ...lines),
     show(weights) {

@@ -19,37 +19,35 @@ from diffusers_helper.units import gb_text
 _EXAMPLES = Path(__file__).resolve().parents[3] / "assets" / "examples"
 _TAKES_DAYS = "This machine has no GPU, so a video of this model would take days."
 _PASSING_SECONDS = 8
-_NEWS_SECONDS = 0.3  # an update may be this old when it is sent
+_UPDATE_AGE_SECONDS = 0.3  # an update may be this old when it is sent
 
 
-def options(choices: Iterable[tuple[str, str]], chosen: str = "") -> str:
-    """Return the options of a list of choices, which are pairs of a value and a text."""
+def options(choices: Iterable[tuple[str, str]], selected: str = "") -> str:
     return "".join(
-        f'<option value="{escape(value)}"{" selected" if value == chosen else ""}>{escape(text)}</option>'
+        f'<option value="{escape(value)}"{" selected" if value == selected else ""}>{escape(text)}</option>'
         for value, text in choices
     )
 
 
 def hint(text: str) -> str:
-    """Return a line of explanation as markup, or "" without a text."""
+    """Mark up a line of explanation; "" without a text."""
     return f'<p class="lt-hint">{escape(text)}</p>' if text else ""
 
 
-def refusal_line(error: LongtakeError, before: str = "", *, is_alert: bool = False) -> str:
-    """Return an error as a line of markup, perhaps after some words."""
+def refusal_line(error: LongtakeError, prefix: str = "", *, is_alert: bool = False) -> str:
+    """Mark up an error as one line."""
     role = ' role="alert"' if is_alert else ""
-    return f'<p class="lt-refusal"{role}>{before}{escape(" ".join(page_error(error)))}</p>'
+    return f'<p class="lt-refusal"{role}>{prefix}{escape(" ".join(page_error(error)))}</p>'
 
 
 def error_box(error: LongtakeError) -> str:
-    """Return an error as markup, which disappears when the setting at fault, or else any setting, changes."""
+    """Mark up an error as a box, which disappears when the setting at fault, or else any setting, changes."""
     message, remedy = map(escape, page_error(error))
-    about = f' data-setting="{escape(error.setting)}"' if error.setting else ""
-    return f'<div class="lt-box lt-error" role="alert" data-refused{about}><b>{message}</b> {remedy}</div>'
+    data = f' data-setting="{escape(error.setting)}"' if error.setting else ""
+    return f'<div class="lt-box lt-error" role="alert" data-refused{data}><b>{message}</b> {remedy}</div>'
 
 
 def download_question(error: NotHere, *, takes_days: bool) -> str:
-    """Return the question whether a model may be downloaded, as markup with two buttons for the script."""
     size = gb_text(error.absence.total_bytes)
     warning = f" {_TAKES_DAYS}" if takes_days else ""
     return (
@@ -62,61 +60,59 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
 
 
 def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) -> str:
-    """Return a hint to read before a model is used here, as markup, or "" if there is nothing to say."""
-    reported = [escape(info.licence)] if info.licence else []
+    """Say what a user should know before using a model here; "" if there is nothing to say."""
+    sentences = [escape(info.licence)] if info.licence else []
     if absence is not None:
-        asks = (
+        advice = (
             f'Download it under <a href="#models/{escape(info.name)}">Models</a>, or start the video: '
             "you are asked first."
         )
         if not absence.has_room:
-            asks = "That is not enough: free some space, or set HF_HOME to a folder on a larger disk."
-        reported.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {asks}")
+            advice = "That is not enough: free some space, or set HF_HOME to a folder on a larger disk."
+        sentences.append(f"<b>{escape(info.title)} is not on this machine</b>: {absence.sizes}. {advice}")
     if takes_days:
-        reported.append(_TAKES_DAYS)
-    return f'<p class="lt-hint">{" ".join(reported)}</p>' if reported else ""
+        sentences.append(_TAKES_DAYS)
+    return f'<p class="lt-hint">{" ".join(sentences)}</p>' if sentences else ""
 
 
 def passing_note(text: str, *, saved: bool = False) -> str:
-    """Return a notice as markup, which disappears by itself; a `saved` one ends the editing of a job."""
-    mark = " data-saved" if saved else ""
-    return f'<div class="lt-box" role="status" data-seconds="{_PASSING_SECONDS}"{mark}>{escape(text)}</div>'
+    """Mark up a notice that disappears by itself; a `saved` one ends the editing of a job."""
+    data = f'data-seconds="{_PASSING_SECONDS}"{" data-saved" if saved else ""}'
+    return f'<div class="lt-box" role="status" {data}>{escape(text)}</div>'
 
 
 def restored_note(name: str, notices: Sequence[str]) -> str:
-    """Return a notice about settings from `name` as markup, which stays if some could not be restored."""
+    """Mark up a notice about settings from `name`, which stays if some could not be restored."""
     if not notices:
         return passing_note(f"These are the settings of {name}.") if name else ""
-    reported = "".join(f"<li>{escape(page_words(one))}</li>" for one in notices)
-    found = f"<b>These are the settings of {escape(name)}</b>, except for this:" if name else ""
+    items = "".join(f"<li>{escape(page_words(notice))}</li>" for notice in notices)
+    title = f"<b>These are the settings of {escape(name)}</b>, except for this:" if name else ""
     return (
-        f'<div class="lt-box" role="status">{found}'
-        f'<ul class="lt-notices">{reported}</ul>'
+        f'<div class="lt-box" role="status">{title}'
+        f'<ul class="lt-notices">{items}</ul>'
         '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
     )
 
 
-def job_note(text: str, job_id: str, before: int = 0) -> str:
-    """Return a notice as markup, which disappears once its job is over or fewer than `before` are ahead."""
-    cause = (
-        f'data-job="{escape(job_id)}" data-before="{before}" data-since="{time.time() + _NEWS_SECONDS:.1f}"'
-    )
-    return f'<div class="lt-box" role="status" {cause}>{escape(text)}</div>'
+def job_note(text: str, job_id: str, num_ahead: int = 0) -> str:
+    """Mark up a notice that disappears once its job is over or fewer than `num_ahead` jobs are ahead."""
+    since = time.time() + _UPDATE_AGE_SECONDS
+    data = f'data-job="{escape(job_id)}" data-before="{num_ahead}" data-since="{since:.1f}"'
+    return f'<div class="lt-box" role="status" {data}>{escape(text)}</div>'
 
 
-def parts_of(info: ModelInfo) -> dict[str, str]:
-    """Return the parts of the page that depend on the model alone, by their ids."""
+def model_markup(info: ModelInfo) -> dict[str, str]:
     quick = "".join(f'<button type="button">{escape(prompt)}</button>' for prompt in info.examples)
-    return {"examples": quick, "demo-box": demo_box(info), "try-it": offer(info)}
+    return {"examples": quick, "demo-box": demo_box(info), "try-it": example_cards(info)}
 
 
 def demo_box(info: ModelInfo) -> str:
-    """Return a box about a model with a vocabulary, which a user may close, or "" for other models."""
+    """Build a box about a model with a vocabulary, which a user may close; "" for other models."""
     if not info.vocabulary:
         return ""
     groups = "".join(
-        f"<dt>{escape(group)}</dt><dd>{escape(', '.join(words))}</dd>"
-        for group, words in info.vocabulary.items()
+        f"<dt>{escape(group)}</dt><dd>{escape(', '.join(entries))}</dd>"
+        for group, entries in info.vocabulary.items()
     )
     return (
         '<section class="lt-demo" aria-label="Demo model"><details>'
@@ -126,8 +122,8 @@ def demo_box(info: ModelInfo) -> str:
     )
 
 
-def offer(info: ModelInfo) -> str:
-    """Return a model's examples as large cards for the stage, or "" if there are none."""
+def example_cards(info: ModelInfo) -> str:
+    """Build large cards of a model's examples for the stage; "" if there are none."""
     cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
     if not cards:
         return ""
@@ -140,30 +136,30 @@ def offer(info: ModelInfo) -> str:
 
 
 def example_file(prompt: str) -> Path | None:
-    """Return the file of a prompt's picture, such as `assets/examples/the-camera-zooms-in.png`."""
+    """Find the file of a prompt's picture, such as `assets/examples/the-camera-zooms-in.png`."""
     path = _EXAMPLES / f"{re.sub('[^a-z0-9]+', '-', prompt.lower()).strip('-')}.png"
     return path if path.is_file() else None
 
 
 @cache
 def _example_media(prompt: str) -> tuple[str, str]:
-    """Return the data URLs of a prompt's picture, or "", and of its video, or else the picture again."""
+    """Build the data URLs of a prompt's picture, "" without one, and of its video, or else the picture."""
     picture = example_file(prompt)
     if picture is None:
         return "", ""
-    still, card = data_url(picture.read_bytes(), "image/png"), picture.with_suffix(".webp")
-    return still, data_url(card.read_bytes(), "image/webp") if card.is_file() else still
+    still = data_url(picture.read_bytes(), "image/png")
+    moving = picture.with_suffix(".webp")
+    return still, data_url(moving.read_bytes(), "image/webp") if moving.is_file() else still
 
 
-def data_url(content: bytes, kind: str) -> str:
-    """Return an address that holds the content itself, of a kind such as `image/webp`."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+def data_url(content: bytes, media_type: str) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 def _card(index: int, prompt: str) -> str:
     still, moving = _example_media(prompt)
     # The second one moves. It is shown, and costs something, only while the card is pointed at or focused.
-    image = "".join(f'<img src="{one}" alt="" width="256" height="256">' for one in (still, moving))
+    image = "".join(f'<img src="{url}" alt="" width="256" height="256">' for url in (still, moving))
     return (
         f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
         f"{image if still else ''}<span>{escape(prompt)}</span></button>"

@@ -32,7 +32,6 @@ export function check() {
   if (box() && !isTrue(box().dataset)) showNotice('');
 }
 
-/** Show a notice, as markup; "" for none. */
 export function showNotice(markup) {
   notice.innerHTML = markup;
   marked?.removeAttribute('aria-invalid');
@@ -48,7 +47,6 @@ export function showNotice(markup) {
   check();
 }
 
-/** Show a sentence as a refusal; "" for none. */
 export function refuse(sentence) {
   if (!sentence) return;
   const shown = make('div', { className: 'lt-box lt-error', role: 'alert', textContent: sentence });

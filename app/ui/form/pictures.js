@@ -12,8 +12,8 @@ const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.
 const within = (position) => Math.round(100 * Math.min(1, Math.max(0, position))) / 100;
 
 /**
- * Let a slider over a picture be moved by keys and by dragging it. `at` returns its position, from 0 to 1, and `way` the
- * change of it that a way in pixels stands for, or null while it cannot be moved. `move` is called with each new
+ * Let a slider over a picture be moved by keys and by dragging it. `at` returns its position, from 0 to 1, and `way`
+ * turns pixels into a change of the position, or returns null while it cannot be moved. `move` is called with each new
  * position, and `done` after the last one.
  */
 export function makeMovable(slider, { at, way, move, done }) {
@@ -129,7 +129,6 @@ class Field {
     this.#place();
   }
 
-  /** Show the field; the start picture's is always there. */
   open(isOpen) {
     const further = this.#block.closest('.lt-besides');
     if (!further) return;
@@ -191,7 +190,6 @@ export async function restorePictures() {
   isRestored = true;
 }
 
-/** Let the user take a picture, and return it as a file, or null if there is none. */
 async function photograph() {
   const stream = await navigator.mediaDevices.getUserMedia({ video: true }).catch(() => null);
   if (!stream) throw new Error('The browser has no camera that this page may use. Allow it, or choose a file.');
@@ -229,7 +227,7 @@ async function giveFile(file, name) {
 
 async function addBatch(file, others) {
   const pictures = {};
-  for (const one of others) pictures[one.name] = { path: (await upload(one)).path };
+  for (const other of others) pictures[other.name] = { path: (await upload(other)).path };
   const { image, ...form } = values();
   if (image) pictures[''] = { path: image.path };
   const { path } = await upload(file);
@@ -264,7 +262,7 @@ function handle(files, name) {
   reading = Promise.all([earlier, done]).then(([isGood]) => isGood && isTaken);
 }
 
-/** Wait for the files that are still on their way. Return whether they can be used. */
+/** Wait for the files that are being read; false if they cannot be used. */
 export const filesRead = async () => !open || reading;
 
 function take(event, transfer) {
@@ -279,7 +277,7 @@ function take(event, transfer) {
 async function pasted() {
   const items = await navigator.clipboard.read().catch(() => []);
   for (const item of items) {
-    const type = item.types.find((one) => one.startsWith('image/'));
+    const type = item.types.find((name) => name.startsWith('image/'));
     if (type) return [new File([await item.getType(type)], 'pasted.png', { type })];
   }
   throw new Error('There is no picture that the page may read from the clipboard. Press Ctrl + V instead.');

@@ -20,7 +20,7 @@ function download(given) {
 
 function show(presets) {
   find('p').hidden = presets.length > 0;
-  const ordered = presets.toSorted((one, other) => Number(other === START) - Number(one === START));
+  const ordered = presets.toSorted((first, second) => Number(second === START) - Number(first === START));
   find('ul').replaceChildren(...ordered.map(makeRow));
 }
 

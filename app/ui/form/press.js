@@ -24,7 +24,7 @@ let before = null; // the form's values before that
 
 const find = (selector) => document.querySelector(selector);
 const pause = () => new Promise((done) => { setTimeout(done, AGAIN); });
-const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, '0')).join('');
+const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 
 function keepPress(given) {
   pending = given;
@@ -32,7 +32,7 @@ function keepPress(given) {
   find('#start').setAttribute('aria-busy', String(Boolean(pending)));
 }
 
-/** Send the press, and return a function that shows the answer, or null if there is none. */
+/** Send the press. The result shows the answer, or is null without one. */
 async function attempt({ id, settings, mayDownload }) {
   try {
     const markup = await postUntil(AbortSignal.timeout(LIMIT), 'form/start', { press: id, settings, may_download: mayDownload });
@@ -103,7 +103,6 @@ async function end() {
   changed();
 }
 
-/** Put the settings of a job that has not begun into the form. */
 export async function editJob(found) {
   if (!found.offered) throw new Error('This page does not offer the model of this video. Change it with python -m app jobs, or duplicate it.');
   const restored = await get(`history/${encodeURIComponent(found.id)}/settings`);

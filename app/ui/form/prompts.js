@@ -25,13 +25,13 @@ let speaking = 0;
 
 const wordsOf = (text) => [...text.replace(TIME, (head) => ' '.repeat(head.length)).matchAll(WORD)];
 
-/** Return [begin, end] of each unknown word. A word that is being typed may still become a known one. */
+/** The [start, end] of each unknown word. A word that is being typed may still become a known one. */
 function unknownPlaces(text, known, caret) {
   if (!known.length) return [];
   const places = wordsOf(text).map((match) => [match.index, match.index + match[0].length]);
   return places.filter(([begin, end]) => {
     const word = text.slice(begin, end).toLowerCase();
-    return !known.includes(word) && !(end === caret && known.some((one) => one.startsWith(word)));
+    return !known.includes(word) && !(end === caret && known.some((entry) => entry.startsWith(word)));
   });
 }
 
@@ -115,7 +115,7 @@ function keepPrompts(list) {
 
 export function rememberPrompt() {
   const text = box.value.trim();
-  if (text) keepPrompts([text, ...earlierPrompts().filter((one) => one !== text)].slice(0, MOST_PROMPTS));
+  if (text) keepPrompts([text, ...earlierPrompts().filter((prompt) => prompt !== text)].slice(0, MOST_PROMPTS));
 }
 
 function makeMenu(list) {
@@ -143,7 +143,6 @@ function drawPrompts() {
   history.replaceChildren(...(list.length ? [makeMenu(list)] : []));
 }
 
-/** Put the menu above the prompt and the help beneath it, and follow what is typed. */
 export function preparePrompts() {
   box.after(mirror);
   document.querySelector('#set-prompt').append(prepared); // not into the label, whose text names the prompt

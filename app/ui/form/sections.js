@@ -7,8 +7,8 @@ import { makeMovable } from './pictures.js';
 import { read, write } from './values.js';
 
 /**
- * Return a tile: a button that chooses a picture, or the picture, which is moved like the start picture's crop. `save` is
- * called with a section's place and its picture, `{ path, crop }` or null, and `report` with an error's text.
+ * Make a tile: a button that chooses a picture, or the picture, which is moved like the start picture's crop. `save` is
+ * called with a section's index and its picture, `{ path, crop }` or null, and `report` with an error's text.
  */
 function makeTile(save, report) {
   const choose = makeButton('+ Picture', () => input.click());
@@ -47,7 +47,7 @@ function makeTile(save, report) {
       const { picture, time, place } = now;
       image.parentElement.hidden = place === 0;
       choose.hidden = Boolean(picture);
-      for (const one of [image, remove]) one.hidden = !picture;
+      for (const element of [image, remove]) element.hidden = !picture;
       choose.ariaLabel = `Choose a picture for ${time}`;
       remove.ariaLabel = `Remove the picture for ${time}`;
       image.ariaLabel = `Part of the picture for ${time} that the video shows`;
@@ -68,13 +68,13 @@ const early = new Set(); // the fields that were written in before the server ha
 
 const rowOf = (field) => rows.findIndex((row) => row.field === field);
 
-/** Give the words of a field to its section and to those that went on with it. An empty one goes on itself. */
+/** Give a field's words to its section and to those that continued it. An empty field continues the one before. */
 function takeWords(index) {
   if (!entered && !read(WRITTEN) && facts().timeline?.of[0] !== read('prompt')) {
     early.add(index);
     return;
   }
-  entered ??= read(WRITTEN) ? JSON.parse(read(WRITTEN)) : sections.map((one) => one.words);
+  entered ??= read(WRITTEN) ? JSON.parse(read(WRITTEN)) : sections.map((section) => section.words);
   const text = rows[index].field.value.trim() || (entered[index - 1] ?? '');
   const end = entered.findIndex((words, at) => at > index && words !== entered[index]);
   write(WRITTEN, JSON.stringify([...entered].fill(text, index, end < 0 ? entered.length : end)));
@@ -94,10 +94,9 @@ function takeKey(event) {
   next.focus();
 }
 
-/** Give the section at a place its picture, `{ path, crop }`, or take it away. */
 function savePicture(place, picture) {
   sections[place] = { ...sections[place], picture };
-  const lines = sections.filter((one) => one.picture).map((one) => `${one.begin}s@${one.picture.crop}: ${one.picture.path}`);
+  const lines = sections.filter((section) => section.picture).map((section) => `${section.begin}s@${section.picture.crop}: ${section.picture.path}`);
   write('pictures', [...lines, ...facts().timeline.later].join('\n'));
   rows[place].tile.show(sections[place]);
   changed();

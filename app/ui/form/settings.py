@@ -18,26 +18,26 @@ from app.batch import random_seed
 from app.jobs.job import Job
 from app.ui.catalogue import Catalogue
 from app.ui.loras import with_lora_names
-from app.ui.pictures import offered, upload_name, uploads_folder
+from app.ui.pictures import upload_name, uploads_folder, write_uploads
 from app.ui.planner import Planner
-from app.ui.timeline import SECTION_WORDS, directed
-from diffusers_helper.conditions.pictures import kept_pictures, named_pictures
+from app.ui.timeline import SECTION_WORDS, prompt_of_strip
+from diffusers_helper.conditions.pictures import picture_paths, stored_pictures
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
-from diffusers_helper.request import BEFORE, PICTURES, PLACED, SETTINGS, START_PICTURE, with_pictures
+from diffusers_helper.request import BEFORE, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES, with_pictures
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
-from diffusers_helper.strangers.limited_json import json_or_none, parse_json
+from diffusers_helper.untrusted.limited_json import json_or_none, parse_json
 
-_MOST_CHARACTERS = 200_000
+_MAX_CHARACTERS = 200_000
 # Above this bound a browser's numbers have gaps, so it could send a different seed from the one it shows.
 PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
     name: setting for name, setting in SETTINGS.items() if setting.on_page
 } | {"seed": PAGE_SEED}
-_TEXTS = ("prompt", "negative", "lora", PLACED)
+_TEXTS = ("prompt", "negative", "lora", TIMED_PICTURES)
 VARIANTS = SettingInfo(
     "Videos at Once", "Each start makes this many videos, which differ only in their seeds.", "Look",
     low=1, high=50, name="variants", kind=int, default=1,
@@ -48,11 +48,11 @@ AFTER_SECTION = SettingInfo(
     "What to make",
     choices={"go_on": "Go on by itself", "wait": "Wait for me"}, name="after_section", default="go_on",
 )  # fmt: skip
-OF_A_START = {one.name: one for one in (VARIANTS, AFTER_SECTION)}
+START_CONTROLS = {control.name: control for control in (VARIANTS, AFTER_SECTION)}
 """The controls of the form that say how videos are started, and are no settings of them."""
 # The form's values that are not settings of a video, with their defaults.
 PAGE_ONLY: dict[str, Any] = {"random_seed": False, "extras": ""}
-PAGE_ONLY |= {name: one.default for name, one in OF_A_START.items()}
+PAGE_ONLY |= {name: control.default for name, control in START_CONTROLS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Extras:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], spans: tuple[Span, ...]) -> Self:
-        """Return the settings of a video that must be carried: unusual ones that have no control."""
+        """Select the settings of a video that must be carried: unusual ones that have no control."""
         unusual = {
             name: value for name, value in settings.items()
             if name in SETTINGS and not SETTINGS[name].on_page and value != SETTINGS[name].default
@@ -84,11 +84,11 @@ class Extras:
 
     @classmethod
     def from_text(cls, text: object) -> Self:
-        """Return the content of the hidden field, which is JSON of unknown origin, or refuse it."""
+        """Read the hidden field, which is untrusted JSON, or refuse it."""
         if not isinstance(text, str) or not text:
             return cls({})
         try:
-            data: Any = parse_json(text.encode()) if len(text) <= _MOST_CHARACTERS else None
+            data: Any = parse_json(text.encode()) if len(text) <= _MAX_CHARACTERS else None
             settings = {name: SETTINGS[name].check(value) for name, value in data["settings"].items()}
             return cls(settings, tuple(Span.from_dict(item) for item in data["earlier"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -101,41 +101,40 @@ class Extras:
         return self.settings.get("extend") == BEFORE
 
     @property
-    def words(self) -> str:
-        reported = [
-            f"{SETTINGS[name].label}: {SETTINGS[name].shown(value)}" for name, value in self.settings.items()
-        ]
+    def summary(self) -> str:
+        values = ((SETTINGS[name], value) for name, value in self.settings.items())
+        sentences = [f"{setting.label}: {setting.display(value)}" for setting, value in values]
         if self.spans:
             last = self.spans[-1].last
-            these = "The first section is" if last == 1 else f"The first {last} sections are"
-            reported.append(f"{these} made with the settings of the video that was branched.")
-        return " ".join(f"{one.rstrip('.')}." for one in reported)
+            subject = "The first section is" if last == 1 else f"The first {last} sections are"
+            sentences.append(f"{subject} made with the settings of the video that was branched.")
+        return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences)
 
 
 def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Return the defaults of all settings except pictures, prompt and model, for a model and this machine."""
-    own = {**info.own_settings, "resolution": info.side}
-    values = {name: setting.default for name, setting in PAGE_SETTINGS.items()} | own | planner.defaults
-    values |= PAGE_ONLY
-    return {name: values[name] for name in values if name not in (*PICTURES, PLACED, "prompt", "model")}
+    """Collect a model's and this machine's defaults of all settings but pictures, prompt and model."""
+    values: dict[str, Any] = {name: setting.default for name, setting in PAGE_SETTINGS.items()}
+    values |= {**info.default_settings, "resolution": info.side, **planner.defaults, **PAGE_ONLY}
+    excluded = (*PICTURES, TIMED_PICTURES, "prompt", "model")
+    return {name: value for name, value in values.items() if name not in excluded}
 
 
 def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Return the form's values as a request, with resolution and memory only if they were changed.
+    """Turn the form's values into a request, with resolution and memory only if they were changed.
 
     Raises:
         InputError: For a seed that a browser cannot hold exactly, or settings of an earlier video that
             cannot be read.
     """
     extras = Extras.from_text(settings.get("extras"))
-    own = {name: value for name, value in settings.items() if name not in PAGE_ONLY}
-    if own.pop(SECTION_WORDS, ""):
-        own["prompt"] = directed(settings, info.family)
-    settings = own | planner.own(own) | dict(extras.settings)
+    values = {name: value for name, value in settings.items() if name not in PAGE_ONLY}
+    if values.pop(SECTION_WORDS, ""):
+        values["prompt"] = prompt_of_strip(settings, info.family)
+    settings = values | planner.changed_memory(values) | dict(extras.settings)
     seed = settings.get("seed")
     if isinstance(seed, int | float) and seed > PAGE_SEED.high:
         raise InputError(
-            setting="seed", found="is larger than a browser can hold exactly", expected=PAGE_SEED.expected,
+            setting="seed", problem="is larger than a browser can hold exactly", expected=PAGE_SEED.expected,
             remedy=f"Choose a smaller one; the command line takes {SETTINGS['seed'].expected}.",
         )  # fmt: skip
     settings |= {name: "" for name in _TEXTS if settings.get(name) is None}  # a field that was never touched
@@ -145,36 +144,35 @@ def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> d
 
 
 def waits(settings: dict[str, Any]) -> bool:
-    """Return whether a video of the form's values waits for a user after each section."""
     return AFTER_SECTION.check(settings.get(AFTER_SECTION.name, AFTER_SECTION.default)) == "wait"
 
 
 def seed_of(settings: dict[str, Any]) -> Any:
-    """Return the seed for a start with the form's values: the form's own, or a new random one."""
     return random_seed() if settings.get("random_seed") is True else settings.get("seed")
 
 
-def restored(catalogue: Catalogue, text: object) -> dict[str, Any]:
-    """Return the usable part of the values that a browser kept, as JSON of unknown origin."""
-    kept = json_or_none(text)
-    if not isinstance(kept, dict):
+def usable_values(catalogue: Catalogue, text: object) -> dict[str, Any]:
+    """Select the usable part of the values that a browser kept, as untrusted JSON."""
+    stored = json_or_none(text)
+    if not isinstance(stored, dict):
         return {}
-    model = kept.get("model")
+    model = stored.get("model")
     if model not in catalogue.names:
         model = catalogue.preselected
     info = catalogue.info(model)
-    usable = {"model": model, "mode": kept.get("mode") if kept.get("mode") in info.modes else info.modes[0]}
-    for name, setting in (PAGE_SETTINGS | OF_A_START).items():
-        value = kept.get(name)
+    mode = stored.get("mode")
+    usable = {"model": model, "mode": mode if mode in info.modes else info.modes[0]}
+    for name, setting in (PAGE_SETTINGS | START_CONTROLS).items():
+        value = stored.get(name)
         if name in _TEXTS and isinstance(value, str):
             value = value[:MAX_PROMPT_CHARACTERS]
         if value is not None and name not in (*usable, *PICTURES):
             with contextlib.suppress(InputError):
                 usable[name] = setting.check(value)
     with contextlib.suppress(InputError, KeyError):
-        usable["extras"] = Extras.from_text(kept["extras"]).to_text()
-    if isinstance(kept.get("random_seed"), bool):
-        usable["random_seed"] = kept["random_seed"]
+        usable["extras"] = Extras.from_text(stored["extras"]).to_text()
+    if isinstance(stored.get("random_seed"), bool):
+        usable["random_seed"] = stored["random_seed"]
     return usable
 
 
@@ -208,7 +206,7 @@ class Restored:
 
     @classmethod
     def of_job(cls, job: Job, catalogue: Catalogue) -> Self:
-        """Return the settings of a job; refuse one whose folder cannot be read."""
+        """Take the settings of a job; refuse one whose folder cannot be read."""
         folder = JobFolder(job.folder)
         settings = json.loads(job.request.to_json())
         try:
@@ -217,7 +215,7 @@ class Restored:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder.original, copy)
                 settings["video"] = upload_name(copy)
-            pictures = offered(kept_pictures(folder, named_pictures(job.request)))
+            pictures = write_uploads(stored_pictures(folder, picture_paths(job.request)))
             spans = Lineage.read(folder.lineage).spans
         except OSError as error:
             raise InputError(
@@ -231,11 +229,12 @@ class Restored:
         notices = recipe.notices_on(catalogue.planner.profile.machine.card)
         if "model" not in recipe.settings:
             notices = (*notices, "The recipe does not say where its model is. Choose the model yourself.")
-        return cls._of(name, recipe.settings, recipe.spans, catalogue, offered(recipe.pictures), notices)
+        pictures = write_uploads(recipe.pictures)
+        return cls._of(name, recipe.settings, recipe.spans, catalogue, pictures, notices)
 
     @classmethod
     def of_preset(cls, preset: Recipe, name: str) -> Self:
-        """Return the settings of a preset, which leave the rest of the form unchanged."""
+        """Take the settings of a preset, which leave the rest of the form unchanged."""
         extras = Extras.of(preset.settings, ()).to_text()
         settings = with_lora_names(preset.settings)
         return cls(name, settings, extras, is_whole=False, notices=preset.notices)
@@ -251,47 +250,46 @@ class Restored:
         notices: tuple[str, ...] = (),
     ) -> Self:
         extras = Extras.of(settings, spans).to_text()
-        known = with_lora_names(with_pictures(settings, pictures))
-        shown = {key: value for key, value in known.items() if key in PAGE_SETTINGS and key not in PICTURES}
-        if "model" in shown:
-            shown["model"] = catalogue.name_of(shown["model"])
-        none = {START_PICTURE: ""} if settings.get(START_PICTURE) == "" else {}
-        return cls(name, shown, extras, pictures={**none, **pictures}, notices=notices)
+        names = PAGE_SETTINGS.keys() - set(PICTURES)
+        named_settings = with_lora_names(with_pictures(settings, pictures))
+        page_settings = {name: value for name, value in named_settings.items() if name in names}
+        if "model" in page_settings:
+            page_settings["model"] = catalogue.name_of(page_settings["model"])
+        no_picture = {START_PICTURE: ""} if settings.get(START_PICTURE) == "" else {}
+        return cls(name, page_settings, extras, pictures={**no_picture, **pictures}, notices=notices)
 
     def to_dict(self) -> RestoredForm:
-        rest = {name: value for name, value in asdict(self).items() if name != "pictures"}
-        return {
-            "name": self.name,
-            "pictures": dict(self.pictures),
-            "text": json.dumps(rest, ensure_ascii=False),
-        }
+        data = {name: value for name, value in asdict(self).items() if name != "pictures"}
+        text = json.dumps(data, ensure_ascii=False)
+        return {"name": self.name, "pictures": dict(self.pictures), "text": text}
 
 
 def merged(
-    found: Restored, kept: Mapping[str, Any], catalogue: Catalogue
+    restored_settings: Restored, current: Mapping[str, Any], catalogue: Catalogue
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the form's values with restored settings in place of some it kept, and notices about them."""
-    given, notices = dict(found.settings), list(found.notices)
-    model = given.get("model", kept.get("model", catalogue.preselected))
+    """Put restored settings in place of some of the form's values, and collect notices about them."""
+    settings, notices = dict(restored_settings.settings), list(restored_settings.notices)
+    model = settings.get("model", current.get("model", catalogue.preselected))
     if model not in catalogue.names:
         notices.append(
             f"This page does not offer the model {short_repr(model)}, so {catalogue.preselected} is chosen."
         )
         model = catalogue.preselected
     info = catalogue.info(model)
-    if given.get("mode") not in (None, *info.modes):
+    if settings.get("mode") not in (None, *info.modes):
         notices.append(f"The model {info.title} does not support that order, so its own is chosen.")
-    usual = defaults(info, catalogue.planner)
+    default_values = defaults(info, catalogue.planner)
     # Texts have no default, so those that a file does not contain become empty.
-    usual |= {"prompt": "", "negative": ""}
-    values = dict(usual) if found.is_whole else {**usual, **kept}
-    values |= {name: usual.get(name) if value is None else value for name, value in given.items()}
-    extras = found.extras if found.is_whole or found.extras else kept.get("extras", "")
-    values |= {"model": model, "extras": extras}
-    usable = restored(catalogue, json.dumps(values))
+    default_values |= {"prompt": "", "negative": ""}
+    values = dict(default_values) if restored_settings.is_whole else {**default_values, **current}
+    values |= {name: default_values.get(name) if value is None else value for name, value in settings.items()}
+    values |= {"model": model, "extras": restored_settings.extras}
+    if not (restored_settings.is_whole or restored_settings.extras):
+        values["extras"] = current.get("extras", "")
+    usable = usable_values(catalogue, json.dumps(values))
     notices += [
         f"{PAGE_SETTINGS[name].label} is {short_repr(value)}, which the form cannot hold. It stays unchanged."
-        for name, value in given.items()
+        for name, value in settings.items()
         if name in PAGE_SETTINGS and value is not None and name not in (*usable, *PICTURES)
     ]
     return usable, tuple(notices)

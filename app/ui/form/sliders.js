@@ -32,7 +32,7 @@ function report(field, text) {
   leaving = setTimeout(() => word.remove(), TOLD_FOR);
 }
 
-/** Return a number field with its slider. `choose` is called when a key on the slider has changed it. */
+/** A number field with its slider. `choose` is called when a key on the slider has changed it. */
 function makeSlider(block, choose) {
   const field = block.querySelector('[type="number"]');
   const range = block.querySelector('[type="range"]');
@@ -69,7 +69,7 @@ function makeSlider(block, choose) {
   show();
   return {
     show,
-    /** Move a number outside the range to the nearer end, and return whether it was one. */
+    /** Move a number outside the range to the nearer end; false if it was inside. */
     settle() {
       const given = field.value;
       if (given === '' || Number(given) === within(Number(given), low, high)) return false;
@@ -80,7 +80,7 @@ function makeSlider(block, choose) {
   };
 }
 
-/** Give a field that was emptied its value back, and return whether it was one. */
+/** Give a field that was emptied its value back; false if it has one. */
 export function refill(field) {
   if (field.type !== 'number' || field.value || !before.get(field)) return false;
   field.value = before.get(field);

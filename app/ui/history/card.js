@@ -6,7 +6,6 @@ import { when } from '../text.js';
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
 let stopPlaying = () => {}; // stops the card whose video plays
 
-/** Let a card play the video whose address `find` returns, while a user points at it. */
 function preparePlay(element, find) {
   const [link, frame, still] = ['a', '.lt-frame', 'img'].map((part) => element.querySelector(part));
   let video = null;
@@ -52,7 +51,7 @@ function preparePlay(element, find) {
   still.addEventListener('load', () => frame.style.setProperty('--shape', still.naturalWidth / still.naturalHeight));
 }
 
-/** Return a card, whose element is an item of a list. `onError` is called with the text of an error. */
+/** A card, whose element is an item of a list. `onError` is called with the text of an error. */
 export function makeCard(onError) {
   const element = fromTemplate('video-card');
   const [link, still, star] = ['a', 'img', '.lt-star'].map((part) => element.querySelector(part));
@@ -78,13 +77,13 @@ export function makeCard(onError) {
   return card;
 }
 
-/** Mark a video as a favourite, or remove the mark. Return its data with the mark as it is now. */
+/** Mark a video as a favourite, or remove the mark. The result is its data with the new mark. */
 export async function setFavourite(video) {
   const [{ favourite }] = await post('queue/favourite', { jobs: [video.job], favourite: !video.favourite });
   return { ...video, favourite };
 }
 
-/** Show on a button whether a video is a favourite. One with a place for the star has words of its own. */
+/** Show on a button if a video is a favourite. One with room for a star has words of its own. */
 export function showStar(button, favourite, words) {
   button.setAttribute('aria-pressed', String(favourite));
   const place = button.querySelector('span');

@@ -23,10 +23,10 @@ from app.ui.errors import page_words
 from app.ui.form.settings import Restored, RestoredForm
 from app.ui.live.scene import Presenter, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
-from diffusers_helper.models.registry import family_of, find_model, model_names, plan_of
-from diffusers_helper.provenance.branch import count_kept, keepable, kept_words, why_fixed
+from diffusers_helper.models.registry import find_model, model_family, model_names, plan_of
+from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections, why_fixed
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import names_of
+from diffusers_helper.provenance.lineage import setting_names
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import count_text, size_text
 
@@ -41,7 +41,7 @@ _NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears h
 
 def card(job: Job, commands: Collection[Command]) -> Shown:
     """Return the data of a job's card, given the commands for it if it is being made."""
-    seconds = job.frames / family_of(job.request.model).fps
+    seconds = job.frames / model_family(job.request.model).fps
     return view(job, commands) | {
         "job": job.id,
         "state": job.state,
@@ -136,16 +136,16 @@ def _longer_words(request: GenerationRequest, keep: int) -> str:
 def branch_facts(job: Job) -> Shown:
     """Return what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
-    sections, found = len(plan_of(request)), count_kept(folder)
-    most = min(found, keepable(request))
+    sections, found = len(plan_of(request)), num_finished_sections(folder)
+    most = min(found, max_kept_sections(request))
     fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
     reasons: dict[str, list[str]] = {}
     for name, reason in fixed.items():
         reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
-    family = family_of(request.model)
+    family = model_family(request.model)
     longest, plain = (len(family.plan(seconds, request.mode)) for seconds in (MAX_SECONDS, request.seconds))
     longest, each = longest - plain, family.section_seconds
-    further = [name for name in names_of("section") if name not in _OWN_FIELDS]
+    further = [name for name in setting_names("section") if name not in _OWN_FIELDS]
     one = _ONE_PICTURE if request.one_frame else _ONE_SECTION
     return {
         "whyNot": "" if most > 0 else _NONE_KEPT if not found else one,
@@ -176,7 +176,7 @@ def _tree(twigs: list[Twig], opened: str) -> Shown | None:
 
 def _tree_row(twig: Twig, parent: Job, opened: str) -> Shown:
     job, kept = twig.job, twig.kept
-    made = count_kept(JobFolder(job.folder))
+    made = num_finished_sections(JobFolder(job.folder))
     sections = max(made if job.is_over else len(plan_of(job.request)), kept + 1)
     facts = [
         f"seed {job.request.seed}",

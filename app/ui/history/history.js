@@ -69,11 +69,10 @@ function show(found, before) {
   report([note, found.say].filter(Boolean).join(' '));
   setText(find('.lt-gallery-none'), found.none);
   if (!hasChanged(models, found.models)) return;
-  setOptions(models, [['', 'Any model'], ...found.models.map((one) => [one, one])]);
+  setOptions(models, [['', 'Any model'], ...found.models.map((model) => [model, model])]);
   models.hidden = found.models.length < 2;
 }
 
-/** Ask for the videos of the current search, from the first one or from those `before`. */
 async function load(before = '', limit = PAGE) {
   clearTimeout(typing);
   asked += 1;
@@ -97,7 +96,7 @@ function loadMore() {
 }
 
 // The next page is loaded before the end of this one is reached.
-const end = new IntersectionObserver(([one]) => { if (one.isIntersecting) loadMore(); }, { rootMargin: '600px' });
+const end = new IntersectionObserver(([entry]) => { if (entry.isIntersecting) loadMore(); }, { rootMargin: '600px' });
 
 // The arrow keys go from card to card; Tab reaches all of them as well.
 function walk(event) {
@@ -127,7 +126,7 @@ function fileRow({ name, size, url }) {
   return make('li', {}, title, make('span', { textContent: size }));
 }
 
-/** Return the row of a video in the tree, which begins beneath the section that it follows. */
+/** The row of a video in the tree, which starts beneath the section that it follows. */
 function treeRow({ job, begin, cells, words, spoken, isOpened }, index) {
   const strip = make('span', {}, ...cells.map((src) => (src ? make('img', { src, alt: '', loading: 'lazy' }) : make('i'))));
   const link = make('a', { href: `#history/${job}`, ariaLabel: spoken }, strip, make('small', { textContent: words }));
@@ -148,7 +147,7 @@ function showTree(tree) {
   rows.style.setProperty('--columns', tree.columns);
   rows.dataset.inverted = tree.isInverted;
   rows.replaceChildren(...tree.rows.map(treeRow), ...tree.rows.slice(1).map(treeLine));
-  if (href) [...rows.querySelectorAll('a')].find((one) => one.href === href)?.focus();
+  if (href) [...rows.querySelectorAll('a')].find((link) => link.href === href)?.focus();
 }
 
 const sayAbove = (words) => setText(ofVideo('past-say'), words);
@@ -269,7 +268,7 @@ export default function startHistory() {
     clearTimeout(typing);
     typing = setTimeout(load, TYPING);
   });
-  for (const one of root.querySelectorAll('.lt-find select')) one.addEventListener('change', () => load());
+  for (const select of root.querySelectorAll('.lt-find select')) select.addEventListener('change', () => load());
   favourites.addEventListener('click', () => {
     favourites.setAttribute('aria-pressed', String(!isPressed()));
     load();

@@ -14,7 +14,6 @@ function controlOf({ name, value, choices, low, high, step }) {
   return make('input', isNumber ? { name, type: 'number', min: low, max: high, step, value, required: true } : { name, type: 'text', value });
 }
 
-/** The two folds with forms for branches. */
 class Branch {
   #folds;
   #find;
@@ -59,7 +58,7 @@ class Branch {
     for (const [name, value] of Object.entries(values)) this.#find(name).value = value;
     const further = this.#find('further');
     further.parentElement.open = false;
-    further.replaceChildren(...branch.further.map((one) => make('label', {}, make('span', { textContent: one.label }), controlOf(one))));
+    further.replaceChildren(...branch.further.map((setting) => make('label', {}, make('span', { textContent: setting.label }), controlOf(setting))));
     Object.assign(this.#find('more-seconds'), { min: branch.section, max: branch.longer, value: Math.min(branch.longer, 2 * branch.section) });
     this.#find('fixed').replaceChildren(...branch.fixed.map(makeItem));
   }
@@ -173,7 +172,6 @@ export class Actions {
     for (const part of this.#onward) part.hidden = !offered && !part.open;
   }
 
-  /** Open the form for a branch that keeps so many sections. */
   async branchFrom(keep) {
     const [fold] = this.#folds;
     fold.hidden = false;
@@ -191,7 +189,6 @@ export class Actions {
     if (job === this.#scene.job) this.#branch.show(opened);
   }
 
-  /** Show a sentence, with a link to a job if one is given. */
   report(words, job = '') {
     this.#told = job;
     const link = make('a', { href: `#history/${job}`, textContent: 'Show it' });

@@ -7,7 +7,7 @@ from starlette.responses import StreamingResponse
 
 from app.jobs.service import JobService
 from app.ui.api import api_router
-from app.ui.live.scene import Presenter, Shown
+from app.ui.live.scene import Presenter, SceneData
 from app.ui.live.subscribe import Updates
 
 
@@ -17,7 +17,7 @@ class LiveCalls:
     def __init__(self, service: JobService) -> None:
         self._presenter = Presenter(service)
 
-    def jobs_scene(self, job: str) -> Shown:
+    def jobs_scene(self, job: str) -> SceneData:
         """Return what the page's stage shows of a job: video, sections, figures, settings and memory."""
         return self._presenter.show_job(job)
 

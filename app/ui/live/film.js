@@ -17,7 +17,7 @@ const stageView = document.querySelector('.lt-view');
 export const pastView = stageView.cloneNode(true);
 for (const part of [...pastView.querySelectorAll('.lt-of-now'), ...stageView.querySelectorAll('.lt-of-past')]) part.remove();
 
-/** Bring the fold with a job's log to life, which is read while it is open and followed while the job is made. */
+/** Set up the fold with a job's log, which is read while it is open and followed while the job is made. */
 function prepareLog(fold) {
   const box = fold.querySelector('pre');
   let shown = { log: '', isRunning: false };
@@ -88,7 +88,6 @@ function showMemory(box, memory) {
 
 const stageRow = ({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]);
 
-/** Show the figures of a scene: facts, durations by kind of work, and the memory on the device over its time. */
 function showFigures(find, { figures, memory }) {
   const { facts = [], stages = [] } = figures || {};
   find('.lt-facts').hidden = !facts.length;
@@ -149,7 +148,7 @@ function showStatus(view, scene) {
   fillList(find('.lt-settings dl'), scene.settings);
 }
 
-/** Return the button of a section, with a function that shows the section as it is now; `press` is called with that. */
+/** The button of a section, with a function that shows the section as it is now; `press` is called with that. */
 function makeCell(first, press) {
   const button = fromTemplate('section-cell');
   const [picture, words, label, state] = button.children;
@@ -177,7 +176,7 @@ function makeCell(first, press) {
   };
 }
 
-/** Return the place of the section that is made next; -1 if all of them are made. */
+/** The index of the section that is made next; -1 if all of them are made. */
 const nextOf = (sections) => (
   sections.reduce((best, cell, index) => (cell.isDone || sections[best]?.number < cell.number ? best : index), -1)
 );
@@ -189,7 +188,7 @@ function reveal(strip, button) {
 }
 
 /**
- * Return the strip of sections in order of the video, with a button for each. One button is in the tab order, and the arrow
+ * The strip of sections in order of the video, with a button for each. One button is in the tab order, and the arrow
  * keys lead to the others. A press on a finished one calls `jump` with its time, and `press` with job and section.
  */
 function makeStrip(strip, jump, press) {
@@ -200,7 +199,7 @@ function makeStrip(strip, jump, press) {
 
   function build({ job, cells: sections }) {
     [seen, playing] = ['', -1];
-    cells = sections.map((one) => makeCell(one, (cell) => {
+    cells = sections.map((section) => makeCell(section, (cell) => {
       jump(cell.begin);
       press(job, cell);
     }));
@@ -247,7 +246,7 @@ function makeStrip(strip, jump, press) {
   };
 }
 
-/** Return a film in a view. `open` shows another job; `expect` is called when a user has queued or resumed a video. */
+/** A film in a view. `open` shows another job; `expect` is called when a user has queued or resumed a video. */
 export function makeFilm(view, open, expect = () => {}) {
   const find = (selector) => view.querySelector(selector);
   const actions = new Actions(find('.lt-actions'), expect);
@@ -260,7 +259,6 @@ export function makeFilm(view, open, expect = () => {}) {
   offerCopy(find('.lt-copy'), find('.lt-report'));
   return {
     report,
-    /** Show a scene, with a video's records if the history has sent them. */
     show(scene) {
       const film = find('.lt-film');
       view.dataset.state = scene.state;

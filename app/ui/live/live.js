@@ -44,7 +44,6 @@ function bringStage() {
   if (narrow.matches) find('.lt-stage').scrollIntoView({ block: 'start' });
 }
 
-/** Bring the stage into view after a start, unless it was refused. */
 export function showStage() {
   if (document.querySelector('#notice .lt-error')) expectStage(false);
   else bringStage();
@@ -61,7 +60,6 @@ export function watchRunning(job = now?.job) {
   if (now) showOnStage(now);
 }
 
-/** Show a job of any age on the stage, until the user moves on. */
 async function openOnStage(job) {
   const scene = await load(job);
   watched = true;
@@ -85,7 +83,6 @@ function showLine({ isOpen, percent, headline: other }, word = '') {
   bar.style.transform = `scaleX(${percent / 100})`;
 }
 
-/** Announce a scene beside the stage, with a button that leads to it; null for none. */
 function announce(scene) {
   const box = find('.lt-next');
   box.hidden = !scene;
@@ -137,7 +134,6 @@ function show(scene) {
   showPreview(scene.preview || null);
 }
 
-/** Show a scene on the stage, whether or not it has shown one before. */
 function showOnStage(scene) {
   note(scene);
   show(scene);
@@ -152,7 +148,6 @@ function showOnStage(scene) {
   }
 }
 
-/** Say what is new in a scene that goes onto the stage. */
 function note(scene) {
   const before = shown;
   const isOther = before?.job !== scene.job;

@@ -12,9 +12,9 @@ from diffusers_helper.events import STAGES
 from diffusers_helper.files import read_file
 from diffusers_helper.units import duration, gb_text
 
-Shown = dict[str, Any]
+PlotData = dict[str, Any]
 # A cap this many times as high as the peak would flatten the plot; it is then given only as text.
-_CAP_DRAWN = 4.0
+_MAX_CAP_FACTOR = 4.0
 _HEADROOM = 1.06
 _MAX_BYTES = 4_000_000
 _Bytes = Annotated[int, Field(ge=0, le=10**18)]
@@ -42,41 +42,43 @@ class _Record(BaseModel):
     retries: int
 
 
-def memory_of(file: Path) -> Shown | None:
-    """Return the values that the page shows of the file, or None if it cannot be read."""
+def memory_of(file: Path) -> PlotData | None:
+    """Read the values that the page shows of the file; None if it cannot be read."""
     try:
-        facts = file.stat()
+        stat = file.stat()
     except OSError:
         return None
-    return _read(file, facts.st_mtime_ns, facts.st_size)
+    return _read_cached(file, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=32)
-def _read(file: Path, changed: int, size: int) -> Shown | None:
-    """Read the file. `changed` is only a key for the cache."""
+def _read_cached(file: Path, changed: int, size: int) -> PlotData | None:
+    """Read the file. `changed` and `size` are only keys for the cache."""
     try:
-        return _show(_Record.model_validate_json(read_file(file, _MAX_BYTES)))
+        return _plot(_Record.model_validate_json(read_file(file, _MAX_BYTES)))
     except (OSError, ValueError, KeyError):
         return None
 
 
-def _show(record: _Record) -> Shown:
-    uses, cap, reserve = record.stages, record.cap_bytes, record.reserve_bytes
+def _plot(record: _Record) -> PlotData:
+    uses = record.stages
+    cap = record.cap_bytes
+    reserve = record.reserve_bytes
     peak = gb_text(record.peak_device_bytes)
     highest = max(max(use.measured_bytes, use.predicted_bytes) for use in uses)
-    drawn = cap <= _CAP_DRAWN * highest
-    whole = _HEADROOM * max(highest, cap if drawn else 0, 1)
-    first, last = min(use.begin for use in uses), max(use.end for use in uses)
-    length = max(last - first, 1e-6)
-    kept = f"Only tensors are shown. {gb_text(reserve)} GB of the cap are reserved for all other memory."
+    draws_cap = cap <= _MAX_CAP_FACTOR * highest
+    top_bytes = _HEADROOM * max(highest, cap if draws_cap else 0, 1)
+    start, end = min(use.begin for use in uses), max(use.end for use in uses)
+    length = max(end - start, 1e-6)
+    note = f"Only tensors are shown. {gb_text(reserve)} GB of the cap are reserved for all other memory."
     heaviest = max(uses, key=lambda use: use.measured_bytes)
-    facts = [("Peak on the device", f"{peak} of {gb_text(cap)} GB")]
+    rows = [("Peak on the device", f"{peak} of {gb_text(cap)} GB")]
     if record.retries:
-        facts.append(("Smaller plans tried", str(record.retries)))
+        rows.append(("Smaller plans tried", str(record.retries)))
     return {
-        "facts": facts,
-        "cap": round(cap / whole, 4) if drawn else None,
-        "capText": f"cap {gb_text(cap)} GB" if drawn else f"cap {gb_text(cap)} GB, far above",
+        "facts": rows,
+        "cap": round(cap / top_bytes, 4) if draws_cap else None,
+        "capText": f"cap {gb_text(cap)} GB" if draws_cap else f"cap {gb_text(cap)} GB, far above",
         "length": duration(length),
         "said": (
             f"Memory on the device over {duration(length)}: at most {peak} GB, in “"
@@ -84,18 +86,18 @@ def _show(record: _Record) -> Shown:
         ),
         "bars": [
             [
-                use.stage, round((use.begin - first) / length, 4), round((use.end - use.begin) / length, 4),
-                round(use.measured_bytes / whole, 4), round(use.predicted_bytes / whole, 4),
+                use.stage, round((use.begin - start) / length, 4), round((use.end - use.begin) / length, 4),
+                round(use.measured_bytes / top_bytes, 4), round(use.predicted_bytes / top_bytes, 4),
             ]
             for use in uses
         ],
-        "rows": [_row(stage, some) for stage in STAGES
-                 if (some := [use for use in uses if use.stage == stage])],
-        "note": kept if reserve else "",
+        "rows": [_row(stage, stage_uses) for stage in STAGES
+                 if (stage_uses := [use for use in uses if use.stage == stage])],
+        "note": note if reserve else "",
     }  # fmt: skip
 
 
-def _row(stage: str, uses: list[_Use]) -> Shown:
+def _row(stage: str, uses: list[_Use]) -> PlotData:
     streamed = sum(use.streamed_bytes for use in uses)
     return {
         "stage": stage,

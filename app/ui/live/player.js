@@ -80,7 +80,7 @@ class Videos {
 
   get isPlaying() { return !this.#top.paused || (this.#isHeld && isOver(this.#top)); }
 
-  /** Pause, or play on, from the start if the video is over. */
+  /** Pause or continue, from the start if the video is over. */
   toggle() {
     if (this.isPlaying) {
       this.#isHeld = false;

@@ -18,7 +18,6 @@ function draw(picture, data) {
   moving.src = data;
 }
 
-/** Return a function that shows a preview, `{ data, label, seconds }`, or null for none, in a corner of the stage. */
 export function preparePreview(stage) {
   const [box, back, size, hide] = ['', '-show', '-size', '-hide'].map((part) => stage.querySelector(`.lt-latent${part}`));
   let now = null;

@@ -28,7 +28,6 @@ async function open() {
   connect();
 }
 
-/** Connect again, for the updates of a running job if one is named. */
 export function connect(job = chosen) {
   chosen = job;
   source?.close();
@@ -49,7 +48,7 @@ export function follow(listener) {
   connect();
 }
 
-/** Return the text of the line about the time of a running job, `since` seconds after the update. */
+/** The line about the time of a running job, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
   if (isLost) return `${duration(scene.elapsed)} so far, when it was last heard of`;
   const soFar = `${duration(scene.elapsed + since)} so far`;
@@ -67,14 +66,13 @@ function lostWords({ isOpen }) {
   return `This page reconnects by itself.${video}`;
 }
 
-/** Return for how long the present stage has been going on, beside its estimate, and then the scene's own remark. */
+/** How long the present stage has been going on, beside its estimate, and then the scene's remark. */
 function remarkText({ spent, expected, expectedText, remark }, since) {
   const time = duration(spent + since);
   if (expected && spent + since < expected) return `${time} of ${expectedText}. ${remark}`.trim();
   return `for ${time}${expected ? ', longer than expected' : ''}. ${remark}`.trim();
 }
 
-/** Return the kind and the text of the sign of life, `since` seconds after the update. */
 function signOfLife(scene, since, isLost) {
   if (isLost) return ['lost', 'This was the last that was heard of the video.'];
   if (!scene.isRunning) return ['none', ''];
@@ -90,7 +88,7 @@ export function preparePulse(view) {
   let retried = 0;
   let sign = null;
 
-  /** Advance the times, which stand still while the connection is lost. Return whether it is. */
+  /** Advance the times, which stand still while the connection is lost; the result says if it is. */
   function tick() {
     const now = performance.now();
     const waited = Math.max(0, now - received);

@@ -26,71 +26,71 @@ from app.ui.live.watch import Scene
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.files import read_file
-from diffusers_helper.models.registry import family_of
-from diffusers_helper.provenance.branch import count_kept, keepable
+from diffusers_helper.models.registry import model_family
+from diffusers_helper.provenance.branch import max_kept_sections, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.units import about, count_text, duration, gb_text
 
 _MAX_PREVIEW_BYTES = 500_000
 _MAX_SLUG = 40
 # Beside a video that is at most this many times as wide as it is high there is room for words.
-_WIDE = 1.3
+_MAX_RATIO_BESIDE = 1.3
 # Silence is mentioned after three times the usual duration, and never before this many seconds.
 _CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
 
-Shown = dict[str, Any]
+SceneData = dict[str, Any]
 
 
 def file_url(job: Job, name: str) -> str:
-    """Return the address, relative to the page, of a file that a job's folder shows."""
     return f"jobs/{quote(job.id, safe='')}/{quote(name)}"
 
 
 def video_url(job: Job) -> str | None:
-    """Return the address of a job's video, which is another one for each version; None without a video."""
     return job.video and f"{file_url(job, job.video.name)}?v={job.frames}"
 
 
 def thumb_url(job: Job, number: int) -> str | None:
-    """Return the address of a section's thumbnail; None if there is none."""
+    """Build the address of a section's thumbnail; None if there is none."""
     thumb = JobFolder(job.folder).thumb(number)
     return file_url(job, f"{thumb.parent.name}/{thumb.name}") if thumb.is_file() else None
 
 
 def start_picture(job: Job) -> str | None:
-    """Return the address of a job's start picture; None for a video that starts from words."""
+    """Build the address of a job's start picture; None for a video that starts from words."""
     return None if job.request.is_from_words else file_url(job, JobFolder(job.folder).input.name)
 
 
 def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
-    """Return a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt.
+    """Build a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt.
 
     That of an unfinished video includes its frames so far.
     """
-    plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
-    slug = re.sub("[^a-z0-9]+", "-", plain).strip("-")
+    ascii_prompt = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
+    slug = re.sub("[^a-z0-9]+", "-", ascii_prompt).strip("-")
     if len(slug) > _MAX_SLUG:
         slug = slug[: _MAX_SLUG + 1].rpartition("-")[0] or slug[:_MAX_SLUG]
-    part = f"so-far-{frames_so_far}-frames" if frames_so_far else ""
-    return "-".join(filter(None, ("longtake", slug, job_id.rpartition("-")[2], part))) + ".mp4"
+    suffix = f"so-far-{frames_so_far}-frames" if frames_so_far else ""
+    return "-".join(filter(None, ("longtake", slug, job_id.rpartition("-")[2], suffix))) + ".mp4"
 
 
-def show(scene: Scene, now: float, report: Callable[[Job], str]) -> Shown:
-    """Return what the live view shows of a scene at a time; `report` writes a failed job's report."""
+def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneData:
+    """Collect what the live view shows of a scene at a time; `report` writes a failed job's report."""
     live = scene.live
     if live is None:
         return {"job": "", "state": "idle", "beat": round(now, 1)}
-    elapsed, running = _elapsed(live, now), live.job.state == "running"
-    headline = words.headline(live, scene.jobs_first, scene.commands, held=scene.held)
-    left = words.trusted(live, live.seconds_left(elapsed)) if running else None
-    shown: Shown = _standing(scene, live, headline) | {
-        "announcement": words.announcement(live, headline, left),
+    elapsed = _elapsed(live, now)
+    running = live.job.state == "running"
+    is_paused = scene.queue_is_paused
+    headline = words.headline(live, scene.jobs_first, scene.commands, queue_is_paused=is_paused)
+    seconds_left = words.trusted_seconds_left(live, live.seconds_left(elapsed)) if running else None
+    data: SceneData = _state_data(scene, live, headline) | {
+        "announcement": words.announcement(live, headline, seconds_left),
         "job": live.job.id,
         "state": live.job.state,
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
         "headline": headline,
-        "remark": words.remark(live, scene.commands, awake=scene.awake, held=scene.held),
+        "remark": words.remark(live, scene.commands, awake=scene.awake, queue_is_paused=is_paused),
         "section": live.section,
         "sections": live.sections,
         "sectionsDone": live.sections_done,
@@ -100,40 +100,40 @@ def show(scene: Scene, now: float, report: Callable[[Job], str]) -> Shown:
         "sectionPercent": round(live.section_percent, 1),
         "isGuess": live.is_guess,
         "elapsed": round(elapsed, 1),
-        "took": words.took(live, elapsed),
-        "left": rounded(left),
+        "took": words.time_taken(live, elapsed),
+        "left": rounded_seconds(seconds_left),
         "warnings": _warnings(live),
-        "cells": [_cell(live, cell) for cell in live.cells],
+        "cells": [_cell_data(live, cell) for cell in live.cells],
         "settings": words.settings(live.job.request),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
         "memory": memory_of(JobFolder(live.job.folder).memory),
     }
-    shown |= _pulse(live, elapsed, left) if running else {}
-    shown |= _pictures(live)
+    data |= _pulse_data(live, elapsed, seconds_left) if running else {}
+    data |= _picture_data(live)
     if live.job.is_over:
-        shown["figures"] = _figures(live, shown["memory"])
+        data["figures"] = _figures_data(live, data["memory"])
     if live.job.state == "failed":
-        shown["failure"] = {
+        data["failure"] = {
             "message": page_words(live.job.message, live.job.folder.parent),
             "remedy": page_words(live.job.remedy, live.job.folder.parent),
             "report": report(live.job),
         }
-    shown["isWorthKeeping"] = live.job.is_over and bool(shown["video"] or shown.get("failure"))
-    return shown
+    data["isWorthKeeping"] = live.job.is_over and bool(data["video"] or data.get("failure"))
+    return data
 
 
 def _elapsed(live: LiveJob, now: float) -> float:
-    until = live.job.ended or (now if live.job.state in BEGUN else None)
-    return max(0.0, until - live.job.started) if until and live.job.started else live.last_sign
+    end = live.job.ended or (now if live.job.state in BEGUN else None)
+    return max(0.0, end - live.job.started) if end and live.job.started else live.last_sign
 
 
-def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
+def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
     state = WORDS[live.job.state]
-    shown = view(live.job, scene.commands, held=scene.held, work=headline)
+    shown = view(live.job, scene.commands, held=scene.queue_is_paused, work=headline)
     return shown | {
         "sentence": page_words(shown["sentence"], live.job.folder.parent),
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
-        "steering": _steering(scene, live),
+        "steering": _steering_data(scene, live),
         "isRunning": live.job.state == "running",
         "plays": live.job.state == "running",
         "favourite": live.job.favourite,
@@ -142,21 +142,20 @@ def _standing(scene: Scene, live: LiveJob, headline: str) -> Shown:
     }
 
 
-def _steering(scene: Scene, live: LiveJob) -> Shown | None:
-    """Return what a user may direct while the video grows; None if nothing comes next."""
-    following = words.next_section(live)
-    if live.job.is_over or not live.job.started or following is None:
+def _steering_data(scene: Scene, live: LiveJob) -> SceneData | None:
+    """Say what a user may direct while the video grows; None if nothing comes next."""
+    next_cell = words.next_section(live)
+    if live.job.is_over or not live.job.started or next_cell is None:
         return None
     return {
         "waits": "wait" in scene.commands,
         "words": live.job.request.prompt,
-        "hint": words.what_comes_next(following, live.job.request.mode, live.sections),
+        "hint": words.what_comes_next(next_cell, live.job.request.mode, live.sections),
         "mayTake": live.job.state == "paused" and live.sections_done > 0,
     }
 
 
-def rounded(seconds: float | None) -> float | None:
-    """Return a time in tenths of a second, as pages and programs get it; None for an unknown one."""
+def rounded_seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
@@ -165,15 +164,15 @@ def _warnings(live: LiveJob) -> list[str]:
     return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
 
-def _pulse(live: LiveJob, elapsed: float, left: float | None) -> Shown:
-    text, seconds = words.usual(live)
-    expected = words.timed(live)
+def _pulse_data(live: LiveJob, elapsed: float, seconds_left: float | None) -> SceneData:
+    text, seconds = words.usual_duration(live)
+    expected = words.shown_estimate(live)
     return {
         "expected": expected,
         "expectedText": about(expected) if expected else "",
         "due": words.first_video(live, elapsed),
         "spent": round(live.stage_seconds(elapsed), 1),
-        "timeLeft": "" if left is None else f"{about(left)} left",
+        "timeLeft": "" if seconds_left is None else f"{about(seconds_left)} left",
         "sign": round(live.last_sign, 2),
         "quiet": round(max(0.0, elapsed - live.last_sign), 1),
         "usual": text,
@@ -181,16 +180,16 @@ def _pulse(live: LiveJob, elapsed: float, left: float | None) -> Shown:
     }
 
 
-def _pictures(live: LiveJob) -> Shown:
+def _picture_data(live: LiveJob) -> SceneData:
     folder = JobFolder(live.job.folder)
     ratio = live.width / live.height if live.height else None
-    shown: Shown = {
+    picture: SceneData = {
         "blank": "Nothing was made" if live.job.is_over else "The video appears here, section by section",
         "poster": start_picture(live.job),
         "first": file_url(live.job, folder.first.name) if folder.first.exists() else None,
         "crop": live.job.request.crop,
         "ratio": ratio and round(ratio, 4),
-        "words": "beneath" if ratio is None or ratio > _WIDE else "beside",
+        "words": "beneath" if ratio is None or ratio > _MAX_RATIO_BESIDE else "beside",
         "video": None,
         "offersMore": live.video is not None and bool(WORDS[live.job.state].ending),
         "preview": None,
@@ -199,47 +198,50 @@ def _pictures(live: LiveJob) -> Shown:
         # Each version has its own address, even if a later one gets the same name.
         # Events hold the paths of their time; the outputs folder may have been moved since.
         url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
-        is_whole, seconds = live.job.state == "finished", live.video_frames / live.plan.fps
-        name = download_name(live.job.request.prompt, live.job.id, 0 if is_whole else live.video_frames)
-        video = f"Download the video{'' if is_whole else ' so far'} ({seconds:.2f} s)"
-        is_picture = live.job.request.one_frame and shown["first"]
-        shown["video"] = {
+        is_finished = live.job.state == "finished"
+        seconds = live.video_frames / live.plan.fps
+        name = download_name(live.job.request.prompt, live.job.id, 0 if is_finished else live.video_frames)
+        label = f"Download the video{'' if is_finished else ' so far'} ({seconds:.2f} s)"
+        is_picture = live.job.request.one_frame and picture["first"]
+        picture["video"] = {
             "url": url,
             "front": round(live.seconds_in_front, 4),
             "hidden": round(live.hidden_in_front, 4),
             "frames": live.video_frames,
             "fps": live.plan.fps,
-            "file": shown["first"] if is_picture else url,
+            "file": picture["first"] if is_picture else url,
             "name": str(Path(name).with_suffix(folder.first.suffix)) if is_picture else name,
-            "download": "Download the picture" if is_picture else video,
+            "download": "Download the picture" if is_picture else label,
         }
     # A job that has ended makes no section any more, even if its last event has not been read yet.
-    made = next((cell for cell in live.cells if cell.state == "running"), None)
-    if made is not None and live.preview is not None and (data := _inline(Path(live.preview))):
-        shown["preview"] = {"data": data, "label": _span(made), "seconds": round(made.end - made.begin, 2)}
-    return shown
+    current = next((cell for cell in live.cells if cell.state == "running"), None)
+    if current is not None and live.preview is not None and (data := _inline(Path(live.preview))):
+        seconds = round(current.end - current.start, 2)
+        picture["preview"] = {"data": data, "label": _span(current), "seconds": seconds}
+    return picture
 
 
-def _cell(live: LiveJob, cell: Cell) -> Shown:
-    thumbs, percent = JobFolder(live.job.folder).thumbs.name, round(live.section_percent, 1)
+def _cell_data(live: LiveJob, cell: Cell) -> SceneData:
+    thumbs = JobFolder(live.job.folder).thumbs.name
+    percent = round(live.section_percent, 1)
     if cell.thumbnail:
         thumb = file_url(live.job, f"{thumbs}/{Path(cell.thumbnail).name}")
-    else:  # no event names that of a section that a branch kept
+    else:  # no event has the thumbnail of a section that a branch kept
         thumb = thumb_url(live.job, cell.number) if cell.state == "done" else None
-    spoken, mark = {
+    spoken_state, mark = {
         "waiting": ("waiting", ""),
-        "running": (words.doing(live), f"{int(percent)} %"),
+        "running": (words.section_activity(live), f"{int(percent)} %"),
         "done": ("finished, jump there" if live.video else "finished", "✓"),
     }[cell.state]
     return {
-        "spoken": f"{spoken}; {cell.words}" if cell.words else spoken,
-        "words": cell.words,
+        "spoken": f"{spoken_state}; {cell.text}" if cell.text else spoken_state,
+        "words": cell.text,
         "mark": mark,
         "percent": percent if cell.state == "running" else 0,
         "isDone": cell.state == "done",
-        "mayBranch": cell.state == "done" and 0 < cell.number - 1 <= keepable(live.job.request),
+        "mayBranch": cell.state == "done" and 0 < cell.number - 1 <= max_kept_sections(live.job.request),
         "number": cell.number,
-        "begin": round(cell.begin, 3),
+        "begin": round(cell.start, 3),
         "label": _span(cell),
         "state": cell.state,
         "thumb": thumb,
@@ -247,23 +249,23 @@ def _cell(live: LiveJob, cell: Cell) -> Shown:
 
 
 def _span(cell: Cell) -> str:
-    return f"{cell.begin:.1f} – {cell.end:.1f} s"
+    return f"{cell.start:.1f} – {cell.end:.1f} s"
 
 
-def _figures(live: LiveJob, memory: Shown | None) -> Shown:
+def _figures_data(live: LiveJob, memory: SceneData | None) -> SceneData:
     stages = words.stage_seconds(live)
     longest = max((seconds for _, seconds in stages), default=0.0)
-    facts = words.made_with(live)
+    rows = words.made_with(live)
     if memory is not None:
-        facts += memory["facts"]
+        rows += memory["facts"]
     if live.timing.step is not None:
-        facts.append(("Time per step", duration(live.timing.step)))
+        rows.append(("Time per step", duration(live.timing.step)))
     if isinstance(live.end, Finished | Cancelled) and live.end.peak_host_bytes:
-        facts.append(("Engine in main memory", f"at most {gb_text(live.end.peak_host_bytes)} GB"))
+        rows.append(("Engine in main memory", f"at most {gb_text(live.end.peak_host_bytes)} GB"))
     if isinstance(live.end, Finished) and live.end.advice:
-        facts.append(("Advice", live.end.advice))
+        rows.append(("Advice", live.end.advice))
     return {
-        "facts": facts,
+        "facts": rows,
         "stages": [
             {"name": name, "text": duration(seconds), "share": round(seconds / longest, 4)}
             for name, seconds in stages
@@ -276,8 +278,8 @@ def _inline(path: Path) -> str | None:
         data = read_file(path, _MAX_PREVIEW_BYTES)
     except (OSError, ValueError):  # it has been replaced or removed; the next step brings another
         return None
-    kind = mimetypes.guess_type(path.name)[0] or ""
-    return data_url(data, kind) if kind.startswith("image/") else None
+    media_type = mimetypes.guess_type(path.name)[0] or ""
+    return data_url(data, media_type) if media_type.startswith("image/") else None
 
 
 class Presenter:
@@ -289,16 +291,15 @@ class Presenter:
         # The takes between which a user has to choose change only with the index.
         self._takes = lru_cache(1)(lambda job_id, _revision: takes_for(service, job_id) if job_id else None)
 
-    def show(self, seen: Scene) -> Shown:
-        shown = show(seen, time.time(), self._report)
-        return shown | {"takes": self._takes(shown["job"], self._service.revision)}
+    def show(self, scene: Scene) -> SceneData:
+        data = scene_data(scene, time.time(), self._report)
+        return data | {"takes": self._takes(data["job"], self._service.revision)}
 
     def _report(self, job: Job) -> str:
         log = JobFolder(job.folder).events
         return self._reports(job.id, log.stat().st_size if log.is_file() else 0)
 
-    def show_job(self, job_id: str) -> Shown:
-        """Return the data that pages show for one job, according to its log."""
+    def show_job(self, job_id: str) -> SceneData:
         job = self._service.job(job_id)
         live = LiveJob(job, None, *size_of(job))
         for event in self._service.events(job_id):
@@ -306,28 +307,28 @@ class Presenter:
         return self.show(Scene(live, None, (), frozenset(self._service.commands(job))))
 
 
-def takes_for(service: JobService, job_id: str) -> Shown | None:
-    """Return the takes that concern a job; None if there is nothing to choose."""
+def takes_for(service: JobService, job_id: str) -> SceneData | None:
+    """Collect the takes that concern a job; None if there is nothing to choose."""
     try:
         choice = service.steering.choice(job_id)
     except (InputError, OSError):  # the job was removed, or a file of it is damaged
         return None
     if choice is None:
         return None
-    ready = sum(count_kept(JobFolder(job.folder)) > choice.keep for _, job in choice.takes)
+    ready = sum(num_finished_sections(JobFolder(job.folder)) > choice.keep for _, job in choice.takes)
     return {
         "title": f"Section {choice.keep + 1}: which take?",
         "hint": f"{ready} of {count_text(len(choice.takes), 'take')} ready. All of them stay in the history.",
         "of": choice.parent,
         "keep": choice.keep,
         "waits": choice.waits,
-        "tiles": [_tile(job, number, choice.keep) for number, job in choice.takes],
+        "tiles": [_take_data(job, number, choice.keep) for number, job in choice.takes],
     }
 
 
-def _tile(job: Job, number: int, keep: int) -> Shown:
-    each = family_of(job.request.model).section_seconds
-    begin = 0.0 if job.request.mode == "inverted" else keep * each
+def _take_data(job: Job, number: int, keep: int) -> SceneData:
+    section_seconds = model_family(job.request.model).section_seconds
+    start = 0.0 if job.request.mode == "inverted" else keep * section_seconds
     return {
         "job": job.id,
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
@@ -335,8 +336,8 @@ def _tile(job: Job, number: int, keep: int) -> Shown:
         "video": video_url(job),
         "name": f"Take {number}" if number else "As it was",
         "keep": f"Keep {f'take {number}' if number else 'it as it was'} and go on",
-        "begin": round(begin, 3),
-        "end": round(begin + each, 3),
+        "begin": round(start, 3),
+        "end": round(start + section_seconds, 3),
         "now": "" if job.state in ("paused", "finished") else WORDS[job.state].label,
         "mayGoOn": allows(job, "resume") and job.state == "paused",
     }

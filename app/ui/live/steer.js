@@ -2,7 +2,7 @@
 import { actOnce, arrange, dropVideo, fromTemplate, onPress, onSubmit, reducedMotion, setText } from '../elements.js';
 import { post } from '../server.js';
 
-/** Bring the fold to life with which a video is directed. `report` shows a sentence, with a link to a job if one is given. */
+/** Set up the fold that directs a video. `report` shows a sentence, with a link to a job if one is given. */
 export function prepareSteer(fold, report) {
   const find = (name) => fold.querySelector(`.lt-steer-${name}`);
   let scene = {};
@@ -58,7 +58,7 @@ export function prepareSteer(fold, report) {
   };
 }
 
-/** Bring the offer to life to make a pressed section again. `branch` opens the form that keeps so many sections. */
+/** Set up the offer to make a pressed section again. `branch` opens the form that keeps so many sections. */
 export function prepareAnew(box, branch, report) {
   let pressed = { job: '', kept: 0 }; // the sections before it, in the order of making
   onPress(box.querySelector('.lt-anew-branch'), () => branch(pressed.kept), report);
@@ -67,18 +67,16 @@ export function prepareAnew(box, branch, report) {
     report('Three takes of this section are in the queue. What was made stays.', takes[0].id);
   }, report);
   return {
-    /** Offer to make a section of a job again. */
     offer(job, cell) {
       pressed = { job, kept: cell.number - 1 };
       box.hidden = !cell.mayBranch;
       setText(box.querySelector('span'), `Section ${cell.label}`);
     },
-    /** Withdraw the offer if another job is shown. */
     show(scene) { if (scene.job !== pressed.job) box.hidden = true; },
   };
 }
 
-/** Return a take, which plays over and over. A press shows it on the stage, at the end of the film so far. */
+/** A take, which plays over and over. A press shows it on the stage, at the end of the film so far. */
 function makeTake(open, report) {
   const element = fromTemplate('take');
   const [button] = element.children;
@@ -108,8 +106,8 @@ function makeTake(open, report) {
 }
 
 /**
- * Bring the takes of a section to life, of which a user keeps one. `open` shows the video of a job. Return a function
- * that shows takes while a job is on the stage; null for none.
+ * Set up the takes of a section, of which a user keeps one. `open` shows the video of a job. The result shows takes
+ * while a job is on the stage; null for none.
  */
 export function prepareTakes(box, steer, open, report) {
   const find = (name) => box.querySelector(`.lt-takes-${name}`);
@@ -129,20 +127,20 @@ export function prepareTakes(box, steer, open, report) {
     takes = now;
     box.hidden = !takes;
     const tiles = takes?.tiles ?? [];
-    chosen = tiles.find((one) => one.job === job && one.mayGoOn) ?? null;
-    for (const [gone, tile] of shown) {
-      if (tiles.some((one) => one.job === gone)) continue;
-      tile.remove();
+    chosen = tiles.find((tile) => tile.job === job && tile.mayGoOn) ?? null;
+    for (const [gone, removed] of shown) {
+      if (tiles.some((tile) => tile.job === gone)) continue;
+      removed.remove();
       shown.delete(gone);
     }
     for (const take of tiles) tileOf(take.job).show(take, take.job === job);
-    arrange(box.querySelector('ul'), tiles.map((one) => tileOf(one.job).element));
+    arrange(box.querySelector('ul'), tiles.map((tile) => tileOf(tile.job).element));
     if (!takes) return;
     setText(box.querySelector('h3'), takes.title);
     setText(find('hint'), takes.hint);
     for (const name of ['keep', 'words']) find(name).hidden = !chosen;
     if (chosen) setText(find('keep'), chosen.keep);
-    const ask = tiles.some((one) => one.job === job) ? '' : 'Press a take to see it after the film so far.';
+    const ask = tiles.some((tile) => tile.job === job) ? '' : 'Press a take to see it after the film so far.';
     setText(find('next'), chosen ? 'Without an answer it waits.' : ask);
   };
 }

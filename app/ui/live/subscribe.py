@@ -22,40 +22,40 @@ from app.ui.live.watch import watch
 from diffusers_helper.models.added import ADDED_MODELS
 
 _PAUSE_SECONDS_A_PAGE = 0.02  # each update of a page costs milliseconds, so many pages get fewer of them
-_LOOK_SECONDS = 1.0  # seconds after which a page without news looks whether its watch still runs
+_POLL_SECONDS = 1.0  # after which a page without a change looks if its watch still runs
 # A further page takes the place of the one opened first, which subscribes again after a while.
-MOST_PAGES = 100
+MAX_PAGES = 100
 # A page advances these by itself. Each message costs it milliseconds, so these alone are only a sign of life.
-_MOVING = ("beat", "elapsed", "spent", "quiet", "left")
+_MOVING_VALUES = ("beat", "elapsed", "spent", "quiet", "left")
 _BEAT_SECONDS = 2.5
 
 
 class _Watch:
-    """A thread that watches the jobs until it is told to end; it calls `tell` whenever `latest` changes."""
+    """A thread that watches the jobs until `is_wanted` is false. It calls `on_change` after each change."""
 
-    def __init__(self, service: JobService, chosen: str, tell: Callable[[], object]) -> None:
-        self._service, self._chosen, self._tell = service, chosen, tell
-        self.latest: scene.Shown | None = None
+    def __init__(self, service: JobService, job_id: str, on_change: Callable[[], object]) -> None:
+        self._service, self._job_id, self._on_change = service, job_id, on_change
+        self.latest: scene.SceneData | None = None
         self.is_wanted = True
         self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         presenter = Presenter(self._service)
-        for seen in watch(self._service, self._chosen):
+        for current in watch(self._service, self._job_id):
             if not self.is_wanted:
                 return
-            shown = presenter.show(seen)
-            shown["open"] = [job.id for job in (seen.running, *seen.waiting) if job is not None]
-            number = f" (number {seen.open_jobs + 1})" if seen.open_jobs else ""
-            shown["queue"] = {
+            data = presenter.show(current)
+            data["open"] = [job.id for job in (current.running, *current.waiting) if job is not None]
+            number = f" (number {current.open_jobs + 1})" if current.open_jobs else ""
+            data["queue"] = {
                 "waiting": self._service.history.count(MOVABLE), "held": self._service.queue.is_held,
                 "revision": self._service.revision, "download": self._service.downloads.share,
                 "models": ADDED_MODELS.revision, "start": f"Start Generation{number}",
-                "can_end": seen.open_jobs > 0,
+                "can_end": current.open_jobs > 0,
             }  # fmt: skip
-            self.latest = shown
-            self._tell()
+            self.latest = data
+            self._on_change()
 
 
 class Updates:
@@ -65,10 +65,11 @@ class Updates:
     """
 
     def __init__(self, service: JobService) -> None:
-        self._service, self._numbers = service, count()
+        self._service = service
+        self._numbers = count()
         self._pages = dict[int, str]()  # the jobs that users have chosen, by page, in order of opening
         self._watches = dict[str, _Watch]()  # by those jobs
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def stream(self, job: str = "") -> AsyncGenerator[str, None]:
         """Keep one page, which may have chosen a running job, up to date until it or the service ends.
@@ -79,31 +80,38 @@ class Updates:
         page = next(self._numbers)
         self._pages[page] = job
         if job not in self._watches or not self._watches[job].thread.is_alive():
-            self._watches[job] = _Watch(self._service, job, partial(self._tell, asyncio.get_running_loop()))
-        seen, before, sent, is_alive = None, dict[str, Any](), -math.inf, True
+            on_change = partial(self._wake_from_thread, asyncio.get_running_loop())
+            self._watches[job] = _Watch(self._service, job, on_change)
+        last_data = None
+        last_steady = dict[str, Any]()
+        sent_at = -math.inf
+        is_alive = True
         try:
-            while is_alive and (mine := self._watches.get(job)) and page in [*self._pages][-MOST_PAGES:]:
-                news_come, is_alive, shown = self._news, mine.thread.is_alive(), mine.latest
-                if shown is not None and shown is not seen:
-                    seen, news = shown, {name: shown[name] for name in shown if name not in _MOVING}
-                    moved = {name: shown[name] for name in shown if name in _MOVING}
-                    if news != before or time.monotonic() - sent >= _BEAT_SECONDS:
-                        change = moved if news == before else shown | {"version": scripts.version()}
+            while is_alive and (job_watch := self._watches.get(job)) and page in [*self._pages][-MAX_PAGES:]:
+                changed = self._changed
+                is_alive = job_watch.thread.is_alive()
+                data = job_watch.latest
+                if data is not None and data is not last_data:
+                    last_data = data
+                    steady = {name: data[name] for name in data if name not in _MOVING_VALUES}
+                    moving = {name: data[name] for name in data if name in _MOVING_VALUES}
+                    if steady != last_steady or time.monotonic() - sent_at >= _BEAT_SECONDS:
+                        change = moving if steady == last_steady else data | {"version": scripts.version()}
                         yield f"data: {json.dumps(change)}\n\n"
-                        before, sent = news, time.monotonic()
+                        last_steady, sent_at = steady, time.monotonic()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(news_come.wait(), _LOOK_SECONDS)
+                    await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
                 await asyncio.sleep(_PAUSE_SECONDS_A_PAGE * len(self._pages))
         finally:
             del self._pages[page]
-            if job not in self._pages.values() and (ended := self._watches.pop(job, None)):
-                ended.is_wanted = False
+            if job not in self._pages.values() and (unused_watch := self._watches.pop(job, None)):
+                unused_watch.is_wanted = False
 
-    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let all pages look at what the watch has seen. Its thread calls this."""
+    def _wake_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let all pages read the watch's `latest`. Its thread calls this."""
         with suppress(RuntimeError):  # the server has ended, and its loop is closed
             loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()

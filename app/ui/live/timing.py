@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from app.jobs.pace import Effort, Pace
 from diffusers_helper.events import STAGES
-from diffusers_helper.families.packing import OWN_CHUNK, SectionPlan, decode_windows
+from diffusers_helper.families.packing import DEFAULT_CHUNK, SectionPlan, decode_windows
 
 _SHORTEST = 0.001  # in seconds; the clock behind the times may be set back
 _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
@@ -15,7 +15,7 @@ _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:
-    """A place in a job: its section, the finished steps of it, and the finished share of its decode."""
+    """A point in a job: its section, the finished steps of it, and the finished share of its decode."""
 
     section: int
     step: int = 0
@@ -40,7 +40,7 @@ class Timing:
 
     plan: SectionPlan
     steps: list[int]
-    chunk: int = OWN_CHUNK
+    chunk: int = DEFAULT_CHUNK
     skips: bool = False
     start_up: float | None = None
     expected_step: float = 0.0
@@ -58,28 +58,30 @@ class Timing:
         self._work = tuple(map(sum, self._windows))
 
     def share_of_tail(self, section: int, piece: int, pieces: int) -> float:
-        """Return the share of a section's decode that is done after so many pieces: tiles of its windows."""
+        """Compute the share of a section's decode that is done after so many pieces: tiles of its windows."""
         windows = self._windows[section - 1]
-        done, part = divmod(piece * len(windows), pieces)
-        return (sum(windows[:done]) + part / pieces * sum(windows[done : done + 1])) / sum(windows)
+        num_done, remainder = divmod(piece * len(windows), pieces)
+        latents_done = sum(windows[:num_done])
+        latents_done += remainder / pieces * sum(windows[num_done : num_done + 1])
+        return latents_done / sum(windows)
 
-    def foresee(self, pace: Pace, work: Effort) -> None:
-        step = max(_SHORTEST, pace.step * work.step)
+    def add_estimate(self, pace: Pace, effort: Effort) -> None:
+        step = max(_SHORTEST, pace.step * effort.step)
         self.start_up = pace.start_up
         self._step_seconds.append(step)
         self._lead_seconds.append(pace.lead + step)
-        self._tail_seconds.append(max(_SHORTEST, pace.tail * work.megapixels))
+        self._tail_seconds.append(max(_SHORTEST, pace.tail * effort.megapixels))
 
-    def step_took(self, seconds: float, *, is_first: bool) -> None:
+    def add_step(self, seconds: float, *, is_first: bool) -> None:
         """Add the time between two steps' ends, or from the section's beginning to its first step's end."""
         (self._lead_seconds if is_first else self._step_seconds).append(max(_SHORTEST, seconds))
 
-    def tail_took(self, seconds: float, section: int) -> None:
+    def add_tail(self, seconds: float, section: int) -> None:
         """Add the time to decode and write a section. Sections are numbered as they are made, from 1."""
         self._tail_so_far = None
         self._tail_seconds.append(max(_SHORTEST, seconds) / self._work[section - 1])
 
-    def part_of_tail_took(self, seconds: float, section: int, share: float) -> None:
+    def add_tail_share(self, seconds: float, section: int, share: float) -> None:
         self._tail_so_far = max(_SHORTEST, seconds) / (share * self._work[section - 1])
 
     @property
@@ -94,7 +96,7 @@ class Timing:
         return bool(self._tail_seconds)
 
     def sampling(self, section: int) -> float:
-        """Return the cost of a section's steps, in seconds, or in steps until one has been measured."""
+        """Estimate the cost of a section's steps, in seconds, or in steps until one has been measured."""
         return self._sampling(1, self.steps[section - 1])
 
     def _sampling(self, sections: int, steps: int) -> float:
@@ -107,11 +109,11 @@ class Timing:
         return lead * sections + step * (steps - sections)
 
     def tail(self, section: int) -> float:
-        """Return the cost of a section's tail, in the unit of `sampling`; sections count from 1."""
+        """Estimate the cost of a section's tail, in the unit of `sampling`; sections count from 1."""
         return self._tail(self._work[section - 1], self.plan[section - 1].decoded_frames)
 
     def _tail(self, latents: int, frames: int) -> float:
-        """Return the cost of decoding so many latent frames to so many frames, with those of the overlaps."""
+        """Estimate the cost of decoding latent frames, those of the overlaps included, to frames."""
         if self._tail_seconds:
             return latents * median(self._tail_seconds[-_RECENT_SECTIONS:])
         if self._tail_so_far is not None:
@@ -120,29 +122,36 @@ class Timing:
             return latents * self.expected_tail / self._work[0]
         return (self.step or 1.0) * STAGES["decode"].weight * frames
 
-    def total(self, first: int = 1) -> float:
-        """Return the cost of a section and all later ones; 0 after the last one."""
-        steps = self.steps[first - 1 :]
-        frames = sum(section.decoded_frames for section in self.plan if section.number >= first)
-        return self._sampling(len(steps), sum(steps)) + self._tail(sum(self._work[first - 1 :]), frames)
+    def total(self, first_section: int = 1) -> float:
+        steps = self.steps[first_section - 1 :]
+        frames = sum(section.decoded_frames for section in self.plan if section.number >= first_section)
+        tails = self._tail(sum(self._work[first_section - 1 :]), frames)
+        return self._sampling(len(steps), sum(steps)) + tails
 
-    def rest_of(self, place: TimelinePoint) -> float:
-        sampling, tail = self.sampling(place.section), self.tail(place.section)
-        return sampling * (1.0 - place.step / self.steps[place.section - 1]) + tail * (1.0 - place.tail_share)
+    def section_remaining(self, point: TimelinePoint) -> float:
+        sampling = self.sampling(point.section) * (1.0 - point.step / self.steps[point.section - 1])
+        return sampling + self.tail(point.section) * (1.0 - point.tail_share)
 
-    def rest(self, place: TimelinePoint) -> float:
-        return self.rest_of(place) + self.total(place.section + 1)
+    def remaining(self, point: TimelinePoint) -> float:
+        return self.section_remaining(point) + self.total(point.section + 1)
 
-    def rest_of_tail(self, section: int, since: float, share: float, since_share: float) -> float:
-        """Estimate the seconds to the end of a tail, `since` it began and a share of it was done."""
+    def tail_remaining(self, section: int, elapsed: float, share: float, elapsed_since_share: float) -> float:
+        """Estimate the seconds to the end of a tail.
+
+        Args:
+            elapsed: The seconds since the tail began.
+            share: The share of it that is done.
+            elapsed_since_share: The seconds since that share was done.
+        """
         if not share or self._tail_so_far is None:
-            return max(0.0, self.tail(section) - since)
-        return max(0.0, self._work[section - 1] * self._tail_so_far * (1.0 - share) - since_share)
+            return max(0.0, self.tail(section) - elapsed)
+        return max(0.0, self._work[section - 1] * self._tail_so_far * (1.0 - share) - elapsed_since_share)
 
-    def rest_of_steps(self, section: int, step: int, since: float) -> float:
-        """Estimate the seconds to the end of a section's steps, `since` seconds after the last of them."""
-        usual, steps = self.step or 0.0, self.steps[section - 1]
+    def steps_remaining(self, section: int, step: int, elapsed: float) -> float:
+        """Estimate the seconds to the end of a section's steps, `elapsed` seconds after the last one."""
+        step_seconds = self.step or 0.0
+        steps = self.steps[section - 1]
         if step:
-            return max(0.0, usual * (steps - step) - min(since, usual))
+            return max(0.0, step_seconds * (steps - step) - min(elapsed, step_seconds))
         sampling = self.sampling(section)
-        return sampling - min(since, sampling - usual * (steps - 1))
+        return sampling - min(elapsed, sampling - step_seconds * (steps - 1))

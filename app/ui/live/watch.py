@@ -13,8 +13,8 @@ from app.jobs.service import JobService
 from app.ui.live.progress import LiveJob
 from diffusers_helper.errors import LongtakeError
 
-_SHORTEST_PAUSE = 0.2  # seconds between two updates; more updates would only cost the browser work
-_RECENT = 600.0  # seconds for which a job without a video is still shown on a new page
+_MIN_PAUSE_SECONDS = 0.2  # between two updates; more updates would only cost the browser work
+_RECENT_SECONDS = 600.0  # for which a job without a video is still shown on a new page
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Scene:
     waiting: tuple[Job, ...]
     commands: frozenset[Command] = frozenset()
     jobs_first: int = 0
-    held: bool = False
+    queue_is_paused: bool = False
     awake: bool = False
 
     @property
@@ -41,15 +41,15 @@ class Scene:
         return sum(not job.waits for job in self.waiting) + (self.running is not None)
 
 
-def watch(service: JobService, chosen: str = "") -> Iterator[Scene]:
+def watch(service: JobService, chosen_id: str = "") -> Iterator[Scene]:
     """Yield scenes for ever, one per second or more: of the chosen or first running job, or the newest."""
     live: LiveJob | None = None
     paces = PaceBook(service)
     while True:
         changes = service.changes
         running, waiting = service.open_jobs()
-        shown = next((job for job in waiting if job.id == chosen and job.state in BEGUN), running)
-        job = shown or (waiting[0] if waiting else _newest(service, live))
+        running_job = next((job for job in waiting if job.id == chosen_id and job.state in BEGUN), running)
+        job = running_job or (waiting[0] if waiting else _newest(service, live))
         if job is None or (live is not None and live.job.id == job.id and job.is_over):
             yield Scene(live, running, waiting)
             service.wait(changes)
@@ -65,11 +65,11 @@ def watch(service: JobService, chosen: str = "") -> Iterator[Scene]:
 
 
 def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
-    shown = math.inf  # what happened earlier is shown as a whole, not replayed
+    shown_at = math.inf  # what happened earlier is shown as a whole, not replayed
     for item in service.follow(live.job.id):
         if item is not None:
             live.apply(item[1])
-            if time.monotonic() < shown + _SHORTEST_PAUSE:
+            if time.monotonic() < shown_at + _MIN_PAUSE_SECONDS:
                 continue  # the change comes with the next event, or with the pause after it
         job = service.job(live.job.id)
         if job.request != live.job.request:  # a user has changed what comes next
@@ -77,11 +77,11 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         live.job = job
         running, waiting = service.open_jobs()
         commands = frozenset(service.commands(live.job))
-        first = service.queue_position(live.job.id) if live.job.state == "queued" else 0
-        held = live.job.state == "queued" and service.queue.is_held
-        awake = any(one.keeps_awake for one in service.crew.workers)
-        yield Scene(live, running, waiting, commands, first, held, awake)
-        shown = time.monotonic()
+        jobs_first = service.queue_position(live.job.id) if live.job.state == "queued" else 0
+        queue_is_paused = live.job.state == "queued" and service.queue.is_held
+        awake = any(worker.keeps_awake for worker in service.crew.workers)
+        yield Scene(live, running, waiting, commands, jobs_first, queue_is_paused, awake)
+        shown_at = time.monotonic()
         if live.job.state in MOVABLE and running is not None:
             return
     live.job = service.job(live.job.id)
@@ -89,10 +89,10 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
-    """Return the job that was made last; if none was shown yet, the last with a video or a recent end."""
+    """Find the job that was made last; if none was shown yet, the last with a video or a recent end."""
     for job in sorted(
         service.jobs(limit=20), key=lambda job: job.ended or job.started or job.created, reverse=True
     ):
-        if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT:
+        if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT_SECONDS:
             return job
     return None

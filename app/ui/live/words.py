@@ -12,26 +12,26 @@ from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.models.registry import family_of, find_model
+from diffusers_helper.models.registry import find_model, model_family
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text, duration, gb_text
 
-_LEAST_GUESS = 60.0  # seconds
-_MOST_ANNOUNCED = 120  # characters of a prompt
-_LEAST_EXPECTED = 7.5  # seconds, below which an estimate says only "a few seconds"
+_MIN_GUESS_SECONDS = 60.0
+_MAX_TITLE = 120  # characters
+_MIN_EXPECTED_SECONDS = 7.5  # below this, an estimate says only "a few seconds"
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
 def headline(
-    live: LiveJob, jobs_first: int, commands: Collection[Command] = (), *, held: bool = False
+    live: LiveJob, jobs_first: int, commands: Collection[Command] = (), *, queue_is_paused: bool = False
 ) -> str:
-    """Return what happens now, or how the job ended; `jobs_first` come before one that waits."""
-    if known := WORDS[live.job.state].headline:
-        return known
+    """Say what happens now, or how the job ended; `jobs_first` come before one that waits."""
+    if state_headline := WORDS[live.job.state].headline:
+        return state_headline
     for command, word in _STOPS.items():
         if command in commands:
-            return f"{word}: {_at_hand(live)} is finished first"
-    if live.job.state == "queued" and held:
+            return f"{word}: {_current_work(live)} is finished first"
+    if live.job.state == "queued" and queue_is_paused:
         return "Waiting until the queue is resumed"
     if live.job.waits:
         return "Waiting for its model"
@@ -42,7 +42,6 @@ def headline(
 
 
 def work(live: LiveJob) -> str:
-    """Return what the engine does now, and how much of it is done where that can be counted."""
     if live.reading:
         done, total = map(gb_text, live.reading)
         return f"Reading the model: {done} of {total} GB"
@@ -64,18 +63,18 @@ def _prepares_kernels(live: LiveJob) -> bool:
     return live.pace is None and live.stage == "sample" and not (live.sections_made or live.step)
 
 
-def timed(live: LiveJob) -> float | None:
-    """Return an estimate in seconds of the stage whose time is told, 0 for unknown; None if none is told.
+def shown_estimate(live: LiveJob) -> float | None:
+    """Estimate the seconds of a stage whose time is shown, 0 for unknown; None if no time is shown.
 
-    It is told until there is something to watch, but for steps, each of which is a sign of life.
+    It is shown until there is something to watch, except for steps, each of which is a sign of life.
     """
     if live.sections_made or live.job.is_over or (live.stage == "sample" and not _prepares_kernels(live)):
         return None
-    return live.expected if live.expected >= _LEAST_EXPECTED and live.stage != "sample" else 0.0
+    return live.expected if live.expected >= _MIN_EXPECTED_SECONDS and live.stage != "sample" else 0.0
 
 
 def first_video(live: LiveJob, elapsed: float) -> str:
-    """Return when there will be something to watch; "" if that is unknown, or if the whole time is known."""
+    """Say when there will be something to watch; "" if that is unknown, or if the whole time is known."""
     seconds = live.seconds_to_video(elapsed)
     if seconds is None or live.pace or (live.is_guess and not live.timing.expected_tail):
         return ""
@@ -84,51 +83,49 @@ def first_video(live: LiveJob, elapsed: float) -> str:
 
 
 def line(live: LiveJob, elapsed: float) -> str:
-    """Return one line on what happens now, how much of it is done, and the time left, for a terminal."""
-    expected, spent = timed(live), round(live.stage_seconds(elapsed))
-    parts = [work(live)]
+    expected = shown_estimate(live)
+    seconds = round(live.stage_seconds(elapsed))
+    phrases = [work(live)]
     if expected is not None and not (live.reading or live.pieces):
-        parts.append(f"{spent} s" if spent < 10 else duration(spent))
-        parts[-1] += f" of {about(expected)}" if expected > spent else ""
-    if expected and expected <= spent:
-        parts.append("longer than expected")
-    left = trusted(live, live.seconds_left(elapsed))
-    parts.append(first_video(live, elapsed) or (f"{about(left)} left" if left else ""))
-    return " · ".join(filter(None, parts))
+        phrases.append(f"{seconds} s" if seconds < 10 else duration(seconds))
+        phrases[-1] += f" of {about(expected)}" if expected > seconds else ""
+    if expected and expected <= seconds:
+        phrases.append("longer than expected")
+    seconds_left = trusted_seconds_left(live, live.seconds_left(elapsed))
+    phrases.append(first_video(live, elapsed) or (f"{about(seconds_left)} left" if seconds_left else ""))
+    return " · ".join(filter(None, phrases))
 
 
-def announcement(live: LiveJob, headline: str, left: float | None) -> dict[str, str]:
-    """Return how a job is announced beside another one on the stage: its kind, what it does, and a button."""
-    state, now = live.job.state, headline if left is None else f"{headline}, {about(left)} left"
-    words = title_of(live.job)
+def announcement(live: LiveJob, headline: str, seconds_left: float | None) -> dict[str, str]:
+    state = live.job.state
+    now = headline if seconds_left is None else f"{headline}, {about(seconds_left)} left"
+    title = title_of(live.job)
     kinds: dict[JobState, str] = {"finished": "Also finished", "failed": "Another one failed"}
     return {
         "kind": kinds.get(state, "Newest" if WORDS[state].ending else "Next"),
-        "prompt": words if len(words) <= _MOST_ANNOUNCED else f"{words[:_MOST_ANNOUNCED]}…",
+        "prompt": title if len(title) <= _MAX_TITLE else f"{title[:_MAX_TITLE]}…",
         "now": {"queued": "It begins in a moment.", "running": now}.get(state, ""),
         "label": "Watch it" if state == "running" else "Show it",
     }
 
 
-def took(live: LiveJob, elapsed: float) -> str:
-    """Return how long a job that is not running has been made; empty if it has not begun."""
+def time_taken(live: LiveJob, elapsed: float) -> str:
+    """Say how long a job that is not running has been made; "" if it has not begun."""
     if live.job.state == "running" or not elapsed:
         return ""
     return f"took {duration(elapsed)}" if live.job.is_over else f"{duration(elapsed)} so far"
 
 
 def made_with(live: LiveJob) -> list[tuple[str, str]]:
-    """Return the settings that users compare between videos, by their names."""
     request = live.job.request
-    guidance: float = getattr(request, family_of(request.model).guided_by)
-    found = [("Seed", str(request.seed)), ("Steps, guidance", f"{request.steps}, {guidance:g}")]
+    guidance: float = getattr(request, model_family(request.model).guidance_setting)
+    rows = [("Seed", str(request.seed)), ("Steps, guidance", f"{request.steps}, {guidance:g}")]
     size = f"{live.width} × {live.height}, {live.plan.fps} fps"
-    found += [("Size", size)] if live.width else []
-    return [*found, ("Made on", live.job.card)] if live.job.card else found
+    rows += [("Size", size)] if live.width else []
+    return [*rows, ("Made on", live.job.card)] if live.job.card else rows
 
 
-def doing(live: LiveJob) -> str:
-    """Return a phrase for the current work on the section, for screen readers."""
+def section_activity(live: LiveJob) -> str:
     if live.stage == "write":
         return "being written"
     if live.in_tail:
@@ -136,38 +133,38 @@ def doing(live: LiveJob) -> str:
     return f"step {live.step} of {live.steps}" if live.step else "running"
 
 
-def _at_hand(live: LiveJob) -> str:
-    at_hand: dict[Stage | None, str] = {
+def _current_work(live: LiveJob) -> str:
+    descriptions: dict[Stage | None, str] = {
         "decode": "the part being decoded", "write": "the section being written",
         "sample": "the step being computed",
     }  # fmt: skip
-    return at_hand.get(live.stage, "the current work")
+    return descriptions.get(live.stage, "the current work")
 
 
 def next_section(live: LiveJob) -> Cell | None:
-    """Return the first section, in the order of making, that is not begun; None if there is none."""
-    begun = live.sections_made + (live.job.state == "running" and live.section > live.sections_made)
-    return next((cell for cell in live.cells if cell.number == begun + 1), None)
+    """Find the first section, in the order of making, that is not begun; None if there is none."""
+    num_begun = live.sections_made + (live.job.state == "running" and live.section > live.sections_made)
+    return next((cell for cell in live.cells if cell.number == num_begun + 1), None)
 
 
 def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
-    """Return the sentence that says where other words are used, if this is the next section to make."""
-    more = "before" if mode == "inverted" else "after"
-    rest = f" and for all {more} that" if cell.number < sections else ""
+    """Say where other words are used, if this is the next section to make."""
+    direction = "before" if mode == "inverted" else "after"
+    scope = f" and for all {direction} that" if cell.number < sections else ""
     return (
-        f"New words are used from {cell.begin:.1f} to {cell.end:.1f} s{rest}. What is made keeps its words."
+        f"New words are used from {cell.start:.1f} to {cell.end:.1f} s{scope}. What is made keeps its words."
     )
 
 
 def remark(
     live: LiveJob, commands: Collection[Command] = (), *,
-    awake: bool = False, held: bool = False,
+    awake: bool = False, queue_is_paused: bool = False,
 ) -> str:  # fmt: skip
-    """Return the short text beside the headline; `awake` and `held` are those of `Scene`."""
+    """Write the short text beside the headline; `awake` and `queue_is_paused` are those of `Scene`."""
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
     if live.job.state == "queued":
-        return "You may close this tab." if held else "It starts by itself; you may close this tab."
+        return f"{'You' if queue_is_paused else 'It starts by itself; you'} may close this tab."
     if live.job.state in ("waiting", "paused", "interrupted"):
         return f"{live.job.message} {live.job.remedy}"
     if "stop_after_section" in commands:
@@ -176,9 +173,13 @@ def remark(
         return _outcome(live)
     if not live.section:
         section = f"section {live.sections_made + 1} of {live.sections}"
-        first = f"Model, prompt and picture come first, then {section}." if timed(live) is None else ""
-        return f"{first} The computer stays awake meanwhile.".strip() if awake else first
-    if timed(live) is not None:
+        sentences = []
+        if shown_estimate(live) is None:
+            sentences.append(f"Model, prompt and picture come first, then {section}.")
+        if awake:
+            sentences.append("The computer stays awake meanwhile.")
+        return " ".join(sentences)
+    if shown_estimate(live) is not None:
         return ""  # its time is the remark
     if live.is_guess:
         return "This first video shows how fast the machine is."
@@ -194,12 +195,12 @@ def remark(
 def _outcome(live: LiveJob) -> str:
     if live.video is None:
         return "No section was finished, so there is no video."
-    made = f"{live.video_frames / live.plan.fps:.2f} s, {count_text(live.video_frames, 'frame')}"
-    return made if live.job.state == "finished" else f"The part made until then is kept: {made}."
+    length = f"{live.video_frames / live.plan.fps:.2f} s, {count_text(live.video_frames, 'frame')}"
+    return length if live.job.state == "finished" else f"The part made until then is kept: {length}."
 
 
-def usual(live: LiveJob) -> tuple[str, float]:
-    """Return a phrase for the engine's current work and its usual duration, and the duration in seconds."""
+def usual_duration(live: LiveJob) -> tuple[str, float]:
+    """Describe the engine's current work with its usual duration, and give the duration in seconds."""
     if live.in_tail:
         if live.timing.has_tail:
             tail = live.timing.tail(live.section)
@@ -213,13 +214,12 @@ def usual(live: LiveJob) -> tuple[str, float]:
     return f"{STAGES[live.stage or 'load'].running} may take minutes", max(120.0, live.expected)
 
 
-def trusted(live: LiveJob, seconds: float | None) -> float | None:
-    """Return the seconds left, or None for a guess so short that it would soon prove wrong."""
-    return None if seconds is None or (live.is_guess and seconds < _LEAST_GUESS) else seconds
+def trusted_seconds_left(live: LiveJob, seconds: float | None) -> float | None:
+    """Drop a guess that is so short that it would soon prove wrong."""
+    return None if seconds is None or (live.is_guess and seconds < _MIN_GUESS_SECONDS) else seconds
 
 
 def stage_seconds(live: LiveJob) -> list[tuple[str, float]]:
-    """Return the durations of the stages in order of first occurrence, without those that took no time."""
     return [(_title(stage), seconds) for stage, seconds in live.stages.items() if seconds >= 0.05]
 
 
@@ -228,7 +228,7 @@ def _title(stage: Stage | None) -> str:
 
 
 def settings(request: GenerationRequest) -> list[tuple[str, str]]:
-    """Return the job's settings by their labels, without those that were left to the machine."""
+    """List the job's settings by their labels, without those that were left to the machine."""
     try:
         info = find_model(request.model, allow_folder=True)
     except InputError:  # the folder is gone
@@ -237,10 +237,11 @@ def settings(request: GenerationRequest) -> list[tuple[str, str]]:
         "model": info.title if info else Path(request.model).name,
         "resolution": request.resolution or (info.side if info else None),
     }
-    shown = {name: value for name, value in values.items() if name not in PICTURES and value is not None}
-    # The VAE's settings are listed only if they differ from the defaults.
-    shown = {
-        name: value for name, value in shown.items()
-        if not name.startswith("vae_") or value != SETTINGS[name].default
-    }  # fmt: skip
-    return [(SETTINGS[name].short_label, SETTINGS[name].shown(value)) for name, value in shown.items()]
+    rows = list[tuple[str, str]]()
+    for name, value in values.items():
+        setting = SETTINGS[name]
+        # The VAE's settings are listed only if they differ from the defaults.
+        is_usual = name.startswith("vae_") and value == setting.default
+        if name not in PICTURES and value is not None and not is_usual:
+            rows.append((setting.short_label, setting.display(value)))
+    return rows

@@ -8,13 +8,11 @@ const LESS = 'less preserved';
 const lines = (texts) => texts.map((textContent, index) => make(index ? 'small' : 'span', { textContent }));
 const linkTo = ({ name, address }) => make('a', { href: address, target: '_blank', rel: 'noreferrer', textContent: name });
 
-/** Return the table of the formats that the transformer's file may have. */
 function formatTable({ cards, rows }) {
-  const all = rows.flatMap((one) => [[one.format, one.file, ...one.default], [LESS, '', ...one.automatic]]);
+  const all = rows.flatMap((row) => [[row.format, row.file, ...row.default], [LESS, '', ...row.automatic]]);
   return makeTable(['Format', 'File', ...cards], all, 'lt-model-plan');
 }
 
-/** Return the table of the cards. */
 function planTable(cards) {
   return makeTable(HEAD, cards.flatMap(({ card, cap, least, rows }) => {
     const textContent = `Does not fit; a cap of ${least} GB would be enough.`;
@@ -47,19 +45,16 @@ export class Card {
 
   #find(name) { return this.element.querySelector(`.lt-model-${name}`); }
 
-  /** Move the focus to the card, and bring it into view. */
   lead() {
     this.element.scrollIntoView({ block: 'start' });
     this.#find('title').focus({ preventScroll: true });
   }
 
-  /** Show why something was refused, or nothing. */
   complain(words) {
     this.#find('problem').dataset.refusal = words;
     this.#showProblem();
   }
 
-  /** Show a model as the server describes it. */
   show(model) {
     const before = this.#model.state;
     this.#model = model;

@@ -21,15 +21,15 @@ from app.redact import plain_paths
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.fields import Text, Values
-from app.ui.models.present import ModelPresenter, card_plans, copy_offer, format_plans, part_title
+from app.ui.models.present import ModelPresenter, card_plans, component_title, copy_offer, format_plans
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
-from diffusers_helper.families.known import models_by_part
-from diffusers_helper.files import named_folder, sign_of
+from diffusers_helper.families.registry import models_by_component
+from diffusers_helper.files import file_signature, named_folder
 from diffusers_helper.models.added import check_new_name, name_for
 from diffusers_helper.models.installed import remove
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import size_text
-from diffusers_helper.weights.inspection import INDEX, USUAL, Inspection, inspect_weights, is_shard
+from diffusers_helper.weights.inspection import INDEX, STANDARD_NAMES, Inspection, inspect_weights, is_shard
 from diffusers_helper.weights.reading import SUFFIXES, weight_files
 
 VARIABLE = "LONGTAKE_WEIGHTS"
@@ -45,12 +45,12 @@ class ModelCalls:
 
     def models_list(self) -> dict[str, Any]:
         """List the models, with their parts, sizes, needs and downloads, and the disk that downloads fill."""
-        return self._presenter.all()
+        return self._presenter.describe_all()
 
     def models_get(self, model: Text) -> dict[str, Any]:
         """Download a model beside the queue, or resume a download that is paused or has failed."""
         self._downloads.get(model)
-        return self._presenter.one(model)
+        return self._presenter.describe(model)
 
     def models_pause(self, model: Text) -> dict[str, Any]:
         """Pause a download until `models_get` is called; the downloaded files stay."""
@@ -67,7 +67,7 @@ class ModelCalls:
     def _asked(self, model: str, ask: Callable[[str], object]) -> dict[str, Any]:
         find_model(model)
         ask(model)
-        return self._presenter.one(model)
+        return self._presenter.describe(model)
 
     def models_copy(self, model: str, weight_dtype: str) -> dict[str, Any]:
         """Return what a conversion would write and where, or why it is not possible."""
@@ -79,7 +79,7 @@ class ModelCalls:
         if offer["refusal"]:
             raise InputError(offer["refusal"])
         self._downloads.begin("convert", model, weight_dtype)
-        return self._presenter.one(model)
+        return self._presenter.describe(model)
 
     def models_remove(self, model: Text) -> dict[str, Any]:
         """Remove a downloaded model, except for parts that another one uses, or forget an added one."""
@@ -148,7 +148,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 def _is_part(files: Collection[str], weights: Collection[str]) -> bool:
     plain = [name for name in weights if name.endswith(".safetensors")]
-    is_clear = len(plain) == 1 or any(name in USUAL or name.endswith(INDEX) for name in weights)
+    is_clear = len(plain) == 1 or any(name in STANDARD_NAMES or name.endswith(INDEX) for name in weights)
     return "config.json" in files and bool(plain) and is_clear
 
 
@@ -211,7 +211,7 @@ def inspected(path: Path) -> Inspection:
     try:
         place = path.parent if path.name.endswith(INDEX) else path
         files = sorted(place.iterdir())[:_MOST_SIGNS] if place.is_dir() else [place]
-        return _remembered(path, tuple(sign_of(file) for file in files if file.exists()))
+        return _remembered(path, tuple(file_signature(file) for file in files if file.exists()))
     except OSError as error:
         raise InputError(
             f"{path.name} cannot be read ({error.strerror or first_line(error)}).",
@@ -232,7 +232,7 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     except InputError as error:
         return {"name": name, "part": "", "title": "", "words": "", "problem": error.message}
     models = facts.model.split(" + ")
-    part = next((part for part, known in models_by_part().items() if {*known} & {*models}), "")
+    part = next((part for part, known in models_by_component().items() if {*known} & {*models}), "")
     problem = plain_paths(next(iter(facts.problems), ""))
     if facts.model == "LoRA":
         problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."
@@ -244,7 +244,8 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
         problem = "In a folder, only safetensors files can be used."
     part = "" if problem else part
     return {
-        "name": name, "part": part, "title": part_title(part), "words": _words(facts), "problem": problem,
+        "name": name, "part": part, "title": component_title(part), "words": _words(facts),
+        "problem": problem,
     }  # fmt: skip
 
 
@@ -255,7 +256,7 @@ def _stem(name: str) -> str:
 
 def _words(facts: Inspection) -> str:
     model = " ".join(filter(None, (facts.model, facts.variant)))
-    return ", ".join(filter(None, (model, facts.kinds, size_text(facts.file_bytes))))
+    return ", ".join(filter(None, (model, facts.types, size_text(facts.file_bytes))))
 
 
 class OwnFileCalls:
@@ -286,7 +287,7 @@ class OwnFileCalls:
         check_new_name(model)
         if model in self._catalogue.names:
             raise InputError(f"There is already a model {model}.", "Choose another name.")
-        known = models_by_part()
+        known = models_by_component()
         if not parts or parts.keys() - known.keys():
             found = ", ".join(map(short_repr, parts)) or "empty"
             raise InputError(f"parts is {found}; expected some of {', '.join(known)}.", "Correct it.")
@@ -302,7 +303,7 @@ class OwnFileCalls:
             raise InputError(f"base is {short_repr(base)}; expected one of {known}.", "Correct it.")
         key = self._catalogue.key(base) if base else ""
         self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
-        return self._presenter.one(model)
+        return self._presenter.describe(model)
 
 
 def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:

@@ -20,7 +20,6 @@ const isShown = () => place()[0] === 'models' && !document.hidden;
 const revisionNow = () => `${queueNow().revision} ${queueNow().models}`;
 const complain = (words) => setText(find('.lt-models-problem'), words);
 
-/** Say something to screen readers. */
 const report = (words) => setText(find('.lt-models-reported'), words);
 
 function draw(models, disk) {
@@ -42,7 +41,6 @@ function draw(models, disk) {
   wanted = '';
 }
 
-/** Ask the server for all models, and again soon if something happens to one of them. */
 async function load() {
   clearTimeout(timer);
   asked += 1;
@@ -78,13 +76,11 @@ async function change(card, act) {
   await load();
 }
 
-/** Lead to a model. */
 function leadTo(name) {
   wanted = name;
   return load();
 }
 
-/** Set up the tab. */
 export default function startModels() {
   prepareOwnFiles(leadTo);
   whenShown('models', (name) => {

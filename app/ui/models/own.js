@@ -27,7 +27,6 @@ function factsTable(facts) {
   ].filter(([, value]) => value), 'lt-wide');
 }
 
-/** Return the row of one file or folder of the list. */
 function makeRow(file) {
   const element = fromTemplate('own-file');
   const box = element.querySelector('input');
@@ -52,7 +51,7 @@ function makeRow(file) {
   return row;
 }
 
-/** A part has one file, so another one for the same part takes the place of the former. */
+/** A component has one file, so another file for the same component replaces it. */
 function choose(row) {
   const { name, part } = row.file;
   const former = row.box.checked && chosen().find((other) => other !== row && other.file.part === part);
@@ -138,13 +137,12 @@ async function submit() {
   }
 }
 
-/** Offer these models as the source of all other parts. */
 export function offerBases(models) {
   const options = [['', 'Automatic'], ...models.map(({ model, title }) => [model, title])];
   if (hasChanged(base, options)) setOptions(base, options);
 }
 
-/** Bring the list and the form to life. `showModel` is called with the name of a new model. */
+/** Set up the list and the form. `showModel` is called with the name of a new model. */
 export function prepareOwnFiles(showModel) {
   added = showModel;
   onPress(find('again'), () => loadFiles());

@@ -18,17 +18,17 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import Absence, absence_of
-from diffusers_helper.models.installed import InstalledPart, installed_parts, plan_removal
+from diffusers_helper.models.installed import InstalledComponent, installed_components, plan_removal
 from diffusers_helper.models.registry import ModelInfo, model_names
+from diffusers_helper.planning import set_ups
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards import by_size
-from diffusers_helper.planning.ladder import limit_notes
+from diffusers_helper.planning.notes import limit_notes
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, about, gb_text, size_text
 
-_CACHED = "models--"  # begins the name of a repository's folder in the hub's cache
+_CACHE_PREFIX = "models--"  # begins the name of a repository's folder in the hub's cache
 _HUB = "https://huggingface.co/"
-_PARTS = {
+_COMPONENT_TITLES = {
     "transformer": "Transformer", "vae": "VAE", "text_encoder": "Text encoder", "tokenizer": "Its tokenizer",
     "text_encoder_2": "Second text encoder", "tokenizer_2": "Its tokenizer", "image_encoder": "Image encoder",
     "feature_extractor": "Its image processor", "scheduler": "Scheduler",
@@ -39,7 +39,7 @@ _STATES = {
     "failed": "Download failed",
 }  # fmt: skip
 _BUSY = ("getting", "verifying", "converting")
-_GET = {
+_GET_LABELS = {
     "paused": "Resume", "failed": "Try again", "missing": "Download", "incomplete": "Download the rest",
 }  # fmt: skip
 _TAKES_DAYS = "There is no GPU on this machine: a video of this model would take days."
@@ -52,37 +52,34 @@ class ModelPresenter:
         self._service, self._catalogue = service, catalogue
         self._paces = PaceBook(service)
 
-    def all(self) -> dict[str, Any]:
-        """Return the facts about all models, the disk that downloads fill, and the types of weights."""
+    def describe_all(self) -> dict[str, Any]:
         infos = self._catalogue.infos
-        models = [self._one(name, info) for name, info in infos.items()]
+        models = [self._describe(name, info) for name, info in infos.items()]
         disk = "All models are on this machine."
         if absence := next(filter(None, map(absence_of, infos.values())), None):
             folder, free = plain_paths(str(absence.folder)), gb_text(absence.free_bytes)
             disk = f"Downloads are stored in {folder}, which has {free} GB of free space."
-        is_busy, types = any(one["state"] in _BUSY for one in models), list(WEIGHT_TYPES.items())
+        is_busy = any(model["state"] in _BUSY for model in models)
+        types = list(WEIGHT_TYPES.items())
         return {"models": models, "disk": disk, "weight_types": types, "is_busy": is_busy}
 
-    def one(self, name: str) -> dict[str, Any]:
-        """Return the facts about one model.
+    def describe(self, name: str) -> dict[str, Any]:
+        return self._describe(name, self._catalogue.info(name))
 
-        Raises:
-            InputError: If the page does not offer it.
-        """
-        return self._one(name, self._catalogue.info(name))
-
-    def _one(self, name: str, info: ModelInfo) -> dict[str, Any]:
-        parts = installed_parts(info)
-        here, missing = sum(one.here_bytes for one in parts), sum(one.missing_bytes for one in parts)
+    def _describe(self, name: str, info: ModelInfo) -> dict[str, Any]:
+        components = installed_components(info)
+        here_bytes = sum(component.here_bytes for component in components)
+        missing_bytes = sum(component.missing_bytes for component in components)
         is_hub, is_added = info.folder is None, ADDED_MODELS.find(name) is not None
         progress = self._service.downloads.progress(name)
-        complete = all(one.is_complete for one in parts)
+        complete = all(component.is_complete for component in components)
         problems = self._service.downloads.problems(name) if is_hub else None
-        memory_fact, needs = self._memory(name, info)
+        memory_fact, sentences = self._memory(name, info)
         time_fact, time_sentence = self._time(name, info)
-        size, absence = _size_words(here, missing, complete=complete), absence_of(info)
-        state = progress.activity or ("complete" if complete else "incomplete" if here else "missing")
-        removal = _removal(info) if (is_hub and here) or is_added else None
+        size = _size_words(here_bytes, missing_bytes, complete=complete)
+        absence = absence_of(info)
+        state = progress.activity or _state(here_bytes, complete=complete)
+        removal = _removal(info) if (is_hub and here_bytes) or is_added else None
         room = "" if complete or absence is None or absence.has_room else _no_room(absence)
         return {
             "model": name,
@@ -91,12 +88,12 @@ class ModelPresenter:
             "label": _STATES[state],
             "is_hub": is_hub,
             "is_added": is_added,
-            "here_bytes": here,
-            "missing_bytes": missing,
+            "here_bytes": here_bytes,
+            "missing_bytes": missing_bytes,
             "size": size,
-            "parts": [_part(one) for one in parts],
+            "parts": [_component_facts(component) for component in components],
             "facts": " · ".join(filter(None, (size, memory_fact, time_fact))),
-            "needs": [*needs, time_sentence],
+            "needs": [*sentences, time_sentence],
             "sources": _sources(info),
             "licence": info.licence,
             "progress": _progress(progress),
@@ -104,17 +101,17 @@ class ModelPresenter:
             "problems": None if problems is None else [*map(page_words, problems)],
             "removal": removal,
             "room": room,
-            "actions": _actions(state, info, progress.message, is_here=here > 0, has_room=not room)
+            "actions": _actions(state, info, progress.message, is_here=here_bytes > 0, has_room=not room)
             + ([("remove", "Remove…")] if state not in _BUSY and (removal or is_added) else []),
             "asks": _asks(state, info, removal, absence),
         }
 
     def _request(self, name: str, info: ModelInfo) -> GenerationRequest:
-        return GenerationRequest(image="any", model=self._catalogue.key(name), **info.own_settings)
+        return GenerationRequest(image="any", model=self._catalogue.key(name), **info.default_settings)
 
     def _memory(self, name: str, info: ModelInfo) -> tuple[str, list[str]]:
         planner = self._catalogue.planner
-        if not planner.knows_the_size:
+        if not planner.has_cap:
             return "", ["Only the driver knows the card’s size, so the plan is made together with the video."]
         request = self._request(name, info)
         cap = gb_text(planner.profile.cap_bytes.value)
@@ -123,18 +120,18 @@ class ModelPresenter:
         except LongtakeError as error:
             fact = "does not fit this machine" if isinstance(error, DoesNotFit) else ""
             return fact, [" ".join(page_error(error))]
-        least = gb_text(plan.job.smallest_cap_bytes, up=True)
-        where = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
-        reported = [f"A video needs at least {least} GB of {where}; the cap of this machine is {cap} GB."]
-        reported += limit_notes(plan.job, planner.profile)
+        smallest_cap = gb_text(plan.job.smallest_cap_bytes, round_up=True)
+        memory = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
+        needs = f"A video needs at least {smallest_cap} GB of {memory}; the cap of this machine is {cap} GB."
+        sentences = [needs, *limit_notes(plan.job, planner.profile)]
         if plan.waiting_bytes:
             free = host_memory().available
-            time = f", in {plan.time_words}," if plan.time_words else ""
-            reported.append(
+            time = f", in {plan.copy_time_text}," if plan.copy_time_text else ""
+            sentences.append(
                 f"{gb_text(plan.waiting_bytes)} GB of its weights are streamed in each step{time} and should "
                 f"fit into main memory, of which {gb_text(free)} GB are free."
             )
-        return f"needs {least} GB of {where}", reported
+        return f"needs {smallest_cap} GB of {memory}", sentences
 
     def _time(self, name: str, info: ModelInfo) -> tuple[str, str]:
         pace = self._paces.pace(self._catalogue.key(name))
@@ -145,12 +142,12 @@ class ModelPresenter:
             return "takes days without a GPU", _TAKES_DAYS
         if times := self._catalogue.planner.forecast(self._request(name, info), info):
             fact = f"a video of 5 s takes {about(times.video_seconds.later)}"
-            return f"{fact} ({times.step.source_words})", f"A video of 5 seconds: {times.words}"
+            return f"{fact} ({times.step.source_words})", f"A video of 5 seconds: {times.text}"
         return "", "The first video will show how long it takes on this machine."
 
 
 def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
-    """Return what a converted copy of a model would need, in words, or a refusal.
+    """Say what a converted copy of a model would need, or why it is refused.
 
     Raises:
         InputError: If there is no such type of weights.
@@ -160,163 +157,167 @@ def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
     name = f"{info.name}-{dtype}"
     folder = ADDED_MODELS.copy_folder(name)
     if dtype in (AUTO, SETTINGS["weight_dtype"].default):
-        return _refused("A copy needs a type of its own.")
+        return _refused_copy("A copy needs a type of its own.")
     if folder is None:
-        return _refused("There is no folder for the copy. Set HOME or XDG_DATA_HOME.")
+        return _refused_copy("There is no folder for the copy. Set HOME or XDG_DATA_HOME.")
     if name in model_names():
-        return _refused(f"There is already a model {name}.")
+        return _refused_copy(f"There is already a model {name}.")
     if absence_of(info):
-        return _refused(f"{info.title} is not completely on this machine. Download it first.")
+        return _refused_copy(f"{info.title} is not completely on this machine. Download it first.")
     try:
-        size = by_size.transformer_in(info, dtype).file_bytes
+        size = set_ups.transformer_in(info, dtype).file_bytes
     except InputError:
-        return _refused("Its transformer is stored in GGUF or with scales, which cannot be converted.")
-    free = shutil.disk_usage(next(one for one in folder.parents if one.is_dir())).free
+        return _refused_copy("Its transformer is stored in GGUF or with scales, which cannot be converted.")
+    free = shutil.disk_usage(next(parent for parent in folder.parents if parent.is_dir())).free
     if size >= free:
         needs = f"The copy needs {size_text(size)}, and {size_text(free)} are free."
-        return _refused(f"{needs} Free some space, or use models convert with --output.")
-    place = plain_paths(str(folder))
-    words = (
-        f"The copy, {name}, needs {size_text(size)} in {place}, where {size_text(free)} are free. "
+        return _refused_copy(f"{needs} Free some space, or use models convert with --output.")
+    location = plain_paths(str(folder))
+    text = (
+        f"The copy, {name}, needs {size_text(size)} in {location}, where {size_text(free)} are free. "
         f"{info.title} stays as it is."
     )
-    return {"name": name, "words": words, "refusal": ""}
+    return {"name": name, "words": text, "refusal": ""}
 
 
-def _refused(reason: str) -> dict[str, str]:
+def _refused_copy(reason: str) -> dict[str, str]:
     return {"name": "", "words": "", "refusal": reason}
 
 
 def card_plans(info: ModelInfo, name: str, weight_dtype: str) -> list[dict[str, Any]]:
-    """Return the plans of a video on cards of several sizes, as rows of text."""
-    request = GenerationRequest(
-        image="any", model=name, mode=info.modes[0], steps=info.steps, weight_dtype=weight_dtype
-    )
-    return [_card(plan) for plan in by_size.plans_by_card(request, info)]
+    settings = {"mode": info.modes[0], "steps": info.steps, "weight_dtype": weight_dtype}
+    request = GenerationRequest(image="any", model=name, **settings)
+    return [_card(plan) for plan in set_ups.plans_by_card(request, info)]
 
 
 def format_plans(info: ModelInfo, name: str) -> dict[str, Any]:
-    """Return the plans for each format of the transformer's file, as rows of text with one cell a card."""
+    """Give the plans for each format of the transformer's file, as rows of text with one cell a card."""
     request = GenerationRequest(image="any", model=name, mode=info.modes[0], steps=info.steps)
     rows = [
         {
-            "format": ", ".join(one.formats),
-            "file": gb_text(one.file_bytes),
-            "default": [card.short(card.default) for card in one.cards],
-            "automatic": [card.short(card.fewest_copies) for card in one.cards],
+            "format": ", ".join(plan.formats),
+            "file": gb_text(plan.file_bytes),
+            "default": [card.short(card.default) for card in plan.cards],
+            "automatic": [card.short(card.fewest_copies) for card in plan.cards],
         }
-        for one in by_size.plans_by_format(request, info)
+        for plan in set_ups.plans_by_format(request, info)
     ]
-    return {"cards": [f"{size} GB" for size in by_size.CARDS_GB], "rows": rows}
+    return {"cards": [f"{size} GB" for size in set_ups.CARDS_GB], "rows": rows}
 
 
-def _card(plan: by_size.CardPlan) -> dict[str, Any]:
+def _card(plan: set_ups.CardPlan) -> dict[str, Any]:
     return asdict(plan) | {
         "card": f"{plan.card_gb} GB",
         "cap": gb_text(plan.default.cap_bytes if plan.default else plan.cap_bytes),
-        "least": gb_text(plan.smallest_cap_bytes, up=True),
+        "least": gb_text(plan.smallest_cap_bytes, round_up=True),
         "rows": [list(fit.cells[1:]) for fit in plan.fits],
     }
 
 
-def _size_words(here: int, missing: int, *, complete: bool) -> str:
+def _state(here_bytes: int, *, complete: bool = False) -> str:
     if complete:
-        return f"{size_text(here)} on this machine"
-    if not here:
-        return f"About {gb_text(missing)} GB to download"
-    return f"{size_text(here)} on this machine, about {gb_text(missing)} GB to download"
+        return "complete"
+    return "incomplete" if here_bytes else "missing"
+
+
+def _size_words(here_bytes: int, missing_bytes: int, *, complete: bool) -> str:
+    if complete:
+        return f"{size_text(here_bytes)} on this machine"
+    if not here_bytes:
+        return f"About {gb_text(missing_bytes)} GB to download"
+    return f"{size_text(here_bytes)} on this machine, about {gb_text(missing_bytes)} GB to download"
 
 
 def _actions(
     state: str, info: ModelInfo, message: str, *, is_here: bool, has_room: bool
 ) -> list[tuple[str, str]]:
-    """Return what can be done with a model, apart from its removal: the verbs and their labels."""
     if state in _BUSY:
-        ends = {"getting": "Cancel", "verifying": "Stop checking", "converting": "Stop converting"}
-        return [*([("pause", "Pause")] if state == "getting" else []), ("cancel", ends[state])]
-    found: list[tuple[str, str]] = []
+        cancel_labels = {"getting": "Cancel", "verifying": "Stop checking", "converting": "Stop converting"}
+        return [*([("pause", "Pause")] if state == "getting" else []), ("cancel", cancel_labels[state])]
+    actions: list[tuple[str, str]] = []
     if state == "complete":
-        found.append(("use", "Make a video with it"))
+        actions.append(("use", "Make a video with it"))
         if message:
-            found.append(("cancel", "Dismiss"))
+            actions.append(("cancel", "Dismiss"))
         if info.folder is None and is_here:
-            found.append(("verify", "Verify"))
-        return [*found, ("convert", "Convert…")] if info.folder is not None or is_here else found
+            actions.append(("verify", "Verify"))
+        return [*actions, ("convert", "Convert…")] if info.folder is not None or is_here else actions
     if info.folder is None and has_room:
-        found.append(("get", _GET[state]))
-    return [*found, ("cancel", "Cancel")] if state in ("paused", "failed") else found
+        actions.append(("get", _GET_LABELS[state]))
+    return [*actions, ("cancel", "Cancel")] if state in ("paused", "failed") else actions
 
 
 def _asks(
     state: str, info: ModelInfo, removal: dict[str, Any] | None, absence: Absence | None
 ) -> dict[str, dict[str, str]]:
-    """Return the questions before actions, with the label of the answer that carries them out."""
     title = info.title
-    loss, sure = f"This takes {title} off the list. Its files stay where they are.", "Remove from the list"
+    warning = f"This takes {title} off the list. Its files stay where they are."
+    confirm_label = "Remove from the list"
     if removal is not None:
-        sure, listed, kept = f"Remove {removal['size']}", _listed(removal["parts"]), _listed(removal["kept"])
-        loss = f"This deletes {removal['size']} of {title}: {listed}."
-        loss += f" Another model uses these parts, so they are kept: {kept}." if kept else ""
-    asks = {
-        "remove": {"title": f"Remove {title}?", "words": loss, "sure": sure},
+        confirm_label = f"Remove {removal['size']}"
+        warning = f"This deletes {removal['size']} of {title}: {_listed(removal['parts'])}."
+        if removal["kept"]:
+            warning += f" Another model uses these parts, so they are kept: {_listed(removal['kept'])}."
+    questions = {
+        "remove": {"title": f"Remove {title}?", "words": warning, "sure": confirm_label},
         "convert": {"title": f"Convert {title}", "words": "Looking at the files…", "sure": "Convert"},
     }
     if state in ("missing", "incomplete") and absence is not None:
-        words = (
+        text = (
             f"This downloads about {gb_text(absence.total_bytes)} GB from huggingface.co into "
             f"{plain_paths(str(absence.folder))}, where {gb_text(absence.free_bytes)} GB are free."
         )
-        asks["get"] = {"title": f"Download {title}?", "words": words, "sure": "Download it"}
-    return asks
+        questions["get"] = {"title": f"Download {title}?", "words": text, "sure": "Download it"}
+    return questions
 
 
-def _listed(parts: Iterable[str]) -> str:
-    return ", ".join(part_title(part).lower() for part in parts)
+def _listed(components: Iterable[str]) -> str:
+    return ", ".join(component_title(component).lower() for component in components)
 
 
-def part_title(part: str) -> str:
-    """Return the name of a part as people read it."""
-    return _PARTS.get(part, part)
+def component_title(component: str) -> str:
+    return _COMPONENT_TITLES.get(component, component)
 
 
-def _part(one: InstalledPart) -> dict[str, Any]:
-    folder, source = _place(one.folder), plain_paths(one.source)
-    num_bytes = one.here_bytes or one.missing_bytes
+def _component_facts(component: InstalledComponent) -> dict[str, Any]:
+    folder, source = _shown_folder(component.folder), plain_paths(component.source)
+    num_bytes = component.here_bytes or component.missing_bytes
     return {
-        "part": one.part,
-        "title": part_title(one.part),
-        "state": "here" if one.is_complete else "incomplete" if one.here_bytes else "missing",
+        "part": component.component,
+        "title": component_title(component.component),
+        "state": "here" if component.is_complete else _state(component.here_bytes),
         "size": size_text(num_bytes) if num_bytes else "–",
         "folder": folder,
         "place": [folder, *([f"from {source}"] if source != folder else [])],
-        "shared": [f"also for {', '.join(one.shared_with)}"] if one.shared_with else [],
+        "shared": [f"also for {', '.join(component.shared_with)}"] if component.shared_with else [],
     }
 
 
-def _place(folder: Path) -> str:
-    """Return a folder relative to the hub's cache if it lies there, without the names above it."""
-    place = str(folder)
-    return place[place.index(_CACHED) :] if _CACHED in place else plain_paths(place)
+def _shown_folder(folder: Path) -> str:
+    """Shorten a folder in the hub's cache to its path there, and any other to what others may read."""
+    path = str(folder)
+    return path[path.index(_CACHE_PREFIX) :] if _CACHE_PREFIX in path else plain_paths(path)
 
 
 def _sources(info: ModelInfo) -> list[dict[str, str]]:
-    names = dict.fromkeys(source.location for source in info.parts.values() if source.revision is not None)
+    sources = info.components.values()
+    names = dict.fromkeys(source.location for source in sources if source.revision is not None)
     return [{"name": name, "address": f"{_HUB}{name}"} for name in names]
 
 
 def _progress(progress: DownloadProgress) -> dict[str, Any]:
-    words = _pair(progress.done_bytes, progress.total_bytes) if progress.total_bytes else ""
+    text = _pair(progress.done_bytes, progress.total_bytes) if progress.total_bytes else ""
     if progress.bytes_per_second:
-        words += f", {progress.bytes_per_second / 1e6:.1f} MB/s"
+        text += f", {progress.bytes_per_second / 1e6:.1f} MB/s"
     if progress.seconds_left is not None and progress.done_bytes < progress.total_bytes:
-        words += f", {about(progress.seconds_left)} left"
-    share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
-    rests = progress.activity in ("paused", "failed") and progress.total_bytes > 0
+        text += f", {about(progress.seconds_left)} left"
+    fraction = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
+    is_interrupted = progress.activity in ("paused", "failed") and progress.total_bytes > 0
     return asdict(progress) | {
-        "is_shown": rests or progress.activity in _BUSY,
+        "is_shown": is_interrupted or progress.activity in _BUSY,
         "is_download": progress.activity not in ("verifying", "converting"),
-        "percent": round(100 * min(1.0, share), 1),
-        "words": words or "Starting…",  # the program for it starts, which takes seconds
+        "percent": round(100 * min(1.0, fraction), 1),
+        "words": text or "Starting…",  # the program for it starts, which takes seconds
         "message": page_words(progress.message),
         "remedy": page_words(progress.remedy),
     }
@@ -329,7 +330,7 @@ def _pair(done: int, total: int) -> str:
 
 
 def _removal(info: ModelInfo) -> dict[str, Any] | None:
-    """Return what the removal of a model would free; None if nothing of it alone is here."""
+    """Say what the removal of a model would free; None if it has no files of its own here."""
     try:
         removal = plan_removal(info)
     except InputError:

@@ -16,12 +16,12 @@ from app.jobs.view import row_buttons, states_named
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.fields import Count, Flag, Jobs, MaybeCount, MaybeNumber, MaybeValues, Text, Values
-from app.ui.live.scene import rounded
+from app.ui.live.scene import rounded_seconds
 from app.ui.loras import with_lora_files
 from app.ui.queue.cards import CardCalls, CardLine, lines
 from app.ui.queue.records import Record, Records
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.request import PICTURES, PLACED, SETTINGS, GenerationRequest
+from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.units import about, count_text
 
 _MOST_LISTED = 200
@@ -109,7 +109,7 @@ class JobCalls:
         shown = range(first, min(len(jobs), first + _bounded(limit)))
         whole = max(free) if is_known else None
         return {
-            "total": len(jobs), "first": first, "held": held, "left": rounded(whole),
+            "total": len(jobs), "first": first, "held": held, "left": rounded_seconds(whole),
             "say": _say(len(jobs), whole, held=held), "cards": lines(self._service),
             "jobs": [self._row(jobs[n], turns[n], left[n], begins[n]) for n in shown],
         }  # fmt: skip
@@ -117,7 +117,7 @@ class JobCalls:
     def _row(self, job: Job, turn: int, left: float | None, begins: float | None) -> Record:
         made, has_reason = self._records.of(job, turn), job.waits or job.state not in ("queued", "running")
         return made | {
-            "turn": turn, "left": rounded(left), "begins_in": rounded(begins),
+            "turn": turn, "left": rounded_seconds(left), "begins_in": rounded_seconds(begins),
             "reason": f"{made['message']} {made['remedy']}".strip() if has_reason else "",
             "now": f"{made['sentence']}{f', begins in {about(begins)}' if begins else ''}",
             "time": f"takes {about(left)}" if left is not None and job.state in MOVABLE else "",
@@ -231,7 +231,7 @@ class JobCalls:
     def _inward(self, changes: dict[str, Any] | None) -> dict[str, Any]:
         """Return changed settings as requests take them. A picture, which could be any file, is refused."""
         given = dict(changes or {})
-        fixed = (*PICTURES, PLACED)
+        fixed = (*PICTURES, TIMED_PICTURES)
         if unknown := next((name for name in given if name in fixed or name not in SETTINGS), None):
             raise InputError(f"{short_repr(unknown)} cannot be changed here.", "Leave it out.")
         if "model" in given:

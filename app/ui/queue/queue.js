@@ -23,7 +23,7 @@ let changes = Promise.resolve();
 let open = 0; // changes that the server has not answered yet
 const undo = makeUndo(find('.lt-undo'), (jobs) => change(() => post('queue/restore', { jobs })));
 
-// The time for all of them is told anew after each section.
+// The time for all of them changes after each section.
 const revisionNow = () => [queueNow().revision, queueNow().held, sceneNow().sectionsDone].join();
 const isShown = () => place()[0] === 'queue';
 const rowHeight = () => parseFloat(getComputedStyle(list).getPropertyValue('--row'));
@@ -55,7 +55,7 @@ async function load() {
   }
 }
 
-/** Change the queue once earlier changes are done, and then show it. Return whether that was possible. */
+/** Change the queue once earlier changes are done, and then show it; false if that was not possible. */
 function change(act) {
   open += 1;
   complain(null);
@@ -74,7 +74,7 @@ function change(act) {
 
 /** Move a job at once, and tell the server. `to` is its new index among the other jobs near the window. */
 function move(job, to) {
-  const others = data.jobs.filter((one) => one.id !== job.id);
+  const others = data.jobs.filter((other) => other.id !== job.id);
   const [before, after] = [others[to], others[to - 1]];
   const isFirst = after === undefined ? data.first === 0 : !isMovable(after);
   draw({ ...data, jobs: others.toSpliced(to, 0, job) });
@@ -85,15 +85,15 @@ function move(job, to) {
 }
 
 function step(job, by) {
-  const from = data.jobs.findIndex((one) => one.id === job.id);
+  const from = data.jobs.findIndex((other) => other.id === job.id);
   const to = from + by;
   if (from < 0 || !data.jobs[to] || !isMovable(data.jobs[to])) report(`${job.title} cannot be moved further.`);
   else move(job, to);
 }
 
 function sendTo(end, job) {
-  const others = data.jobs.filter((one) => one.id !== job.id);
-  const made = others.filter((one) => !isMovable(one));
+  const others = data.jobs.filter((other) => other.id !== job.id);
+  const made = others.filter((other) => !isMovable(other));
   if (end === 'first' && data.first === 0) draw({ ...data, jobs: others.toSpliced(made.length, 0, job) });
   report(`${job.title} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
   return change(() => post('queue/reorder', { job: job.id, first: end === 'first' }));
@@ -101,7 +101,7 @@ function sendTo(end, job) {
 
 /** Remove a job, which is gone from the rows before the server answers. */
 function remove(job) {
-  draw({ ...data, jobs: data.jobs.filter((one) => one.id !== job.id), total: data.total - 1 });
+  draw({ ...data, jobs: data.jobs.filter((other) => other.id !== job.id), total: data.total - 1 });
   return change(async () => {
     await post('queue/remove', { jobs: [job.id] });
     undo.offer(job.id, job.title);
@@ -142,7 +142,7 @@ function show(job, index) {
   rows.get(job.id).show(job, live, { number: data.first + index + 1, total: data.total });
 }
 
-/** Return the line above the queue of one of several cards: what it makes, its memory, and its buttons. */
+/** The line above the queue of one of several cards: what it makes, its memory, and its buttons. */
 function cardLine({ card, name, memory, job, now, isOut, buttons }) {
   const about = job ? actionButton('watch', now, { className: 'lt-device-now', title: now, ariaLabel: `${now}. Watch it.` })
     : make('span', { className: 'lt-device-now', textContent: now, title: now });

@@ -10,10 +10,9 @@ let list = null;
 let queue = null; // its `data()`, its rows, and what moves a job
 let drag = null; // { row, from, to, pointer, start, scroll, moved }
 
-/** Return whether a job can be given another place. */
 export const isMovable = (job) => job.actions.includes('reorder');
 
-/** Return a row. Its element stays the same while the job is shown, so the focus stays where it is. */
+/** A row. Its element stays the same while the job is shown, so the focus stays where it is. */
 export function makeRow() {
   const element = fromTemplate('queue-row');
   const find = (name) => element.querySelector(`.lt-row-${name}`);
@@ -41,7 +40,7 @@ export function makeRow() {
   return {
     element,
     job: null,
-    /** Show a job; `live` is its scene if it is on the stage, and `where` its place. */
+    /** Show a job; `live` is its scene if it is on the stage, and `where` its position. */
     show(job, live, where) {
       this.job = job;
       Object.assign(element.dataset, { job: job.id, state: job.state });
@@ -61,7 +60,6 @@ export function makeRow() {
 
 export const isMoving = () => drag !== null;
 
-/** Return the row whose grip was used, if it was one. */
 const rowAt = (target) => target.closest('.lt-row-grip') && queue.rowOf(target.closest('.lt-row').dataset.job);
 
 function takeKey(event) {
@@ -133,7 +131,7 @@ function end(isDropped) {
   drag = null;
   list.classList.remove('lt-sorting');
   row.element.classList.remove('lt-moving');
-  for (const one of list.children) one.style.transform = '';
+  for (const child of list.children) child.style.transform = '';
   if (isDropped && moved && to !== from) queue.move(row.job, to);
   else queue.load();
 }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.models.sizes import Network
-from diffusers_helper.planning.profiles import Machine, family_of
+from diffusers_helper.planning.profiles import Machine, gfx_family
 from diffusers_helper.units import GB, duration
 
 MEASURED, NOT_MEASURED = "measured here", "not measured on a Radeon"
@@ -88,7 +88,8 @@ class Reported:
         products, attention: Operations per second in products and in attention with heads of 128 values.
         memory: The bytes per second of element-wise work.
         decode: The seconds to decode the first section of FramePack at 640x608 pixels.
-        source: Where the figures come from.
+        source: Whose figures these are.
+        published: The figures as they were published, in TFLOP/s, and where.
     """
 
     card: str
@@ -98,33 +99,40 @@ class Reported:
     memory: float
     decode: float
     source: str
+    published: str
 
 
-# torch-performance-test-data#58, #68 and #103: 82 to 99 TFLOP/s; comfy-kitchen's PR 104: 66 in attention on a
-# new ROCm, 20 to 25 with an AOTriton of 2024. The decode, by 2D convolutions (`taps`), is an estimate.
+# The decode, by 2D convolutions (`taps`), is an estimate. For other cards it follows from the products.
 _XTX = Reported(
-    "RX 7900 XTX", "gfx1100", 90.5e12, 66e12, _REACHED * 960e9, 20, "others' reports of an RX 7900 XTX"
-)
-# torch-performance-test-data#173: 116 to 133; aiter#4188: 47 to 51 in SDPA. The decode follows from the
-# products.
+    "RX 7900 XTX", "gfx1100", 90.5e12, 66e12, _REACHED * 960e9, 20, "others' reports of an RX 7900 XTX",
+    "82 to 99 (torch-performance-test-data 58, 68, 103); in attention 66, 20 to 25 with an AOTriton of 2024 "
+    "(comfy-kitchen 104)",
+)  # fmt: skip
 _9070 = Reported(
-    "RX 9070 XT", "gfx1200", 124.5e12, 49e12, _REACHED * 640e9, 14.5, "others' reports of an RX 9070 XT"
-)
-# rocm-libraries#8104: 22 to 36, and 12 to 20 in attention. The decode follows from the products.
+    "RX 9070 XT", "gfx1200", 124.5e12, 49e12, _REACHED * 640e9, 14.5, "others' reports of an RX 9070 XT",
+    "116 to 133 (torch-performance-test-data 173); in attention 47 to 51 (aiter 4188)",
+)  # fmt: skip
 _HALO = Reported(
-    "Strix Halo", "gfx1151", 29e12, 16e12, _REACHED * 256e9, 62, "others' reports of a Strix Halo"
-)
-# torch-performance-test-data#186 and #199: 8.4 in fp32, in which this card has to compute the transformer,
-# and which doubles the memory of element-wise work; 15.6 in fp16, for the decode. Slices of attention are
-# assumed to reach a third of the products.
+    "Strix Halo", "gfx1151", 29e12, 16e12, _REACHED * 256e9, 62, "others' reports of a Strix Halo",
+    "22 to 36, in attention 12 to 20 (rocm-libraries 8104)",
+)  # fmt: skip
+# This card has to compute the transformer in fp32, which doubles the memory of element-wise work. Slices of
+# attention are assumed to reach a third of the products.
 _6600 = Reported(
     "RX 6600 XT", "gfx103x", 8.4e12, 2.7e12, _REACHED * 256e9 / 2, 116,
     "others' reports of an RX 6600 XT, in fp32",
+    "8.4 in fp32, 15.6 in fp16 for the decode (torch-performance-test-data 186, 199)",
 )  # fmt: skip
-# docs/log/gpu.md: 1.07 to 1.18 s per step, split by the card's limits, and a decode of 2.7 s
-_H200 = Reported("H200", "cuda", 790e12, 650e12, 2.1e12, 2.7, "docs/log/gpu.md, measured on an H200")
-# 2.5 s for each of the 36 frames of 25 steps, decoding included. The split into three parts is assumed.
-_4090 = Reported("RTX 4090", "cuda", 165e12, 165e12, 1.46e12, 0, "FramePack's README for an RTX 4090")
+# 1.07 to 1.18 s per step, split by the card's limits
+_H200 = Reported(
+    "H200", "cuda", 790e12, 650e12, 2.1e12, 2.7, "docs/log/gpu.md, measured on an H200",
+    "[measured](log/gpu.md)",
+)  # fmt: skip
+# The split of the time into three parts is assumed.
+_4090 = Reported(
+    "RTX 4090", "cuda", 165e12, 165e12, 1.46e12, 0, "FramePack's README for an RTX 4090",
+    "2.5 s for each of the 36 frames of 25 steps, with decoding (FramePack's README)",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,7 @@ def card_of(machine: Machine) -> Card | None:
     The driver often gives no name. Of several cards with a gfx name and memory, the slowest is taken then. A
     discrete card whose gfx name has no row with its memory counts as one of its family.
     """
-    family, size = family_of(machine), round(machine.total_bytes / GB)
+    family, size = gfx_family(machine), round(machine.total_bytes / GB)
     rows = [row for row in CARDS if row.gb in (0, size) and row.reported.family == family]
     named = [row for row in rows if row.name in machine.name]
     if named:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import runpy
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from app.bench.child import function_of
 from app.bench.facts import hint
-from app.bench.parts import PARTS, QUICK_BYTES, parts_of
-from app.bench.report import checksum, published, read_report, sealed, to_bytes, to_markdown
+from app.bench.report import checksum, published, read_report, to_bytes, to_markdown
 from app.bench.runner import BenchRun
+from app.bench.table import LEVELS, PARTS, QUICK_BYTES, parts_of
 from app.cli import main
 from app.machine import this_local
+from diffusers_helper.bench.cases import function_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import speeds
 from diffusers_helper.planning.profiles import Machine
@@ -48,15 +49,27 @@ def some_report(**cases: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def sealed(report: dict[str, Any]) -> dict[str, Any]:
+    return report | {"checksum": checksum(report)}
+
+
 def write(file: Path, report: Any) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(to_bytes(report))
+    file.write_text(json.dumps(report), encoding="utf-8")
     return file
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
-    report = sealed(some_report())
-    assert read_report(write(tmp_path / "a.json", report)) == report
+    report = some_report()
+    (tmp_path / "a.json").write_bytes(to_bytes(report))
+    assert read_report(tmp_path / "a.json") == sealed(report)
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/reports/*.json")), ids=lambda file: file.stem)
+def test_reports_of_earlier_versions_are_read(file: Path) -> None:
+    report = read_report(file)
+    assert report["versions"]["longtake"] in ("0.1.0", "0.2.0")
+    assert to_markdown(report).startswith("# ")
 
 
 def test_another_format_and_an_edited_file_are_refused(tmp_path: Path) -> None:
@@ -134,13 +147,35 @@ def test_the_benchmark_is_offered_on_cards_without_a_report() -> None:
 
 
 def test_each_part_has_a_function_and_the_levels_grow() -> None:
-    for part in PARTS.values():
-        assert callable(function_of(part.function)), part.name
-    quick, standard, full = (
-        {part.name for part in parts_of(level)} for level in ("quick", "standard", "full")
-    )
+    for name, part in PARTS.items():
+        assert callable(function_of(part.function)), name
+    quick, standard, full = (set(parts_of(level)) for level in LEVELS)
     assert {"memory", "bus", "step", "products", "attention", "convolutions", "vae", "job"} == quick
     assert quick < standard < full == set(PARTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "names"),
+    [
+        ([], "quick", parts_of("quick")), (["--quick"], "quick", parts_of("quick")),
+        (["--standard", "--again"], "standard", parts_of("standard")),
+        (["--full"], "full", list(PARTS)),
+        (["--full", "--only", "step-disk", "--only", "bus"], "full", ["step-disk", "bus"]),
+    ],
+)  # fmt: skip
+def test_an_option_chooses_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], level: str, names: list[str]
+) -> None:
+    runs = list[tuple[str, list[str], bool]]()
+
+    def run(self: BenchRun, names: list[str], end: float) -> None:
+        runs.append((self.report["level"], names, math.isfinite(end)))
+        self.save(self.report)
+
+    monkeypatch.setattr(BenchRun, "run", run)
+    monkeypatch.setattr("app.commands.bench.ask_torch", lambda environ: {})
+    assert main(["bench", "--out", str(tmp_path), *options]) == 0
+    assert runs == [(level, names, level == "quick")]
 
 
 def test_the_quick_level_writes_little() -> None:
@@ -156,12 +191,12 @@ def test_the_quick_level_writes_little() -> None:
 def test_the_command_leaves_a_report_after_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stopped(self: BenchRun) -> None:
+    def stopped(self: BenchRun, names: list[str], end: float) -> None:
         self.report["parts"]["bus"] = {
             "title": "Copies", "level": "quick", "reason": "", "seconds": 0.5, "is_complete": False,
             "card": {}, "cases": {"copies": {"figures": {"host_to_device_bytes_per_second": 1e9}}},
         }  # fmt: skip
-        self._keep()
+        self.save(self.report)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(BenchRun, "run", stopped)
@@ -170,7 +205,7 @@ def test_the_command_leaves_a_report_after_ctrl_c(
     assert main(["bench", "--out", str(tmp_path / "out"), "--report", str(target), "--json"]) == 130
     shown = capsys.readouterr()
     assert json.loads(shown.out) == read_report(target)
-    assert "continues from here" in shown.err
+    assert "Stopped. The report holds what was measured." in shown.err
     assert speeds(this_local(os.environ).speeds, "cpu").host_to_device_bytes_per_second == 1e9
     assert "host to device per second 954 MB" in (tmp_path / "mine.json.md").read_text(encoding="utf-8")
     assert main(["bench", "--list"]) == 0
@@ -182,7 +217,7 @@ def test_the_command_leaves_a_report_after_ctrl_c(
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(BenchRun, "_take", lambda self, part: pytest.fail("it was measured"))
+    monkeypatch.setattr(BenchRun, "_take", lambda self, name, end: pytest.fail("it was measured"))
     monkeypatch.setattr("app.commands.bench.ask_torch", lambda environ: {})
     bad = {tmp_path / "gone" / "a.json": (1, "cannot be used (No such file"), tmp_path: (2, "is a folder")}
     for target, (code, words) in bad.items():

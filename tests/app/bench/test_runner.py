@@ -6,15 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from app.bench import runner
 from app.bench.report import failures, planned, read_report
+from app.bench.runner import BenchRun
+from app.bench.table import PARTS
 from diffusers_helper.units import GB
-from tests.support.bench_runs import FACTS, run
+from tests.support.bench_runs import FACTS, new_report, run
 from tests.support.jobs import ROOT
 
 
@@ -59,10 +64,11 @@ def test_an_abort_is_the_result_of_its_case_and_the_part_goes_on(tmp_path: Path)
     report = run(tmp_path / "out", {"bus": "aborts"})
     cases = report["parts"]["bus"]["cases"]
     assert cases["before"] == {"figures": {"value": 1}}
-    assert cases["deadly"] == {"failed": "out of memory (killed by signal 6)"}
+    words = "its process ended with -6 (HSA: BlockAllocator::alloc failed)"
+    assert cases["deadly"] == {"failed": words}
     assert cases["after"] == {"figures": {"value": 2}}
     assert report["is_complete"]
-    assert failures(report) == ["bus: deadly: out of memory (killed by signal 6)"]
+    assert failures(report) == [f"bus: deadly: {words}"]
 
 
 def test_a_hang_is_a_result_and_the_next_part_is_measured(
@@ -77,7 +83,7 @@ def test_a_hang_is_a_result_and_the_next_part_is_measured(
 
 def test_a_process_that_dies_at_once_is_not_tried_again(tmp_path: Path) -> None:
     part = run(tmp_path / "out", {"bus": "dies_at_once"})["parts"]["bus"]
-    assert (part["reason"], part["cases"]) == ("ended by itself with code 7", {})
+    assert (part["reason"], part["cases"]) == ("its process ended with 7", {})
 
 
 @pytest.mark.parametrize(
@@ -103,11 +109,9 @@ def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
     assert part["parts"]["bus"]["reason"] == "there is no GPU"
 
 
-def test_a_killed_run_leaves_a_valid_report_and_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes, out = tmp_path / "notes", tmp_path / "out"
-    monkeypatch.setenv("NOTES", str(notes))
+def test_a_killed_run_leaves_a_valid_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     command = [sys.executable, "-m", "tests.support.bench_runs", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as running:
@@ -117,9 +121,20 @@ def test_a_killed_run_leaves_a_valid_report_and_is_continued(
     report = read_report(out / "report.json")
     assert report["parts"]["bus"]["cases"] == {"first": {"figures": {"runs": 1}}}
     assert not report["is_complete"]
+
+
+def test_each_run_measures_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     (tmp_path / "go").touch()
-    report = run(out, {"bus": "waits"}, report)
-    assert set(report["parts"]["bus"]["cases"]) == {"first", "second"}
-    assert report["is_complete"]
-    assert notes.read_text(encoding="utf-8") == "x"
-    assert run(out, {"bus": "hangs"}, report)["parts"] == report["parts"]  # nothing is left to measure
+    for number in (1, 2):
+        report = run(tmp_path / "out", {"bus": "waits"})
+        assert set(report["parts"]["bus"]["cases"]) == {"first", "second"}
+        assert (tmp_path / "notes").read_text(encoding="utf-8") == number * "x"
+
+
+def test_no_part_begins_after_the_time_of_all(tmp_path: Path) -> None:
+    measuring = BenchRun(tmp_path, "", os.environ, new_report(), lambda report: None, show=lambda line: None)
+    with patch.dict(PARTS, {"bus": replace(PARTS["bus"], ram_bytes=0)}):
+        measuring.run(["bus"], time.monotonic())
+    assert measuring.report["parts"]["bus"]["reason"] == "no time was left for the remaining cases"
+    assert not measuring.report["is_complete"]

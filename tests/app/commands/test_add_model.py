@@ -39,7 +39,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def weights() -> dict[str, torch.Tensor]:
-    return load_file(Path(DEMO.parts["transformer"].location) / "diffusion_pytorch_model.safetensors")
+    return load_file(Path(DEMO.components["transformer"].location) / "diffusion_pytorch_model.safetensors")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_model_is_added_used_and_forgotten(
     assert model_names()[-1] == "mine"
     info = find_model("mine")
     assert (info.modes, info.side, info.examples) == (DEMO.modes, DEMO.side, DEMO.examples)
-    assert info.parts["vae"] == DEMO.parts["vae"]
+    assert info.components["vae"] == DEMO.components["vae"]
     assert main(["models", "list", "mine", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed["state"] == "complete"
@@ -84,7 +84,7 @@ def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
         monkeypatch.setitem(FRAMEPACK.networks, part, replace(network, config=_config(part)))
     folder = tmp_path / "files"
     folder.mkdir()
-    source = Path(DEMO.parts["transformer"].location) / "diffusion_pytorch_model.safetensors"
+    source = Path(DEMO.components["transformer"].location) / "diffusion_pytorch_model.safetensors"
     shutil.copy(source, folder / "FramePack_F1_bf16.safetensors")
     assert main(["models", "add", "mine.f1", "--transformer", str(folder), "--title", "My F1"]) == 0
     assert "GB to download" in capsys.readouterr().out
@@ -92,15 +92,15 @@ def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
     assert (info.title, info.modes) == ("My F1", ("forward",))
     absence = absence_of(info)
     assert absence is not None
-    assert "transformer" not in absence.part_bytes
+    assert "transformer" not in absence.component_bytes
     assert (
-        absence.part_bytes["text_encoder"]
-        == absence_of(find_model("framepack-f1")).part_bytes["text_encoder"]
+        absence.component_bytes["text_encoder"]
+        == absence_of(find_model("framepack-f1")).component_bytes["text_encoder"]
     )  # type: ignore[union-attr]
 
 
 def _config(part: str) -> dict[str, Any]:
-    return json.loads((Path(DEMO.parts[part].location) / "config.json").read_text(encoding="utf-8"))
+    return json.loads((Path(DEMO.components[part].location) / "config.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_configuration_with_more_layers_than_tensors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "deep"
-    shutil.copytree(DEMO.parts["transformer"].location, folder)
+    shutil.copytree(DEMO.components["transformer"].location, folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config | {"num_layers": 3_000_000}), encoding="utf-8")
     assert main(["models", "add", "deep", "--base", "demo", "--transformer", str(folder)]) == 2

@@ -21,10 +21,10 @@ from app.commands import terminal
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
-from diffusers_helper.files import file_sum
+from diffusers_helper.files import file_sha256
 from diffusers_helper.loading import copying
 from diffusers_helper.loading.loaders import load_models
-from diffusers_helper.loading.reading import own_bytes
+from diffusers_helper.loading.reading import anonymous_bytes
 from diffusers_helper.machine.sysfs import slow_types
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import built_in_names, find_model, model_names
@@ -38,7 +38,7 @@ from tests.support.mid_model import Size, write_mid_model
 from tests.support.staged_engine import StagedEngine
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
-DEMO = Path(find_model("demo").parts["transformer"].location)
+DEMO = Path(find_model("demo").components["transformer"].location)
 Convert = Callable[..., dict[str, Any]]
 
 
@@ -160,7 +160,7 @@ def test_a_changed_byte_of_a_copy_is_found(
     origin = origin_in(read_contents(weights).metadata)
     assert origin is not None
     assert [name for name, _ in origin.sums] == ["config.json", WEIGHTS]
-    assert dict(origin.sums)["config.json"] == file_sum(config)
+    assert dict(origin.sums)["config.json"] == file_sha256(config)
 
     def verified() -> tuple[int, dict[str, Any]]:
         code = main(["models", "verify", "demo-int8", "--json"])
@@ -300,11 +300,11 @@ def test_an_interruption_leaves_nothing(
 @pytest.mark.slow
 def test_a_conversion_needs_little_memory_of_its_own(tmp_path: Path) -> None:
     folder = write_mid_model(tmp_path / "mid", Size()) / "transformer"
-    most, before = 0, own_bytes()
+    most, before = 0, anonymous_bytes()
 
     def watch(done: int, total: int) -> None:
         nonlocal most
-        most = max(most, own_bytes() - before)
+        most = max(most, anonymous_bytes() - before)
 
     copying.copy_weights(
         "transformer", folder, None, tmp_path / "copy", model="mid", weight_dtype="int8", on_bytes=watch

@@ -16,7 +16,7 @@ from app.commands import doctor
 from app.commands.doctor import Finding, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
-from diffusers_helper.machine.local import Local, keep_trial, seen_kernel, shape_key
+from diffusers_helper.machine.local import Local, shape_key, store_trial, stored_kernel
 from diffusers_helper.planning.notes import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
@@ -137,16 +137,16 @@ def test_the_kernel_that_ran_is_kept_for_plans(root: Path, tmp_path: Path) -> No
         problem.partition(":")[0]
         for problem in problems(look(root, facts, model="framepack-i2v", local=local))
     ] == ["weights"]
-    assert seen_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_flash_attention"
+    assert stored_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_flash_attention"
     look(root, {**facts, "kernel": "_scaled_dot_product_attention_math"}, local=local)
-    assert seen_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_attention_math"
+    assert stored_kernel(local.kernels, "gfx1030") == "_scaled_dot_product_attention_math"
 
 
 def test_a_way_that_is_refused_for_its_deviation_is_named(root: Path, tmp_path: Path) -> None:
     write_card(root, 120001, 16 * GB)
     local, key = Local(folder=tmp_path / "cache"), shape_key(24, 18485, 128, "bfloat16")
-    sage = {"way": "sage", "seconds": 0.5, "error": 0.0142, "kernel": ""}
-    keep_trial(local.kernels, "gfx1201", key, [sage])
+    sage = {"backend": "sage", "seconds": 0.5, "error": 0.0142, "kernel": ""}
+    store_trial(local.kernels, "gfx1201", key, [sage])
     facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1201"}
     (found,) = (one for one in look(root, facts, local=local) if "left out" in one.text)
     assert (
@@ -172,7 +172,7 @@ def test_smaller_plans_are_forgotten_on_demand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    learned = this_local({}).learned
+    learned = this_local({}).smaller_plans
     learned.write("card, model, size", {"weights": 1, "tile": 0})
     assert main(FORGET.split()[3:]) == 0
     assert "Forgot 1 smaller plan" in capsys.readouterr().out

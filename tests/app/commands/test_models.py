@@ -16,7 +16,7 @@ import pytest
 
 from app.cli import main
 from app.commands import terminal
-from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import absence_of, bytes_in
 from diffusers_helper.models.registry import built_in_names, find_model
@@ -80,14 +80,14 @@ def test_a_model_is_listed_got_verified_and_removed(
     assert main(["models", "list", "framepack-f1", "--json"]) == 0
     (listed,) = lines(capsys)
     assert listed["state"] == "complete"
-    assert [one["part"] for one in listed["parts"]] == list(PARTS)
+    assert [one["part"] for one in listed["parts"]] == list(COMPONENTS)
     assert listed["here_bytes"] == sum(one["here_bytes"] for one in listed["parts"])
     assert listed["parts"][1]["shared_with"] == ["framepack-i2v"]
     assert listed["parts"][0]["folder"] == str(published.part_folder(cache, INFO, "transformer"))
 
     assert main(["models", "verify", INFO.name, "--json"]) == 0
     verdicts = lines(capsys)
-    assert [one["part"] for one in verdicts] == list(PARTS)
+    assert [one["part"] for one in verdicts] == list(COMPONENTS)
     assert all(one["checksums"] > 0 and one["problems"] == [] for one in verdicts)
 
     asked = len(hub.asked)
@@ -97,7 +97,7 @@ def test_a_model_is_listed_got_verified_and_removed(
 
     assert main(["models", "remove", INFO.name, "--yes", "--json"]) == 0
     (removed,) = lines(capsys)
-    assert removed["parts"] == list(PARTS)
+    assert removed["parts"] == list(COMPONENTS)
     assert removed["removed_bytes"] == listed["here_bytes"]
     assert files(cache) == []
     assert [place.name for place in cache.iterdir()] == [".locks"]
@@ -115,7 +115,7 @@ def test_a_flipped_bit_and_a_shorter_file_are_found(
     assert main(["models", "verify", INFO.name]) == 1
     text = capsys.readouterr().out
     assert f"{WEIGHTS} has a wrong checksum; remove the model and get it again." in text
-    assert text.count("correct") == len(PARTS) - 1
+    assert text.count("correct") == len(COMPONENTS) - 1
     file.write_bytes(data[:-5])
     assert main(["models", "verify", INFO.name]) == 1
     assert f"{WEIGHTS} is incomplete: it has {len(data) - 5} bytes of {len(data)};" in capsys.readouterr().out
@@ -161,7 +161,7 @@ def test_a_local_model_is_not_removed(tiny_model: Path, capsys: pytest.CaptureFi
     assert main(["models", "remove", "demo", "--yes"]) == 2
     assert "only downloaded models can be removed" in capsys.readouterr().err
     assert main(["models", "verify", str(tiny_model)]) == 0
-    assert capsys.readouterr().out.count("headers and sizes correct") == len(PARTS)
+    assert capsys.readouterr().out.count("headers and sizes correct") == len(COMPONENTS)
     assert main(["models", "list", str(tiny_model)]) == 0
     assert "transformer: 0.00" in capsys.readouterr().out
 
@@ -199,7 +199,7 @@ def test_a_download_that_is_killed_goes_on_from_its_bytes(hub: Hub, cache: Path,
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     assert absence_of(INFO) is None
     assert any(begin >= 16384 and "safetensors" in path for path, begin in hub.asked[begun:])
-    for part in PARTS:
+    for part in COMPONENTS:
         place, copy = (published.part_folder(one, INFO, part) for one in (cache, away))
         assert {file.name: file.read_bytes() for file in place.iterdir()} == {
             file.name: file.read_bytes() for file in copy.iterdir() if file.is_file()

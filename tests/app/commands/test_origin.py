@@ -12,7 +12,7 @@ from PIL import Image
 
 from app.cli import main
 from diffusers_helper.conditions.picture import load_picture, plain_png
-from diffusers_helper.conditions.pictures import kept_request
+from diffusers_helper.conditions.pictures import stored_request
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.metadata import png_chunks
@@ -51,7 +51,7 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
     code, out, err = program.run("generate", "--recipe", "still.png", *arguments)
     assert code == 0, err
     folder = JobFolder(Path(out.splitlines()[-1]).parent)
-    request = kept_request(folder.request.read_bytes(), folder)
+    request = stored_request(folder.request.read_bytes(), folder)
     assert (request.seed, request.steps, request.resolution, request.seconds) == (11, 6, 64, 3.6)
     assert np.array_equal(load_picture(folder.input), PICTURE)
     assert Lineage.read(folder.lineage) == Lineage(made.spans)

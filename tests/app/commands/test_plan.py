@@ -11,14 +11,14 @@ import pytest
 
 from app.cli import main
 from app.commands import plan as plan_command
-from app.machine import named_machine, this_local
+from app.machine import machine_of_card, this_local
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.local import keep_kernel
+from diffusers_helper.machine.local import store_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.ladder import level_key
 from diffusers_helper.planning.notes import FORGET
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.smaller_plans import level_key
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_bytes
 from tests.support.jobs import write_picture
@@ -169,7 +169,7 @@ def test_what_jobs_and_doctor_found_is_in_the_plan(
     info, profile = find_model("framepack-i2v"), profile_for(card, {})
     request = GenerationRequest(image="none", model=info.name)
     key = level_key(request, info, profile, before["height"], before["width"])
-    local.learned.write(key, {"weights": 1})
+    local.smaller_plans.write(key, {"weights": 1})
     after = as_json(capsys, *common)
     assert after["stages"][4]["resident_bytes"] < before["stages"][4]["resident_bytes"]
     assert [
@@ -177,9 +177,9 @@ def test_what_jobs_and_doctor_found_is_in_the_plan(
     ]
     # A card named on the command line has learned nothing on this machine.
     assert "ran out" not in str(as_json(capsys, *common, "--card", "gfx1100:24")["notes"])
-    local.learned.forget()
+    local.smaller_plans.forget()
     assert as_json(capsys, *common) == before
-    keep_kernel(local.kernels, "gfx1100", metadata.version("torch"), "_scaled_dot_product_attention_math")
+    store_kernel(local.kernels, "gfx1100", metadata.version("torch"), "_scaled_dot_product_attention_math")
     sliced = as_json(capsys, *common)
     assert (before["attention"], sliced["attention"]) == ("native", "sliced")
     assert main(["plan", *common, "--attention", "native"]) == 2
@@ -211,7 +211,7 @@ def test_what_cannot_be_used_is_refused(
 
 
 def test_cards_by_name() -> None:
-    assert named_machine("gfx103x:16") == Machine("rocm", "gfx1030", "gfx103x with 16 GB", 16 * GB)
-    assert named_machine("cuda:80").kind == "cuda"
+    assert machine_of_card("gfx103x:16") == Machine("rocm", "gfx1030", "gfx103x with 16 GB", 16 * GB)
+    assert machine_of_card("cuda:80").kind == "cuda"
     with pytest.raises(InputError):
-        named_machine("gfx1100:nan")
+        machine_of_card("gfx1100:nan")

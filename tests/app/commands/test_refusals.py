@@ -135,7 +135,7 @@ def test_blocks_of_gguf_are_not_cast_to_another_type(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(ADDED_MODELS, "file", None)
-    demo = Path(find_model("demo").parts["transformer"].location)
+    demo = Path(find_model("demo").components["transformer"].location)
     weights = load_file(demo / "diffusion_pytorch_model.safetensors")
     file = write_quantised_gguf(tmp_path / "demo.gguf", weights, GGMLQuantizationType.Q8_0)
     assert main(["models", "add", "mine", "--base", "demo", "--transformer", str(file)]) == 0

@@ -55,4 +55,4 @@ def test_a_stage_of_a_job_is_run_again(tiny_model: Path, tmp_path: Path) -> None
     stored.unlink()
     refused = app("replay", file)
     assert refused.returncode == 2
-    assert "expected the JSON file of a capture in format 2. Choose another file." in refused.stderr
+    assert "expected the JSON file of a capture in format 3. Choose another file." in refused.stderr

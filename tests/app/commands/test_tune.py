@@ -17,17 +17,17 @@ from torch import Tensor
 
 from app.cli import main
 from app.commands import tune as tune_module
-from app.commands.arguments import only_one
+from app.commands.arguments import single_run
 from app.miopen import conv_settings, routes_folder
 from cache import conv_probe
 from cache.conv import case_of
 from cache.conv_probe import Measurement, measure
 from cache.conv_routes import ConvCase, Route, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, Rung
-from diffusers_helper.families.packing import OWN_CHUNK, window_sizes
+from diffusers_helper.families.packing import DEFAULT_CHUNK, window_sizes
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.vae import Tiles
-from diffusers_helper.vae.families import family_of
+from diffusers_helper.vae.families import vae_family
 from diffusers_helper.vae.passes import Pieces, decode_pass
 from tests.support.drivers import NO_ALGORITHM, ladder, some_call
 from tests.support.jobs import ROOT, wait_until
@@ -92,15 +92,15 @@ def test_what_a_decode_asks_for_is_measured_and_used(
         text: result["rung"] for text, result in measured.items()
     }
 
-    vae = load_tiny(tiny_model).part("vae")
+    vae = load_tiny(tiny_model).component("vae")
     asked: dict[str, str] = {}
     handler = initialize_miopen_fallback(
         **conv_settings(), on_first_call=lambda case, rung: asked.__setitem__(str(case), rung)
     )
     with torch.inference_mode(), handler.install(vae):
         vae.encode(torch.zeros(1, 3, 1, 64, 64))
-        for size in window_sizes(10, OWN_CHUNK).values():
-            decode_pass(family_of(vae), torch.zeros(1, 16, size, 8, 8), Tiles(), Pieces())
+        for size in window_sizes(10, DEFAULT_CHUNK).values():
+            decode_pass(vae_family(vae), torch.zeros(1, 16, size, 8, 8), Tiles(), Pieces())
     assert asked == {}  # every case is known to work
     assert handler.ladder is not None
     used = {rung for rung, count in handler.ladder.successes.items() if count}
@@ -130,7 +130,7 @@ def test_the_summary_for_people(
 def test_what_is_measured_is_of_the_type_that_the_profile_computes_in(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vae = load_tiny(tiny_model).part("vae")
+    vae = load_tiny(tiny_model).component("vae")
     dtypes: list[set[str]] = []
     for name in ("stored", "fp16"):
         monkeypatch.setenv("LONGTAKE_VAE_DTYPE", name)
@@ -327,7 +327,7 @@ def test_what_cannot_be_used_is_named(
 def test_one_at_a_time_and_a_folder_to_write_in(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with only_one("tune", routes_folder(), "Wait."):
+    with single_run("tune", routes_folder(), "Wait."):
         assert run(tiny_model) == 2
     assert "Another tune is running" in capsys.readouterr().err
     (tmp_path / "file").touch()

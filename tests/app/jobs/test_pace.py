@@ -23,8 +23,8 @@ from diffusers_helper.events import (
     StepDone,
 )
 from diffusers_helper.families.packing import (
+    DEFAULT_CHUNK,
     MODES,
-    OWN_CHUNK,
     SectionPlan,
     decode_work,
     plan_sections,
@@ -171,7 +171,11 @@ def test_decoding_counts_the_windows_that_are_not_reused(plan: SectionPlan) -> N
     assert len(work) == len(plan)
     # Each section adds at least its own latent frames, and never more than all windows of its decode.
     for latents, section in zip(work, plan, strict=True):
-        assert plan.window <= latents <= sum(window_sizes(section.decode_latents, OWN_CHUNK).values())
+        assert (
+            plan.latent_window_size
+            <= latents
+            <= sum(window_sizes(section.decode_latents, DEFAULT_CHUNK).values())
+        )
 
 
 def test_the_last_finished_jobs_of_the_model_count_and_each_log_is_read_once(

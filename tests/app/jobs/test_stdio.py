@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.jobs.stdio import ErrorTail, complain, prepare_streams, say
-from diffusers_helper.machine.terminal import LogLines, is_whole, one_line, visible
+from diffusers_helper.machine.terminal import LogLines, is_plain_text, one_line, visible
 from diffusers_helper.runner import job_log
 
 HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\u2066e\x7ff\rg\x07\ud800h\x00\u2028"
@@ -34,7 +34,7 @@ def test_json_stays_json() -> None:
 
 @pytest.mark.parametrize(("text", "whole"), [("é\n\x1b🙂", True), ("a\0", False), ("\udce9", False)])
 def test_a_whole_text_can_be_written_anywhere(text: str, whole: bool) -> None:
-    assert is_whole(text) is whole
+    assert is_plain_text(text) is whole
 
 
 def test_no_writer_can_forget_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from app.jobs.job import Command, Job, JobState
 from app.jobs.storage.commands import carry_out_change, commands_of, leave_command
-from diffusers_helper.conditions.pictures import kept_request
+from diffusers_helper.conditions.pictures import stored_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.machine.file_locks import Lock
-from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import read_recipe
@@ -76,7 +76,7 @@ def test_words_change_while_a_section_is_made_and_the_recipe_makes_the_same_byte
     (span,) = Lineage.read(folder.lineage).spans
     last = span.last
     assert last in (2, 3)  # a slow machine may begin the third section before the command arrives
-    assert last == count_kept(folder)
+    assert last == num_finished_sections(folder)
     assert span.settings["prompt"] == "a red ball moves right"
     wait_until(lambda: director.engine.pid is None)  # the device is free
 
@@ -115,13 +115,13 @@ def test_one_of_several_takes_goes_on(director: Director) -> None:
     assert first.request.seed != second.request.seed
     for take in (first, second):
         director.until_state(take, "paused")
-        assert count_kept(JobFolder(take.folder)) == 2
+        assert num_finished_sections(JobFolder(take.folder)) == 2
     one, other = ((JobFolder(take.folder).sections / "0002.safetensors") for take in (first, second))
     assert one.read_bytes() != other.read_bytes()
     director.service.steering.resume(second.id)
     director.until_in(second, SectionFinished, 3)
     director.until_state(second, "paused")
-    assert count_kept(JobFolder(second.folder)) == 3
+    assert num_finished_sections(JobFolder(second.folder)) == 3
     director.service.steering.wait(second.id, False)
     director.service.steering.resume(second.id)
     video = video_of(director.until_state(second, "finished"))
@@ -156,7 +156,7 @@ def test_changes_before_the_end_of_a_section_add_up(tmp_path: Path) -> None:
         steering.change(folder.job, {"prompt": "b", "seed": 7})
         steering.change(folder.job, {"seed": 8})
     carry_out_change(folder)
-    request = kept_request(folder.request.read_bytes(), folder)
+    request = stored_request(folder.request.read_bytes(), folder)
     assert (request.prompt, request.seed) == ("b", 8)
 
 
@@ -285,7 +285,7 @@ def test_a_change_that_is_cut_off_anywhere_is_carried_out_the_same(
     carry_out_change(whole)
 
     with monkeypatch.context() as patch:
-        names = {"lineage.json": "keep_request", "request.json": "forget_commands"}
+        names = {"lineage.json": "store_request", "request.json": "forget_commands"}
         if last in names:  # the process dies after this file is written
             patch.setattr(f"app.jobs.storage.commands.{names[last]}", lambda *_, **__: 1 / 0)
             with pytest.raises(ZeroDivisionError):

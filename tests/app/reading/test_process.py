@@ -18,11 +18,11 @@ from app.reading.process import Limits, ReadingProcess, Unreadable, reading_else
 from app.reading.values import from_data, to_data
 from diffusers_helper.conditions import prompts
 from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.models.registry import PartSource, find_model
+from diffusers_helper.models.registry import ComponentSource, find_model
 from diffusers_helper.models.sizes import NETWORKS, count_values, layers_of, networks
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.strangers.confined import CONFINEMENT
+from diffusers_helper.untrusted.confined import CONFINEMENT
 from diffusers_helper.weights import lora_files as lora_files
 from diffusers_helper.weights import reading
 from diffusers_helper.weights.inspection import inspect_weights
@@ -30,7 +30,7 @@ from diffusers_helper.weights.lora_files import read_lora, read_lora_file
 from tests.support.hostile import gguf, safetensors, tensor, text
 
 DEMO = find_model("demo")
-TRANSFORMER = Path(DEMO.parts["transformer"].location)
+TRANSFORMER = Path(DEMO.components["transformer"].location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Outer:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let files be read in processes, and fail if one is read in this process."""
-    lora_files._found.cache_clear()
+    lora_files._result_or_error.cache_clear()
 
     def refuse(*_: object) -> None:
         raise AssertionError("read in this process")
@@ -60,7 +60,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(reading, name, refuse)
     with reading_elsewhere():
         yield
-    lora_files._found.cache_clear()
+    lora_files._result_or_error.cache_clear()
 
 
 def write_lora(file: Path) -> Path:
@@ -91,17 +91,17 @@ def test_each_reader_gives_elsewhere_what_it_gives_here(tmp_path: Path) -> None:
     )
 
     def all_of_it() -> list[object]:
-        lora_files._found.cache_clear()
+        lora_files._result_or_error.cache_clear()
         return [
             inspect_weights(TRANSFORMER), inspect_weights(TRANSFORMER / "config.json"), read_lora(lora),
             layers_of(TRANSFORMER), read_recipe(recipe), networks(DEMO, on_cpu=True),
-            *(count_values(name, Path(DEMO.parts[name].location), None) for name in NETWORKS),
+            *(count_values(name, Path(DEMO.components[name].location), None) for name in NETWORKS),
         ]  # fmt: skip
 
     here = all_of_it()
     with reading_elsewhere():
         assert all_of_it() == here
-    assert CONFINEMENT.elsewhere is None
+    assert CONFINEMENT.run_reader is None
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -119,8 +119,8 @@ def test_errors_come_back_as_they_are(tmp_path: Path) -> None:
 
 
 def networks_of(folder: Path) -> object:
-    parts = {**DEMO.parts, "transformer": PartSource(location=str(folder))}
-    return networks(type(DEMO)(name="x", title="x", parts=parts, modes=DEMO.modes), on_cpu=True)
+    parts = {**DEMO.components, "transformer": ComponentSource(location=str(folder))}
+    return networks(type(DEMO)(name="x", title="x", components=parts, modes=DEMO.modes), on_cpu=True)
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -131,11 +131,11 @@ def test_a_plan_and_a_lora_are_read_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_a_prompt_is_counted_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "_tokenizer", None)
-    words = PartSource(location=str(tmp_path))
-    info = type(DEMO)(name="x", title="x", parts={**DEMO.parts, "tokenizer": words})
+    monkeypatch.setattr(prompts, "_load_tokenizer", None)
+    words = ComponentSource(location=str(tmp_path))
+    info = type(DEMO)(name="x", title="x", components={**DEMO.components, "tokenizer": words})
     request = GenerationRequest.from_dict({"image": "a.png", "prompt": "red " * 300})
-    shutil.copytree(DEMO.parts["tokenizer"].location, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(DEMO.components["tokenizer"].location, tmp_path, dirs_exist_ok=True)
     with pytest.raises(InputError, match="300 tokens"):
         prompts.check_prompt(request, info)
     (tmp_path / "tokenizer.json").write_bytes(b"[" * 2**22)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -214,6 +216,21 @@ def test_the_examples_in_the_documents_run(document: str, program: PageProgram, 
         )
         assert done.returncode == 0, done.stderr
         assert frames(done.stdout.split("VIDEO ")[-1].strip()) == 73
+
+
+def test_the_example_without_a_server_runs(client: Client, photo: Path, tmp_path: Path) -> None:
+    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    (example,) = (code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "read_recipe" in code)
+    settings: dict[str, Any] = {"prompt": "the red ball moves right", "model": "demo", "wait": False, **FAST}
+    shutil.copy(
+        client.predict(image=handle_file(photo), **settings, api_name="/generate"), tmp_path / "video.mp4"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert frames(done.stdout.splitlines()[-1]) == 37
 
 
 def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer, example_program
 from app.ui.models.present import ModelPresenter
-from app.ui.pictures import Size, part_of, upload_path
+from app.ui.pictures import Size, crop_of, upload_path
 from app.ui.planner import Planner
 from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
@@ -42,8 +42,8 @@ PLANNER = Planner()
     position=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
 )
 def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int, position: float) -> None:
-    shape = FRAMEPACK.shape(height, width, side, 16)
-    left, top, share_x, share_y = part_of(Size(width, height, width, height), *shape, position)
+    shape = FRAMEPACK.nearest_bucket(height, width, side, 16)
+    left, top, share_x, share_y = crop_of(Size(width, height, width, height), *shape, position)
     # Each pixel's value is its column or row, so that the result shows which part of the picture was kept.
     places = np.zeros((height, width, 3), np.float32)
     places[..., 0], places[..., 1] = np.linspace(0, 1, width), np.linspace(0, 1, height)[:, None]
@@ -74,7 +74,7 @@ def catalogue() -> Catalogue:
 @example(kept={"prompt": "\0"})
 @example(kept={"negative": "\ud800"})
 def test_whatever_a_browser_kept_gives_settings_that_can_be_used(catalogue: Catalogue, kept: Any) -> None:
-    usable = form.restored(catalogue, json.dumps(kept))
+    usable = form.usable_values(catalogue, json.dumps(kept))
     if usable:
         GenerationRequest.from_dict(form.to_request(usable, DEMO, PLANNER) | {"image": "x"})
         assert usable["model"] in catalogue.names
@@ -101,13 +101,13 @@ def test_the_example_program_names_what_was_changed_and_python_can_read_it() -> 
 
 @given(st.text() | st.none() | st.integers())
 def test_kept_text_that_is_no_settings_is_left(catalogue: Catalogue, text: Any) -> None:
-    assert isinstance(form.restored(catalogue, text), dict)
+    assert isinstance(form.usable_values(catalogue, text), dict)
 
 
 def test_settings_come_back_as_they_were_kept() -> None:
     kept = form.defaults(DEMO, PLANNER) | {"model": "demo", "prompt": "a ball", "seed": 7, "seconds": 9.5}
-    assert form.restored(Catalogue(), json.dumps(kept)) == kept
-    assert form.restored(Catalogue(), json.dumps(kept | {"model": "gone", "mode": "sideways"})) == kept
+    assert form.usable_values(Catalogue(), json.dumps(kept)) == kept
+    assert form.usable_values(Catalogue(), json.dumps(kept | {"model": "gone", "mode": "sideways"})) == kept
 
 
 def test_the_models_own_values_are_the_first_ones() -> None:
@@ -267,7 +267,7 @@ def test_a_model_that_is_removed_between_two_readings_is_left_out(
     options = actions.form_models("demo", "inverted")["markup"]["in-model"]
     assert "demo" in options
     assert "gone" not in options
-    assert [one["model"] for one in ModelPresenter(service, catalogue).all()["models"]] == ["demo"]
+    assert [one["model"] for one in ModelPresenter(service, catalogue).describe_all()["models"]] == ["demo"]
     readings = iter([DEMO])
 
     def info(catalogue: Catalogue, name: str) -> ModelInfo:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.jobs.service import JobService
-from app.machine import named_machine
+from app.machine import machine_of_card
 from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
@@ -23,20 +23,20 @@ from app.ui.form.memory_view import report
 from app.ui.live.memory_record import memory_of
 from app.ui.planner import Planner
 from diffusers_helper.machine import sysfs
-from diffusers_helper.machine.local import Local, keep_kernel
+from diffusers_helper.machine.local import Local, store_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.ladder import level_key
 from diffusers_helper.planning.notes import FORGET
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.smaller_plans import level_key
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.pages import write_photo
 from tests.support.staged_engine import MEASURED, StagedEngine, memory_record
 from tests.support.threads import join_threads
 
-RADEON = Planner(profile_for(named_machine("gfx1100:24"), {}))
+RADEON = Planner(profile_for(machine_of_card("gfx1100:24"), {}))
 COMPUTER = Planner(profile_for(Machine("cpu", "", "CPU", 32 * GB), {}))
 SHAPE = (640, 640)
 
@@ -61,14 +61,17 @@ def peak_in(state: str) -> float:
 
 def test_the_defaults_are_those_of_the_machine() -> None:
     assert RADEON.defaults == {"vram_cap_gb": 20.0, "preserved_gb": 18.0, "vae_tile": 256}
-    assert (RADEON.most_gb, COMPUTER.most_gb) == (24.0, 32.0)
+    assert (RADEON.max_gb, COMPUTER.max_gb) == (24.0, 32.0)
     assert COMPUTER.defaults == {"vram_cap_gb": 28.0, "preserved_gb": 0.0, "vae_tile": 256}
-    assert RADEON.own({"vram_cap_gb": 20, "preserved_gb": 18.0}) == {
+    assert RADEON.changed_memory({"vram_cap_gb": 20, "preserved_gb": 18.0}) == {
         "vram_cap_gb": None,
         "preserved_gb": None,
     }
-    assert RADEON.own({"vram_cap_gb": 20.5, "preserved_gb": 0}) == {"vram_cap_gb": 20.5, "preserved_gb": 0}
-    assert RADEON.own({"seconds": 5}) == {}
+    assert RADEON.changed_memory({"vram_cap_gb": 20.5, "preserved_gb": 0}) == {
+        "vram_cap_gb": 20.5,
+        "preserved_gb": 0,
+    }
+    assert RADEON.changed_memory({"seconds": 5}) == {}
 
 
 def test_a_plan_that_fits_says_what_it_costs() -> None:
@@ -116,7 +119,7 @@ def test_the_set_up_of_the_card_is_said_or_offered() -> None:
 
 
 def test_a_request_that_does_not_fit_is_offered_the_set_up_that_does() -> None:
-    state, text = reported(Planner(profile_for(named_machine("gfx103x:16"), {})), attention="native")
+    state, text = reported(Planner(profile_for(machine_of_card("gfx103x:16"), {})), attention="native")
     assert state == "does not fit"
     assert "Recommended for this card: FramePack I2V at 384 pixels" in text
 
@@ -135,7 +138,7 @@ def test_less_preserved_means_less_streamed_and_more_taken() -> None:
 
 def test_a_default_gives_way_to_a_small_cap_and_says_so() -> None:
     assert "8 of 10 GB are preserved, as docs/amd-memory.md sets it" in reported(RADEON, vram_cap_gb=10)[1]
-    small = Planner(profile_for(named_machine("gfx1100:8"), {}))
+    small = Planner(profile_for(machine_of_card("gfx1100:8"), {}))
     assert (small.defaults["vram_cap_gb"], small.defaults["preserved_gb"]) == (4.5, 2.5)
     state, text = reported(small)
     assert state == "fits, peak 5.1 GB"
@@ -159,7 +162,7 @@ def test_what_does_not_fit_is_said_with_the_cap_that_would() -> None:
     state, text = reported(RADEON, preserved_gb=19.9)
     assert state.startswith("fits, peak ")
     assert "Of the 19.9 GB to preserve, 19 GB are preserved under the cap of 20 GB" in text
-    small = Planner(profile_for(named_machine("gfx1100:4"), {}))
+    small = Planner(profile_for(machine_of_card("gfx1100:4"), {}))
     state, text = reported(small)
     assert state == "does not fit"
     assert "; this device has 4 GB. No smaller Resolution fits. Choose another model." in text
@@ -237,12 +240,12 @@ def test_a_shortage_that_jobs_learned_from_is_in_the_plan_and_can_be_forgotten(t
     before = reported(planner, preserved_gb=0)
     info = find_model("framepack-i2v")
     request = GenerationRequest(image="x", model=info.name)
-    planner.local.learned.write(level_key(request, info, planner.profile, *SHAPE), {"weights": 1})
+    planner.local.smaller_plans.write(level_key(request, info, planner.profile, *SHAPE), {"weights": 1})
     state, text = reported(planner, preserved_gb=0)
     assert peak_in(state) < peak_in(before[0])
     assert "Memory ran out on this card before, so the plan is smaller than it could be:" in text
     assert f"`{FORGET}` discards this." in text
-    planner.local.learned.forget()
+    planner.local.smaller_plans.forget()
     assert reported(planner, preserved_gb=0) == before
 
 
@@ -250,7 +253,7 @@ def test_what_doctor_found_while_the_page_is_up_changes_the_plan(tmp_path: Path)
     planner = Planner(RADEON.profile, local=Local(folder=tmp_path))
     assert reported(planner)[0].startswith("fits")
     kernel = "_scaled_dot_product_attention_math"
-    keep_kernel(planner.local.kernels, "gfx1100", metadata.version("torch"), kernel)
+    store_kernel(planner.local.kernels, "gfx1100", metadata.version("torch"), kernel)
     assert "Attention is computed in slices" in str(reported(planner))
     assert reported(planner, attention="native")[0] == "does not fit"
 

@@ -11,7 +11,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from gradio_client import Client, handle_file
 
 from app.ui.loras import LoraCalls
-from diffusers_helper.lora_choice import MOST_LORAS
+from diffusers_helper.lora_choice import MAX_LORAS
 from diffusers_helper.models.registry import find_model
 from tests.app.ui.test_accessibility import violations
 from tests.support.jobs import wait_until
@@ -25,7 +25,7 @@ pytestmark = needs_chromium
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a LoRA, one in a folder of its own, and a web page with the name of one."""
-    demo = find_model("demo").parts["transformer"].location
+    demo = find_model("demo").components["transformer"].location
     folder, network = tmp_path / "mine", HunyuanVideoFramepackTransformer3DModel.from_pretrained(demo)
     called = {"modelspec.trigger_phrase": "red <b>balloon"}
     write_lora(folder / "balloon.safetensors", network, "kohya", alpha=1, metadata=called)
@@ -89,7 +89,7 @@ def test_a_choice_keeps_the_others_their_checksums_and_their_order() -> None:
     assert choose("b:0.5\na:2\nc", "a", None) == "b:0.5\nc:1"
     assert choose("b:0.5", "a", None) == "b:0.5"
     assert choose("b:99", "a", 99.0) == "b:99\na:10"  # what cannot be used stays, for the plan to refuse
-    many = "\n".join(f"{number}:1" for number in range(MOST_LORAS + 1))
+    many = "\n".join(f"{number}:1" for number in range(MAX_LORAS + 1))
     assert choose(many, "a", -99.0) == f"{many}\na:-10"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.jobs.downloads import manager
-from app.machine import named_machine
+from app.machine import machine_of_card
 from app.ui import catalogue
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.planning.profiles import profile_for
@@ -49,9 +49,9 @@ PLOT = """() => {
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     """Serve the page of a machine with a Radeon of 24 GB, FramePack preselected."""
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
-    profile = profile_for(named_machine("gfx1100:24"), {})
+    profile = profile_for(machine_of_card("gfx1100:24"), {})
     monkeypatch.setattr(catalogue, "absence_of", lambda info: None)  # as if the model were here
-    monkeypatch.setattr(manager, "missing_parts", lambda info: [])
+    monkeypatch.setattr(manager, "missing_components", lambda info: [])
     monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
     with staged_page(tmp_path, model="framepack-i2v", profile=profile) as stand:
         yield stand

@@ -218,7 +218,7 @@ def test_a_picture_is_decoded_once_for_all_who_ask(tmp_path: Path, monkeypatch: 
         assert pictures.judge(photo) == Size(320, 240, 320, 240)
         assert pictures.plain(photo).startswith(b"\x89PNG")
         assert len(asked) == 1
-        monkeypatch.setattr(pictures_module, "_KEPT_BYTES", 0)
+        monkeypatch.setattr(pictures_module, "_MAX_CACHED_BYTES", 0)
         assert isinstance(pictures.judge(str(write_photo(tmp_path / "other.png"))), Size)
         assert isinstance(pictures.judge(photo), Size)
         assert len(asked) == 2

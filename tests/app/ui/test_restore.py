@@ -76,7 +76,7 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
     assert {name: getattr(made, name) for name in given_settings} == given_settings
     assert (values["random_seed"], values["variants"]) == (False, 1)
     assert Extras.from_text(values["extras"]).spans == (SPAN,)
-    assert "The first section is made with the settings" in Extras.from_text(values["extras"]).words
+    assert "The first section is made with the settings" in Extras.from_text(values["extras"]).summary
 
 
 def test_what_cannot_be_restored_is_told(folder: Path) -> None:

@@ -165,7 +165,7 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
 
 
 def test_a_further_page_takes_the_place_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribe, "MOST_PAGES", 1)
+    monkeypatch.setattr(subscribe, "MAX_PAGES", 1)
     service = JobService(tmp_path / "outputs", StagedEngine())
 
     async def follow() -> None:

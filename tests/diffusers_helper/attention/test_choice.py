@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from app.machine import named_machine
+from app.machine import machine_of_card
 from app.trials import _end_of, try_attention
-from diffusers_helper.attention.attending import _mark_of
-from diffusers_helper.attention.ways import WAYS, tried_ways
+from diffusers_helper.attention.backends import BACKENDS, candidate_backends
+from diffusers_helper.attention.dispatch import _temporary_mark
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.events import Event, JobStarted
@@ -24,11 +24,11 @@ from diffusers_helper.machine.local import (
     Facts,
     Local,
     deviation_of,
-    keep_trial,
-    refused_ways,
-    seen_kernel,
-    seen_ways,
+    fastest_backends,
+    refused_backends,
     shape_key,
+    store_trial,
+    stored_kernel,
 )
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
@@ -54,8 +54,8 @@ FLASH, MATH = "_scaled_dot_product_flash_attention", "_scaled_dot_product_attent
 
 def test_the_setting_has_every_way() -> None:
     assert SETTINGS["attention"].default == "auto"
-    assert list(ATTENTIONS) == ["auto", *WAYS]
-    assert tried_ways() == ("native",)  # nothing else is installed where the tests run
+    assert list(ATTENTIONS) == ["auto", *BACKENDS]
+    assert candidate_backends() == ("native",)  # nothing else is installed where the tests run
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_a_bad_kernel_costs_only_itself(tmp_path: Path) -> None:
     write_kernel(tmp_path, "sageattention", WRONG)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     found = try_attention(("triton", "sage", "native", "sliced", "aiter"), *SHAPE, environ=environ)
-    assert [one["way"] for one in found] == ["triton", "sage", "native", "sliced", "aiter"]
+    assert [one["backend"] for one in found] == ["triton", "sage", "native", "sliced", "aiter"]
     assert found[0]["failed"] == "its process ended with -6"
     assert found[1]["failed"].startswith("its results differ by ")
     assert 0 < found[2]["error"] < 0.01
@@ -79,7 +79,7 @@ def test_a_kernel_that_raises_is_left_out_and_a_right_one_is_timed(tmp_path: Pat
     write_kernel(tmp_path, "sageattention", RIGHT)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     raised, right = try_attention(("triton", "sage"), *SHAPE, environ=environ)
-    assert raised == {"way": "triton", "failed": "no kernel image is available"}
+    assert raised == {"backend": "triton", "failed": "no kernel image is available"}
     assert right["seconds"] > 0
     assert "failed" not in right
 
@@ -88,7 +88,7 @@ def test_a_kernel_that_hangs_is_ended(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", HANGS)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     (found,) = try_attention(("triton",), *SHAPE, environ=environ, seconds=1)
-    assert found == {"way": "triton", "failed": "it took more than 1 seconds", "passes": True}
+    assert found == {"backend": "triton", "failed": "it took more than 1 seconds", "passes": True}
 
 
 @pytest.mark.slow
@@ -99,10 +99,12 @@ def test_a_way_that_is_killed_may_be_tried_again_and_one_that_loses_the_card_har
     write_kernel(tmp_path, "sageattention", LOSES)
     environ, told = {**os.environ, "PYTHONPATH": str(tmp_path)}, list[tuple[int, int]]()
     ways = ("triton", "sage", "native")
-    killed, lost, native = try_attention(ways, *SHAPE, environ=environ, told=lambda *one: told.append(one))
-    assert killed == {"way": "triton", "failed": "its process ended with -9", "passes": True}
-    assert lost == {"way": "sage", "failed": "HIP error: an illegal memory access was encountered"}
-    assert native["way"] == "native"
+    killed, lost, native = try_attention(
+        ways, *SHAPE, environ=environ, on_progress=lambda *one: told.append(one)
+    )
+    assert killed == {"backend": "triton", "failed": "its process ended with -9", "passes": True}
+    assert lost == {"backend": "sage", "failed": "HIP error: an illegal memory access was encountered"}
+    assert native["backend"] == "native"
     assert native["seconds"] > 0
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
@@ -111,7 +113,7 @@ def test_a_trial_ends_with_its_job(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", HANGS)
     cancel = CancelToken()
     with pytest.raises(GenerationCancelled):
-        try_attention(("triton",), *SHAPE, environ={}, told=lambda *_: cancel.cancel(), cancel=cancel)
+        try_attention(("triton",), *SHAPE, environ={}, on_progress=lambda *_: cancel.cancel(), cancel=cancel)
 
 
 OOM = "HIP out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity of 16.00 GiB of which 2.00 GiB"
@@ -128,7 +130,7 @@ OOM = "HIP out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity o
     ],
 )
 def test_a_lack_of_memory_passes_unless_the_card_is_too_small(text: str, passes: bool) -> None:
-    assert _mark_of(RuntimeError(text)) == ({"passes": True} if passes else {})
+    assert _temporary_mark(RuntimeError(text)) == ({"passes": True} if passes else {})
 
 
 @pytest.mark.parametrize(
@@ -141,17 +143,17 @@ def test_a_lack_of_memory_passes_unless_the_card_is_too_small(text: str, passes:
 )  # fmt: skip
 def test_an_end_from_outside_or_for_lack_of_memory_passes(code: int, errors: str, passes: bool) -> None:
     end = _end_of(code, errors)
-    assert end.passes == passes
-    assert end.words.startswith(f"its process ended with {code}")
-    assert _end_of(0, errors).words == ""
+    assert end.is_transient == passes
+    assert end.reason.startswith(f"its process ended with {code}")
+    assert _end_of(0, errors).reason == ""
 
 
 def result(way: str, seconds: float, kernel: str = FLASH, error: float = 0.003) -> dict[str, Any]:
-    return {"way": way, "seconds": seconds, "error": error, "kernel": kernel}
+    return {"backend": way, "seconds": seconds, "error": error, "kernel": kernel}
 
 
-BAD = {"way": "sage", "failed": "its results differ by 1 of their size"}
-BUSY = {"way": "native", "failed": OOM.format("4.00"), "passes": True}
+BAD = {"backend": "sage", "failed": "its results differ by 1 of their size"}
+BUSY = {"backend": "native", "failed": OOM.format("4.00"), "passes": True}
 
 
 @pytest.mark.parametrize(
@@ -161,63 +163,63 @@ BUSY = {"way": "native", "failed": OOM.format("4.00"), "passes": True}
         ([result("native", 1.0), result("triton", 0.8), BAD], "triton"),
         ([result("native", 1.0, MATH), result("triton", 2.0)], "triton"),
         ([result("native", 1.0, MATH), BAD], "sliced"),
-        ([{"way": "native", "failed": "no kernel image is available"}], "sliced"),
+        ([{"backend": "native", "failed": "no kernel image is available"}], "sliced"),
     ],
 )
 def test_the_fastest_right_way_is_kept_for_card_software_and_shape(
     found: list[dict[str, Any]], way: str, tmp_path: Path
 ) -> None:
     facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
-    keep_trial(facts, "gfx1100", key, found)
-    assert seen_ways(facts, "gfx1100", 0.01) == {key: way}
-    assert seen_ways(facts, "gfx1030", 0.01) == {}
+    store_trial(facts, "gfx1100", key, found)
+    assert fastest_backends(facts, "gfx1100", 0.01) == {key: way}
+    assert fastest_backends(facts, "gfx1030", 0.01) == {}
     assert shape_key(24, 18200, 128, "bfloat16") == key != shape_key(24, 18433, 128, "bfloat16")
     if found and "kernel" in found[0]:
-        assert seen_kernel(facts, "gfx1100") == found[0]["kernel"]
-    keep_trial(facts, "gfx1100", "another", [result("native", 1.0)])
-    assert seen_ways(facts, "gfx1100", 0.01) == {key: way, "another": "native"}
+        assert stored_kernel(facts, "gfx1100") == found[0]["kernel"]
+    store_trial(facts, "gfx1100", "another", [result("native", 1.0)])
+    assert fastest_backends(facts, "gfx1100", 0.01) == {key: way, "another": "native"}
 
 
 def test_what_passes_is_not_kept_and_new_software_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
-    assert keep_trial(facts, "gfx1100", key, [BUSY]) == {"native": BUSY}
-    assert seen_ways(facts, "gfx1100", 0.01) == {}
-    both = keep_trial(facts, "gfx1100", key, [BUSY, result("triton", 1.0)])
+    assert store_trial(facts, "gfx1100", key, [BUSY]) == {"native": BUSY}
+    assert fastest_backends(facts, "gfx1100", 0.01) == {}
+    both = store_trial(facts, "gfx1100", key, [BUSY, result("triton", 1.0)])
     assert both.keys() == {"native", "triton"}
-    assert seen_ways(facts, "gfx1100", 0.01) == {key: "triton"}
-    assert keep_trial(facts, "gfx1100", key, [result("native", 0.5)]).keys() == {"native", "triton"}
-    assert seen_ways(facts, "gfx1100", 0.01) == {key: "native"}
+    assert fastest_backends(facts, "gfx1100", 0.01) == {key: "triton"}
+    assert store_trial(facts, "gfx1100", key, [result("native", 0.5)]).keys() == {"native", "triton"}
+    assert fastest_backends(facts, "gfx1100", 0.01) == {key: "native"}
     for name in ("driver_version", "version_of"):
         with monkeypatch.context() as patch:
             patch.setattr(f"diffusers_helper.machine.local.{name}", lambda _: "7.1")
-            assert seen_ways(facts, "gfx1100", 0.01) == {}
-    assert seen_ways(facts, "gfx1100", 0.01) == {key: "native"}
+            assert fastest_backends(facts, "gfx1100", 0.01) == {}
+    assert fastest_backends(facts, "gfx1100", 0.01) == {key: "native"}
 
 
 def test_a_person_chooses_how_far_results_may_differ(tmp_path: Path) -> None:
     facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
-    keep_trial(facts, "gfx1201", key, [result("native", 1.0), result("sage", 0.5, error=0.0145)])
+    store_trial(facts, "gfx1201", key, [result("native", 1.0), result("sage", 0.5, error=0.0145)])
     assert deviation_of({}) == deviation_of({"LONGTAKE_ATTENTION_DEVIATION": "1"}) == 0.01
-    assert seen_ways(facts, "gfx1201", 0.01) == {key: "native"}
-    assert refused_ways(facts, "gfx1201", 0.01) == {"sage": 0.0145}
+    assert fastest_backends(facts, "gfx1201", 0.01) == {key: "native"}
+    assert refused_backends(facts, "gfx1201", 0.01) == {"sage": 0.0145}
     wide = deviation_of({"LONGTAKE_ATTENTION_DEVIATION": "2"})
-    assert seen_ways(facts, "gfx1201", wide) == {key: "sage"}
-    assert refused_ways(facts, "gfx1201", wide) == {}
+    assert fastest_backends(facts, "gfx1201", wide) == {key: "sage"}
+    assert refused_backends(facts, "gfx1201", wide) == {}
     own = Local({"LONGTAKE_ATTENTION_DEVIATION": "2"}, tmp_path)
-    assert profile_in_force(named_machine("gfx1200:16"), own).ways == {}
+    assert profile_in_force(machine_of_card("gfx1200:16"), own).backends == {}
     precise = shape_key(24, 18400, 128, "float32")
-    keep_trial(facts, "gfx1030", precise, [result("native", 1.0), result("triton", 0.5, error=1e-5)])
-    assert seen_ways(facts, "gfx1030", wide) == {precise: "triton"}
+    store_trial(facts, "gfx1030", precise, [result("native", 1.0), result("triton", 0.5, error=1e-5)])
+    assert fastest_backends(facts, "gfx1030", wide) == {precise: "triton"}
     for text in ("0", "-1", "11", "nan", "two"):
         with pytest.raises(InputError, match=r"LONGTAKE_ATTENTION_DEVIATION is .*; expected percent"):
-            profile_in_force(named_machine("gfx1100:24"), Local({"LONGTAKE_ATTENTION_DEVIATION": text}))
+            profile_in_force(machine_of_card("gfx1100:24"), Local({"LONGTAKE_ATTENTION_DEVIATION": text}))
 
 
 def plan(card: str, local: Local = Local(), **settings: Any) -> Any:  # noqa: B008 - frozen
     request = GenerationRequest(image="x", model="framepack-i2v", **settings)
-    profile = profile_in_force(named_machine(card), local)
+    profile = profile_in_force(machine_of_card(card), local)
     return plan_video(request, find_model("framepack-i2v"), profile, local=local)
 
 
@@ -236,7 +238,7 @@ def test_a_card_with_only_math_attention_has_a_plan_that_runs() -> None:
 def test_what_was_seen_and_what_is_set_decide(tmp_path: Path) -> None:
     local = Local(folder=tmp_path)
     key = shape_key(24, 18485, 128, "bfloat16")
-    keep_trial(local.kernels, "gfx1100", key, [result("native", 1.0, MATH), result("triton", 1.0)])
+    store_trial(local.kernels, "gfx1100", key, [result("native", 1.0, MATH), result("triton", 1.0)])
     found = plan("gfx1100:16", local)
     assert (found.attention.value, found.attention.reason) == ("triton", "the fastest on this card")
     assert plan("gfx1100:16", local, resolution=320).attention.value == "sliced"  # another shape
@@ -246,7 +248,7 @@ def test_what_was_seen_and_what_is_set_decide(tmp_path: Path) -> None:
     assert plan("gfx1100:16", own, attention="sage").attention.value == "sage"
     assert plan("gfx1100:16", Local({"LONGTAKE_ATTENTION": "auto"}, tmp_path)) == found
     with pytest.raises(InputError, match="LONGTAKE_ATTENTION is 'fused'; expected auto or native or sliced"):
-        profile_for(named_machine("gfx1100:24"), {"LONGTAKE_ATTENTION": "fused"})
+        profile_for(machine_of_card("gfx1100:24"), {"LONGTAKE_ATTENTION": "fused"})
 
 
 def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
@@ -261,7 +263,7 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
     local, request = Local(folder=tmp_path, try_attention=tried), tiny_request(small_scene)
     assert MemoryPlans(request, deep_models, 64, 64, local).attention == ("native", 2**28)
     assert calls == []
-    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: named_machine("gfx1100:24"))
+    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card("gfx1100:24"))
     for _ in range(2):
         assert MemoryPlans(request, deep_models, 64, 64, local).attention[0] == "sliced"
     ((ways, heads, tokens, head_dim, dtype, limit),) = calls
@@ -277,17 +279,17 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
 def test_a_busy_card_is_asked_once_in_each_job_until_it_answers(
     deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: named_machine("gfx1100:24"))
-    monkeypatch.setattr("diffusers_helper.job.plans.tried_ways", lambda: ("native", "triton"))
-    wrong = {"way": "triton", "failed": "no kernel image"}
+    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card("gfx1100:24"))
+    monkeypatch.setattr("diffusers_helper.job.plans.candidate_backends", lambda: ("native", "triton"))
+    wrong = {"backend": "triton", "failed": "no kernel image"}
     answers = [[BUSY, wrong], [BUSY], [result("native", 1.0, error=0)]]
     asked, events = list[list[str]](), list[Event]()
 
-    def tried(ways: list[str], *_: Any, told: Any, cancel: Any) -> list[dict[str, Any]]:
+    def tried(ways: list[str], *_: Any, on_progress: Any, cancel: Any) -> list[dict[str, Any]]:
         asked.append(ways)
         found = answers[len(asked) - 1]
         for done in range(len(found) + 1):
-            told(done, len(found))
+            on_progress(done, len(found))
         return found
 
     def attention(number: int) -> str:

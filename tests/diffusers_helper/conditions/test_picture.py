@@ -18,7 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms, ImageOps
 
-from diffusers_helper.conditions.picture import KEPT_PIXELS, MAX_BYTES, MAX_PIXELS, fit_picture, load_picture
+from diffusers_helper.conditions.picture import (
+    MAX_BYTES,
+    MAX_PIXELS,
+    STORED_PIXELS,
+    fit_picture,
+    load_picture,
+)
 from diffusers_helper.errors import InputError
 
 WIDTH, HEIGHT = 48, 32
@@ -231,12 +237,12 @@ def test_bombs_are_refused_by_their_header(size: tuple[int, int]) -> None:
 def test_large_pictures_are_kept_smaller() -> None:
     large = Image.new("RGB", (7000, 3500), (10, 200, 30))
     kept = load_picture(encoded(large, "JPEG"))
-    assert 0.98 * KEPT_PIXELS < kept.width * kept.height <= KEPT_PIXELS
+    assert 0.98 * STORED_PIXELS < kept.width * kept.height <= STORED_PIXELS
     assert kept.width / kept.height == pytest.approx(2, rel=1e-3)
     noise = np.random.default_rng(1).integers(0, 256, (1000, 1600, 3), np.uint8)
     # At worst, PNG adds little to the pixels, so that the kept picture can be read again.
     per_pixel = len(encoded(Image.fromarray(noise), compress_level=1)) / (1000 * 1600)
-    assert per_pixel * KEPT_PIXELS < MAX_BYTES
+    assert per_pixel * STORED_PIXELS < MAX_BYTES
 
 
 def test_what_is_no_picture_file(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def test_a_tokenizer_that_cannot_be_read(tiny_model: Path, tmp_path: Path) -> No
     folder.mkdir()
     file = folder / "tokenizer.json"
     file.write_text("{", encoding="utf-8")
-    source = type(broken.parts["tokenizer"])(location=str(folder))
-    info = ModelInfo(name="broken", title="", parts={"tokenizer": source})
+    source = type(broken.components["tokenizer"])(location=str(folder))
+    info = ModelInfo(name="broken", title="", components={"tokenizer": source})
     with pytest.raises(InputError, match=r"tokenizer\.json cannot be read"):
         check_prompt(request("red"), info)
     with file.open("wb") as stream:

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.conditions.timeline import (
     Timeline,
-    blended,
+    all_prompts,
+    blend_prompts,
+    lora_weights_of,
+    prompts_of,
     seed_of,
-    texts_of,
-    weights_of,
-    with_words,
-    words_of,
+    with_prompts,
 )  # fmt: skip
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
@@ -57,7 +57,7 @@ def request(prompt: str, **settings: object) -> GenerationRequest:
     ],
 )
 def test_the_text_of_each_section(prompt: str, words: str) -> None:
-    found = Timeline.of(prompt).words(4, SECTION)
+    found = Timeline.of(prompt).prompts_by_section(4, SECTION)
     assert "".join(text or "." for text in found) == words
 
 
@@ -67,7 +67,7 @@ def test_the_text_of_each_section(prompt: str, words: str) -> None:
 )
 def test_other_brackets_are_only_text(prompt: str) -> None:
     assert Timeline.of(prompt) == Timeline(prompt, ())
-    assert Timeline.of(prompt).texts == (prompt,)
+    assert Timeline.of(prompt).prompts == (prompt,)
 
 
 def test_a_cue_that_ends_before_it_begins_is_refused() -> None:
@@ -88,7 +88,7 @@ def test_each_text_has_the_room_of_a_whole_prompt(tiny_model: object) -> None:
 def test_a_cue_gives_its_sections_a_seed_and_no_words() -> None:
     prompt = "a [2.4s: b] [1.2s-2.4s: seed 7] [3.6s: seed 8]"
     one = request(prompt, seconds=6, seed=5, mode="forward")
-    assert Timeline.of(prompt).words(5, SECTION) == ("a", "a", "b", "b", "b")
+    assert Timeline.of(prompt).prompts_by_section(5, SECTION) == ("a", "a", "b", "b", "b")
     seeds = [seed_of(number, one, FRAMEPACK) for number in range(1, 6)]
     assert seeds == [5, 7, 5, 8, 8]
     turned = replace(one, mode="inverted")
@@ -96,10 +96,10 @@ def test_a_cue_gives_its_sections_a_seed_and_no_words() -> None:
     kept = Lineage((Span.of(2, one),))
     further = request("c", seconds=6, seed=9, mode="forward")
     assert seed_of(2, kept.request_for(2, further), FRAMEPACK) == 7
-    assert texts_of(one, Lineage(), FRAMEPACK) == ("a", "b")
+    assert all_prompts(one, Lineage(), FRAMEPACK) == ("a", "b")
     # The seeds stay when the words of sections change, and text and parts are the same both ways.
-    edited = with_words(prompt, ["a", "c", "b", "b", "b"], SECTION)
-    assert Timeline.of(edited).seeds(5, SECTION) == (None, 7, None, 8, 8)
+    edited = with_prompts(prompt, ["a", "c", "b", "b", "b"], SECTION)
+    assert Timeline.of(edited).seeds_by_section(5, SECTION) == (None, 7, None, 8, 8)
     assert str(Timeline.of(edited)) == edited
     with pytest.raises(InputError, match="seed"):
         Timeline.of("[1.2s: seed 9999999999999999999]")
@@ -108,12 +108,12 @@ def test_a_cue_gives_its_sections_a_seed_and_no_words() -> None:
 def test_a_cue_gives_its_sections_the_weight_of_a_lora() -> None:
     prompt = "a [1.2s: lora film:0.5] [1.2s-2.4s: lora dog-2:-1] [3.6s: lora film:2]"
     one = request(prompt, seconds=4.8, mode="forward", lora="x/film.safetensors:1\ny/dog-2.safetensors:0.3")
-    assert Timeline.of(prompt).words(4, SECTION) == ("a",) * 4
+    assert Timeline.of(prompt).prompts_by_section(4, SECTION) == ("a",) * 4
     expected = [{}, {"film": 0.5, "dog-2": -1.0}, {"film": 0.5}, {"film": 2.0}]
-    assert [weights_of(number, one, FRAMEPACK) for number in (1, 2, 3, 4)] == expected
+    assert [lora_weights_of(number, one, FRAMEPACK) for number in (1, 2, 3, 4)] == expected
     turned = replace(one, mode="inverted")
-    assert [weights_of(number, turned, FRAMEPACK) for number in (4, 3, 2, 1)] == expected
-    assert texts_of(one, Lineage(), FRAMEPACK) == ("a",)
+    assert [lora_weights_of(number, turned, FRAMEPACK) for number in (4, 3, 2, 1)] == expected
+    assert all_prompts(one, Lineage(), FRAMEPACK) == ("a",)
     assert str(Timeline.of(prompt)) == prompt
     with pytest.raises(InputError, match="weight 11"):
         Timeline.of("[1.2s: lora film:11]")
@@ -129,27 +129,27 @@ def test_a_lora_whose_weight_changes_must_be_chosen(lora: str, tiny_model: Path)
 @pytest.mark.parametrize("mode", MODES)
 def test_times_are_those_of_the_video_in_both_orders(mode: Mode) -> None:
     one = request("a [2.4s: b]", seconds=4.8, mode=mode)
-    order = [words_of(number, one, FRAMEPACK) for number in (1, 2, 3, 4)]
+    order = [prompts_of(number, one, FRAMEPACK) for number in (1, 2, 3, 4)]
     texts = ["a", "a", "b", "b"] if mode == "forward" else ["b", "b", "a", "a"]
     assert order == [((text, 1.0),) for text in texts]
 
 
 def test_a_change_over_two_sections() -> None:
     texts = ("a", "a", "b", "b", "b", "c")
-    shares = [blended(texts, place, 2) for place in range(6)]
+    shares = [blend_prompts(texts, place, 2) for place in range(6)]
     assert shares[:2] == [(("a", 1.0),)] * 2
     assert shares[2] == (("a", pytest.approx(2 / 3)), ("b", pytest.approx(1 / 3)))
     assert shares[3] == (("a", pytest.approx(1 / 3)), ("b", pytest.approx(2 / 3)))
     assert shares[4] == (("b", 1.0),)
     assert shares[5] == (("b", pytest.approx(2 / 3)), ("c", pytest.approx(1 / 3)))
-    assert [blended(texts, place, 0) for place in range(6)] == [((text, 1.0),) for text in texts]
+    assert [blend_prompts(texts, place, 0) for place in range(6)] == [((text, 1.0),) for text in texts]
 
 
 def test_all_texts_are_encoded_once() -> None:
     one = request("a [1.2s: b] [2.4s: a]", seconds=3.6, negative="n", cfg=2, mode="forward")
-    assert texts_of(one, Lineage(), FRAMEPACK) == ("a", "n", "b")
-    assert texts_of(replace(one, cfg=1), Lineage(), FRAMEPACK) == ("a", "b")
-    assert texts_of(request("a", seconds=1), Lineage(), FRAMEPACK) == ("a",)
+    assert all_prompts(one, Lineage(), FRAMEPACK) == ("a", "n", "b")
+    assert all_prompts(replace(one, cfg=1), Lineage(), FRAMEPACK) == ("a", "b")
+    assert all_prompts(request("a", seconds=1), Lineage(), FRAMEPACK) == ("a",)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -157,10 +157,10 @@ def test_kept_sections_of_a_branch_keep_their_words(mode: Mode) -> None:
     before = request("a [1.2s: b]", seconds=3.6, mode=mode)
     after = request("c [2.4s: d]", seconds=4.8, mode=mode)
     branch = Lineage((Span.of(1, before),))
-    kept = words_of(1, branch.request_for(1, after), FRAMEPACK)
-    assert kept == words_of(1, before, FRAMEPACK)
+    kept = prompts_of(1, branch.request_for(1, after), FRAMEPACK)
+    assert kept == prompts_of(1, before, FRAMEPACK)
     assert branch.request_for(2, after) == after
-    rest = [words_of(number, after, FRAMEPACK)[0][0] for number in (2, 3, 4)]
+    rest = [prompts_of(number, after, FRAMEPACK)[0][0] for number in (2, 3, 4)]
     assert rest == (["c", "d", "d"] if mode == "forward" else ["d", "c", "c"])
 
 
@@ -172,7 +172,7 @@ def test_every_section_has_one_of_the_texts_and_cues_hold_from_their_border(
     cues: list[tuple[int, str]], sections: int
 ) -> None:
     prompt = "rest " + " ".join(f"[{place * SECTION:.1f}s: {text}]" for place, text in cues)
-    found = Timeline.of(prompt).words(sections, SECTION)
+    found = Timeline.of(prompt).prompts_by_section(sections, SECTION)
     said: dict[int, str] = {place: " ".join(text.split()) for place, text in cues}
     expected = "rest"
     for place, text in enumerate(found):
@@ -198,7 +198,7 @@ def test_every_section_has_one_of_the_texts_and_cues_hold_from_their_border(
 )
 def test_words_of_sections_become_a_prompt(prompt: str, words: str, expected: str) -> None:
     texts = [text.replace(".", "") for text in words]
-    assert with_words(prompt, texts, SECTION) == expected
+    assert with_prompts(prompt, texts, SECTION) == expected
 
 
 written = st.text("ab[]12s:-. \n", max_size=12)
@@ -206,25 +206,30 @@ said = st.builds("[{}s: {}]".format, st.integers(0, 20), written)
 prompts = st.lists(written | said, max_size=4).map(" ".join)
 
 
+def test_a_cue_without_an_end_lasts_until_a_start_in_the_middle_of_a_section() -> None:
+    assert Timeline.of("rest [0s: a] [1.8s: b]").prompts_by_section(3, 1.2) == ("a", "a", "b")
+
+
 @given(prompts, st.lists(written, min_size=1, max_size=8), st.sampled_from([SECTION, 0.1, 33 / 24, 7.7]))
+@example("1 [9s: ]", ["", "", "", "", "", "1", "", ""], SECTION)
 def test_words_of_sections_survive_the_prompt(prompt: str, words: list[str], seconds: float) -> None:
     try:
         before = Timeline.of(prompt)
     except InputError:
         before = Timeline.of("")
-    after = Timeline.of(str(before.with_words(words, seconds)))
+    after = Timeline.of(str(before.with_prompts(words, seconds)))
 
     def same(texts: Sequence[str]) -> list[str]:
         return [" ".join(one.translate({91: "(", 93: ")"}).split()) for one in texts]
 
-    assert same(after.words(len(words), seconds)) == same(words)
-    assert str(after.with_words(after.words(len(words), seconds), seconds)) == str(after)
-    assert all(not cue.moved(len(words), seconds) for cue in after.cues if cue not in before.cues)
+    assert same(after.prompts_by_section(len(words), seconds)) == same(words)
+    assert str(after.with_prompts(after.prompts_by_section(len(words), seconds), seconds)) == str(after)
+    assert all(not cue.rounded_times(len(words), seconds) for cue in after.cues if cue not in before.cues)
 
 
 def test_times_between_borders_are_reported() -> None:
     timeline = Timeline.of("a [1s-2.4s: b] [2.5s-99s: c]")
-    assert [cue.moved(4, SECTION) for cue in timeline.cues] == [
+    assert [cue.rounded_times(4, SECTION) for cue in timeline.cues] == [
         ((1.0, 1.2),), ((2.5, pytest.approx(2.4)), (99.0, pytest.approx(4.8))),
     ]  # fmt: skip
 
@@ -232,6 +237,6 @@ def test_times_between_borders_are_reported() -> None:
 @given(st.lists(st.sampled_from("ab"), min_size=1, max_size=12), st.integers(0, 8))
 def test_shares_sum_to_one_and_the_sections_own_text_comes_last(texts: list[str], over: int) -> None:
     for place, text in enumerate(texts):
-        found = blended(texts, place, over)
+        found = blend_prompts(texts, place, over)
         assert sum(share for _, share in found) == pytest.approx(1)
         assert found[-1][0] == text

@@ -46,8 +46,8 @@ def test_scaled_shapes_keep_area_aspect_and_grid(side: int, multiple: int) -> No
 
 @pytest.mark.parametrize("shape", REFERENCE_BUCKETS)
 def test_a_picture_of_a_bucket_gets_that_bucket(shape: tuple[int, int]) -> None:
-    assert FRAMEPACK.shape(*shape, 640, 32) == shape
-    assert FRAMEPACK.shape(shape[0] * 3, shape[1] * 3, 640, 32) == shape
+    assert FRAMEPACK.nearest_bucket(*shape, 640, 32) == shape
+    assert FRAMEPACK.nearest_bucket(shape[0] * 3, shape[1] * 3, 640, 32) == shape
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_a_picture_of_a_bucket_gets_that_bucket(shape: tuple[int, int]) -> None:
     ],
 )
 def test_nearest_shape(height: int, width: int, expected: tuple[int, int]) -> None:
-    assert FRAMEPACK.shape(height, width, 640, 32) == expected
+    assert FRAMEPACK.nearest_bucket(height, width, 640, 32) == expected
 
 
 @given(height=st.integers(1, 20_000), width=st.integers(1, 20_000), side=sides, multiple=multiples)
 def test_nearest_shape_has_the_least_cross_difference(
     height: int, width: int, side: int, multiple: int
 ) -> None:
-    chosen = FRAMEPACK.shape(height, width, side, multiple)
+    chosen = FRAMEPACK.nearest_bucket(height, width, side, multiple)
     candidates = buckets(side, multiple)
     best = min(abs(height * w - width * h) for h, w in candidates)
     assert [shape for shape in candidates if abs(height * shape[1] - width * shape[0]) == best][-1] == chosen

@@ -15,9 +15,9 @@ from diffusers_helper.families.packing import (
     count_sections,
     frame_indices,
     frames_of,
-    looped,
     paddings,
     plan_sections,
+    with_closing_section,
 )
 
 lengths = st.floats(1, 120)
@@ -127,7 +127,7 @@ def test_sections_of_a_plan_carry_their_positions(seconds: float, mode: Mode, wi
         assert section.indices == frame_indices(mode, window, section.padding)
         assert mode == "inverted" or section.padding == 0
         assert section.has_start == (mode == "inverted" and section.number == len(plan))
-    positions = [section.video_position for section in plan]
+    positions = [section.video_index for section in plan]
     assert positions == (list(range(len(plan))) if mode == "forward" else list(range(len(plan)))[::-1])
 
 
@@ -151,11 +151,11 @@ def test_frames_after_each_section_of_framepack() -> None:
 def test_a_loop_has_one_more_section_behind_the_others() -> None:
     for seconds, count in ((1.0, 1), (3.6, 3)):
         plain = plan_sections(seconds)
-        plan = looped(plain)
+        plan = with_closing_section(plain)
         assert plan.sections[:-1] == plain.sections
         closing = plan[-1]
-        assert (closing.number, closing.video_position) == (count + 1, count)
-        assert (closing.indices, closing.begin) == (frame_indices("inverted"), -9)
+        assert (closing.number, closing.video_index) == (count + 1, count)
+        assert (closing.indices, closing.decode_start) == (frame_indices("inverted"), -9)
         found = closing.decode_latents, closing.decoded_frames, closing.overlap_frames, closing.final_frames
         assert found == (18, 69, 33, 36)
         assert plan.total_frames == 36 * (count + 1) + 1
@@ -190,7 +190,7 @@ def test_sections_put_together_are_the_video_in_order(seconds: float, mode: Mode
     video: list[int] = []
     pending: list[int] = []
     for section in plan:
-        first = section.video_position * window + 1
+        first = section.video_index * window + 1
         if mode == "inverted":
             begin = 0 if section.has_start else first
             frames = decoded(range(begin, begin + section.decode_latents))
@@ -216,11 +216,11 @@ def test_sections_put_together_are_the_video_in_order(seconds: float, mode: Mode
 
 @given(seconds=lengths, window=windows)
 def test_the_length_is_the_command_to_half_a_section(seconds: float, window: int) -> None:
-    count = count_sections(seconds, frames=4 * window)
+    count = count_sections(seconds, section_frames=4 * window)
     assert count >= 1
     if count > 1:
         assert abs(count - seconds * 30 / (4 * window)) <= 0.5
-    assert len(plan_sections(seconds, window=window)) == count
+    assert len(plan_sections(seconds, latent_window_size=window)) == count
 
 
 def test_defaults_are_framepacks() -> None:

@@ -81,7 +81,7 @@ def choose(
 def test_the_largest_shapes_are_measured_once_and_the_ladder_follows(
     models: Models, small_scene: Path, tmp_path: Path
 ) -> None:
-    vae, measurer, told = models.part("vae"), Measurer(), list[tuple[int, int]]()
+    vae, measurer, told = models.component("vae"), Measurer(), list[tuple[int, int]]()
     frames = torch.randn(1, 16, 5, 8, 8)
     with torch.inference_mode():
         vae.decoder(vae.post_quant_conv(frames))  # the ladder settles on its first rung
@@ -223,7 +223,7 @@ def test_a_process_measures_and_may_end(tmp_path: Path) -> None:
             take=lambda text, _: told.append(text),
         )
 
-    measure_in_processes(cases, routes, run, said=lambda text, _: said.append(text))
+    measure_in_processes(cases, routes, run, on_death=lambda text, _: said.append(text))
     assert told == [str(one) for one in cases]
     assert [set(routes.get(one).measured) for one in cases] == [
         {"taps", "tiles"},

@@ -12,7 +12,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.events import Event, StepDone, Warned
-from diffusers_helper.files import file_sum
+from diffusers_helper.files import file_sha256
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
 from diffusers_helper.provenance.branch import branch
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def lora(deep_models: Models, tmp_path: Path) -> Path:
     file = tmp_path / "private" / "style.safetensors"
-    write_lora(file, deep_models.part("transformer"), "kohya original", alpha=2)
+    write_lora(file, deep_models.component("transformer"), "kohya original", alpha=2)
     return file
 
 
@@ -38,7 +38,7 @@ def request_with(small_scene: Path, lora: Path) -> GenerationRequest:
 
 
 def weights(models: Models) -> dict[str, torch.Tensor]:
-    return {name: one.clone() for name, one in models.part("transformer").state_dict().items()}
+    return {name: one.clone() for name, one in models.component("transformer").state_dict().items()}
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -56,8 +56,10 @@ def test_a_job_gives_what_merged_weights_give_and_leaves_nothing(
     again, _ = make(plain_request, deep_models, tmp_path / "again")
     assert again.video.read_bytes() == plain.video.read_bytes()
     merged = load_tiny(deep_model)
-    changes = write_lora(tmp_path / "same.safetensors", merged.part("transformer"), "kohya original", alpha=2)
-    merge(merged.part("transformer"), changes, 0.8)
+    changes = write_lora(
+        tmp_path / "same.safetensors", merged.component("transformer"), "kohya original", alpha=2
+    )
+    merge(merged.component("transformer"), changes, 0.8)
     expected, _ = make(plain_request, merged, tmp_path / "merged")
     assert (found.latents - plain.latents).abs().max() > 0.1
     torch.testing.assert_close(found.latents, expected.latents, rtol=1e-3, atol=1e-4)
@@ -73,14 +75,14 @@ def test_the_recipe_has_name_and_checksum_and_no_path(
     made, _ = make(request_with, deep_models, tmp_path / "made")
     assert "lora" not in read_recipe(plain.video).settings
     recipe = read_recipe(made.video)
-    pinned = f"style.safetensors:0.8 sha256:{file_sum(lora)}"
+    pinned = f"style.safetensors:0.8 sha256:{file_sha256(lora)}"
     assert recipe.settings["lora"] == pinned
     assert b"private" not in made.video.read_bytes()
     # The same content anywhere gives the same video; another one is refused.
     same = replace(request_with, lora=pinned.replace("style", f"{lora.parent}/style"))
     again, _ = make(same, deep_models, tmp_path / "again")
     assert again.video.read_bytes() == made.video.read_bytes()
-    write_lora(lora, deep_models.part("transformer"), seed=9)
+    write_lora(lora, deep_models.component("transformer"), seed=9)
     with pytest.raises(InputError, match=r"LoRA style\.safetensors has another content"):
         make(same, deep_models, tmp_path / "other")
     assert not (tmp_path / "other").exists()
@@ -106,7 +108,7 @@ def test_a_job_is_not_resumed_with_another_lora(
     same = replace(order, lora=f"{moved}:0.8")
     resumed, _ = make(same, deep_models, tmp_path / "on", resume_from=tmp_path / "job")
     assert torch.equal(resumed.latents, whole.latents)
-    write_lora(moved, deep_models.part("transformer"), seed=9)
+    write_lora(moved, deep_models.component("transformer"), seed=9)
     with pytest.raises(LongtakeError, match="A LoRA, or its weight, changed"):
         generate(same, deep_models, resume_from=tmp_path / "job")
 

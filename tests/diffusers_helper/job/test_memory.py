@@ -20,7 +20,7 @@ from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.loading import reading
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.local import Local, keep_kernel, speeds
+from diffusers_helper.machine.local import Local, speeds, store_kernel
 from diffusers_helper.memory.store import Store
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan
@@ -28,7 +28,7 @@ from diffusers_helper.planning.vae import Task
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
-from diffusers_helper.vae.engine import Part
+from diffusers_helper.vae.engine import VideoPart
 from tests.support.jobs import asked_in
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
 from tests.support.moves import DOCUMENT, SECTION, moves
@@ -54,7 +54,7 @@ def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float
         return {"vram_cap_gb": 4 * cap / GB}
     if kind == "one at a time":
         return {"vram_cap_gb": cap / GB}
-    demand = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).ladder.demands[0]
+    demand = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).smaller.demands[0]
     fixed = max(stage.model.fixed_bytes for stage in demand.stages)
     return {"vram_cap_gb": cap / GB, "preserved_gb": (cap - fixed) / GB}
 
@@ -95,10 +95,10 @@ def test_a_gpu_that_shares_main_memory_holds_resident_weights_once(
     for file in files.values():
         write_uncached(file, file.read_bytes())
     monkeypatch.setattr(MemoryPlans, "is_apu", True)
-    monkeypatch.setattr(reading, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "_REPORT_SECONDS", 0.0)
     decode, kept = JobMemory.vae_on_device, dict[str, int]()
 
-    def look(memory: JobMemory, task: Task, part: Part | None) -> AbstractContextManager[nn.Module]:
+    def look(memory: JobMemory, task: Task, part: VideoPart | None) -> AbstractContextManager[nn.Module]:
         if task == "decode":
             kept.update({name: cached_bytes(file) for name, file in files.items()})
         return decode(memory, task, part)
@@ -164,7 +164,7 @@ def test_a_job_counts_with_the_kernel_that_doctor_saw(
 ) -> None:
     request, local = tiny_request(small_scene), Local(folder=tmp_path)
     believed = MemoryPlans(request, deep_models, 64, 64, local).plan
-    keep_kernel(local.kernels, "cpu", metadata.version("torch"), "_scaled_dot_product_attention_math")
+    store_kernel(local.kernels, "cpu", metadata.version("torch"), "_scaled_dot_product_attention_math")
     seen = MemoryPlans(request, deep_models, 64, 64, local).plan
     assert seen.stage("sample").working_bytes > believed.stage("sample").working_bytes
     own = Local({"LONGTAKE_ATTENTION": "flash"}, tmp_path)
@@ -180,7 +180,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_loaded(
         make(tiny_request(small_scene, vram_cap_gb=(smallest - 1) / GB), deep_models, tmp_path / "job")
     assert caught.value.smallest_cap_bytes == smallest
     assert "Set vram_cap_gb to" in str(caught.value)
-    assert not deep_models._parts
+    assert not deep_models._components
     assert not (tmp_path / "job").exists()
 
 

@@ -15,11 +15,11 @@ from transformers import LlamaConfig, LlamaModel
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.loading.casting import cast_weights
-from diffusers_helper.loading.copying import find_part_of_own
+from diffusers_helper.loading.copying import find_own_component
 from diffusers_helper.loading.keys import GGUFEmbedding
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.networks import load_network
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
+from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
 from diffusers_helper.weights.inspection import inspect_checkpoint
@@ -124,34 +124,34 @@ def base(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_a_video_with_such_a_file_is_the_same(base: Path, small_scene: Path, tmp_path: Path) -> None:
     info = find_model(str(base), allow_folder=True)
     models = load_models(info, device="cpu")
-    source = models.part("text_encoder")
+    source = models.component("text_encoder")
     heads = source.config.num_attention_heads
     assert models.stored_dtype("text_encoder") == torch.float32
     file = write_quantised_gguf(
         tmp_path / "text.gguf", llama_cpp_names(source.state_dict(), heads, heads), GGMLQuantizationType.F32
     )
-    found = find_part_of_own("text_encoder", file, info)
-    ADDED_MODELS.add(AddedModel("mine", "Mine", str(base), {"text_encoder": found.part}))
+    found = find_own_component("text_encoder", file, info)
+    ADDED_MODELS.add(AddedModel("mine", "Mine", str(base), {"text_encoder": found.component}))
     mine = load_models(find_model("mine"), device="cpu")
     results = [
         make(tiny_request(small_scene), one, tmp_path / name)[0].latents
         for name, one in (("mine", mine), ("source", models))
     ]
     assert torch.equal(*results)
-    clip = models.part("text_encoder_2").state_dict()
+    clip = models.component("text_encoder_2").state_dict()
     other = write_quantised_gguf(tmp_path / "clip.gguf", clip, GGMLQuantizationType.F32)
     with pytest.raises(InputError, match="can only be the transformer or the text_encoder"):
-        find_part_of_own("text_encoder_2", other, info)
+        find_own_component("text_encoder_2", other, info)
 
 
 def test_reserved_rows_may_be_missing_at_the_end(base: Path, tmp_path: Path) -> None:
     info = find_model(str(base), allow_folder=True)
-    source = load_models(info, device="cpu").part("text_encoder")
+    source = load_models(info, device="cpu").component("text_encoder")
     heads, rows = source.config.num_attention_heads, source.config.vocab_size
     named = llama_cpp_names(source.state_dict(), heads, heads)
     named["token_embd.weight"] = named["token_embd.weight"][: rows - 2]
     file = write_quantised_gguf(tmp_path / "text.gguf", named, GGMLQuantizationType.F32)
-    found = find_part_of_own("text_encoder", file, info).part
+    found = find_own_component("text_encoder", file, info).component
     assert found.config is not None
     assert found.config["vocab_size"] == rows - 2
     network: Any = load_network("text_encoder", file, found.config).network
@@ -159,14 +159,16 @@ def test_reserved_rows_may_be_missing_at_the_end(base: Path, tmp_path: Path) -> 
     plain = dict(source.state_dict())
     plain["embed_tokens.weight"] = plain["embed_tokens.weight"][: rows - 2]
     with pytest.raises(InputError, match=r"embed_tokens\.weight in the shape"):
-        find_part_of_own("text_encoder", write_safetensors(tmp_path / "t.safetensors", plain), info)
+        find_own_component("text_encoder", write_safetensors(tmp_path / "t.safetensors", plain), info)
 
 
 def test_a_plan_counts_its_blocks_as_stored(base: Path, llama: LlamaModel, tmp_path: Path) -> None:
     file = written(tmp_path / "text.gguf", llama, GGMLQuantizationType.Q8_0)
     found = load_network("text_encoder", file, CONFIG).network
     # The tiny model has other sizes, so the part is put on the list unchecked.
-    ADDED_MODELS.add(AddedModel("mine", "Mine", str(base), {"text_encoder": AddedPart(str(file), CONFIG)}))
+    ADDED_MODELS.add(
+        AddedModel("mine", "Mine", str(base), {"text_encoder": AddedComponent(str(file), CONFIG)})
+    )
     counted = networks(find_model("mine"), on_cpu=True)["text_encoder"]
     blocks: Any = found.layers
     sizes = tuple(sum(one.nbytes for one in block.parameters()) for block in blocks)

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.prompts import TEMPLATE, check_prompt
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
-from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.framepack.guidance import encode_pooled, encode_states
 from diffusers_helper.loading.loaders import dtype_for, load_models
 from diffusers_helper.loading.tensors import read_tensors
@@ -63,7 +63,7 @@ def test_the_published_layout_makes_a_video(cache: Path, tmp_path: Path) -> None
     models = load_models(find_model(MODEL), device="cpu")
     models.load(CancelToken())
     assert models.is_loaded
-    networks = {name: part for name in PARTS if hasattr(part := models.part(name), "dtype")}
+    networks = {name: part for name in COMPONENTS if hasattr(part := models.component(name), "dtype")}
     stored = {name: network.dtype for name, network in networks.items()}
     assert stored == dict.fromkeys(stored, torch.float16) | {"transformer": torch.bfloat16}
     assert {name: models.compute_dtype(name) or dtype for name, dtype in stored.items()} == {
@@ -73,7 +73,7 @@ def test_the_published_layout_makes_a_video(cache: Path, tmp_path: Path) -> None
         "text_encoder_2": torch.float32,
         "image_encoder": torch.float32,
     }
-    assert not any(parameter.requires_grad for parameter in models.part("transformer").parameters())
+    assert not any(parameter.requires_grad for parameter in models.component("transformer").parameters())
     scene = write_scene(tmp_path / "scene.png", 64, 64)
     request = tiny_request(scene, mode="forward", resolution=64, steps=1, prompt="A cat, dancing!")
     result = generate(request, models, folder=tmp_path / "job")
@@ -86,7 +86,7 @@ def test_shards_hold_what_one_file_would(cache: Path) -> None:
     folder = part_folder(cache, info, "transformer")
     assert len(list(folder.glob("diffusion_pytorch_model-*-of-*.safetensors"))) > 1
     index = json.loads((folder / "diffusion_pytorch_model.safetensors.index.json").read_text("utf-8"))
-    loaded = load_models(info, device="cpu").part("transformer").state_dict()
+    loaded = load_models(info, device="cpu").component("transformer").state_dict()
     assert loaded.keys() == index["weight_map"].keys()
 
 
@@ -95,19 +95,22 @@ def test_the_large_tokenizer_is_the_one_in_its_file(cache: Path) -> None:
     models = load_models(info, device="cpu")
     text = TEMPLATE.format("A cat, dancing  on two legs: 12 steps.")
     file = part_folder(cache, info, "tokenizer") / "tokenizer.json"
-    assert models.part("tokenizer")(text).input_ids == Tokenizer.from_file(str(file)).encode(text).ids
+    assert models.component("tokenizer")(text).input_ids == Tokenizer.from_file(str(file)).encode(text).ids
 
 
 def test_text_is_encoded_without_the_template(cache: Path) -> None:
     models = load_models(find_model(MODEL), device="cpu")
-    encoder, tokenizer = models.part("text_encoder"), models.part("tokenizer")
+    encoder, tokenizer = models.component("text_encoder"), models.component("tokenizer")
     with torch.inference_mode():
         empty = encode_states(encoder, tokenizer, "")
         short, long = (encode_states(encoder, tokenizer, text) for text in ("the", "the video " * 300))
         assert empty.shape[1] == 1  # the token that ends a turn
         assert 1 < short.shape[1] < 5
         assert long.shape[1] == 256
-        pooled = [encode_pooled(models.part("text_encoder_2"), models.part("tokenizer_2"), t) for t in "ab"]
+        pooled = [
+            encode_pooled(models.component("text_encoder_2"), models.component("tokenizer_2"), t)
+            for t in "ab"
+        ]
     assert pooled[0].shape == (1, 16)
     assert not torch.equal(*pooled)
 
@@ -115,7 +118,7 @@ def test_text_is_encoded_without_the_template(cache: Path) -> None:
 def test_an_encoder_of_fewer_words_than_its_tokenizer_is_refused(cache: Path) -> None:
     models = load_models(find_model(MODEL), device="cpu")
     for encode, of in ((encode_states, ""), (encode_pooled, "_2")):
-        encoder, tokenizer = models.part(f"text_encoder{of}"), models.part(f"tokenizer{of}")
+        encoder, tokenizer = models.component(f"text_encoder{of}"), models.component(f"tokenizer{of}")
         encoder.resize_token_embeddings(3)
         with pytest.raises(InputError, match="knows 3 tokens, but its tokenizer gives token "):
             encode(encoder, tokenizer, "the video")
@@ -134,7 +137,7 @@ def test_a_prompt_is_measured_by_the_downloaded_tokenizer(cache: Path, tmp_path:
     check_prompt(long, find_model(MODEL))
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", COMPONENTS)
 def test_a_part_that_is_not_there_is_named_and_never_downloaded(part: str, cache: Path) -> None:
     shutil.rmtree(part_folder(cache, find_model(MODEL), part))
     error = reason()
@@ -165,7 +168,9 @@ def edit(file: Path, **changes: object) -> None:
 def test_a_local_folder_keeps_its_dtype(folder: Path) -> None:
     models = load_models(find_model(str(folder), allow_folder=True), device="cpu")
     models.load(CancelToken())
-    assert {part.dtype for name in PARTS if hasattr(part := models.part(name), "dtype")} == {torch.float32}
+    assert {part.dtype for name in COMPONENTS if hasattr(part := models.component(name), "dtype")} == {
+        torch.float32
+    }
 
 
 @pytest.mark.parametrize(
@@ -209,7 +214,7 @@ def test_configs_that_are_wrong(folder: Path) -> None:
     edit(config, _class_name="HunyuanVideoTransformer3DModel")
     assert "HunyuanVideoTransformer3DModel" in reason(str(folder)).message
     edit(config, _class_name="HunyuanVideoTransformer3DModelPacked")  # the class of FramePack's authors
-    assert load_models(find_model(str(folder), allow_folder=True), device="cpu").part("transformer")
+    assert load_models(find_model(str(folder), allow_folder=True), device="cpu").component("transformer")
     edit(config, _class_name="HunyuanVideoFramepackTransformer3DModel", num_single_layers=2)
     assert "tensors, such as single_transformer_blocks.1." in reason(str(folder)).message
     edit(config, num_single_layers=1)
@@ -244,14 +249,14 @@ def test_what_a_cpu_makes_of_the_stored_types(has_bf16: bool, monkeypatch: pytes
     assert dtype_for("text_encoder", torch.float16, cpu) == torch.bfloat16
     assert dtype_for("transformer", torch.float32, cpu) == torch.float32
     assert dtype_for("transformer", torch.bfloat16, cpu) == (torch.bfloat16 if has_bf16 else torch.float32)
-    assert dtype_for("transformer", torch.bfloat16, cpu, keeps=True) == torch.bfloat16
+    assert dtype_for("transformer", torch.bfloat16, cpu, keeps_bf16=True) == torch.bfloat16
     assert dtype_for("text_encoder", torch.bfloat16, cpu) == torch.bfloat16
     assert dtype_for("transformer", torch.bfloat16, gpu) == torch.bfloat16
 
 
 def test_a_cancel_ends_loading_between_two_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cancel, models = CancelToken(), load_models(find_model(str(folder), allow_folder=True), device="cpu")
-    models.part("transformer")
+    models.component("transformer")
     cancel.cancel()
     with pytest.raises(GenerationCancelled):
         models.load(cancel)
@@ -315,7 +320,7 @@ def test_weights_are_mapped_for_reading_alone_and_a_job_keeps_them_so(
 ) -> None:
     models = load_tiny(tiny_model)
     make(tiny_request(small_scene, steps=1), models, tmp_path / "job")  # a write would end the process
-    names = {name for name in models.info.parts if list((tiny_model / name).glob("*.safetensors"))}
+    names = {name for name in models.info.components if list((tiny_model / name).glob("*.safetensors"))}
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     rights = {
         Path(words[-1]).parent.name: words[1]

@@ -25,7 +25,7 @@ from tests.support.making import load_tiny
 
 @pytest.fixture
 def network(deep_models: Models) -> nn.Module:
-    return deep_models.part("transformer")
+    return deep_models.component("transformer")
 
 
 def inputs() -> dict[str, Tensor]:
@@ -226,7 +226,7 @@ def test_the_plan_counts_the_bytes_that_the_branches_have(
     style: str, deep_model: Path, tmp_path: Path
 ) -> None:
     models = load_tiny(deep_model)
-    file, network = tmp_path / "style.safetensors", models.part("transformer")
+    file, network = tmp_path / "style.safetensors", models.component("transformer")
     write_lora(file, network, style, rank=5, alpha=1.0 if "kohya" in style else None)
     plain = networks(models.info, on_cpu=True)["transformer"]
     planned = with_loras(plain, [read_lora(file)]).weights

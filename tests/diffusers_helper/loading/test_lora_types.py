@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from diffusers_helper.loading.loaders import Models, load_models
-from diffusers_helper.models.registry import PartSource
+from diffusers_helper.models.registry import ComponentSource
 from tests.support.checkpoints import to_scaled_fp8, write_quantised_gguf, write_safetensors
 from tests.support.loras import write_lora
 from tests.support.making import load_tiny, make, tiny_request
@@ -31,13 +31,13 @@ def test_weights_of_every_type_take_a_lora(
         tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4, layers=3, channels=8)
     )
     plain, lora = load_tiny(folder), tmp_path / "style.safetensors"
-    write_lora(lora, plain.part("transformer"), "kohya original", rank=32, alpha=32)
+    write_lora(lora, plain.component("transformer"), "kohya original", rank=32, alpha=32)
     tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
     config = json.loads((folder / "transformer" / "config.json").read_text(encoding="utf-8"))
 
     def of(file: Path) -> Models:
-        part = {"transformer": PartSource(location=str(file), config=config)}
-        return load_models(replace(plain.info, parts=plain.info.parts | part), device="cpu")
+        part = {"transformer": ComponentSource(location=str(file), config=config)}
+        return load_models(replace(plain.info, components=plain.info.components | part), device="cpu")
 
     kinds: dict[str, Callable[[], Models]] = {
         "default": lambda: plain,

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from app.machine import named_machine
+from app.machine import machine_of_card
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading.casting import cast_weights
 from diffusers_helper.loading.loaders import Models
@@ -58,7 +58,7 @@ def test_the_video_is_that_of_the_same_weights_in_fp32(
     wide = rewritten(folder, tmp_path / "wide", lambda one: one.to(BF16).float())
     job, types = tiny_request(small_scene, steps=1, mode="forward", resolution=64), set[torch.dtype]()
     for part in FILES:
-        for layer in narrow.part(part).modules():
+        for layer in narrow.component(part).modules():
             if isinstance(layer, nn.Linear):
                 layer.register_forward_hook(lambda layer, _, out: types.add(out.dtype))
     expected, _ = make(job, wide, tmp_path / "expected")
@@ -75,7 +75,7 @@ def test_an_embedding_casts_only_the_rows_in_use() -> None:
     layer = nn.Embedding(7, 3).to(BF16)
     network, asked = nn.Sequential(layer), torch.tensor([[1, 5, 1]])
     expected = layer(asked).float()
-    cast_weights(network, torch.float32, keeps_narrow=True)
+    cast_weights(network, torch.float32, casts_bf16=True)
     assert sizes_of(network, [], torch.float32)[0] == 2 * 7 * 3
     assert torch.equal(network(asked), expected)
     cast_weights(network, BF16)
@@ -85,7 +85,7 @@ def test_an_embedding_casts_only_the_rows_in_use() -> None:
 
 def planned(card: str, **settings: Any) -> VideoPlan:
     request = GenerationRequest(image="x", model="framepack-i2v", **settings)
-    return plan_video(request, find_model("framepack-i2v"), profile_for(named_machine(card), {}))
+    return plan_video(request, find_model("framepack-i2v"), profile_for(machine_of_card(card), {}))
 
 
 def sampling(card: str, **settings: Any) -> StagePlan:
@@ -119,4 +119,4 @@ def test_the_plan_predicts_the_peak(
     stages = json.loads((tmp_path / "job" / "memory.json").read_text(encoding="utf-8"))["stages"]
     measured = next(one["measured_bytes"] for one in stages if one["stage"] == "sample")
     assert 0.9 < measured / (plan.stage("sample").peak_bytes - plan.budget.reserve_bytes) <= 1
-    assert sum(parameter.nbytes for parameter in models.part("transformer").parameters()) < measured
+    assert sum(parameter.nbytes for parameter in models.component("transformer").parameters()) < measured

@@ -14,7 +14,7 @@ from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import (
 )
 
 from diffusers_helper.loading import quick_vae
-from diffusers_helper.loading.quick_vae import FoldedUpsample, QuickBlock, quicken
+from diffusers_helper.loading.quick_vae import FoldedUpsample, QuickBlock, speed_up
 from diffusers_helper.machine.sysfs import computes_bf16
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 
@@ -54,7 +54,7 @@ def test_a_block_gives_the_states_of_diffusers(
     states = torch.randn(2, 16, frames, 5, 3).to(dtype)
     quick = copy.deepcopy(plain)
     quick.__class__ = QuickBlock
-    with torch.inference_mode(), patch.object(quick_vae, "_MOST_VALUES", most_values):
+    with torch.inference_mode(), patch.object(quick_vae, "_MAX_VALUES", most_values):
         expected = copy.deepcopy(plain).double()(states.double())
         result = quick(states)
         # Without instructions for bf16, torch's convolutions return another layout.
@@ -69,7 +69,7 @@ def test_a_decode_differs_by_rounding_and_an_encoding_not_at_all() -> None:
         block_out_channels=(8, 16, 16, 16), layers_per_block=1, norm_num_groups=8
     ).eval()  # fmt: skip
     quick = copy.deepcopy(plain)
-    quicken(quick)
+    speed_up(quick)
     assert list(quick.state_dict()) == list(plain.state_dict())
     frames, latents = torch.rand(1, 3, 5, 32, 48), torch.randn(1, 16, 2, 4, 6)
     with torch.inference_mode():

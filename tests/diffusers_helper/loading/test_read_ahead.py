@@ -40,7 +40,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "_REPORT_SECONDS", 0.0)
     monkeypatch.setattr(reading, "_PIECE_BYTES", MB)
 
 
@@ -66,7 +66,7 @@ def test_what_is_told_as_read_is_in_the_page_cache(tmp_path: Path, caplog: pytes
 def test_bytes_that_a_file_no_longer_has_are_not_told_as_read(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_total", lambda files: 8 * MB)
+    monkeypatch.setattr(reading, "_total_bytes", lambda files: 8 * MB)
     told: list[tuple[int, int]] = []
     read_ahead(files, CancelToken(), lambda done, total: told.append((done, total)))
     assert told[-1] == (7 * MB // 2, 8 * MB)
@@ -166,7 +166,7 @@ def test_nothing_is_read_ahead_without_room_for_both(
     reported: list[int] = []
     models.read("text_encoder", CancelToken(), lambda done, total: reported.append(total))
     assert set(reported) == {sum(sizes)}
-    assert models._ahead is None  # pyright: ignore[reportPrivateUsage]
+    assert models._reader is None  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_job_tells_of_each_reading_and_reads_only_what_computes(
@@ -192,5 +192,5 @@ def test_a_stage_alone_reads_no_other_network(tiny_model: Path, monkeypatch: pyt
     models = load_tiny(tiny_model)
     models.read("vae", CancelToken())
     assert not models.is_loaded
-    assert models._ahead is None  # pyright: ignore[reportPrivateUsage]
-    assert models.info.parts.keys() - models._parts.keys() >= {"transformer"}  # pyright: ignore[reportPrivateUsage]
+    assert models._reader is None  # pyright: ignore[reportPrivateUsage]
+    assert models.info.components.keys() - models._components.keys() >= {"transformer"}  # pyright: ignore[reportPrivateUsage]

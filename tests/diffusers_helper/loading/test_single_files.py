@@ -18,8 +18,8 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished
 from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.job.plans import MemoryPlans
-from diffusers_helper.loading.casting import KeptCasting
-from diffusers_helper.loading.keys import own_names
+from diffusers_helper.loading.casting import RestoringCasting
+from diffusers_helper.loading.keys import library_names
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine import sysfs
@@ -112,7 +112,7 @@ def test_plain_weights_are_those_of_the_file(
 ) -> None:
     plain = {name: tensor.to(dtype) for name, tensor in weights.items()}
     models = add(transformer=write_safetensors(tmp_path / "file.safetensors", STYLES[style](plain)))
-    assert equal(models.part("transformer"), plain)
+    assert equal(models.component("transformer"), plain)
     assert models.stored_dtype("transformer") == dtype
 
 
@@ -154,7 +154,7 @@ def test_fp8_gives_the_video_of_the_rounded_weights(
     models = add(transformer=write_safetensors(tmp_path / "fp8.safetensors", STYLES[style](stored)))
     assert torch.equal(video(models).latents, expected)
     assert torch.equal(video(models, streamed=True).latents, expected)
-    network = models.part("transformer")
+    network = models.component("transformer")
     assert network.transformer_blocks[0].ff.net[2].weight.dtype == kind
     assert network.x_embedder.proj.weight.dtype == BF16
 
@@ -176,7 +176,7 @@ def test_scaled_weights_give_the_video_of_what_they_stand_for(
     named = STYLES[style]({name: tensor.to(BF16) for name, tensor in weights.items()})
     stored = quantise(named)
     models = add(transformer=write_safetensors(tmp_path / "scaled.safetensors", stored))
-    own, _ = own_names(unscaled(stored, BF16), weights, 32)
+    own, _ = library_names(unscaled(stored, BF16), weights, 32)
     expected = video(made_folder(tmp_path / "folder", deep_model, own)).latents
     assert torch.equal(video(models).latents, expected)
     assert torch.equal(video(models, streamed=True).latents, expected)
@@ -212,7 +212,7 @@ def test_a_gguf_file_without_blocks_is_exact(
     narrow = {name: tensor for name, tensor in plain.items() if tensor.dim() != 2 or tensor.shape[1] % 32}
     assert narrow
     file = write_quantised_gguf(tmp_path / "m.gguf", plain, GGMLQuantizationType.BF16, plain=BF16)
-    assert equal(add(transformer=file).part("transformer"), plain)
+    assert equal(add(transformer=file).component("transformer"), plain)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -221,7 +221,7 @@ def test_pickles_of_weights_alone_are_mapped(
 ) -> None:
     content = {"state_dict": weights, "global_step": 7} if wrapped else weights
     torch.save(content, tmp_path / "model.ckpt")
-    assert equal(add(transformer=tmp_path / "model.ckpt").part("transformer"), weights)
+    assert equal(add(transformer=tmp_path / "model.ckpt").component("transformer"), weights)
 
 
 def test_pickles_that_cannot_be_mapped_are_refused(
@@ -249,12 +249,12 @@ def test_the_other_parts_take_single_files(
     video: Callable[..., Result],
 ) -> None:  # fmt: skip
     source = next((deep_model / part).glob("*.safetensors"))
-    own = deep_models.part(part).state_dict()
+    own = deep_models.component(part).state_dict()
     beside = {"lm_head.weight": torch.zeros(2, 2)} if part == "text_encoder" else {}
     named = {prefix + name: tensor for name, tensor in own.items()} | beside
     assert source.is_file()
     models = add(**{part: write_safetensors(tmp_path / "file.safetensors", named)})
-    assert equal(models.part(part), own)
+    assert equal(models.component(part), own)
     assert torch.equal(video(models).latents, video(deep_models).latents)
 
 
@@ -265,12 +265,12 @@ def test_the_other_parts_take_8_bit(
     kind: torch.dtype, part: str, deep_models: Models, add: Callable[..., Models], tmp_path: Path,
     video: Callable[..., Result],
 ) -> None:  # fmt: skip
-    whole = deep_models.part(part).state_dict()
+    whole = deep_models.component(part).state_dict()
     stored = to_int8(whole) if kind == torch.int8 else to_fp8(whole, kind)
     models = add(**{part: write_safetensors(tmp_path / "file.safetensors", stored)})
     result = video(models)
     assert result.latents.isfinite().all()
-    layers = [one for one in models.part(part).modules() if type(one) is torch.nn.Linear]
+    layers = [one for one in models.component(part).modules() if type(one) is torch.nn.Linear]
     assert sum(one.weight.dtype == kind for one in layers) > 3
 
 
@@ -281,7 +281,7 @@ def test_the_published_names_are_known_in_all_layouts() -> None:
     layouts = [original_names(expected), comfyui_names(expected)]
     for layout in layouts:
         assert len(layout) == 866
-        back, _ = own_names(layout, expected, 3072)
+        back, _ = library_names(layout, expected, 3072)
         assert {name: tensor.shape for name, tensor in back.items()} == {
             name: tensor.shape for name, tensor in expected.items()
         }
@@ -309,7 +309,7 @@ def test_what_a_plan_counts_is_what_is_stored(
     for name, file in files.items():
         models = add(name, transformer=file)
         found = networks(models.info, on_cpu=True)["transformer"]
-        network = models.part("transformer")
+        network = models.component("transformer")
         blocks = [size_of(one) for one in models.blocks("transformer")]
         assert found.weights.block_bytes == tuple(blocks)
         assert found.weights.total_bytes == size_of(network)
@@ -325,10 +325,10 @@ def test_a_hook_puts_the_mapped_weight_back(
     weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
 ) -> None:
     file = write_safetensors(tmp_path / "a.safetensors", to_fp8(weights, FP8[0]))
-    layer = add(transformer=file).part("transformer").proj_out
+    layer = add(transformer=file).component("transformer").proj_out
     before = layer.weight.data_ptr()
     hook = layer._diffusers_hook.get_hook("layerwise_casting")
-    assert isinstance(hook, KeptCasting)
+    assert isinstance(hook, RestoringCasting)
     with torch.inference_mode():
         assert layer(torch.ones(1, layer.in_features, dtype=BF16)).dtype == BF16
     assert layer.weight.data_ptr() == before
@@ -341,6 +341,6 @@ def test_a_file_of_several_types_computes_in_that_of_most_values(
     mixed = {name: tensor.to(BF16) if tensor.dim() > 1 else tensor for name, tensor in weights.items()}
     assert sum(tensor.dtype == BF16 for tensor in mixed.values()) < len(mixed) / 2
     models = add(transformer=write_safetensors(tmp_path / "mixed.safetensors", mixed))
-    assert equal(models.part("transformer"), {name: tensor.to(BF16) for name, tensor in weights.items()})
+    assert equal(models.component("transformer"), {name: tensor.to(BF16) for name, tensor in weights.items()})
     found = networks(models.info, on_cpu=False)["transformer"]
     assert found.weights.total_bytes == 2 * sum(tensor.numel() for tensor in weights.values())

@@ -23,7 +23,7 @@ from diffusers_helper.loading import casting
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine.local import Local
-from diffusers_helper.models.registry import PartSource, find_model
+from diffusers_helper.models.registry import ComponentSource, find_model
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
@@ -127,7 +127,7 @@ def test_int8_is_the_video_of_the_rounded_rows_and_leaves_no_trace(
 def test_the_search_for_scales_is_told_and_can_be_cancelled(
     deep_model: Path, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(casting, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(casting, "_REPORT_SECONDS", 0.0)
     models = load_models(find_model(str(deep_model), allow_folder=True), device="cpu")
     default, _ = make(tiny_request(small_scene), models, tmp_path / "default")
     request = tiny_request(small_scene, weight_dtype="int8")
@@ -146,7 +146,7 @@ def test_the_search_for_scales_is_told_and_can_be_cancelled(
     assert torch.equal(again.latents, default.latents)  # what was found does not touch other types
     made, events = make(request, models, tmp_path / "int8")
     readings = [event for event in events if isinstance(event, Reading)]
-    kinds = casting.layer_types(models.part("transformer"), torch.int8)
+    kinds = casting.layer_types(models.component("transformer"), torch.int8)
     layers = [layer for _, layer, wanted in kinds if wanted == torch.int8]
     assert len(readings) == len(layers) - 1  # one was found before the cancel
     assert readings[-1].done_bytes == readings[-1].total_bytes
@@ -193,8 +193,8 @@ def test_what_is_quantised_with_scales_keeps_its_type(
         video(model_of(to_scaled_fp8(weights)), weight_dtype="bf16")
     file = write_quantised_gguf(tmp_path / "blocks.gguf", weights, GGMLQuantizationType.Q8_0)
     info = find_model(str(deep_model), allow_folder=True)
-    blocks = PartSource(location=str(file), config=CONFIGS["transformer"])
-    models = load_models(replace(info, parts=info.parts | {"transformer": blocks}), device="cpu")
+    blocks = ComponentSource(location=str(file), config=CONFIGS["transformer"])
+    models = load_models(replace(info, components=info.components | {"transformer": blocks}), device="cpu")
     with pytest.raises(InputError, match="GGUF"):
         video(models, weight_dtype="fp8_e4m3fn")
 
@@ -244,8 +244,8 @@ def test_the_plan_predicts_the_peak_of_each_type(
     tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
     file = write_quantised_gguf(tmp_path / "blocks.gguf", tensors, GGMLQuantizationType.Q8_0)
     config = json.loads((folder / "transformer" / "config.json").read_text(encoding="utf-8"))
-    blocks = {"transformer": PartSource(location=str(file), config=config)}
-    of_blocks = load_models(replace(models.info, parts=models.info.parts | blocks), device="cpu")
+    blocks = {"transformer": ComponentSource(location=str(file), config=config)}
+    of_blocks = load_models(replace(models.info, components=models.info.components | blocks), device="cpu")
     peaks: dict[str, int] = {}
     for name in ("default", "fp8_e4m3fn", "int8", "gguf"):
         models = of_blocks if name == "gguf" else models

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusers_helper.machine.local import Local, Speeds, keep_speeds, speeds
+from diffusers_helper.machine.local import Local, Speeds, speeds, store_speeds
 from diffusers_helper.machine.sysfs import Link, amd_gpus, nvidia_link
 from diffusers_helper.planning.profiles import detect
 from tests.support.machines import GB, write, write_card
@@ -76,9 +76,9 @@ def test_the_link_of_an_nvidia_card_is_found_beside_other_devices(tmp_path: Path
 def test_speeds_are_kept_by_card_and_added_to(tmp_path: Path) -> None:
     facts = Local(folder=tmp_path).speeds
     assert speeds(facts, "gfx1100") == Speeds()
-    keep_speeds(facts, "gfx1100", Speeds(27.3e9, 12.1e9))
-    keep_speeds(facts, "gfx1100", Speeds(disk_read_bytes_per_second=3.5e9))
-    keep_speeds(facts, "gfx1151", Speeds(60e9))
+    store_speeds(facts, "gfx1100", Speeds(27.3e9, 12.1e9))
+    store_speeds(facts, "gfx1100", Speeds(disk_read_bytes_per_second=3.5e9))
+    store_speeds(facts, "gfx1151", Speeds(60e9))
     assert speeds(facts, "gfx1100") == Speeds(27_300_000_000, 12_100_000_000, 3_500_000_000)
     assert speeds(facts, "gfx1151") == Speeds(60e9)
     assert facts.file == tmp_path / "speeds.json"

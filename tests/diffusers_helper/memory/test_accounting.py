@@ -302,7 +302,7 @@ def test_a_repeated_computation_is_counted_twice_and_then_its_peak_is_known() ->
         made.append(repeat("key", compute))
         assert device.peak_bytes() == 4000 + 4 + 2 * 400
         kept = torch.zeros(500)
-        with patch.object(Account, "_see", side_effect=AssertionError):
+        with patch.object(Account, "_count_result", side_effect=AssertionError):
             with pytest.raises(AssertionError):
                 repeat("new", compute)
             made.append(repeat("key", compute))

@@ -61,17 +61,17 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the free bytes of the device, which a test may change."""
     free = [10 * BLOCK]
     monkeypatch.setattr(Device, "free_bytes", lambda self: free[0])
-    residency._places.clear()
+    residency._residencies.clear()
     return free
 
 
 def streamed(model: nn.Module) -> bool:
-    return not residency._place("cpu")[1].is_on_device(model)
+    return not residency._residency_on("cpu")[1].is_on_device(model)
 
 
 @pytest.mark.parametrize("name", DOCUMENT)
 def test_every_name_can_be_imported_and_says_what_it_does(name: str) -> None:
-    assert name in memory.NAMES
+    assert name in memory.MODULE_OF_NAME
     found = getattr(memory, name)
     assert not inspect.isfunction(found) or (found.__doc__ or "").splitlines()[0].endswith(".")
 

@@ -39,7 +39,7 @@ class HostStaging(Staging):
 
     def __init__(self) -> None:
         super().__init__(CPU)
-        self._is_possible = True
+        self._is_available = True
         self.notes: list[tuple[str, int]] = []
         self.made = 0
 
@@ -52,7 +52,7 @@ class HostStaging(Staging):
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in (module, weights):
         monkeypatch.setattr(place, "PIECE_BYTES", 96)
-    monkeypatch.setattr(module, "LEAST_BYTES", 40)
+    monkeypatch.setattr(module, "MIN_PIECE_BYTES", 40)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
 
 
@@ -90,11 +90,11 @@ def test_the_pieces_of_a_layout_write_its_weights(shapes: list[list[int]], kind:
         pieces = list(layout.pieces())
     storage, end = torch.zeros(layout.num_bytes, dtype=torch.uint8), 0
     for piece in pieces:
-        assert piece.begin >= end
-        assert piece.end - piece.begin <= 96 or len(piece.places) == 1
-        own = torch.zeros(piece.end - piece.begin, dtype=torch.uint8)
+        assert piece.start >= end
+        assert piece.end - piece.start <= 96 or len(piece.placements) == 1
+        own = torch.zeros(piece.end - piece.start, dtype=torch.uint8)
         piece.write(own)
-        storage[piece.begin : piece.end] = own
+        storage[piece.start : piece.end] = own
         end = piece.end
     before = [tensor.clone() for tensor in tensors]
     layout.use(storage)

@@ -16,8 +16,8 @@ from diffusers_helper.memory.status import (
     check_vram_limit,
     clear_cache_near_limit,
     get_cuda_allocated_memory_gb,
-    lack_for_vae,
     log_memory_status,
+    low_memory_warning,
 )
 
 GB = 1024**3
@@ -158,10 +158,10 @@ def test_before_the_vae_four_gb_are_asked_for_or_what_the_plan_needs(
 ) -> None:
     device = Card(0, 0, free_gb)
     device.cap_bytes = int(cap_gb * GB)
-    reported = lack_for_vae(device, int(need_gb * GB))
+    reported = low_memory_warning(device, int(need_gb * GB))
     assert bool(reported) == (least is not None)
     if least:
         assert f"Only {free_gb:g} GB of the card's memory are free before the VAE decodes;" in reported
         assert f"at least {least} should be." in reported
         assert "close other programs that use the card" in reported
-    assert not lack_for_vae(Filled(0, 0, 0), 10 * GB)  # an account sees what there is
+    assert not low_memory_warning(Filled(0, 0, 0), 10 * GB)  # an account sees what there is

@@ -42,7 +42,7 @@ class Parts:
         }
         self.staying: list[str] = []
 
-    def part(self, name: str) -> Any:
+    def component(self, name: str) -> Any:
         return self.networks[name]
 
     def blocks(self, name: str) -> Sequence[nn.Module]:

@@ -270,14 +270,14 @@ def test_a_layout_keeps_every_tensor_apart_and_aligned(tmp_path: Path) -> None:
     module = nn.ParameterList([nn.Parameter(torch.randn(size), requires_grad=False) for size in sizes])
     save_file(module.state_dict(), tmp_path / "file.safetensors")
     layout = Layout.of(weights_of(module), CPU)
-    spans = sorted((begin, begin + weight.num_bytes) for weight, begin in layout.places)
+    spans = sorted((begin, begin + weight.num_bytes) for weight, begin in layout.placements)
     assert all(begin % 64 == 0 for begin, _ in spans)
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     assert spans[-1][1] == layout.num_bytes
     storage = torch.zeros(layout.num_bytes, dtype=torch.uint8)
     before = [parameter.clone() for parameter in module]
     for piece in layout.pieces():
-        piece.write(storage[piece.begin : piece.end])
+        piece.write(storage[piece.start : piece.end])
     layout.use(storage)
     assert all(torch.equal(old, new) for old, new in zip(before, module, strict=True))
     read: Callable[[nn.Parameter], int] = lambda parameter: parameter.untyped_storage().data_ptr()  # noqa: E731
@@ -297,7 +297,9 @@ def test_on_a_gpu_a_slot_is_written_after_its_release_and_told_as_copied_at_the_
     streamer._staging = SimpleNamespace(send=lambda write, target: notes.append(write(target)))
     streamer.bytes_copied = 0
     copied = SimpleNamespace(record=lambda given: notes.append(("copied", given)))
-    slot = SimpleNamespace(storage=torch.zeros(80, dtype=torch.uint8), released="released", copied=copied)
+    slot = SimpleNamespace(
+        storage=torch.zeros(80, dtype=torch.uint8), released_event="released", copied_event=copied
+    )
     streamer._copy(0, slot)
     assert notes == [stream, "released", None, None, ("copied", stream)]
     assert torch.equal(slot.storage[:64].view(torch.int64), torch.arange(8))

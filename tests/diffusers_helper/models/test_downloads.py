@@ -14,7 +14,7 @@ import pytest
 
 from app.cli import main
 from diffusers_helper.families.family import SmallDecoder
-from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import Absence, NotHere, Speed, absence_of, bytes_in
 from diffusers_helper.models.fetch import get_model
@@ -47,7 +47,7 @@ def test_what_is_missing_is_named_with_its_size_and_the_free_room(cache: Path) -
     assert absence_of(find_model("demo")) is None
     absence = absence_of(INFO)
     assert absence is not None
-    assert tuple(absence.part_bytes) == PARTS
+    assert tuple(absence.component_bytes) == COMPONENTS
     assert absence.total_bytes == pytest.approx(39.4 * GB, rel=0.01)
     assert absence.folder == cache
     assert absence.free_bytes == pytest.approx(shutil.disk_usage(cache.parent).free, rel=0.1)
@@ -58,7 +58,7 @@ def test_what_is_missing_is_named_with_its_size_and_the_free_room(cache: Path) -
     assert absence is not None
     rest = bytes_in(part_folder(cache, INFO, "text_encoder"))
     assert 0 < rest < 10**6
-    assert absence.part_bytes == {"text_encoder": 2 * 7_505_186_816 - rest}
+    assert absence.component_bytes == {"text_encoder": 2 * 7_505_186_816 - rest}
     assert absence.total_bytes == 2 * 7_505_186_816 - rest
 
 
@@ -100,12 +100,12 @@ def test_the_command_line_downloads_only_if_it_is_told_to(
 def test_a_download_is_told_by_bytes_of_the_whole_model(cache: Path, hub: Hub) -> None:
     reported: list[tuple[int, int]] = []
     get_model(INFO, lambda done, total: reported.append((done, total)))
-    total = sum(bytes_in(part_folder(cache, INFO, part)) for part in PARTS)
+    total = sum(bytes_in(part_folder(cache, INFO, part)) for part in COMPONENTS)
     assert {whole for _, whole in reported} == {total}
     counts = [done for done, _ in reported]
     assert counts == sorted(counts)
     assert counts[-1] == total
-    assert len(set(counts)) > len(PARTS) - 2
+    assert len(set(counts)) > len(COMPONENTS) - 2
     assert absence_of(INFO) is None
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.models import fetch
 from diffusers_helper.models.downloads import absence_of, bytes_in
 from diffusers_helper.models.fetch import get_model, listed_files
-from diffusers_helper.models.registry import PartSource, find_model
+from diffusers_helper.models.registry import ComponentSource, find_model
 from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.weights.reading import is_complete, partial_files, partial_of
 from tests.support import published
 from tests.support.hub import Hub, answer, checksum, hub_of, use_hub
 
 INFO = find_model("framepack-f1")
-VAE = INFO.parts["vae"]
+VAE = INFO.components["vae"]
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
@@ -52,13 +52,13 @@ def whole(away: Path, part: str = "vae") -> dict[str, bytes]:
 
 
 def here(part: str = "vae") -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in INFO.parts[part].folder.iterdir()}
+    return {file.name: file.read_bytes() for file in INFO.components[part].folder.iterdir()}
 
 
 def ignore(*_: int) -> None: ...
 
 
-def get_part(source: PartSource, on_bytes: Callable[[int], None] = ignore) -> Path:
+def get_component(source: ComponentSource, on_bytes: Callable[[int], None] = ignore) -> Path:
     files = listed_files(source)
     received = {source.root / file.path: 0 for file in files}
 
@@ -66,22 +66,22 @@ def get_part(source: PartSource, on_bytes: Callable[[int], None] = ignore) -> Pa
         received[place] = count
         on_bytes(sum(received.values()))
 
-    fetch.get_part(source, files, on_file)
+    fetch.get_component(source, files, on_file)
     return source.folder
 
 
 def reason() -> str:
     with pytest.raises(LongtakeError) as caught:
-        get_part(VAE)
+        get_component(VAE)
     assert caught.value.code == "download"
     return caught.value.message
 
 
 def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) -> None:
-    for part in PARTS:
+    for part in COMPONENTS:
         counts: list[int] = []
-        folder = get_part(INFO.parts[part], counts.append)
-        assert folder == INFO.parts[part].folder
+        folder = get_component(INFO.components[part], counts.append)
+        assert folder == INFO.components[part].folder
         assert here(part) == whole(away, part)
         assert counts == sorted(counts)
         assert counts[-1] == bytes_in(folder)
@@ -98,7 +98,7 @@ def test_a_model_is_downloaded_into_the_layout_of_the_hub(hub: Hub, away: Path) 
 def test_huggingface_hub_finds_what_was_downloaded(hub: Hub) -> None:
     from huggingface_hub import snapshot_download, try_to_load_from_cache
 
-    folder = get_part(VAE)
+    folder = get_component(VAE)
     assert try_to_load_from_cache(VAE.location, "vae/config.json", revision=VAE.revision) == str(
         folder / "config.json"
     )
@@ -107,7 +107,7 @@ def test_huggingface_hub_finds_what_was_downloaded(hub: Hub) -> None:
 
 def test_a_connection_that_breaks_is_taken_up_at_the_byte(hub: Hub, away: Path) -> None:
     hub.broken[WEIGHTS] = 3 * 4096
-    get_part(VAE)
+    get_component(VAE)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS) == [0, 3 * 4096]
 
@@ -118,9 +118,9 @@ def test_a_download_that_was_killed_goes_on(hub: Hub, away: Path) -> None:
     partial_of(target).write_bytes(whole(away)[WEIGHTS][:10_000])
     absence = absence_of(INFO)
     assert absence is not None
-    assert absence.part_bytes["vae"] == published_bytes("vae") - 10_000
+    assert absence.component_bytes["vae"] == published_bytes("vae") - 10_000
     counts: list[int] = []
-    get_part(VAE, counts.append)
+    get_component(VAE, counts.append)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS) == [10_000]
     assert counts[-1] == bytes_in(target.parent)
@@ -132,7 +132,7 @@ def test_a_damaged_rest_is_downloaded_again(hub: Hub, away: Path, garbage: bytes
     target.parent.mkdir(parents=True)
     partial_of(target).write_bytes(garbage)
     counts: list[int] = []
-    get_part(VAE, counts.append)
+    get_component(VAE, counts.append)
     assert here() == whole(away)
     assert hub.begins(WEIGHTS)[-1] == 0
     assert counts[-1] == bytes_in(target.parent)
@@ -144,7 +144,7 @@ def test_a_part_is_incomplete_until_its_last_file_is_here(hub: Hub) -> None:
     folder = VAE.folder
     assert not is_complete(folder)
     hub.pages.clear()
-    get_part(VAE)
+    get_component(VAE)
     assert is_complete(folder)
     assert partial_files(folder) == []
 
@@ -156,7 +156,7 @@ def test_a_web_page_in_place_of_a_file_is_told_at_once(hub: Hub, away: Path, nam
     assert hub.begins(name) == [0]
     assert partial_of(VAE.folder / name).read_bytes() == b""
     hub.pages.clear()
-    get_part(VAE)
+    get_component(VAE)
     assert here() == whole(away)
     assert hub.begins(name) == [0, 0]
 
@@ -172,7 +172,7 @@ def test_a_server_that_lies_about_the_size(hub: Hub, away: Path, by: int) -> Non
     assert "cannot be downloaded" in reason()
     assert not is_complete(VAE.folder)
     hub.sizes.clear()
-    get_part(VAE)
+    get_component(VAE)
     assert here() == whole(away)
 
 
@@ -208,12 +208,12 @@ def test_the_failure_of_a_file_ends_the_others(hub: Hub) -> None:
     assert ended.is_set()
     assert not is_complete(VAE.folder)
     hub.pages.clear()
-    assert get_part(VAE) == VAE.folder
+    assert get_component(VAE) == VAE.folder
 
 
 def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None:
     hub.gate.clear()
-    threads = [threading.Thread(target=get_part, args=(VAE,)) for _ in range(2)]
+    threads = [threading.Thread(target=get_component, args=(VAE,)) for _ in range(2)]
     threads[0].start()
     assert hub.held.wait(60)
     threads[1].start()
@@ -226,7 +226,7 @@ def test_two_programs_do_not_download_a_file_twice(hub: Hub, away: Path) -> None
 
 def test_the_token_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    get_part(VAE)
+    get_component(VAE)
     assert hub.tokens == {"Bearer hf_secret"}
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.framepack import FRAMEPACK, PARTS
+from diffusers_helper.families.framepack import COMPONENTS, FRAMEPACK
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a model folder with every part, all empty."""
-    for part in PARTS:
+    for part in COMPONENTS:
         (tmp_path / "toy" / part).mkdir(parents=True)
     return tmp_path / "toy"
 
@@ -29,8 +29,8 @@ def test_the_demo_is_the_default_and_lies_beside_the_code() -> None:
     assert set(info.modes) == {"inverted", "forward"}
     assert info.folder is not None
     assert info.folder == Path(__file__).resolve().parents[3] / "assets" / "demo_model"
-    assert {part: source.location for part, source in info.parts.items()} == {
-        part: str(info.folder / part) for part in PARTS
+    assert {part: source.location for part, source in info.components.items()} == {
+        part: str(info.folder / part) for part in COMPONENTS
     }
 
 
@@ -44,16 +44,16 @@ def test_the_demo_is_the_default_and_lies_beside_the_code() -> None:
 def test_published_models_are_pinned(name: str, repository: str, mode: str) -> None:
     info = find_model(name)
     assert (info.modes, info.side, info.multiple, info.folder) == ((mode,), 640, 32, None)
-    assert set(info.parts) == set(PARTS)
-    assert info.parts["transformer"].location == repository
-    assert info.parts["transformer"].subfolder == ""
+    assert set(info.components) == set(COMPONENTS)
+    assert info.components["transformer"].location == repository
+    assert info.components["transformer"].subfolder == ""
     for part in ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae"):
-        assert info.parts[part].location == "hunyuanvideo-community/HunyuanVideo"
-        assert info.parts[part].subfolder == part
+        assert info.components[part].location == "hunyuanvideo-community/HunyuanVideo"
+        assert info.components[part].subfolder == part
     for part in ("image_encoder", "feature_extractor"):
-        assert info.parts[part].location == "lllyasviel/flux_redux_bfl"
-        assert info.parts[part].subfolder == part
-    for source in info.parts.values():
+        assert info.components[part].location == "lllyasviel/flux_redux_bfl"
+        assert info.components[part].subfolder == part
+    for source in info.components.values():
         assert re.fullmatch(r"[0-9a-f]{40}", source.revision or "")
 
 
@@ -69,14 +69,14 @@ def test_published_models_of_helios_share_their_encoder_and_vae(
 ) -> None:
     info = find_model(name)
     assert (info.family.name, info.modes, info.multiple) == ("helios", ("forward",), multiple)
-    assert info.own_settings == {"mode": "forward", "steps": steps, "guidance": 10.0, "cfg": cfg}
-    own = {part for part, source in info.parts.items() if source.location == repository}
+    assert info.default_settings == {"mode": "forward", "steps": steps, "guidance": 10.0, "cfg": cfg}
+    own = {part for part, source in info.components.items() if source.location == repository}
     assert {"transformer", "scheduler"} <= own
     for part in ("vae", "text_encoder", "tokenizer"):
-        assert info.parts[part] == find_model("helios-base").parts[part]
+        assert info.components[part] == find_model("helios-base").components[part]
     assert "Apache" in info.licence
     assert "South Korea" in find_model("framepack-f1").licence
-    assert all(re.fullmatch(r"[0-9a-f]{40}", source.revision or "") for source in info.parts.values())
+    assert all(re.fullmatch(r"[0-9a-f]{40}", source.revision or "") for source in info.components.values())
 
 
 def test_a_folder_tells_its_own_facts(folder: Path) -> None:
@@ -89,17 +89,17 @@ def test_a_folder_tells_its_own_facts(folder: Path) -> None:
     assert (info.title, info.side, info.multiple, info.modes) == ("Toy", 64, 16, ("forward",))
     assert info.examples == ("a cat",)
     assert info.shift == 9.5
-    assert info.magnitudes("forward") == (1, 0.9)
-    assert info.magnitudes("inverted") == FRAMEPACK.magnitudes["inverted"]
+    assert info.mag_ratios("forward") == (1, 0.9)
+    assert info.mag_ratios("inverted") == FRAMEPACK.mag_ratios["inverted"]
     assert info.vocabulary == {"subjects": ("cat", "dog")}
     assert info.folder == folder
-    assert info.parts["vae"].location == str(folder / "vae")
+    assert info.components["vae"].location == str(folder / "vae")
 
 
 def test_a_folder_without_facts_is_taken_for_a_full_model(folder: Path) -> None:
     info = find_model(str(folder), allow_folder=True)
     assert (info.title, info.side, info.multiple, info.shift) == ("toy", 640, 32, None)
-    assert info.magnitudes("forward") == FRAMEPACK.magnitudes["forward"]
+    assert info.mag_ratios("forward") == FRAMEPACK.mag_ratios["forward"]
     assert set(info.modes) == {"inverted", "forward"}
     assert info.vocabulary == {}
 
@@ -143,7 +143,7 @@ def test_a_folder_that_is_not_there_or_not_whole_is_refused(folder: Path) -> Non
 
 
 def test_unknown_words_in_order_and_none_twice() -> None:
-    info = ModelInfo(name="toy", title="Toy", parts={}, vocabulary={"all": ("the", "Red", "turns left")})
+    info = ModelInfo(name="toy", title="Toy", components={}, vocabulary={"all": ("the", "Red", "turns left")})
     assert info.unknown_words("The RED balloon, turns; balloon upwards. 7!") == ["balloon", "upwards", "7"]
     assert info.unknown_words("") == []
-    assert ModelInfo(name="full", title="Full", parts={}).unknown_words("anything goes") == []
+    assert ModelInfo(name="full", title="Full", components={}).unknown_words("anything goes") == []

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from diffusers_helper.families.packing import MODES, Mode, plan_sections
-from diffusers_helper.output.previews import MAX_SIDE, write_thumbnail
+from diffusers_helper.output.previews import THUMBNAIL_SIDE, write_thumbnail
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -23,7 +23,7 @@ def test_each_section_shows_its_own_middle(mode: Mode, tmp_path: Path) -> None:
         path = tmp_path / "thumbs" / f"{section.number:04}.webp"
         write_thumbnail(path, section, frames, mode)
         with Image.open(path) as picture:
-            assert picture.size == (MAX_SIDE, MAX_SIDE // 6)
+            assert picture.size == (THUMBNAIL_SIDE, THUMBNAIL_SIDE // 6)
             level = np.asarray(picture.convert("L")).mean() / 127.5
         begin = section.overlap_frames if mode == "forward" else 0
         own = section.decoded_frames - section.overlap_frames

@@ -10,7 +10,7 @@ import pytest
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.runner import MOST_BYTES, Runner, job_log
+from diffusers_helper.runner import MAX_LOG_BYTES, Runner, job_log
 from tests.support.jobs import asked_in
 from tests.support.making import tiny_request
 
@@ -57,7 +57,7 @@ def test_the_log_is_bounded_and_keeps_its_end(tmp_path: Path) -> None:
     with job_log(file):
         _log.info("the next run")
     text = file.read_text(encoding="utf-8")
-    assert MOST_BYTES / 3 < len(text.encode()) <= MOST_BYTES
+    assert MAX_LOG_BYTES / 3 < len(text.encode()) <= MAX_LOG_BYTES
     first, second, *_, before, last = text.splitlines()
     assert first == "(earlier lines were removed)"
     assert second.endswith("about its convolutions")

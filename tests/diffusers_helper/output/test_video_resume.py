@@ -101,7 +101,7 @@ def test_death_just_before_any_rename_costs_nothing_that_was_shown(
     assert video.sections == 1
     assert video.latest is not None
     assert video.latest == tmp_path / "dead" / "video-0001.mp4"
-    assert video.doubt == ""
+    assert video.warning == ""
     assert psnr(read(video.latest), visible(clip, video.frames, mode)).min() > 30
     for final, pending in parts_of(clip, mode)[video.sections :]:
         video.add_section(final, pending)
@@ -179,7 +179,7 @@ def test_a_damaged_file_is_noticed_and_made_again(
     harm(folder / name)
     video = writer(folder, mode)
     assert video.sections == left
-    assert "damaged" in video.doubt
+    assert "damaged" in video.warning
     if name == "video-0004.mp4":
         assert video.latest == folder / "video-0003.mp4"
     for final, pending in parts_of(clip, mode)[left:]:
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_noticed_and_made_again(
     assert names(folder) == names(tmp_path / "straight")
     for file in sorted(names(folder)):
         assert (folder / file).read_bytes() == (tmp_path / "straight" / file).read_bytes()
-    assert (writer(folder, mode).sections, writer(folder, mode).doubt) == (4, "")
+    assert (writer(folder, mode).sections, writer(folder, mode).warning) == (4, "")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b'{"0001.mp4": 5}'])
@@ -203,7 +203,7 @@ def test_without_the_sums_everything_is_made_again(tmp_path: Path, content: byte
         sums.write_bytes(content)
     video = writer(tmp_path, width=32, height=32)
     assert (video.sections, video.latest, video.frames) == (0, None, 0)
-    assert "decoded again" in video.doubt
+    assert "decoded again" in video.warning
     for level in (40, 80):
         latest = video.add_section(flat([level] * 4))
     assert latest.read_bytes() == before

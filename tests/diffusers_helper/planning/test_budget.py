@@ -21,7 +21,7 @@ from diffusers_helper.planning.budget import (
     JobPlan,
     Stage,
     StagePlan,
-    least_resident,
+    min_resident_bytes,
     plan_job,
     plan_stage,
     smallest_cap,
@@ -186,13 +186,13 @@ def test_what_cannot_be_streamed_lies_in_the_preserved_memory() -> None:
 
 def test_a_cap_that_is_not_fixed_is_raised_as_far_as_the_job_needs() -> None:
     demand = Demand(None, (Stage("sample", Weights("transformer", 6 * GB, (GB, GB, GB, GB)), 2 * GB),))
-    budget = Budget(8 * GB, 4 * GB, 0, GB, most_bytes=7 * GB)
+    budget = Budget(8 * GB, 4 * GB, 0, GB, max_cap_bytes=7 * GB)
     plan = plan_job(budget, [demand])
     assert (plan.budget.cap_bytes, plan.peak_bytes) == (7 * GB, 7 * GB)
     enough = replace(budget, cap_bytes=7 * GB + 9)
     assert plan_job(enough, [demand]).budget.cap_bytes == 7 * GB + 9
     with pytest.raises(DoesNotFit) as caught:
-        plan_job(replace(budget, most_bytes=7 * GB - 1), [demand])
+        plan_job(replace(budget, max_cap_bytes=7 * GB - 1), [demand])
     assert caught.value.budget.cap_bytes == 7 * GB - 1
     with pytest.raises(DoesNotFit):
         plan_job(budget.with_cap(4 * GB), [demand])
@@ -206,7 +206,7 @@ def test_a_refusal_names_the_numbers_the_smallest_cap_and_its_remedies() -> None
     error = caught.value
     assert isinstance(error, InputError)
     assert error.stage == "sample"
-    assert error.smallest_cap_bytes == 7 * GB == least_resident(stage.model) + 3 * GB
+    assert error.smallest_cap_bytes == 7 * GB == min_resident_bytes(stage.model) + 3 * GB
     assert "4 GB" in error.message
     assert "the working set takes 3 GB" in error.message
     assert error.remedies == ("Set `vram_cap_gb` to 7 or more.", "Or choose a smaller `resolution`.")

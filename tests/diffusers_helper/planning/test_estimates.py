@@ -92,7 +92,7 @@ def test_tokens_are_those_that_the_paper_packs() -> None:
 
 
 def test_sizes_of_the_demo_are_those_of_its_tensors() -> None:
-    folder = Path(find_model("demo").parts["transformer"].location)
+    folder = Path(find_model("demo").components["transformer"].location)
     tensors = load_file(next(folder.glob("*.safetensors")))
     network = DEMO["transformer"]
     assert network.weights.total_bytes == sum(tensor.nbytes for tensor in tensors.values())
@@ -116,7 +116,7 @@ def test_sizes_of_the_published_model() -> None:
     on_cpu = networks(find_model("framepack-i2v"), on_cpu=True)
     assert on_cpu["vae"].weights.total_bytes == 2 * FULL["vae"].weights.total_bytes
     assert on_cpu["text_encoder"].weights == FULL["text_encoder"].weights
-    wide = networks(find_model("framepack-i2v"), on_cpu=False, widths={"vae": 4})["vae"]
+    wide = networks(find_model("framepack-i2v"), on_cpu=False, dtype_bytes={"vae": 4})["vae"]
     assert (wide.dtype_bytes, wide.weights) == (4, on_cpu["vae"].weights)
 
 
@@ -172,7 +172,7 @@ def test_a_calibration_of_no_use_changes_nothing(tmp_path: Path, text: str) -> N
 
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
     model = tmp_path / "model"
-    for part in find_model("demo").parts:
+    for part in find_model("demo").components:
         (model / part).mkdir(parents=True)
     with pytest.raises(LongtakeError, match=r"text_encoder in .* cannot be read"):
         networks(find_model(str(model), allow_folder=True), on_cpu=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.machine import named_machine
+from app.machine import machine_of_card
 from diffusers_helper.families.family import buckets
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.planning.budget import DoesNotFit
@@ -27,7 +27,7 @@ def empty_hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 def card(family: str, size_gb: int) -> Profile:
-    return profile_for(named_machine(f"{family}:{size_gb}"), {})
+    return profile_for(machine_of_card(f"{family}:{size_gb}"), {})
 
 
 def command(name: str, weight_dtype: str = "default") -> GenerationRequest:
@@ -55,7 +55,7 @@ def test_no_default_refuses_itself(name: str, family: str) -> None:
         for kind in (one for one in TYPES if not is_too_tight(name, family, size, one)):
             found = plan(command(name, kind), profile)
             budget = found.job.budget
-            assert found.job.peak_bytes <= budget.cap_bytes <= profile.most_bytes
+            assert found.job.peak_bytes <= budget.cap_bytes <= profile.max_cap_bytes
             assert family == "cpu" or budget.cap_bytes <= gb_bytes(size - 1.5)
             raised = [note for note in found.notes if note.startswith("The default cap")]
             assert bool(raised) == (budget.cap_bytes > profile.cap_bytes.value)
@@ -74,18 +74,18 @@ def test_what_the_refusal_of_a_default_names_is_accepted(name: str, family: str)
         if by_type:
             assert by_type == ["Or set `weight_dtype` to int8."]
             narrow = plan(eight, profile).job
-            assert narrow.peak_bytes <= narrow.budget.cap_bytes <= profile.most_bytes
+            assert narrow.peak_bytes <= narrow.budget.cap_bytes <= profile.max_cap_bytes
         elif kind == "default":
             with pytest.raises(DoesNotFit):
                 plan(eight, profile)
         cap, side = (re.search(r" to ([\d.]+) or ", one) for one in (by_cap, by_size))
         assert cap
         assert side
-        assert profile.most_bytes < gb_bytes(float(cap[1])) <= profile.machine.total_bytes
+        assert profile.max_cap_bytes < gb_bytes(float(cap[1])) <= profile.machine.total_bytes
         allowed = plan(replace(request, vram_cap_gb=float(cap[1])), profile)
         assert allowed.job.peak_bytes <= allowed.job.budget.cap_bytes == gb_bytes(float(cap[1]))
         smaller = plan(replace(request, resolution=int(side[1])), profile)
-        assert smaller.job.peak_bytes <= smaller.job.budget.cap_bytes <= profile.most_bytes
+        assert smaller.job.peak_bytes <= smaller.job.budget.cap_bytes <= profile.max_cap_bytes
 
 
 def test_a_small_card_gets_what_the_video_needs_and_says_what_that_costs() -> None:
@@ -100,7 +100,8 @@ def test_a_small_card_gets_what_the_video_needs_and_says_what_that_costs() -> No
         plan(replace(command("framepack-i2v"), vram_cap_gb=4.5), card("gfx1100", 8))
     with pytest.raises(DoesNotFit):
         plan(
-            command("framepack-i2v"), profile_for(named_machine("gfx1100:8"), {"LONGTAKE_VRAM_CAP_GB": "4.5"})
+            command("framepack-i2v"),
+            profile_for(machine_of_card("gfx1100:8"), {"LONGTAKE_VRAM_CAP_GB": "4.5"}),
         )
 
 

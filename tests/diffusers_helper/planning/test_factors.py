@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.machine import named_machine
+from app.machine import machine_of_card
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import networks
@@ -26,12 +26,12 @@ def sampling(backend: Backend) -> int:
 
 
 def test_each_card_has_the_factors_of_the_table_and_no_others() -> None:
-    found = {family: profile_for(named_machine(f"{family}:24"), {}).backend for family in FAMILIES}
+    found = {family: profile_for(machine_of_card(f"{family}:24"), {}).backend for family in FAMILIES}
     plain = {family: replace(backend, slice_bytes=0) for family, backend in found.items()}
     rocm = Backend("fused", 1.0, 2.0, 4.0)
     assert plain == {
         "gfx1100": rocm, "gfx1151": Backend("fused", 1.5, 2.0, 4.0), "gfx1200": rocm,
-        "gfx103x": Backend("math", 1.0, 2.0, 4.0, way="sliced"), "cdna": rocm, "radeon": rocm,
+        "gfx103x": Backend("math", 1.0, 2.0, 4.0, attention_backend="sliced"), "cdna": rocm, "radeon": rocm,
         "cuda": Backend(conv_decode=1.5, conv_encode=2.0), "cpu": Backend(),
     }  # fmt: skip
 

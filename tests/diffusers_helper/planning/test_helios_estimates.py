@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import UMT5Config, UMT5EncoderModel
 
 from benchmarks.calibrate_memory import measure, network
-from diffusers_helper.families.packing import WINDOW, frame_indices
+from diffusers_helper.families.packing import LATENT_WINDOW_SIZE, frame_indices
 from diffusers_helper.helios.work import HeliosCondition, HeliosDenoiser
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import helios_bytes, latent_tokens, umt5_bytes
@@ -40,7 +40,7 @@ def test_a_pass_takes_what_was_estimated(
     def work() -> None:
         condition = HeliosCondition(positive=torch.randn(1, 512, 64), negative=None, cfg=1.0, cfg_rescale=0.0)
         context = CleanLatents(frame_indices("forward"), latents(1), latents(1), latents(2), latents(16))
-        HeliosDenoiser(module, condition, context)(latents(WINDOW), torch.tensor(0.9))
+        HeliosDenoiser(module, condition, context)(latents(LATENT_WINDOW_SIZE), torch.tensor(0.9))
 
     known, tokens = network(module, module.config, dtype), latent_tokens(height, width)
     estimated = helios_bytes(known, height, width, tokens, backend=Backend())

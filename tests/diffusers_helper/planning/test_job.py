@@ -14,13 +14,13 @@ import pytest
 from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE, encoded_tokens
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.machine import local as machine_local
-from diffusers_helper.machine.local import DiskSpeeds, Facts, Local, disk_speed, keep_kernel, seen_kernel
+from diffusers_helper.machine.local import DiskSpeeds, Facts, Local, disk_speed, store_kernel, stored_kernel
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.ladder import Level, level_key
-from diffusers_helper.planning.notes import FORGET
+from diffusers_helper.planning.notes import FORGET, choice_notes
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
+from diffusers_helper.planning.smaller_plans import Level, level_key
 from diffusers_helper.planning.video import (
     VideoPlan,
     known_networks,
@@ -68,7 +68,7 @@ def command(**settings: object) -> GenerationRequest:
     "text", ["", "the red ball moves right", "ein Hündchen läuft, sehr schnell!", "the " * 400]
 )
 def test_tokens_are_counted_as_the_encoder_gets_them(text: str, hub: Path) -> None:
-    tokenizer = load_models(FULL, device="cpu").part("tokenizer")
+    tokenizer = load_models(FULL, device="cpu").component("tokenizer")
     ids = tokenizer(TEMPLATE.format(text), max_length=HEAD_TOKENS + 256, truncation=True).input_ids
     assert encoded_tokens(text, FULL) == len(ids) - HEAD_TOKENS
 
@@ -95,7 +95,7 @@ def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
     known = known_networks(FULL, CPU)
     assert known
     for name, network in known.items():
-        module = models.part(name)
+        module = models.component(name)
         sizes = sizes_of(module, models.blocks(name), models.compute_dtype(name))
         assert network.weights == Weights(name, *sizes)
     plan = plan_video(command(resolution=64), FULL, CPU)
@@ -120,7 +120,7 @@ def test_a_download_that_is_not_whole_counts_as_none(
 
 def learn(local: Local, level: Level, **settings: object) -> None:
     """Record what a job of this size records when it runs out of memory."""
-    local.learned.write(level_key(command(**settings), FULL, RADEON, 640, 608), asdict(level))
+    local.smaller_plans.write(level_key(command(**settings), FULL, RADEON, 640, 608), asdict(level))
 
 
 def plan_with(local: Local, profile: Profile = RADEON, **settings: object) -> VideoPlan:
@@ -152,8 +152,19 @@ def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
     assert shortages(other) == []
     smaller = profile_for(Machine("rocm", "gfx1100", "card", 20 * GB), {})
     assert shortages(plan_with(local, smaller, preserved_gb=0)) == []
-    assert local.learned.forget() == 1
+    assert local.smaller_plans.forget() == 1
     assert plan_with(local, preserved_gb=0) == before
+
+
+@pytest.mark.usefixtures("empty_hub")
+def test_a_job_tells_what_was_chosen_for_it() -> None:
+    profile = profile_for(Machine("rocm", "gfx1030", "card", 16 * GB), {})
+    plan = plan_video(command(weight_dtype="auto"), FULL, profile, shape=(640, 608))
+    weights, attention = choice_notes(plan.first)
+    assert weights.startswith("The weights keep the type of the files")
+    assert attention.startswith("Attention is computed in slices, which takes longer, because AOTriton")
+    limited = plan_video(command(preserved_gb=18), FULL, profile, shape=(640, 608))
+    assert any("GB to preserve" in note for note in choice_notes(limited.first))
 
 
 @pytest.mark.usefixtures("empty_hub")
@@ -171,19 +182,19 @@ def test_page_and_engine_name_a_card_alike(tmp_path: Path) -> None:
     learn(local, Level(weights=2))
     by_torch = profile_for(Machine("rocm", "gfx1100", "AMD Radeon RX 7900 XTX", 24 * GB - 25 * 1024**2), {})
     key = level_key(command(), FULL, by_torch, 640, 608)
-    assert Level.read(local.learned, key) == Level(weights=2)
+    assert Level.read(local.smaller_plans, key) == Level(weights=2)
 
 
 @pytest.mark.usefixtures("empty_hub")
 def test_the_kernel_that_ran_takes_the_place_of_the_belief(tmp_path: Path) -> None:
     facts = Facts(tmp_path / "attention.json")
-    assert seen_kernel(facts, "gfx1100") == ""
-    keep_kernel(facts, "gfx1100", "1.0.0", "_scaled_dot_product_attention_math")
-    assert seen_kernel(facts, "gfx1100") == ""  # another torch
+    assert stored_kernel(facts, "gfx1100") == ""
+    store_kernel(facts, "gfx1100", "1.0.0", "_scaled_dot_product_attention_math")
+    assert stored_kernel(facts, "gfx1100") == ""  # another torch
     version = metadata.version("torch")
-    keep_kernel(facts, "gfx1100", version, "_scaled_dot_product_attention_math")
-    assert seen_kernel(facts, "gfx1030") == ""  # another card
-    slow = RADEON.with_kernel(seen_kernel(facts, "gfx1100"))
+    store_kernel(facts, "gfx1100", version, "_scaled_dot_product_attention_math")
+    assert stored_kernel(facts, "gfx1030") == ""  # another card
+    slow = RADEON.with_kernel(stored_kernel(facts, "gfx1100"))
     assert (slow.kernel.value, slow.attention.value) == ("math", "sliced")
     assert "SDPA ran _scaled_dot_product_attention_math here" in slow.attention.reason
     assert RADEON.with_kernel("") == RADEON

@@ -29,7 +29,7 @@ def test_a_configuration_without_usable_sizes_is_told(
     part: str, key: str, value: object, tmp_path: Path
 ) -> None:
     folder = tmp_path / part
-    shutil.copytree(DEMO.parts[part].location, folder)
+    shutil.copytree(DEMO.components[part].location, folder)
     file = folder / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     assert count_values(part, folder, None).config == config

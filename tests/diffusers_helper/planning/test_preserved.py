@@ -8,14 +8,14 @@ import pytest
 
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import JobPlan
-from diffusers_helper.planning.cards.by_size import (
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.set_ups import (
     CARDS_GB,
     STORED,
     networks_by_format,
     plans_by_card,
     plans_by_format,
 )
-from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import WEIGHT_TYPES, GenerationRequest
 from diffusers_helper.units import GB, gb_text
@@ -51,7 +51,7 @@ def test_the_documents_value_says_what_it_costs() -> None:
     assert found.fewest_copies is not None
     now = found.job.stage("sample").streamed_bytes
     assert found.saved_bytes == now - found.fewest_copies.stage("sample").streamed_bytes > 10 * GB
-    words = found.preserved_words
+    words = found.preserved_text
     assert words.startswith("18 of 20 GB are preserved, as docs/amd-memory.md sets it")
     assert "1.7 GB of the transformer stay on the device and 22.3 GB are streamed in each pass." in words
     assert words.endswith(
@@ -59,7 +59,7 @@ def test_the_documents_value_says_what_it_costs() -> None:
         f"{gb_text(found.saved_bytes * 25 * found.sections)} GB in the whole video."
     )
     fewest = plan(24, found.fewest_copies.budget.preserved_bytes / GB)
-    assert (fewest.saved_bytes, fewest.preserved_words) == (0, "")
+    assert (fewest.saved_bytes, fewest.preserved_text) == (0, "")
 
 
 def test_each_card_has_its_plans() -> None:

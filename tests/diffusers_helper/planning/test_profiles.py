@@ -17,7 +17,7 @@ from diffusers_helper.planning.profiles import (
     Machine,
     Profile,
     detect,
-    family_of,
+    gfx_family,
     profile_for,
 )
 from diffusers_helper.planning.variables import YOU, engine_environment, environment_report
@@ -120,7 +120,7 @@ def test_a_cpu_needs_neither_reserve_nor_preserved_memory() -> None:
     ],
 )  # fmt: skip
 def test_families(arch: str, family: str) -> None:
-    assert family_of(Machine("rocm", arch, arch, GB)) == family
+    assert gfx_family(Machine("rocm", arch, arch, GB)) == family
     assert family in FAMILIES
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from app.machine import named_machine
-from diffusers_helper.machine.local import Local, Speeds, keep_speeds
+from app.machine import machine_of_card
+from diffusers_helper.machine.local import Local, Speeds, store_speeds
 from diffusers_helper.machine.sysfs import Link
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedModels, AddedPart
+from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel, AddedModels
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards.recommended import Recommendation, recommend
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.set_ups import Recommendation, recommend
 from diffusers_helper.planning.streaming import Bus, bus_of
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
@@ -56,11 +56,11 @@ def chosen(found: Recommendation) -> tuple[object, ...]:
     [
         (radeon(24), "PCIe 4.0 x16", 28.4, "from the card's link"),
         (radeon(24, SLOW), "PCIe 3.0 x4", 3.5, "from the card's link"),
-        (named_machine("gfx1100:24"), "PCIe 4.0 x16", 28.4, "assumed"),
-        (named_machine("gfx1100:8"), "PCIe 4.0 x8", 14.2, "assumed"),
-        (named_machine("gfx1200:16"), "PCIe 5.0 x16", 56.7, "assumed"),
-        (named_machine("cuda:8"), "PCIe 4.0 x16", 28.4, "assumed"),
-        (named_machine("gfx1151:96"), "the shared memory", 64.0, "assumed"),
+        (machine_of_card("gfx1100:24"), "PCIe 4.0 x16", 28.4, "assumed"),
+        (machine_of_card("gfx1100:8"), "PCIe 4.0 x8", 14.2, "assumed"),
+        (machine_of_card("gfx1200:16"), "PCIe 5.0 x16", 56.7, "assumed"),
+        (machine_of_card("cuda:8"), "PCIe 4.0 x16", 28.4, "assumed"),
+        (machine_of_card("gfx1151:96"), "the shared memory", 64.0, "assumed"),
     ],
 )
 def test_the_way_to_a_card_is_known_or_assumed(
@@ -74,7 +74,7 @@ def test_the_way_to_a_card_is_known_or_assumed(
 def test_a_measured_speed_takes_the_place_of_the_links() -> None:
     pinned = bus_of(radeon(24), Speeds(20e9, 8e9))
     assert pinned == Bus(20e9, "PCIe 4.0 x16", "measured")
-    plain = bus_of(named_machine("gfx1100:24"), Speeds(host_to_device_bytes_per_second=8e9))
+    plain = bus_of(machine_of_card("gfx1100:24"), Speeds(host_to_device_bytes_per_second=8e9))
     assert plain == Bus(8e9, "the card's bus", "measured")
     assert bus_of(Machine("cpu", "", "CPU", 8 * GB), Speeds(20e9)) is None
 
@@ -85,7 +85,7 @@ def test_a_plan_says_the_time_of_its_copies_as_this_machine_measured_it(tmp_path
         "22.3 GB are streamed per step: about 1.9 s, limited by main memory (assumed), while the card "
         "computes."
     )
-    keep_speeds(local.speeds, "gfx1100", Speeds(17.1e9, host_copy_bytes_per_second=19e9))
+    store_speeds(local.speeds, "gfx1100", Speeds(17.1e9, host_copy_bytes_per_second=19e9))
     guided = GenerationRequest(image="x", model=INFO.name, mode="inverted", cfg=2.0)
     found = plan_video(guided, INFO, profile, local=local)
     assert found.streaming == (
@@ -93,7 +93,7 @@ def test_a_plan_says_the_time_of_its_copies_as_this_machine_measured_it(tmp_path
         "computes."
     )
     assert (found.step_bytes, found.disk_bytes) == (47_915_500_544, 0)
-    whole = plan_video(REQUEST, INFO, profile_for(named_machine("gfx1151:96"), {}))
+    whole = plan_video(REQUEST, INFO, profile_for(machine_of_card("gfx1151:96"), {}))
     assert (whole.streaming, whole.copy_seconds, whole.disk_bytes) == ("", 0, 0)
 
 
@@ -150,7 +150,7 @@ def test_main_memory_that_is_too_small_changes_the_set_up() -> None:
 
 
 def test_a_card_that_is_too_small_for_the_models_own_size_gets_the_largest_that_fits() -> None:
-    found = best(named_machine("gfx103x:6"))
+    found = best(machine_of_card("gfx103x:6"))
     assert found.set_up.side == found.set_up.settings["resolution"] == 480
     plan = found.set_up.plan
     assert plan.job.peak_bytes <= plan.job.budget.cap_bytes
@@ -162,7 +162,7 @@ def test_a_copy_that_is_here_is_recommended_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = AddedModels(tmp_path / "models.json")
-    own = AddedModel("mine", "Mine", INFO.name, {"text_encoder": AddedPart(str(tmp_path))})
+    own = AddedModel("mine", "Mine", INFO.name, {"text_encoder": AddedComponent(str(tmp_path))})
     copy = AddedModel("framepack-i2v-int8", "In int8", INFO.name, {}, copy=str(tmp_path / "copy"))
     models.add(own)
     models.add(copy)

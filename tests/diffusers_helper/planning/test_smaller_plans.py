@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,15 @@ from diffusers_helper.memory.accounting import AccountedOutOfMemory
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import Budget, Demand, Stage
-from diffusers_helper.planning.ladder import MAX_STEPS, Ladder, Level
-from diffusers_helper.planning.profiles import Machine, profile_for
-from diffusers_helper.planning.shortage import (
+from diffusers_helper.planning.out_of_memory import (
     LONGTAKE,
     OutOfDeviceMemory,
-    advice,
     is_out_of_memory,
-    read_shortage,
+    read_out_of_memory,
+    sentences_for,
 )
+from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.smaller_plans import MAX_STEPS, Level, SmallerPlans
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
@@ -94,23 +94,23 @@ def test_other_errors_are_left_alone(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "first"),
     [
-        (CUDA, "shortage", "smaller `resolution`"),
+        (CUDA, "exhausted", "smaller `resolution`"),
         (PIECES, "fragmentation", "Restart Longtake"),
         (HIP, "driver", "19 or 20"),
         (HSA, "unknown", "19 or 20"),
-        ("CUDA error: out of memory", "shortage", "smaller `resolution`"),
+        ("CUDA error: out of memory", "exhausted", "smaller `resolution`"),
     ],
 )
 def test_the_advice_follows_from_the_numbers(text: str, kind: str, first: str) -> None:
-    shortage = read_shortage(text)
-    assert shortage.kind == kind
-    steps = advice(shortage)
+    details = read_out_of_memory(text)
+    assert details.kind == kind
+    steps = sentences_for(details)
     assert first in steps[0]
     assert "PyTorch and ROCm" in steps[-1]
     assert len(steps) >= 7
     for about in ("other programs that use", "Restart", "`resolution`", "`preserved_gb`", "allocator"):
         assert sum(about in step for step in steps) <= 1
-    is_apus = "GTT" in advice(shortage, is_apu=True)[0]
+    is_apus = "GTT" in sentences_for(details, is_apu=True)[0]
     assert is_apus == (kind in ("driver", "unknown"))
     assert not any("GTT" in step for step in steps)
 
@@ -126,14 +126,14 @@ SEVEN = (
 def test_the_guide_ends_with_the_steps_that_people_know_in_their_order(
     text: str, tail: tuple[str, ...]
 ) -> None:
-    steps = advice(read_shortage(text))
+    steps = sentences_for(read_out_of_memory(text))
     places = [next(n for n, step in enumerate(steps) if words in step) for words in tail]
     assert places == sorted(places)
 
 
 def test_a_surface_brings_its_own_remedies() -> None:
     node = {step: f"In the node: {step}." for step in LONGTAKE}
-    error = OutOfDeviceMemory(read_shortage(HIP), remedies=node)
+    error = OutOfDeviceMemory(read_out_of_memory(HIP), sentences=node)
     assert len(error.steps) == 9
     assert error.steps[1] == "In the node: close: 17.8 GB are held outside this program."
     assert all(step.startswith("In the node: ") for step in error.steps)
@@ -144,23 +144,28 @@ def test_a_surface_brings_its_own_remedies() -> None:
     [(0, "there is no smaller plan to try"), (1, "a smaller plan did not"), (3, "smaller plans did not")],
 )
 def test_the_guide_claims_no_plan_that_was_not_tried(plans: int, words: str) -> None:
-    assert f"ran out, and {words}" in OutOfDeviceMemory(read_shortage(HSA), smaller_plans=plans).message
+    assert f"ran out, and {words}" in OutOfDeviceMemory(read_out_of_memory(HSA), smaller_plans=plans).message
 
 
 def test_the_numbers_are_read() -> None:
-    shortage = read_shortage(HIP)
-    assert (shortage.tried, shortage.free) == (8 * GB, int(53.28 * GB))
-    assert shortage.idle == 166 * 1024**2
-    outside = shortage.outside
+    details = read_out_of_memory(HIP)
+    assert (details.tried, details.free) == (8 * GB, int(53.28 * GB))
+    assert details.idle == 166 * 1024**2
+    outside = details.outside
     assert outside is not None
     assert outside / GB == pytest.approx(107.87 - 53.28 - 36.65 - 0.16, abs=0.01)
-    assert any("17.8 GB are held outside" in step for step in advice(shortage))
-    error = OutOfDeviceMemory(shortage)
+    assert any("17.8 GB are held outside" in step for step in sentences_for(details))
+    error = OutOfDeviceMemory(details)
     assert "the driver refused 8 GB although 53.3 GB were free" in error.message
     assert error.remedy.startswith("1. ")
 
 
-def ladder(learned: Facts = Facts(), cap: int = 1000, key: str = "x") -> Ladder:  # noqa: B008
+def smaller_plans(
+    learned: Facts = Facts(),  # noqa: B008
+    cap: int = 1000,
+    key: str = "x",
+    tiles: Sequence[int] = (256, 128, 64),
+) -> SmallerPlans:
     transformer = Weights("transformer", 610, (20,) * 30)
     vae = Weights("vae", 50)
 
@@ -168,11 +173,19 @@ def ladder(learned: Facts = Facts(), cap: int = 1000, key: str = "x") -> Ladder:
         return Demand(tile, (Stage("sample", transformer, 100), Stage("decode", vae, working)))
 
     budget = Budget(total_bytes=2000, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
-    return Ladder(budget, [demand(256, 400), demand(128, 200), demand(64, 100)], learned, key)
+    return SmallerPlans(budget, [demand(tile, tile * 400 // 256) for tile in tiles], learned, key)
+
+
+def test_a_job_takes_at_most_three_smaller_plans() -> None:
+    steps = smaller_plans(cap=700, tiles=(256, 192, 160, 128, 96, 64))
+    assert all(steps.step_down("decode") for _ in range(MAX_STEPS))
+    assert steps.plan.vae_tile_px == 128
+    assert steps.step_down("decode") is None
+    assert steps.step_to_end("decode") is not None  # which a crash may ask for
 
 
 def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
-    steps, held = ladder(), [610]
+    steps, held = smaller_plans(), [610]
     while change := steps.step_down("sample"):
         held.append(steps.plan.stage("sample").resident_bytes)
         assert "GB of weights stay on the device instead of" in change
@@ -184,18 +197,18 @@ def test_each_step_leaves_less_to_weights_and_the_last_the_least() -> None:
 
 
 def test_where_the_vae_failed_its_tiles_become_smaller() -> None:
-    steps, tiles = ladder(cap=700), [256]
+    steps, tiles = smaller_plans(cap=700), [256]
     while change := steps.step_down("decode"):
         tiles.append(steps.plan.vae_tile_px or 0)
         assert f"tiles of {tiles[-1]} pixels instead of {tiles[-2]}" in change
     assert tiles == [256, 128, 64]
 
 
-def test_a_ladder_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+def test_smaller_plans_begin_where_the_last_one_ended(tmp_path: Path) -> None:
     learned = Facts(tmp_path / "plans.json")
-    first = ladder(learned)
+    first = smaller_plans(learned)
     first.step_down("sample")
-    again = ladder(learned)
+    again = smaller_plans(learned)
     assert again.plan == first.plan
     assert again.retries == 0
 
@@ -204,7 +217,7 @@ def test_levels_are_kept_by_card_and_size(tmp_path: Path) -> None:
     facts = Facts(tmp_path / "cache" / "plans.json")
     for key, stage in (("gfx1100, 640x608", "decode"), ("gfx1100, 416x960", "sample")):
         assert Level.read(facts, key) == Level()
-        assert ladder(facts, 700, key).step_down(stage)
+        assert smaller_plans(facts, 700, key).step_down(stage)
     found = [Level.read(facts, key) for key in ("gfx1100, 640x608", "gfx1100, 416x960")]
     assert found == [Level(1, 1), Level(1, 0)]
 
@@ -214,7 +227,7 @@ def test_an_entry_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> Non
     file = tmp_path / "plans.json"
     file.write_text(text)
     assert Level.read(Facts(file), "x") == Level()
-    assert ladder(Facts(file)).step_down("sample")
+    assert smaller_plans(Facts(file)).step_down("sample")
     assert Level.read(Facts(file), "x") == Level(1, 0)
 
 
@@ -325,10 +338,10 @@ def test_a_retry_begins_when_what_failed_is_gone(
     monkeypatch.setattr(engine, "decode_pass", double)
     real_step = JobMemory.step_down
 
-    def look(memory: Any, shortage: Any) -> None:
+    def look(memory: Any, details: Any) -> None:
         memory.store.clear()
         alive.append(memory.device.allocated_bytes())
-        real_step(memory, shortage)
+        real_step(memory, details)
 
     monkeypatch.setattr(JobMemory, "step_down", look)
     make(tiny_request(small_scene), deep_models, tmp_path / "job")
@@ -343,7 +356,7 @@ def test_a_retry_begins_when_what_failed_is_gone(
     ],
 )
 def test_after_deaths_the_smallest_plan_comes_at_once(stage: str, changes: list[str]) -> None:
-    steps = ladder()
+    steps = smaller_plans()
     for change in changes:
         reported = steps.step_to_end(stage)
         assert reported is not None
@@ -359,7 +372,7 @@ def test_after_three_steps_the_user_is_told_what_to_do(
     fail("denoiser", [HIP] * 9)
     with pytest.raises(OutOfDeviceMemory) as caught:
         make(tiny_request(small_scene), deep_models, tmp_path / "job")
-    assert caught.value.shortage.kind == "driver"
+    assert caught.value.details.kind == "driver"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.machine import named_machine
+from app.machine import machine_of_card
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.models.registry import find_model
@@ -36,7 +36,7 @@ INFO = find_model("framepack-i2v")
 FRAMEPACK = networks(INFO, on_cpu=False)["transformer"]
 TOKENS = 18_485  # of a section of 640x608 pixels
 REQUEST = GenerationRequest(image="x", model=INFO.name, mode="inverted")
-XTX = profile_for(named_machine("gfx1100:24"), {})
+XTX = profile_for(machine_of_card("gfx1100:24"), {})
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_a_video_takes_what_its_stages_take() -> None:
     ends, begins = times.video_seconds, times.first_second_seconds
     assert ends.first_job - ends.later == pytest.approx(begins.first_job - begins.later)
     assert ends.later > 4 * 25 * times.step.seconds
-    assert times.words == (
+    assert times.text == (
         "A step takes about 7.5 s, a section about 3 min 30 s. The first second of video comes after about "
         "5 min 30 s in a first job, about 3 min 30 s later; the whole video takes about 16 min in a first "
         "job, about 14 min later (estimate, others' reports of an RX 7900 XTX)."
@@ -169,7 +169,7 @@ def test_a_video_takes_what_its_stages_take() -> None:
     helios = replace(REQUEST, model="helios-distilled", mode="forward", steps=6)
     known = forecast(plan(request=helios), XTX, find_model(helios.model))
     assert known is not None
-    assert "without the time to decode, which is not known" in known.words
+    assert "without the time to decode, which is not known" in known.text
 
 
 def test_copies_that_do_not_hide_are_the_time_of_a_step() -> None:
@@ -191,8 +191,8 @@ def test_what_a_job_took_here_takes_the_place_of_estimates(tmp_path: Path) -> No
     assert facts(guided.step) == (pytest.approx(12), MEASURED)
     times = forecast(found, XTX, INFO)
     assert times is not None
-    assert times.words.endswith("the whole video takes about 11 min (measured here).")
-    assert " first job" not in times.words
+    assert times.text.endswith("the whole video takes about 11 min (measured here).")
+    assert " first job" not in times.text
     # Nothing is known of another model, nor by a damaged entry.
     other = plan(request=replace(REQUEST, model="framepack-f1", mode="forward"), local=local).step
     assert other is not None

@@ -16,8 +16,8 @@ from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit, StagePlan
-from diffusers_helper.planning.cards.by_size import plans_by_card
 from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.planning.set_ups import plans_by_card
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.provenance.branch import branch
 from diffusers_helper.provenance.job_folder import JobFolder

@@ -11,7 +11,7 @@ from diffusers_helper.events import Finished, Warned
 from diffusers_helper.job.memory import MemoryPlans
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
-from diffusers_helper.planning.shortage import OutOfDeviceMemory
+from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from tests.support.making import make, tiny_request
 
@@ -25,7 +25,7 @@ def test_a_note_of_deaths_is_heeded_told_once_and_learned(
     local = Local(folder=tmp_path / "cache")
     folder = JobFolder(tmp_path / "job")
     folder.path.mkdir()
-    CrashRecord("decode", HSA).write(folder.shortage)
+    CrashRecord("decode", HSA).write(folder.crash_record)
     for warnings in (1, 0):
         _, events = make(
             tiny_request(small_scene), deep_models, folder.path, resume_from=folder.path, local=local
@@ -43,7 +43,7 @@ def test_a_note_of_deaths_is_heeded_told_once_and_learned(
     assert isinstance(events[-1], Finished)
     assert events[-1].vae_tile_px == 64
     plans = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, local)
-    assert plans.ladder.step_to_end("decode") is not None  # takes the room of the weights
-    CrashRecord("decode", HSA).write(folder.shortage)
+    assert plans.smaller.step_to_end("decode") is not None  # takes the room of the weights
+    CrashRecord("decode", HSA).write(folder.crash_record)
     with pytest.raises(OutOfDeviceMemory, match="there is no smaller plan to try"):
         make(tiny_request(small_scene), deep_models, tmp_path / "other", resume_from=folder.path, local=local)

@@ -14,7 +14,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES, Mode, count_sections, plan_sections
 from diffusers_helper.provenance.branch import branch, extension, kept_words, may_differ, why_fixed
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage, Span, joined
+from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 both = st.sampled_from(MODES)
@@ -93,7 +93,7 @@ def test_an_extension_adds_whole_sections_and_at_least_one(
     assert count_sections(made.request.seconds) == sections + added
     assert made.lineage.kept == (sections if mode == "forward" else sections - 1)
     # A longer forward video is the same as one that was made so from the start.
-    assert bool(joined(made.lineage.spans, made.request)) == (mode == "inverted")
+    assert bool(merged_spans(made.lineage.spans, made.request)) == (mode == "inverted")
 
 
 def test_each_setting_may_differ_or_has_a_reason() -> None:

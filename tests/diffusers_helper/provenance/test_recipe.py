@@ -26,7 +26,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.lineage import Span
 from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_pictures, png_chunks
-from diffusers_helper.provenance.recipe import Recipe, VaeUse, note_use, read_uses
+from diffusers_helper.provenance.recipe import Recipe, VaeUse, read_uses, record_use
 from diffusers_helper.provenance.recipe import read_recipe as read_recipe_file
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.clips import parts_of, read, scene, writer
@@ -305,9 +305,9 @@ def test_the_record_of_the_vae_keeps_the_sections_where_its_way_changed(tmp_path
     file = tmp_path / "vae.json"
     assert read_uses(file) == ()
     for section, tile in enumerate((256, 256, 128, 128)):
-        note_use(file, VaeUse(section, tile, "fp16", 3))
+        record_use(file, VaeUse(section, tile, "fp16", 3))
     assert read_uses(file) == (VaeUse(0, 256, "fp16", 3), VaeUse(2, 128, "fp16", 3))
-    note_use(file, VaeUse(2, 256, "fp16", 3))  # this section was made again
+    record_use(file, VaeUse(2, 256, "fp16", 3))  # this section was made again
     assert read_uses(file) == (VaeUse(0, 256, "fp16", 3),)
     file.write_text("[{}]")
     assert read_uses(file) == ()

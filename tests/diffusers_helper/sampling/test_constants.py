@@ -24,7 +24,7 @@ def test_constants_are_computed_once_per_section_with_the_same_bits() -> None:
         ).eval()  # fmt: skip
         texts = [TextCondition(torch.randn(1, tokens, 16), torch.randn(1, 16)) for tokens in (5, 7)]
         condition = FramePackCondition(
-            positive=texts[0], negative=texts[1], vision=torch.randn(1, 4, 16),
+            positive=texts[0], negative=texts[1], image_embeds=torch.randn(1, 4, 16),
             guidance=10.0, cfg=2.0, cfg_rescale=0.5,
         )  # fmt: skip
         start, *history = (torch.randn(1, 16, count, 8, 8) for count in (1, 1, 2, 16))

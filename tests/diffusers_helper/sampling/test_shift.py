@@ -19,7 +19,7 @@ from diffusers_helper.sampling.schedule import flow_sigmas
 def test_the_shift_is_that_of_the_request_or_of_the_model_or_goes_by_the_tokens(
     wanted: float, own: float | None, shift: float
 ) -> None:
-    info, sections = SimpleNamespace(shift=own), SimpleNamespace(window=9)
+    info, sections = SimpleNamespace(shift=own), SimpleNamespace(latent_window_size=9)
     job: Any = SimpleNamespace(
         latents_shape=lambda frames: (1, 16, frames, 80, 76),
         sections=sections,

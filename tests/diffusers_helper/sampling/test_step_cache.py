@@ -18,7 +18,7 @@ from diffusers import (
 from torch import Tensor, nn
 
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.step_caches import STEP_CACHES, StepCache, nearest
+from diffusers_helper.families.step_caches import STEP_CACHES, StepCache, nearest_interp
 from diffusers_helper.framepack.work import blocks
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.sampling.step_cache import Passes, open_passes
@@ -26,7 +26,7 @@ from tests.support.deep_model import pass_arguments
 
 STEPS = 10
 CPU = torch.device("cpu")
-MAGNITUDES = FRAMEPACK.magnitudes["inverted"]
+MAGNITUDES = FRAMEPACK.mag_ratios["inverted"]
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,11 @@ def plain(network: HunyuanVideoFramepackTransformer3DModel) -> list[Tensor]:
     return [compute(network, latents(step), step) for step in range(STEPS)]
 
 
-def always(steps: int, magnitudes: object) -> Callable[[int, float], bool]:
+def always(steps: int, mag_ratios: object) -> Callable[[int, float], bool]:
     return lambda step, change: True
 
 
-def never(steps: int, magnitudes: object) -> Callable[[int, float], bool]:
+def never(steps: int, mag_ratios: object) -> Callable[[int, float], bool]:
     return lambda step, change: False
 
 
@@ -133,7 +133,7 @@ def test_the_first_and_the_last_step_are_always_computed(
             "magcache",
             MagCacheConfig(
                 threshold=0.1, max_skip_steps=3, retention_ratio=0.2, num_inference_steps=STEPS,
-                mag_ratios=torch.tensor(nearest(MAGNITUDES, STEPS)),
+                mag_ratios=torch.tensor(nearest_interp(MAGNITUDES, STEPS)),
             ),
         ),
     ],
@@ -150,8 +150,8 @@ def test_the_results_are_those_of_the_hooks_of_diffusers(
 
 
 def test_magcache_computes_twelve_of_25_steps_of_framepack() -> None:
-    for magnitudes in FRAMEPACK.magnitudes.values():
-        rule = STEP_CACHES["magcache"].rule(25, magnitudes)
+    for mag_ratios in FRAMEPACK.mag_ratios.values():
+        rule = STEP_CACHES["magcache"].rule(25, mag_ratios)
         assert [rule(step, 0.0) for step in range(1, 24)].count(False) == 10
 
 

@@ -14,10 +14,10 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.memory.device import Device
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
-from diffusers_helper.planning.shortage import OutOfDeviceMemory
+from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory
 from diffusers_helper.planning.vae import VaePlan, VaeSettings, Video
+from diffusers_helper.vae.borrowed import BorrowedVaeOwner
 from diffusers_helper.vae.engine import VaeEngine
-from diffusers_helper.vae.guest import Guest
 
 Make = Callable[[], nn.Module]
 
@@ -50,12 +50,12 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
 
 
-def engine_of(vae: nn.Module, cap: int | None = None, **settings: Any) -> VaeEngine[Guest]:
+def engine_of(vae: nn.Module, cap: int | None = None, **settings: Any) -> VaeEngine[BorrowedVaeOwner]:
     device = Device()
     device.adopt(vae)
     if cap is not None:
         device.limit(cap)
-    return VaeEngine(Guest(vae, device, VaeSettings(**settings)))
+    return VaeEngine(BorrowedVaeOwner(vae, device, VaeSettings(**settings)))
 
 
 def weights_of(vae: nn.Module) -> int:
@@ -136,7 +136,7 @@ def test_windows_of_hunyuan_are_those_of_diffusers() -> None:
     assert torch.equal(found, moments)
 
 
-def only(engine: VaeEngine[Guest], video: Video, time: str, tile: int) -> VaePlan:
+def only(engine: VaeEngine[BorrowedVaeOwner], video: Video, time: str, tile: int) -> VaePlan:
     plans = engine.owner.plans("decode", video)
     return next(plan for plan in plans if (plan.time, plan.tiles.side) == (time, tile))
 

@@ -14,9 +14,9 @@ from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.memory.device import CudaDevice, Device, open_device
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.vae import VaeSettings, Video
+from diffusers_helper.vae.borrowed import BorrowedVaeOwner, ComfyVae, unsupported
 from diffusers_helper.vae.engine import VaeEngine
-from diffusers_helper.vae.families import HunyuanFamily, family_of
-from diffusers_helper.vae.guest import Guest, HostVae, unsupported
+from diffusers_helper.vae.families import HunyuanFamily, vae_family
 from tests.support.comfy_double import VAE, PictureVae, WanVAE
 
 
@@ -24,16 +24,16 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
-def engine_of(vae: nn.Module, **settings: Any) -> VaeEngine[Guest]:
+def engine_of(vae: nn.Module, **settings: Any) -> VaeEngine[BorrowedVaeOwner]:
     device = Device()
     device.adopt(vae)
-    return VaeEngine(Guest(vae, device, VaeSettings(**settings)))
+    return VaeEngine(BorrowedVaeOwner(vae, device, VaeSettings(**settings)))
 
 
 def test_pictures_of_a_batch_are_decoded_together_where_memory_allows() -> None:
     host, latents, reported = VAE(PictureVae()), noise(4, 16, 4, 4), list[int]()
     host.memory_used_decode = lambda shape, dtype: 2**20
-    vae = HostVae(host)
+    vae = ComfyVae(host)
     engine = engine_of(vae, batch=True, memory_threshold=1.0)
     need = engine.owner.plans("decode", Video(1, 32, 32))[0].working_bytes
     engine.owner.device.limit(engine.owner.device.allocated_bytes() + 2 * need)
@@ -46,7 +46,7 @@ def test_pictures_of_a_batch_are_decoded_together_where_memory_allows() -> None:
 def test_wan_of_comfyui_is_streamed_with_its_own_bits(has_patches: bool) -> None:
     vae = VAE(WanVAE(has_patches=has_patches), shrink=16 if has_patches else 8)
     latents, reported = noise(2, 16, 3, 4, 4), list[int]()
-    engine = engine_of(HostVae(vae))
+    engine = engine_of(ComfyVae(vae))
     found = engine.decode(latents, progress=lambda done, total: reported.append(total))
     with torch.inference_mode():
         expected = torch.cat([vae.first_stage_model.decode(item) for item in latents.split(1)])
@@ -68,7 +68,7 @@ def test_wan_of_newer_versions_gets_its_latent_frames_in_pairs(count: int) -> No
     with torch.inference_mode():
         expected = vae.first_stage_model.decode(latents)
     handle = decoder.register_forward_pre_hook(lambda _, call: sizes.append(call[0].shape[2]))
-    found = engine_of(HostVae(vae)).decode(latents, progress=lambda done, total: reported.append(done))
+    found = engine_of(ComfyVae(vae)).decode(latents, progress=lambda done, total: reported.append(done))
     handle.remove()
     assert torch.equal(found, expected)
     assert sizes == {1: [1], 2: [1, 1], 3: [1, 2], 4: [1, 2, 1]}[count]
@@ -80,7 +80,7 @@ def test_pictures_of_comfyui_have_their_own_bits() -> None:
     with torch.inference_mode():
         expected = vae.first_stage_model.decode(latents)
         moments = vae.first_stage_model.encode(expected)
-    engine = engine_of(HostVae(vae))
+    engine = engine_of(ComfyVae(vae))
     assert torch.equal(engine.decode(latents), expected)
     assert torch.equal(engine.encode(expected), moments)
 
@@ -88,7 +88,7 @@ def test_pictures_of_comfyui_have_their_own_bits() -> None:
 def test_another_precision_leaves_comfyuis_vae_as_it_is() -> None:
     vae, latents = VAE(WanVAE()), noise(1, 16, 2, 4, 4)
     before = {name: value.clone() for name, value in vae.first_stage_model.state_dict().items()}
-    found = engine_of(HostVae(vae), precision="bf16").decode(latents)
+    found = engine_of(ComfyVae(vae), precision="bf16").decode(latents)
     assert found.dtype == torch.bfloat16
     state = vae.first_stage_model.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in before.items())
@@ -118,12 +118,12 @@ def test_a_network_that_casts_is_used_in_each_precision_without_a_copy(
     network = Casting()
     vae = VAE(network)
     vae.vae_dtype, vae.patcher = torch.bfloat16, SimpleNamespace(is_dynamic=lambda: True)
-    host, latents = HostVae(vae), noise(1, 16, 4, 6)
+    host, latents = ComfyVae(vae), noise(1, 16, 4, 6)
     with torch.inference_mode():
         expected = network.decode(latents.to(dtype))
     assert torch.equal(engine_of(host, precision=precision).decode(latents), expected)
     assert network.types == [dtype, dtype]
-    assert (host.asked, network.decoder.weight.dtype) == (torch.bfloat16, torch.float16)
+    assert (host.requested_dtype, network.decoder.weight.dtype) == (torch.bfloat16, torch.float16)
 
 
 def test_a_cancel_ends_wan_of_comfyui_within_one_latent_frame() -> None:
@@ -137,7 +137,7 @@ def test_a_cancel_ends_wan_of_comfyui_within_one_latent_frame() -> None:
     decoder = vae.first_stage_model.decoder.inner
     handles = [decoder.conv_in.register_forward_hook(stop), decoder.conv_out.register_forward_hook(stop)]
     with pytest.raises(GenerationCancelled):
-        engine_of(HostVae(vae)).decode(noise(1, 16, 3, 4, 4), cancel=cancel)
+        engine_of(ComfyVae(vae)).decode(noise(1, 16, 3, 4, 4), cancel=cancel)
     assert called == [1]  # the last convolution of the frame was not reached
     for handle in handles:
         handle.remove()
@@ -148,12 +148,12 @@ def test_kinds_that_are_no_pictures_are_refused() -> None:
     sound.latent_dim = 1
     assert "neither pictures nor video" in unsupported(sound)
     with pytest.raises(InputError, match="Decode with ComfyUI's own node"):
-        HostVae(sound)
+        ComfyVae(sound)
 
 
 def test_the_estimate_is_comfyuis_own() -> None:
     vae = VAE(PictureVae())
-    needs = family_of(HostVae(vae)).needs(torch.bfloat16, Backend())
+    needs = vae_family(ComfyVae(vae)).needs(torch.bfloat16, Backend())
     assert needs.decode_bytes(1, 64, 128, 1) == 900 * 8 * 16 * 2
     assert needs.encode_bytes(1, 64, 128, 1) == 20 * 64 * 128 * 2
     assert not HunyuanFamily.has_stream

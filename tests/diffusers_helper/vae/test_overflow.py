@@ -44,7 +44,7 @@ def overflowing(folder: Path, *narrow: torch.dtype) -> tuple[Models, list[torch.
         types.append(frames.dtype)
         return frames / 0 if frames.dtype in (torch.float16, *narrow) and len(types) > 1 else frames
 
-    models.part("vae").decoder.register_forward_hook(overflow)
+    models.component("vae").decoder.register_forward_hook(overflow)
     return models, types
 
 
@@ -126,7 +126,7 @@ def test_values_that_fp32_cannot_hold_end_the_job(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
     models = load_tiny(tiny_model)
-    models.part("vae").decoder.register_forward_hook(lambda module, _, frames: frames / 0)
+    models.component("vae").decoder.register_forward_hook(lambda module, _, frames: frames / 0)
     with pytest.raises(LongtakeError, match="VAE gives values that are not finite"):
         make(request_, models, tmp_path / "job", local=NARROW)
 
@@ -135,7 +135,7 @@ def test_latents_that_are_no_numbers_are_not_kept(
     request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
     models = load_tiny(tiny_model)
-    models.part("transformer").proj_out.register_forward_hook(lambda module, _, out: out / 0)
+    models.component("transformer").proj_out.register_forward_hook(lambda module, _, out: out / 0)
     with pytest.raises(LongtakeError, match="not finite appeared while denoising section 1, also in fp32"):
         make(request_, models, tmp_path / "job")
     assert list((tmp_path / "job" / "sections").glob("*.safetensors")) == []
@@ -146,7 +146,7 @@ def test_a_transformer_that_fp32_makes_slow_computes_in_it_only_if_a_person_asks
     asked: bool, request_: GenerationRequest, tiny_model: Path, tmp_path: Path
 ) -> None:
     models = load_tiny(tiny_model)
-    transformer = models.part("transformer").to(torch.bfloat16)
+    transformer = models.component("transformer").to(torch.bfloat16)
     types = list[torch.dtype]()
 
     def overflow(module: Any, _: Any, out: torch.Tensor) -> torch.Tensor:
@@ -173,7 +173,7 @@ def test_attention_that_gives_no_numbers_once_is_computed_once_more_in_fp32(
     stage: str, request_: GenerationRequest, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = load_tiny(tiny_model)
-    network, types = models.part(stage), list[torch.dtype]()
+    network, types = models.component(stage), list[torch.dtype]()
     narrow = torch.float32 if stage == "vae" else torch.bfloat16
     if stage != "vae":
         network.to(narrow)

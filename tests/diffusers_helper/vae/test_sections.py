@@ -12,12 +12,12 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from torch import Tensor, nn
 
-from diffusers_helper.families.packing import OWN_CHUNK, Mode, plan_sections
+from diffusers_helper.families.packing import DEFAULT_CHUNK, Mode, plan_sections
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.memory.device import Device
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
-from diffusers_helper.vae.engine import Part, VaeEngine
-from diffusers_helper.vae.guest import Guest
+from diffusers_helper.vae.borrowed import BorrowedVaeOwner
+from diffusers_helper.vae.engine import VaeEngine, VideoPart
 from tests.support.making import seconds_for
 
 
@@ -26,18 +26,18 @@ def vae(tiny_model: Path) -> AutoencoderKLHunyuanVideo:
     return AutoencoderKLHunyuanVideo.from_pretrained(tiny_model / "vae").eval().requires_grad_(False)
 
 
-class InWindows(Guest):
+class InWindows(BorrowedVaeOwner):
     """Plans as a job does: in the VAE's own windows of time. Remembers the parts it was asked for."""
 
     def __init__(self, vae: nn.Module) -> None:
         super().__init__(vae, Device())
-        self.tiles, self.parts = Tiles(), list[Part | None]()
+        self.tiles, self.parts = Tiles(), list[VideoPart | None]()
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        return VaePlan(task, "windows", OWN_CHUNK, self.tiles, 0, "")
+        return VaePlan(task, "windows", DEFAULT_CHUNK, self.tiles, 0, "")
 
     @contextmanager
-    def vae_on_device(self, task: Task, part: Part | None) -> Iterator[nn.Module]:
+    def vae_on_device(self, task: Task, part: VideoPart | None) -> Iterator[nn.Module]:
         self.parts.append(part)
         with super().vae_on_device(task, part) as vae:
             yield vae
@@ -68,10 +68,10 @@ def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKL
     history, engine = LatentHistory(mode, noise(1)), VaeEngine(InWindows(vae))
     for section, expected_calls in zip(plan_sections(seconds_for(4), mode=mode), calls, strict=True):
         history.add(noise(9) + section.number, section)
-        latents, begin = history.to_decode(section), section.begin
+        latents, begin = history.to_decode(section), section.decode_start
         expected = vae.decode(latents, return_dict=False)[0]
         counted: list[tuple[int, int]] = []
-        part = Part(section.number, begin)
+        part = VideoPart(section.number, begin)
         found = engine.decode(
             latents, part=part, progress=lambda *count, reported=counted: reported.append(count)
         )
@@ -82,10 +82,10 @@ def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKL
 
 def test_other_tiles_share_nothing(vae: AutoencoderKLHunyuanVideo) -> None:
     engine, latents = VaeEngine(InWindows(vae)), noise(9).repeat(1, 1, 1, 2, 2)
-    first = engine.decode(latents, part=Part(1, 0))
+    first = engine.decode(latents, part=VideoPart(1, 0))
     engine.owner.tiles = Tiles(16, 0)
     counted: list[int] = []
-    tiled = engine.decode(latents, part=Part(2, 0), progress=lambda done, total: counted.append(total))
+    tiled = engine.decode(latents, part=VideoPart(2, 0), progress=lambda done, total: counted.append(total))
     assert counted == [12] * 12
     assert not torch.equal(tiled, first)
 

@@ -22,11 +22,11 @@ def cuts(draw: st.DrawFn) -> tuple[int, int, int]:
 def test_tiles_are_equal_and_cover_the_side(cut: tuple[int, int, int]) -> None:
     length, tile, overlap = cut
     axis = Axis.cut(length, tile, overlap)
-    assert axis.tile == min(tile, length)
+    assert axis.tile_size == min(tile, length)
     assert axis.starts[0] == 0
-    assert axis.starts[-1] + axis.tile == length
+    assert axis.starts[-1] + axis.tile_size == length
     for before, after in zip(axis.starts, axis.starts[1:], strict=False):
-        assert before < after <= before + axis.tile - overlap
+        assert before < after <= before + axis.tile_size - overlap
     # One tile less would not cover the side with this overlap.
     fewer = len(axis.starts) - 1
     assert fewer == 0 or fewer * tile - (fewer - 1) * overlap < length
@@ -38,7 +38,7 @@ def test_weights_add_up_to_one(cut: tuple[int, int, int], scale: int) -> None:
     total = torch.zeros(axis.length * scale)
     for start, weight in zip(axis.starts, axis.weights(scale), strict=True):
         assert weight.min() > 0
-        assert len(weight) == axis.tile * scale
+        assert len(weight) == axis.tile_size * scale
         total[start * scale : start * scale + len(weight)] += weight
     torch.testing.assert_close(total, torch.ones_like(total))
 
@@ -50,10 +50,10 @@ def pictures(frames: int, height: int, width: int) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tiles_of_a_picture_make_the_picture(dtype: torch.dtype) -> None:
     source, grid = pictures(5, 40, 56).to(dtype), Grid.cut((10, 14), Tiles(6, 2), 1)
-    assert len(grid.places) == 2 * 3
+    assert len(grid.tiles) == 2 * 3
     mosaic = Mosaic(grid, 4, 5)
-    for place in grid.places:
-        tile = grid.cut_out(source, place, 4)
+    for place in grid.tiles:
+        tile = grid.tile_of(source, place, 4)
         assert tile.shape[-2:] == (24, 24)
         mosaic.add(place, 0, tile[:, :, :2])
         mosaic.add(place, 2, tile[:, :, 2:])

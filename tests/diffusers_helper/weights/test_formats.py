@@ -79,14 +79,14 @@ def test_a_checkpoint_of_torch_is_listed(tmp_path: Path, wrap: type[dict[str, An
     torch.save({"state_dict": wrap(content), "epoch": 3}, file)  # what training writes
     contents = read_contents(file)
     assert (contents.format, contents.problems) == ("pickle", ())
-    assert {name: one._replace(begin=0) for name, one in contents.tensors.items()} == {
+    assert {name: one._replace(offset=0) for name, one in contents.tensors.items()} == {
         "layer.weight": TensorInfo("bfloat16", (4, 6), 48),
         "layer.bias": TensorInfo("float32", (4,), 16),
         "count": TensorInfo("int64", (), 8),
         "turned": TensorInfo("float32", (2, 2), 16, strides=(1, 3)),
         "small": TensorInfo("float8_e4m3fn", (3,), 3),
     }
-    data, begin = file.read_bytes(), contents.tensors["turned"].begin
+    data, begin = file.read_bytes(), contents.tensors["turned"].offset
     assert data[begin : begin + 4] == turned[0, 0].numpy().tobytes()
     torch.save(STATE, file, _use_new_zipfile_serialization=False)
     with pytest.raises(NotWeights, match=r"is in the format of torch before version 1\.6, "):

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from app.cli import main
 from app.commands.inspect import STYLE_WORDS
-from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.strangers.limited_json import MOST_BYTES
+from diffusers_helper.untrusted.limited_json import MAX_BYTES
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.reading import is_complete
 from diffusers_helper.weights.recognition import KeyStyle, expected_names
@@ -204,7 +204,7 @@ def test_the_names_are_those_of_the_published_transformer() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
 def test_the_names_of_comfyui_are_told_apart_from_those_of_the_authors(prefix: str, tmp_path: Path) -> None:
-    tensors = load_file(Path(DEMO.parts["transformer"].location) / "diffusion_pytorch_model.safetensors")
+    tensors = load_file(Path(DEMO.components["transformer"].location) / "diffusion_pytorch_model.safetensors")
     own = "checkpoint" if prefix else "original"
     for names, style in ((comfyui_names, "comfyui"), (original_names, own)):
         file = write_safetensors(tmp_path / "model.safetensors", with_prefix(prefix)(names(tensors)))
@@ -329,7 +329,7 @@ def test_the_command_tells_what_is_there(
     assert "cannot be read (No such file or directory)" in capsys.readouterr().err
     assert main(["inspect", str(folder)]) == 0
     text = capsys.readouterr().out
-    assert all(f"\n{part}: " in text for part in PARTS)
+    assert all(f"\n{part}: " in text for part in COMPONENTS)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_the_command_tells_what_is_there(
         ({"a": 5}, False),
         ([], False),
         ("[" * 100_000, False),
-        ("x" * (MOST_BYTES + 1), False),
+        ("x" * (MAX_BYTES + 1), False),
     ],
 )
 def test_an_index_of_unknown_origin_tells_only_names(tmp_path: Path, listed: object, is_whole: bool) -> None:

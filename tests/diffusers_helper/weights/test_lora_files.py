@@ -14,15 +14,15 @@ from torch import nn
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.lora_choice import (
-    MOST_LORAS,
+    MAX_LORAS,
     Choice,
     choices_of,
-    located,
     lora_folder,
     lora_names,
-    relative,
-    shown,
-    within,
+    lora_summary,
+    with_absolute_paths,
+    with_paths,
+    with_relative_names,
 )
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
@@ -255,7 +255,7 @@ def test_the_text_of_the_setting() -> None:
     normal = f"a b.safetensors:1\n/x/c.safetensors:-0.5\nd:0.1 sha256:{SUM}"
     assert text_of(choices_of(text)) == normal == text_of(choices_of(normal))
     assert GenerationRequest(image="x", lora=text).lora == normal
-    assert shown(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
+    assert lora_summary(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
     assert choices_of("") == ()
     assert loras_of("nowhere.safetensors:0") == ()
 
@@ -266,7 +266,7 @@ def test_the_text_of_the_setting() -> None:
         ("a:11", "gives 'a' the weight 11; expected a weight from -10 to 10"),
         ("a:1e999", "the weight inf"),
         ("a\na:0.5", "names 'a' twice"),
-        ("\n".join(map(str, range(MOST_LORAS + 1))), f"names {MOST_LORAS + 1} files"),
+        ("\n".join(map(str, range(MAX_LORAS + 1))), f"names {MAX_LORAS + 1} files"),
     ],
 )
 def test_a_text_that_cannot_be_used(text: str, words: str) -> None:
@@ -283,15 +283,18 @@ def test_names_stand_for_files_of_the_folder(tmp_path: Path) -> None:
         (folder / name).touch()
     assert lora_names(folder) == names
     assert lora_names(tmp_path / "none") == ()
-    found = within("b:0.5\nA.safetensors\nother/c.safetensors", folder)
+    found = with_paths("b:0.5\nA.safetensors\nother/c.safetensors", folder)
     assert (
         found
         == f"{folder}/b.safetensors:0.5\n{folder}/styles/A.safetensors:1\n{folder}/other/c.safetensors:1"
     )
-    assert relative(found, folder) == "b.safetensors:0.5\nstyles/A.safetensors:1\nother/c.safetensors:1"
-    assert relative("/elsewhere/z.safetensors", folder) == "z.safetensors:1"
+    assert (
+        with_relative_names(found, folder)
+        == "b.safetensors:0.5\nstyles/A.safetensors:1\nother/c.safetensors:1"
+    )
+    assert with_relative_names("/elsewhere/z.safetensors", folder) == "z.safetensors:1"
     with pytest.raises(InputError, match="lies in several folders"):
-        within("c", folder)
+        with_paths("c", folder)
     outside = tmp_path / "secret.safetensors"
     outside.touch()
     for name in (
@@ -302,8 +305,8 @@ def test_names_stand_for_files_of_the_folder(tmp_path: Path) -> None:
         "x.txt",
     ):
         with pytest.raises(InputError, match="is not in the folder for LoRAs"):
-            within(name, folder)
-    assert located(f"{outside}\nb", folder) == f"{outside}:1\n{folder}/b.safetensors:1"
+            with_paths(name, folder)
+    assert with_absolute_paths(f"{outside}\nb", folder) == f"{outside}:1\n{folder}/b.safetensors:1"
 
 
 def test_the_folder_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_the_outputs_are_divided_as_diffusers_divides_them() -> None:
         target = target_of(name)
         assert target is not None
         matrix = given[f"{name}.weight"]
-        if target.swaps:
+        if target.swaps_halves:
             matrix = torch.cat(matrix.chunk(2)[::-1])
         parts = [expected.pop(f"{layer}.weight") for layer in target.layers]
         assert torch.equal(torch.cat(parts), matrix), name

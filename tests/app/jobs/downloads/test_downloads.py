@@ -14,7 +14,7 @@ from app.jobs.downloads.process import ModelProcess
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from diffusers_helper.models import downloads as core
-from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME, AddedModel, AddedPart
+from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME, AddedComponent, AddedModel
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from tests.support.hub import LIGHT_BYTES as SIZE
@@ -242,7 +242,7 @@ def test_a_check_finds_a_flipped_bit(studio: Studio, hub: Hub, cache: Path) -> N
 def test_a_model_of_own_files_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "longtake" / FILE_NAME)
-    part = AddedPart(find_model("demo").parts["transformer"].location)
+    part = AddedComponent(find_model("demo").components["transformer"].location)
     ADDED_MODELS.add(AddedModel("mine", "Mine", "demo", {"transformer": part}))
     check = ModelProcess("verify", "mine")
     wait_until(lambda: check.is_over)

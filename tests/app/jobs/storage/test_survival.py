@@ -298,7 +298,7 @@ from app.jobs.storage import folders
 from app.jobs.service import JobService
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, place = sys.argv[1:]
-module = queue if place in ("put", "keep_request") else folders
+module = queue if place in ("put", "store_request") else folders
 whole = getattr(module, place)
 def die(*given, **named):
     if place == "sync_folder" and given != (Path(outputs),):
@@ -311,7 +311,7 @@ JobService(Path(outputs)).queue.add(
 """
 
 
-@pytest.mark.parametrize("place", ["keep_request", "StateLog", "sync_folder", "put"])
+@pytest.mark.parametrize("place", ["store_request", "StateLog", "sync_folder", "put"])
 def test_a_kill_while_a_job_is_handed_in_leaves_a_whole_job_or_none(studio: Studio, place: str) -> None:
     arguments = [str(studio.outputs), str(studio.picture), str(studio.model), place]
     process = subprocess.Popen(

@@ -13,7 +13,7 @@ import pytest
 from app.jobs.storage.logs import append_event
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
-from app.ui.live.scene import download_name, show
+from app.ui.live.scene import download_name, scene_data
 from app.ui.live.watch import Scene, watch
 from diffusers_helper.events import (
     Failed,
@@ -37,11 +37,11 @@ def test_a_changed_job_is_shown_with_its_new_words(tmp_path: Path) -> None:
     scenes = watch(studio.service)
     live = next(scenes).live
     assert live is not None
-    assert [cell.words for cell in live.cells] == ["", ""]
+    assert [cell.text for cell in live.cells] == ["", ""]
     studio.service.steering.change(job.id, {"prompt": "a ball [1.2s: it stops]"})
     live = next(scenes).live
     assert live is not None
-    assert [cell.words for cell in live.cells] == ["a ball", "it stops"]
+    assert [cell.text for cell in live.cells] == ["a ball", "it stops"]
 
 
 def test_a_page_begins_with_all_that_has_happened(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_sections_that_a_branch_kept_have_their_pictures(tmp_path: Path) -> None
             (thumbs / f"{event.section:04}.webp").touch()
             if event.section == 2:
                 live.apply(event)
-    shown = show(Scene(live, live.job, ()), 1000.0, lambda job: "")
+    shown = scene_data(Scene(live, live.job, ()), 1000.0, lambda job: "")
     found = [cell["thumb"] and Path(cell["thumb"]).name for cell in shown["cells"]]
     assert found == ["0001.webp", "0002.webp", None]
 
@@ -104,8 +104,8 @@ def test_the_cells_lie_side_by_side_in_order_of_the_video(mode: Mode, seconds: f
             running = [place for place, cell in enumerate(live.cells) if cell.state == "running"]
             assert running == [len(live.plan) - 1 if mode == "inverted" else 0]
     cells = live.cells
-    assert [cell.begin for cell in cells[1:]] == [cell.end for cell in cells[:-1]]
-    assert (cells[0].begin, cells[-1].end) == (0.0, live.plan.seconds)
+    assert [cell.start for cell in cells[1:]] == [cell.end for cell in cells[:-1]]
+    assert (cells[0].start, cells[-1].end) == (0.0, live.plan.seconds)
     numbers = [cell.number for cell in cells]
     assert sorted(numbers, reverse=mode == "inverted") == numbers
     assert all(cell.state == "done" and f"{cell.number:04}.webp" in str(cell.thumbnail) for cell in cells)
@@ -129,13 +129,13 @@ def test_the_words_follow_the_work() -> None:
     live.sections_done = 1
     live.apply(PieceDone(job=live.job.id, time=61, stage="decode", section=2, piece=3, pieces=6))
     assert words.headline(live, 0) == "Decoding section 2 of 2, part 3 of 6"
-    assert words.doing(live) == "decoding, part 3 of 6"
+    assert words.section_activity(live) == "decoding, part 3 of 6"
     live.apply(StageStarted(job=live.job.id, time=62, stage="write", section=2))
     assert words.headline(live, 0) == "Writing section 2 of 2"
     queued = LiveJob(job_of(state="queued", started=None))
     assert words.headline(queued, 2) == "Waiting for its turn (2 jobs first)"
     assert words.headline(queued, 1) == "Waiting for its turn (1 job first)"
-    assert words.headline(queued, 1, held=True) == "Waiting until the queue is resumed"
+    assert words.headline(queued, 1, queue_is_paused=True) == "Waiting until the queue is resumed"
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_after_a_cancel_it_says_what_is_waited_for(stage: Any, waits_for: str) -
 @pytest.mark.parametrize("mode", MODES)
 def test_cells_of_a_video_from_words_alone_meet_where_its_sections_do(mode: Mode) -> None:
     job = job_of(mode, 3.6)
-    frames = [round(30 * border) for cell in LiveJob(job).cells for border in (cell.begin, cell.end)]
+    frames = [round(30 * border) for cell in LiveJob(job).cells for border in (cell.start, cell.end)]
     assert frames == [0, 36, 36, 72, 72, 109]
     bare = replace(job, request=replace(job.request, image=""))
-    frames = [round(30 * border) for cell in LiveJob(bare).cells for border in (cell.begin, cell.end)]
+    frames = [round(30 * border) for cell in LiveJob(bare).cells for border in (cell.start, cell.end)]
     assert frames == [0, 33, 33, 69, 69, 105]
 
 
@@ -164,14 +164,14 @@ def test_each_cell_has_the_words_of_its_section(tmp_path: Path) -> None:
     folder.mkdir()
     request = replace(job_of("forward", 3.6).request, prompt="a [2.4s: b]", prompt_blend=1)
     job = job_of(request=request, folder=folder)
-    assert [cell.words for cell in LiveJob(job).cells] == ["a", "a", "b, 50 % new words"]
+    assert [cell.text for cell in LiveJob(job).cells] == ["a", "a", "b, 50 % new words"]
     assert scene_of(LiveJob(job))["cells"][0]["spoken"] == "waiting; a"
     kept = replace(request, prompt="<c>", prompt_blend=0)
     Lineage((Span.of(1, kept),)).write(folder / "lineage.json")
-    assert [cell.words for cell in LiveJob(job).cells] == ["<c>", "a", "b, 50 % new words"]
+    assert [cell.text for cell in LiveJob(job).cells] == ["<c>", "a", "b, 50 % new words"]
     (folder / "lineage.json").write_text("{")
-    assert {cell.words for cell in LiveJob(job).cells} == {""}
-    assert {cell.words for cell in LiveJob(job_of()).cells} == {""}
+    assert {cell.text for cell in LiveJob(job).cells} == {""}
+    assert {cell.text for cell in LiveJob(job_of()).cells} == {""}
 
 
 def test_silence_is_measured_by_the_pace_of_this_job() -> None:
@@ -179,17 +179,17 @@ def test_silence_is_measured_by_the_pace_of_this_job() -> None:
     events = history(live.job, load=1, first=12, step=12, latent=0.5)
     for event in events[:10]:
         live.apply(event)
-    assert words.usual(live) == ("a step usually takes 12 s", 12.0)
+    assert words.usual_duration(live) == ("a step usually takes 12 s", 12.0)
     for event in events[10:]:
         live.apply(event)
         if live.sections_done == 1 and live.stage == "decode":
             break
-    assert words.usual(live) == ("decoding a section usually takes 7.5 s", pytest.approx(7.5))
+    assert words.usual_duration(live) == ("decoding a section usually takes 7.5 s", pytest.approx(7.5))
 
 
 def scene_of(live: LiveJob, now: float = 1010.0, **facts: Any) -> dict[str, Any]:
     scene = Scene(live, None, (), **facts)
-    shown = show(scene, now, lambda job: f"report of {job.id}")
+    shown = scene_data(scene, now, lambda job: f"report of {job.id}")
     assert json.loads(json.dumps(shown, allow_nan=False)) == json.loads(json.dumps(shown))
     return shown
 
@@ -231,7 +231,7 @@ def test_a_job_that_ends_in_the_middle_of_a_section_is_shown_before_its_last_eve
             break
     making = next(cell for cell in live.cells if cell.number == 2)
     data = b64encode(b"the picture").decode()
-    label = f"{making.begin:.1f} – {making.end:.1f} s"
+    label = f"{making.start:.1f} – {making.end:.1f} s"
     assert scene_of(live)["preview"] == {
         "data": f"data:image/png;base64,{data}", "label": label, "seconds": pytest.approx(1.2, abs=0.05),
     }  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from tests.support.jobs import TIMEOUT, wait_until
@@ -86,7 +86,9 @@ def test_a_directed_video_outlasts_its_server_and_its_recipe_makes_the_same_byte
     mouse.page.get_by_text("What comes next has the new words.").wait_for()
     mouse.press(mouse.page.get_by_label("Wait for me after each section"))
     assert until(job, "paused").request.prompt == "the red ball moves up"
-    kept = count_kept(JobFolder(job.folder))  # 2, or more on a machine that is faster than the browser
+    kept = num_finished_sections(
+        JobFolder(job.folder)
+    )  # 2, or more on a machine that is faster than the browser
 
     status(touch.page, state="paused", job=job.id)
     touch.press(touch.page.get_by_text("Direct it"))

@@ -51,7 +51,7 @@ def test_a_slow_first_job_tells_each_stage_its_share_and_when_the_first_part_com
 def test_a_stage_that_takes_longer_than_foreseen_says_so(
     page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.ui.live.words._LEAST_EXPECTED", 0.0)
+    monkeypatch.setattr("app.ui.live.words._MIN_EXPECTED_SECONDS", 0.0)
     stand.engine.foreseen = 0.001
     submit(stand, photo)
     stand.engine.go(7)

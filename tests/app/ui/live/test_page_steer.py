@@ -11,7 +11,7 @@ import pytest
 
 from app.jobs.job import Job
 from diffusers_helper.families.packing import MODES, Mode
-from diffusers_helper.provenance.branch import count_kept
+from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
@@ -36,7 +36,7 @@ def grown(stand: Stand, photo: Path, sections: int, mode: Mode = "forward") -> J
     job = stand.service.queue.add(request, waits=True)
     for number in range(1, sections + 1):
         wait_until(lambda: stand.service.job(job.id).state == "paused")
-        assert count_kept(JobFolder(job.folder)) == number
+        assert num_finished_sections(JobFolder(job.folder)) == number
         if number < sections:
             stand.service.queue.resume(job.id)
     return job
@@ -149,7 +149,7 @@ def test_a_video_waits_from_its_first_section_on(page: Any, stand: Stand, photo:
     (job,) = stand.service.jobs()
     page.get_by_role("button", name="Resume").click()
     status(page, state="paused", section=2)
-    assert count_kept(JobFolder(job.folder)) == 2
+    assert num_finished_sections(JobFolder(job.folder)) == 2
 
 
 def test_words_are_changed_and_the_video_waits_while_it_is_made(page: Any, stand: Stand, photo: Path) -> None:

@@ -108,7 +108,7 @@ def test_while_the_engine_starts_the_machine_s_history_tells_the_time_left() -> 
     assert words.remark(live, awake=True) == "The computer stays awake meanwhile."
     waiting = LiveJob(replace(job_of(), state="queued"))
     assert words.remark(waiting).startswith("It starts by itself")
-    assert words.remark(waiting, held=True) == "You may close this tab."
+    assert words.remark(waiting, queue_is_paused=True) == "You may close this tab."
     live.apply(events[0])  # it tells the same size, and so changes nothing
     assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
 

@@ -31,9 +31,9 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LONGTAKE_WEIGHTS", str(folder))
     (folder / "diffusion_models").mkdir(parents=True)
     (folder / "vae").mkdir()
-    transformer = Path(demo.parts["transformer"].location) / "diffusion_pytorch_model.safetensors"
+    transformer = Path(demo.components["transformer"].location) / "diffusion_pytorch_model.safetensors"
     (folder / "diffusion_models" / "FramePack F1.safetensors").symlink_to(transformer)
     (folder / "diffusion_models" / "other.safetensors").symlink_to(transformer)
-    (folder / "vae" / "small").symlink_to(demo.parts["vae"].location)
+    (folder / "vae" / "small").symlink_to(demo.components["vae"].location)
     (folder / "page.safetensors").write_text(PAGE)
     return folder

@@ -17,9 +17,9 @@ from app.ui.catalogue import Catalogue
 from app.ui.models import present
 from app.ui.models.endpoints import ModelCalls
 from diffusers_helper.errors import InputError
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
+from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
 from diffusers_helper.models.registry import find_model, model_names
-from diffusers_helper.planning.cards.by_size import transformer_in
+from diffusers_helper.planning.set_ups import transformer_in
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, needs_chromium, staged_page
 from tests.support.staged_engine import StagedEngine
@@ -105,7 +105,7 @@ def test_the_offer_tells_size_place_and_free_space(
     with pytest.raises(InputError, match="weight_dtype is 'fp4'"):
         calls.models_copy("demo", "fp4")
     assert "not completely on this machine" in calls.models_copy("framepack-i2v", "int8")["refusal"]
-    part = AddedPart(DEMO.parts["transformer"].location)
+    part = AddedComponent(DEMO.components["transformer"].location)
     ADDED_MODELS.add(AddedModel("demo-int8", "Mine", "demo", {"transformer": part}))
     assert calls.models_copy("demo", "int8")["refusal"] == "There is already a model demo-int8."
     assert not (data / "models").exists()
@@ -195,7 +195,7 @@ class TestPage:
         button.click()
         question.locator("[data-action=sure]:not([aria-disabled])").click()
         card.get_by_text("of 15 MB").wait_for()
-        part = AddedPart(DEMO.parts["transformer"].location)
+        part = AddedComponent(DEMO.components["transformer"].location)
         ADDED_MODELS.add(AddedModel("demo-int8", "Demo, int8", "demo", {"transformer": part}))
         (data / "go").write_text("", encoding="utf-8")
         page.wait_for_selector(f"{CARD}[data-state=complete]")

@@ -10,7 +10,7 @@ import pytest
 
 from app.jobs.pace import Pace, PaceBook
 from app.jobs.service import JobService
-from app.machine import named_machine
+from app.machine import machine_of_card
 from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import ModelCalls
 from app.ui.planner import Planner
@@ -40,7 +40,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def calls_of(service: JobService, machine: str = "cpu:24", model: str = "demo") -> ModelCalls:
-    planner = Planner(profile_for(named_machine(machine), {}))
+    planner = Planner(profile_for(machine_of_card(machine), {}))
     return ModelCalls(service, Catalogue.starting_with(model, planner))
 
 
@@ -134,7 +134,7 @@ def test_a_download_that_is_given_up_keeps_its_bytes_until_the_model_is_removed(
     removed = calls.models_remove(F1)
     assert removed["removed_bytes"] >= 2**20
     assert one(calls)["state"] == "missing"
-    assert not bytes_in(info.parts["transformer"].folder)
+    assert not bytes_in(info.components["transformer"].folder)
 
 
 def test_an_added_model_comes_and_goes_while_it_is_downloaded(
@@ -219,7 +219,7 @@ def test_a_job_that_waits_for_its_model_can_be_edited(
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(photo.parent))
     hub, _ = lit_hub
     hub.gate.clear()
-    catalogue = Catalogue(planner=Planner(profile_for(named_machine("gfx1100:24"), {})))
+    catalogue = Catalogue(planner=Planner(profile_for(machine_of_card("gfx1100:24"), {})))
     settings: dict[str, object] = {"image": str(photo), "prompt": "before", "model": F1}
     with pytest.raises(NotHere):
         catalogue.submit(service, settings)

@@ -71,7 +71,7 @@ def test_shards_hidden_folders_and_the_files_of_a_part_are_not_listed_by_themsel
 
 
 def test_a_folder_of_a_part_is_no_model(calls: OwnFileCalls, weights: Path, tmp_path: Path) -> None:
-    shutil.copytree(DEMO.parts["vae"].location, weights / "mine")
+    shutil.copytree(DEMO.components["vae"].location, weights / "mine")
     (weights / "mine" / "tokenizer").mkdir()
     facts = calls.models_inspect("mine")
     assert (facts["model"], facts["problems"], facts["parts"]) == ("Hunyuan VAE", [], {})

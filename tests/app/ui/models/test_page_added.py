@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diffusers_helper.models.added import ADDED_MODELS, AddedModel, AddedPart
+from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
 from diffusers_helper.models.registry import find_model
 from tests.support.jobs import wait_until
 from tests.support.pages import (
@@ -41,7 +41,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 def add(name: str, title: str) -> None:
     """Do what `models add` does after its checks, as another program would."""
-    part = AddedPart(DEMO.parts["transformer"].location)
+    part = AddedComponent(DEMO.components["transformer"].location)
     ADDED_MODELS.add(AddedModel(name, title, "demo", {"transformer": part}))
 
 
@@ -106,7 +106,7 @@ def test_the_tab_of_the_models_follows_the_list(page: Any, stand: Stand) -> None
     page.get_by_role("button", name="Remove from the list").click()
     card.wait_for(state="detached")
     assert ADDED_MODELS.find("mine") is None
-    assert Path(DEMO.parts["transformer"].location, "config.json").is_file()
+    assert Path(DEMO.components["transformer"].location, "config.json").is_file()
     add("other", "Another one")
     page.locator(".lt-model-card[data-model=other]").wait_for()
     ADDED_MODELS.remove("other")

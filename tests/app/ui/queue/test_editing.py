@@ -57,7 +57,7 @@ def test_a_job_that_has_begun_keeps_its_settings(
     store = service.queue.store
     store.enter(branch.id, "running", started=1.0)
     monkeypatch.setattr(
-        "app.ui.form.actions.picture_paths", lambda _: {"image": str(branch.folder / "input.png")}
+        "app.ui.form.actions.upload_paths", lambda _: {"image": str(branch.folder / "input.png")}
     )
     actions = Actions(service, Catalogue())
     reported = actions.form_save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})

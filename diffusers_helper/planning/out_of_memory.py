@@ -1,8 +1,8 @@
-"""A shortage of the device's memory, classified by the figures in the error's text, and the advice for it.
+"""Errors that say that the device is out of memory, classified by their figures, and the remedies.
 
 PyTorch's texts for CUDA and HIP differ by one word. They state the bytes that were requested, free,
-allocated, and idle in the allocator. HSA's texts contain no figures. The advice depends on whether memory is
-missing, is fragmented, is withheld by the driver, or whether this is unknown.
+allocated, and idle in the allocator. HSA's texts contain no figures. The remedies depend on whether memory is
+exhausted, is fragmented, is withheld by the driver, or whether this is unknown.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.foreign_errors import memory_sizes, trouble_of
+from diffusers_helper.library_errors import memory_sizes, trouble_of
 from diffusers_helper.units import gb_text
 
-Kind = Literal["shortage", "fragmentation", "driver", "unknown"]
+Kind = Literal["exhausted", "fragmentation", "driver", "unknown"]
 
-# The share of the card's memory in use by others from which on the advice mentions them.
+# The share of the card's memory in use by others from which on the remedies mention them.
 _MUCH = 0.1
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device's memory ran out, according to torch, HIP, CUDA, HSA or their libraries.
+    """Tell whether the device's memory ran out, according to torch, HIP, CUDA, HSA or their libraries.
 
     Main memory does not count, since a smaller plan for the device cannot help there.
     """
@@ -30,7 +30,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
+class OutOfMemory:
     """The first line of an error's text, and the figures in it in bytes; None for those that are not there.
 
     The driver counts what is free. This process holds `allocated` in tensors, and `idle` without using it.
@@ -45,39 +45,38 @@ class Shortage:
 
     @property
     def kind(self) -> Kind:
-        """Return the cause of the failed allocation.
+        """The cause of the failed allocation.
 
-        A request for more than the free and idle memory together is a real shortage. If the free memory alone
+        Memory is exhausted if more was requested than is free and idle together. If the free memory alone
         would suffice, the driver withholds it. Otherwise the memory is fragmented. If the text has no figures
         and does not say that memory ran out, as HSA's, the cause is unknown.
         """
         if self.tried is None or self.free is None:
-            return "shortage" if "out of memory" in self.text.lower() else "unknown"
+            return "exhausted" if "out of memory" in self.text.lower() else "unknown"
         idle = self.idle or 0
         if self.tried > self.free + idle:
-            return "shortage"
+            return "exhausted"
         return "driver" if self.tried <= self.free else "fragmentation"
 
     @property
     def outside(self) -> int | None:
-        """Return the bytes that are neither free nor held by this process."""
+        """The bytes that are neither free nor held by this process."""
         if self.capacity is None or self.free is None or self.allocated is None:
             return None
         return max(0, self.capacity - self.free - self.allocated - (self.idle or 0))
 
 
-def read_shortage(text: str) -> Shortage:
-    """Return the figures in an error's text."""
-    return Shortage((text.strip().splitlines() or [""])[0][:300], **memory_sizes(text))
+def read_out_of_memory(text: str) -> OutOfMemory:
+    return OutOfMemory((text.strip().splitlines() or [""])[0][:300], **memory_sizes(text))
 
 
-Step = Literal[
+Remedy = Literal[
     "limits", "resolution", "preserved", "allocator", "unload", "close", "restart", "smaller", "elsewhere",
     "versions",
 ]  # fmt: skip
-"""The remedies that a user can try. Each interface has its own sentence for each of them."""
+"""What a user can try. Each interface has its own sentence for each remedy."""
 
-LONGTAKE: dict[Step, str] = {
+LONGTAKE: dict[Remedy, str] = {
     "limits": "Check the driver's limits: the size of GTT (ttm.pages_limit) and of the BIOS carve-out, free "
     "system memory and swap, and the limit on locked memory (ulimit -l). `doctor` shows all but the last.",
     "resolution": "Choose a smaller `resolution`, or leave `vae_tile` to the plan. A shorter video does not "
@@ -96,59 +95,62 @@ LONGTAKE: dict[Step, str] = {
 
 # The guides for Radeon cards have two lists, of five and of seven steps. Each guide here ends with one of
 # them.
-_FIVE: tuple[Step, ...] = ("close", "restart", "smaller", "elsewhere", "versions")
-_SEVEN: tuple[Step, ...] = ("restart", "close", "smaller", "unload", "elsewhere", "resolution", "versions")
-_GUIDES: dict[Kind, tuple[Step, ...]] = {
-    "shortage": ("resolution", "preserved", *_FIVE),
+_FIVE: tuple[Remedy, ...] = ("close", "restart", "smaller", "elsewhere", "versions")
+_SEVEN: tuple[Remedy, ...] = ("restart", "close", "smaller", "unload", "elsewhere", "resolution", "versions")
+_GUIDES: dict[Kind, tuple[Remedy, ...]] = {
+    "exhausted": ("resolution", "preserved", *_FIVE),
     "fragmentation": ("restart", "allocator", "preserved", *_SEVEN),
     "driver": ("preserved", "allocator", *_SEVEN),
     "unknown": ("preserved", "allocator", "unload", "resolution", *_FIVE),
 }
 
 
-def advice(
-    shortage: Shortage, *, is_apu: bool = False, remedies: Mapping[Step, str] = LONGTAKE
+def sentences_for(
+    details: OutOfMemory, *, is_apu: bool = False, sentences: Mapping[Remedy, str] = LONGTAKE
 ) -> tuple[str, ...]:
-    """Return the sentences of advice, with the most likely remedy first.
+    """Return the sentences of the remedies, with the most likely remedy first.
 
     If the device shares the main memory (`is_apu`), the driver's limits are a likely cause.
     """
-    steps = _GUIDES[shortage.kind]
-    if is_apu and shortage.kind in ("driver", "unknown"):
-        steps = ("limits", *steps)
-    words, outside = dict(remedies), shortage.outside
-    if outside is not None and shortage.capacity and outside > _MUCH * shortage.capacity:
-        close = remedies["close"].rstrip(".")
+    remedies = _GUIDES[details.kind]
+    if is_apu and details.kind in ("driver", "unknown"):
+        remedies = ("limits", *remedies)
+    words = dict(sentences)
+    outside = details.outside
+    if outside is not None and details.capacity and outside > _MUCH * details.capacity:
+        close = sentences["close"].rstrip(".")
         words["close"] = f"{close}: {gb_text(outside)} GB are held outside this program."
-        place = 0 if shortage.kind == "shortage" else 1
-        steps = (*steps[:place], "close", *steps[place:])
-    return tuple(words[step] for step in dict.fromkeys(steps))
+        position = 0 if details.kind == "exhausted" else 1
+        remedies = (*remedies[:position], "close", *remedies[position:])
+    return tuple(words[remedy] for remedy in dict.fromkeys(remedies))
 
 
 class OutOfDeviceMemory(LongtakeError):
-    """A shortage of the device's memory for which no smaller plan is left, with advice as its remedy."""
+    """The device is out of memory, and no smaller plan is left. Its remedy is a numbered list."""
 
     code = "out_of_memory"
 
     def __init__(
         self,
-        shortage: Shortage,
+        details: OutOfMemory,
         *,
         smaller_plans: int = 0,
         is_apu: bool = False,
-        remedies: Mapping[Step, str] = LONGTAKE,
+        sentences: Mapping[Remedy, str] = LONGTAKE,
     ) -> None:
-        """Compose the message and the advice after this number of smaller plans, the last of which failed."""
-        self.shortage, self.steps = shortage, advice(shortage, is_apu=is_apu, remedies=remedies)
+        """Compose the message and the remedy after this number of smaller plans, the last of which failed."""
+        self.details = details
+        self.steps = sentences_for(details, is_apu=is_apu, sentences=sentences)
         remedy = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         plans = {0: "there is no smaller plan to try", 1: "a smaller plan did not help"}
-        plan, found = plans.get(smaller_plans, "smaller plans did not help"), shortage.text
-        if shortage.tried is not None and shortage.free is not None:
-            tried, free, idle = map(gb_text, (shortage.tried, shortage.free, shortage.idle or 0))
-            found = {
-                "shortage": f"it needed {tried} GB more, but only {free} GB were free",
+        plan = plans.get(smaller_plans, "smaller plans did not help")
+        cause = details.text
+        if details.tried is not None and details.free is not None:
+            tried, free, idle = map(gb_text, (details.tried, details.free, details.idle or 0))
+            cause = {
+                "exhausted": f"it needed {tried} GB more, but only {free} GB were free",
                 "fragmentation": f"it needed {tried} GB in one piece; {idle} GB were unused but fragmented",
                 "driver": f"the driver refused {tried} GB although {free} GB were free",
-            }.get(shortage.kind, found)
-        super().__init__(f"The device's memory ran out, and {plan}: {found.rstrip('.')}.", remedy)
-        self.add_note(shortage.text)
+            }.get(details.kind, cause)
+        super().__init__(f"The device's memory ran out, and {plan}: {cause.rstrip('.')}.", remedy)
+        self.add_note(details.text)

@@ -1,4 +1,4 @@
-"""The plan that a job begins with, and the smaller ones that it tries after it ran out of memory.
+"""The plan with which a job begins, and the smaller ones that it tries after it ran out of memory.
 
 Page, command line and engine begin with the same plan. The estimates behind it were measured on other
 machines and can be too low on this one. Each step down halves the memory for weights beyond the least that
@@ -16,7 +16,7 @@ from typing import Any
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.family import is_eight_bit
-from diffusers_helper.lora_choice import shown
+from diffusers_helper.lora_choice import lora_summary
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import (
@@ -24,7 +24,7 @@ from diffusers_helper.planning.budget import (
     Demand,
     DoesNotFit,
     JobPlan,
-    least_resident,
+    min_resident_bytes,
     plan_job,
 )
 from diffusers_helper.planning.estimates import largest_bucket
@@ -42,6 +42,9 @@ _KEYED = ("vae_chunk", "vae_threshold", "weight_dtype", "step_cache")
 # The share of the memory beyond their minimum that weights may take, by the level of the plan.
 _SHARES = (1.0, 0.5, 0.25, 0.0)
 
+DemandsOf = Callable[[Profile, GenerationRequest, int, int], Sequence[Demand]]
+"""A function from a profile, a request and a video's height and width to the demands, largest tiles first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -55,19 +58,20 @@ class Level:
 
     @classmethod
     def read(cls, learned: Facts, key: str) -> Level:
-        """Return the level at which the last job with this `level_key` ended."""
+        """Read the level at which the last job with this `level_key` ended."""
         entry = learned.read(key)
-        weights, tile = entry.get("weights", 0), entry.get("tile", 0)
+        weights = entry.get("weights", 0)
+        tile = entry.get("tile", 0)
         if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
             return cls()
         return cls(min(weights, len(_SHARES) - 1), tile)
 
 
-class Ladder:
-    """The plans of one job, each smaller than the one before.
+class SmallerPlans:
+    """The plan of a job that is in force, and those that it tries after it ran out of memory.
 
     Attributes:
-        first, plan: The plan before any shortage, and the one in force, whose size is `level`.
+        first, plan: The plan before any lack of memory, and the one in force, whose size is `level`.
         demands: The job's needs for each size of tiles, the largest first.
         retries: The number of times that a smaller plan was taken.
     """
@@ -82,8 +86,10 @@ class Ladder:
         Raises:
             DoesNotFit: If no plan keeps within the cap.
         """
-        self._budget, self._learned = budget, learned
-        self.level, self.retries = Level.read(learned, key), 0
+        self._budget = budget
+        self._learned = learned
+        self.level = Level.read(learned, key)
+        self.retries = 0
         self.renew(demands, key)
 
     def renew(self, demands: Sequence[Demand], key: str) -> None:
@@ -92,7 +98,8 @@ class Ladder:
         Raises:
             DoesNotFit: If no plan keeps within the cap.
         """
-        self.demands, self._key = tuple(demands), key
+        self.demands = tuple(demands)
+        self._key = key
         self.first = plan_job(self._budget, demands)
         self.plan = self.first if self.level == Level() else self._plan(self.level)
 
@@ -104,12 +111,16 @@ class Ladder:
         Returns:
             A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
         """
+        if self.retries >= MAX_STEPS:
+            return None
+        most, last = len(_SHARES) - 1, len(self.demands) - 1
         weights, tile = self.level.weights, self.level.tile
-        most, last, is_vae = len(_SHARES) - 1, len(self.demands) - 1, stage in _VAE_STAGES
-        steps = range(1, len(_SHARES) + 1) if self.retries < MAX_STEPS else ()
-        return self._take(
-            [Level(min(weights + step, most), min(tile + step * is_vae, last)) for step in steps], stage
-        )
+        is_vae = stage in _VAE_STAGES
+        levels = [
+            Level(min(weights + step, most), min(tile + step * is_vae, last))
+            for step in range(1, len(_SHARES) + 1)
+        ]
+        return self._take(levels, stage)
 
     def step_to_end(self, stage: str) -> str | None:
         """Take the smallest plan for a stage that has ended the engine's process instead of raising an error.
@@ -127,11 +138,11 @@ class Ladder:
 
     def _take(self, levels: Sequence[Level], stage: str) -> str | None:
         """Take the first of these levels that changes something for a stage, and store it for later jobs."""
-        before, is_vae = self.plan, stage in _VAE_STAGES
+        before = self.plan
         for level in levels:
             self.plan, self.level = self._plan(level), level
             held = [plan.stage(stage).held_bytes for plan in (before, self.plan)]
-            if change := _changes(before, self.plan, *held, tells_tiles=is_vae):
+            if change := _changes(before, self.plan, *held, tells_tiles=stage in _VAE_STAGES):
                 self.retries += 1
                 self._learned.write(self._key, asdict(level))
                 return change
@@ -139,14 +150,14 @@ class Ladder:
 
     @property
     def reason(self) -> str:
-        """Return a description of how the plan in force differs from the first, or "" if it does not."""
+        """How the plan in force differs from the first; "" if it does not."""
         return _changes(self.first, self.plan, self.first.held_bytes, self.plan.held_bytes)
 
     def _plan(self, level: Level) -> JobPlan:
         demands = self.demands[min(level.tile, len(self.demands) - 1) :]
         if not level.weights:
             return plan_job(self.first.budget, demands)
-        least = max(least_resident(stage.model) for demand in demands for stage in demand.stages)
+        least = max(min_resident_bytes(stage.model) for demand in demands for stage in demand.stages)
         most = max(plan.held_bytes + plan.ring_bytes for plan in self.first.stages)
         room = least + int(max(0, most - least) * _SHARES[min(level.weights, len(_SHARES) - 1)])
         budget = self.first.budget
@@ -172,30 +183,40 @@ def _changes(before: JobPlan, after: JobPlan, held: int, holds: int, *, tells_ti
     return " and ".join(changes)
 
 
+@dataclass(frozen=True, slots=True)
+class FirstPlan:
+    """The plan with which a job begins.
+
+    Attributes:
+        request: The request with the type of the weights.
+        profile: The profile with the type that computes.
+        reason: Sentences that say what was chosen and why; "" if the request has named all.
+    """
+
+    request: GenerationRequest
+    profile: Profile
+    smaller: SmallerPlans
+    reason: str
+
+
 def first_plan(
     request: GenerationRequest,
     info: ModelInfo,
     profile: Profile,
     height: int,
     width: int,
-    needs: Callable[[Profile, GenerationRequest, int, int], Sequence[Demand]],
+    demands_of: DemandsOf,
     learned: Facts,
     free_ram_bytes: int | None,
-) -> tuple[GenerationRequest, Profile, Ladder, str]:
-    """Return the plan that a job begins with. It is the same on the page, on the command line and in a job.
+) -> FirstPlan:
+    """Plan a job as it begins. The plan is the same on the page, on the command line and in a job.
 
     Where a card that emulates bf16 has no room for the computation in fp32, it computes in bf16 after all.
 
     Args:
         profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
-        needs: Returns the `demands_for` a profile, a request and the height and width of a video.
-        learned: The levels stored after shortages in earlier jobs; the plan begins at the matching one.
+        learned: The levels stored after earlier jobs ran out of memory; the plan begins at the matching one.
         free_ram_bytes: The main memory that is free for streamed weights; None if not known.
-
-    Returns:
-        The request with the type of the weights; the profile with the type that computes; the plan, with
-        the smaller ones that can follow it; and sentences that say what was chosen and why, or "" if the
-        request has named all.
 
     Raises:
         DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if
@@ -209,25 +230,21 @@ def first_plan(
             "Set `vram_cap_gb` to see a plan.",
         )
 
-    def begin(
-        height: int, width: int, request: GenerationRequest = request
-    ) -> tuple[GenerationRequest, Profile, Ladder, str]:
-        chosen = choose_streaming(
-            request, budget, lambda one: needs(profile, one, height, width), free_ram_bytes
+    def begin(height: int, width: int, request: GenerationRequest = request) -> FirstPlan:
+        request, chosen_budget, reason = choose_streaming(
+            request, budget, lambda request: demands_of(profile, request, height, width), free_ram_bytes
         )
-        request, own, reason = chosen
         key = level_key(request, info, profile, height, width)
-        return request, profile, Ladder(own, needs(profile, request, height, width), learned, key), reason
+        demands = demands_of(profile, request, height, width)
+        return FirstPlan(request, profile, SmallerPlans(chosen_budget, demands, learned, key), reason)
 
     try:
         return begin(height, width)
     except DoesNotFit as error:
         if not profile.has_bf16:
-            profile = replace(profile, has_bf16=True)
-            request, profile, ladder, reason = first_plan(
-                request, info, profile, height, width, needs, learned, free_ram_bytes
-            )
-            return request, profile, ladder, f"{reason} {_IN_BF16}".strip()
+            in_bf16 = replace(profile, has_bf16=True)
+            first = first_plan(request, info, in_bf16, height, width, demands_of, learned, free_ram_bytes)
+            return replace(first, reason=f"{first.reason} {_IN_BF16}".strip())
         is_wide = profile.machine.kind != "cpu" and not is_eight_bit(request.weight_dtype)
         raise _with_remedies(error, request, info, (height, width), begin, is_wide=is_wide) from None
 
@@ -244,14 +261,14 @@ def _with_remedies(
         is_wide: Whether the weights can become int8.
     """
 
-    def fits(*given: Any) -> bool:
+    def fits(*arguments: Any) -> bool:
         try:
-            begin(*given)
+            begin(*arguments)
         except InputError:
             return False
         return True
 
-    shape_at = partial(largest_bucket, multiple=info.multiple, offered=info.family.offered)
+    shape_at = partial(largest_bucket, multiple=info.multiple, buckets_for=info.family.buckets)
     side = request.resolution or info.side
     sides = range(max(int(SETTINGS["resolution"].low), info.multiple), side, _SIDE_STEP)
     count = bisect(sides, 0, key=lambda side: 0 if fits(*shape_at(side)) else 1)
@@ -263,7 +280,7 @@ def _with_remedies(
 def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:
     """Return the key of the level that jobs with this card, model, video size and cap have reached.
 
-    The key contains the card's memory in whole GB, since the web process and the engine may read figures that
+    It contains the card's memory in whole GB, since the web process and the engine may read figures that
     differ slightly.
     """
     machine = profile.machine
@@ -277,25 +294,6 @@ def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, hei
     # A level counts down from the largest tiles that such a job may use, so these settings belong to the key.
     vae = f"VAE {profile.vae_dtype.value}, tiles {request.vae_tile or 'auto'}"
     others = {name: getattr(request, name) for name in _KEYED}
-    vae += "".join(f", {name} {one}" for name, one in others.items() if one != SETTINGS[name].default)
-    lora = f", LoRA {shown(request.lora)}" if request.lora else ""
+    vae += "".join(f", {name} {value}" for name, value in others.items() if value != SETTINGS[name].default)
+    lora = f", LoRA {lora_summary(request.lora)}" if request.lora else ""
     return f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}"
-
-
-def limit_notes(job: JobPlan, profile: Profile) -> list[str]:
-    """Return sentences on limits that give way: a default cap that is raised, and preserved memory."""
-    notes, budget, default = list[str](), job.budget, profile.cap_bytes
-    cap, total = budget.cap_bytes, budget.total_bytes
-    if budget.most_bytes and cap > default.value:
-        notes.append(
-            f"The default cap of {gb_text(default.value)} GB is too small for this video, which gets "
-            f"{gb_text(cap, up=True)} GB. {gb_text(total - cap)} of {gb_text(total)} GB stay free for other "
-            f"programs, instead of {gb_text(total - default.value)} GB."
-        )
-    if job.preserved_bytes < budget.preserved_bytes:
-        notes.append(
-            f"Of the {gb_text(budget.preserved_bytes)} GB to preserve, {gb_text(job.preserved_bytes)} GB are "
-            f"preserved under the cap of {gb_text(cap, up=True)} GB, since some weights have to stay on the "
-            f"device. {gb_text(job.stage('sample').streamed_bytes)} GB are streamed in each pass."
-        )
-    return notes

@@ -1,8 +1,8 @@
 """The table of other libraries' errors, by their class names and texts, with their meaning.
 
-Classes are recognised by name, so no library has to be imported for it. Most of the texts were reported by
-people with Radeon cards. The others are the texts of CUDA, cuDNN, oneDNN and the CPU's allocator for the same
-faults. Trouble with the storage of a job, such as a full disk, passes, and has remedies of its own.
+Classes are recognised by name, so no library has to be imported. Most texts were reported by people with
+Radeon cards. The others are those of CUDA, cuDNN, oneDNN and the CPU's allocator for the same faults.
+Trouble with the storage of a job, such as a full disk, passes, and has remedies of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Trouble = Literal[
     "device_memory", "host_memory", "device", "miopen", "blas", "kernel", "disk_full", "download", "proxy",
     "installation",
 ]  # fmt: skip
-_AWAY = (errno.ESTALE, errno.ENODEV, errno.EIO, errno.EROFS)
+_UNREACHABLE = (errno.ESTALE, errno.ENODEV, errno.EIO, errno.EROFS)
 _GOES_ON = "the job then goes on by itself."
 
 
@@ -75,23 +75,23 @@ _UNITS = {
 
 
 def trouble_of(error: BaseException) -> Trouble | None:
-    """Return the meaning of an error, or None if it is not in the table, as for a mistake in our own code."""
+    """Classify an error; None if it is not in the table, as for a mistake in our own code."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full"
     text = str(error).lower()
     if "database or disk is full" in text:
         return "disk_full"
-    for kind in type(error).__mro__:
-        if trouble := _CLASSES.get(kind.__name__):
+    for error_class in type(error).__mro__:
+        if trouble := _CLASSES.get(error_class.__name__):
             return "proxy" if trouble == "installation" and "using socks proxy" in text else trouble
-    for trouble, signs in _TEXTS.items() if isinstance(error, RuntimeError) else ():
-        if any(sign in text for sign in signs):
+    for trouble, texts in _TEXTS.items() if isinstance(error, RuntimeError) else ():
+        if any(snippet in text for snippet in texts):
             return trouble
     return None
 
 
 def last_trouble(text: str) -> tuple[Trouble, str] | None:
-    """Return the last trouble that the output of a dead process shows, and the line that shows it.
+    """Find the last trouble in the output of a dead process, and the line that shows it.
 
     Lines of this program's own log do not count, as they may be about an error that the process survived, nor
     do MIOpen's warnings.
@@ -104,30 +104,28 @@ def last_trouble(text: str) -> tuple[Trouble, str] | None:
 
 
 def memory_sizes(text: str) -> dict[str, int]:
-    """Return the figures in a text about a failed allocation, in bytes, by the names in `_SIZES`."""
-    found = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in _SIZES.items()}
-    return {name: int(float(match[1]) * _UNITS[match[2].lower()]) for name, match in found.items() if match}
+    matches = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in _SIZES.items()}
+    return {name: int(float(match[1]) * _UNITS[match[2].lower()]) for name, match in matches.items() if match}
 
 
 def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
-    """Return whether an error comes from a disk that is full or disconnected, and not from the work itself.
+    """Check whether an error comes from a disk that is full or disconnected, and not from the work itself.
 
     Args:
         folder: The job's folder. A missing file or folder counts as such only if it is in this folder.
     """
-    number = getattr(error, "errno", None)
-    if number in (errno.ENOENT, errno.ENOTDIR) and folder is not None:
+    error_number = getattr(error, "errno", None)
+    if error_number in (errno.ENOENT, errno.ENOTDIR) and folder is not None:
         return str(folder) in str(getattr(error, "filename", ""))
-    return number in _AWAY or trouble_of(error) == "disk_full"
+    return error_number in _UNREACHABLE or trouble_of(error) == "disk_full"
 
 
-def storage_words(error: BaseException) -> tuple[str, str]:
-    """Return an explanation and a remedy for a job that waits because of an error of the storage."""
+def storage_explanation(error: BaseException) -> tuple[str, str]:
     if trouble_of(error) == "disk_full":
         return "The disk is full.", f"Free some space; {_GOES_ON}"
     if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "Another program keeps the job index locked.", f"End that program; {_GOES_ON}"
-    if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, *_AWAY[:2]):
+    if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, *_UNREACHABLE[:2]):
         return "The outputs folder is missing.", f"Restore it, or connect its disk; {_GOES_ON}"
     reason = getattr(error, "strerror", None) or error
     return f"The outputs folder cannot be written ({reason}).", f"Make it writable; {_GOES_ON}"

@@ -17,8 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from diffusers_helper.attention.attending import Sliced, attending, attention_of, sliced_attention
-from diffusers_helper.attention.ways import WAYS, check_way, slice_bytes, slice_of
+from diffusers_helper.attention.backends import BACKENDS, check_backend, slice_bytes, slice_size
+from diffusers_helper.attention.dispatch import (
+    SlicedAttention,
+    attention_function,
+    sliced_attention,
+    use_attention_backend,
+)
 from diffusers_helper.errors import InputError
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.planning.backend import Backend
@@ -60,7 +65,7 @@ def test_a_transformer_gives_the_same_in_each_way(
         pytest.skip("the flash kernel takes no mask")
     with torch.inference_mode():
         expected = network(**given)[0]
-        with attending(network, way, SMALL):
+        with use_attention_backend(network, way, SMALL):
             found = network(**given)[0]
         again = network(**given)[0]
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
@@ -81,7 +86,7 @@ def test_slices_of_any_size_are_what_sdpa_gives(queries: int, keys: int, limit: 
     for mask in masks:
         for scale in (None, 0.1):
             expected = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-            with Sliced(limit):
+            with SlicedAttention(limit):
                 found = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
             torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
@@ -89,7 +94,7 @@ def test_slices_of_any_size_are_what_sdpa_gives(queries: int, keys: int, limit: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_slices_of_16_bit_are_computed_in_32(dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(1, 2, 40, 16).to(dtype) for _ in range(3))
-    with Sliced(SMALL):
+    with SlicedAttention(SMALL):
         found = scaled_dot_product_attention(q, k, v)
     expected = scaled_dot_product_attention(q.float(), k.float(), v.float())
     assert found.dtype == dtype
@@ -109,11 +114,11 @@ def test_products_in_fp16_are_close_to_fp32_math(sharpness: float, has_mask: boo
     q, k = (functional.rms_norm(torch.randn(1, 3, 500, 128), (128,)) for _ in range(2))
     v, k = torch.randn(1, 3, 500, 128) * 30, k + 0.5 * q
     mask = {"attn_mask": torch.rand(1, 1, 1, 500) > 0.3} if has_mask else {}
-    found = sliced_attention(SMALL, q * sharpness, k, v, **mask, in_halves=True)
+    found = sliced_attention(SMALL, q * sharpness, k, v, **mask, in_fp16=True)
     assert found.dtype == torch.float32
     error = error_of(found, q * sharpness, k, v, **mask)
     assert 1e-6 < error < 2e-3  # that of fp32 is smaller, and that of bf16 about 4e-3
-    assert torch.equal(sliced_attention(SMALL, q, k, v), sliced_attention(SMALL, q, k, v, in_halves=False))
+    assert torch.equal(sliced_attention(SMALL, q, k, v), sliced_attention(SMALL, q, k, v, in_fp16=False))
 
 
 @pytest.mark.parametrize("scale", [(300.0, 300.0, 1.0), (1.0, 1.0, 1e5), (1e5, 1.0, 1.0)])
@@ -121,8 +126,8 @@ def test_a_head_whose_values_overflow_fp16_is_computed_in_fp32(scale: tuple[floa
     inputs = [torch.randn(1, 3, 50, 16) for _ in range(3)]
     for tensor, factor in zip(inputs, scale, strict=True):
         tensor[:, 1] *= factor
-    found = sliced_attention(SMALL, *inputs, in_halves=True)
-    wide = sliced_attention(SMALL, *inputs, in_halves=False)
+    found = sliced_attention(SMALL, *inputs, in_fp16=True)
+    wide = sliced_attention(SMALL, *inputs, in_fp16=False)
     assert torch.equal(found[:, 1], wide[:, 1])
     assert not torch.equal(found[:, 0], wide[:, 0])
     assert found.isfinite().all()
@@ -133,25 +138,27 @@ def test_a_head_whose_values_overflow_fp16_is_computed_in_fp32(scale: tuple[floa
 @pytest.mark.parametrize("limit", [100_000, 2**28])
 def test_a_slice_takes_no_more_than_its_plan(dtype: torch.dtype, limit: int, in_halves: bool) -> None:
     q, k, v = (torch.randn(1, 2, 400, 16).to(dtype) for _ in range(3))
-    account, planned = Account(), slice_of(400, 16, limit)[1]
+    account, planned = Account(), slice_size(400, 16, limit)[1]
     with torch.inference_mode():
         account.adopt([q, k, v])
         before = account.allocated_bytes
         with account:
-            result = sliced_attention(limit, q, k, v, in_halves=in_halves)
+            result = sliced_attention(limit, q, k, v, in_fp16=in_halves)
     result_bytes = result.numel() * result.element_size()
     assert account.peak_bytes - before - result_bytes <= planned <= limit
-    assert Backend("math", way="sliced", slice_bytes=limit).score_bytes(2, 400, 16) == planned
+    assert Backend("math", attention_backend="sliced", slice_bytes=limit).score_bytes(2, 400, 16) == planned
 
 
 def test_the_slices_follow_from_the_cap() -> None:
     assert slice_bytes(16 * 10**9) == slice_bytes(0) == 2**28
     assert slice_bytes(10**9) == 10**9 // 16
-    full = Backend(way="sliced", slice_bytes=slice_bytes(12 * 10**9)).score_bytes(24, 18485, 128)
+    full = Backend(attention_backend="sliced", slice_bytes=slice_bytes(12 * 10**9)).score_bytes(
+        24, 18485, 128
+    )
     assert 0.9 * 2**28 < full <= 2**28
     assert Backend("math").score_bytes(24, 18485, 128) == 8 * 24 * 18485**2
-    assert Backend("math", way="triton").score_bytes(24, 18485, 128) == 0
-    assert Backend("fused", way="math").score_bytes(24, 18485, 128) == 8 * 24 * 18485**2
+    assert Backend("math", attention_backend="triton").score_bytes(24, 18485, 128) == 0
+    assert Backend("fused", attention_backend="math").score_bytes(24, 18485, 128) == 8 * 24 * 18485**2
 
 
 def test_no_state_of_the_process_changes(network: HunyuanVideoFramepackTransformer3DModel) -> None:
@@ -159,9 +166,9 @@ def test_no_state_of_the_process_changes(network: HunyuanVideoFramepackTransform
     plain = dispatch_attention_fn(q, q, q)
     with attention_backend("_native_flash"):
         for way in OURS:
-            with attending(network, way, SMALL):
+            with use_attention_backend(network, way, SMALL):
                 assert _active() == AttentionBackendName._NATIVE_FLASH
-            with suppress(ZeroDivisionError), attending(network, way, SMALL):
+            with suppress(ZeroDivisionError), use_attention_backend(network, way, SMALL):
                 _ = 1 / 0
             assert _active() == AttentionBackendName._NATIVE_FLASH
     assert _active() == AttentionBackendName.NATIVE
@@ -178,18 +185,18 @@ def _active() -> AttentionBackendName:
 
 def test_a_way_that_is_not_there_is_refused(network: HunyuanVideoFramepackTransformer3DModel) -> None:
     with pytest.raises(InputError, match="attention is triton, but it needs a GPU"):
-        check_way("triton", has_gpu=False)
+        check_backend("triton", has_gpu=False)
     with pytest.raises(InputError, match=r"the package sageattention is not installed \(version 2 is built"):
-        check_way("sage", has_gpu=True)
+        check_backend("sage", has_gpu=True)
     for name in OURS:
-        check_way(name, has_gpu=False)
+        check_backend(name, has_gpu=False)
     with pytest.raises(InputError, match=r"attention is sage, which diffusers cannot use \(.*2\.1\.1"):
-        attention_of("sage", SMALL)
-    with pytest.raises(InputError), attending(network, "triton", SMALL):
+        attention_function("sage", SMALL)
+    with pytest.raises(InputError), use_attention_backend(network, "triton", SMALL):
         pass
 
 
 def test_every_way_is_known_to_the_dispatcher() -> None:
     known = {one.value for one in AttentionBackendName}
-    assert {way.backend for way in WAYS.values() if way.backend} <= known
-    assert len(WAYS) == len({way.label for way in WAYS.values()})
+    assert {way.dispatcher_name for way in BACKENDS.values() if way.dispatcher_name} <= known
+    assert len(BACKENDS) == len({way.label for way in BACKENDS.values()})

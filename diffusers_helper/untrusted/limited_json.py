@@ -1,4 +1,4 @@
-"""JSON of unknown origin, whose size is checked before any of it is built."""
+"""Untrusted JSON, whose size is checked before any of it is built."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from typing import Any, cast
 
 from diffusers_helper.files import read_file
 
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 """The bytes of a file with JSON that is read at all. The largest indices of known models have 0.4 MB."""
-_MOST_VALUES = 2_000_000  # commas and brackets; each value takes about 64 bytes of memory
+_MAX_VALUES = 2_000_000  # commas and brackets; each value takes about 64 bytes of memory
 
 
 def parse_json(
     data: bytes,
     *,
-    number: Callable[[str], Any] = float,
-    constant: Callable[[str], Any] | None = None,
+    parse_number: Callable[[str], Any] = float,
+    parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Return the content of a JSON text.
+    """Parse a JSON text.
 
     Args:
-        number: What makes a number of a text that is no whole number.
-        constant: The same for NaN and the infinities, if they are not numbers like others.
+        parse_number: Parses numbers that are not whole.
+        parse_constant: Parses NaN and the infinities; None for `parse_number`.
 
     Raises:
         ValueError: If it is no JSON, has too many values, or is nested too deeply.
     """
-    found = sum(data.count(sign) for sign in (b",", b"[", b"{"))
-    if found > _MOST_VALUES:
-        raise ValueError(f"{found} values in a list of at most {_MOST_VALUES}")
+    num_values = sum(data.count(separator) for separator in (b",", b"[", b"{"))
+    if num_values > _MAX_VALUES:
+        raise ValueError(f"{num_values} values in a list of at most {_MAX_VALUES}")
     try:
-        return json.loads(data, parse_float=number, parse_constant=constant or number)
+        return json.loads(data, parse_float=parse_number, parse_constant=parse_constant or parse_number)
     except RecursionError as error:
         raise ValueError("lists within lists, nested too deeply") from error
 
 
 def json_or_none(text: object) -> Any:
-    """Return the content of a JSON text; None for anything else, and for a text that `parse_json` refuses."""
+    """Parse a JSON text; None for anything else, and for a text that `parse_json` refuses."""
     try:
         return parse_json(text.encode()) if isinstance(text, str) else None
     except ValueError:
@@ -48,26 +48,18 @@ def json_or_none(text: object) -> Any:
 
 
 def plain_json(content: bytes | str) -> Any:
-    """Return the value of a JSON text. Its numbers are finite, and its strings can be written as UTF-8.
-
-    Raises:
-        ValueError: If the text is anything else, or `parse_json` refuses it.
-    """
+    """Parse JSON with finite numbers and strings that can be written as UTF-8. Else it raises ValueError."""
     data = content.encode() if isinstance(content, str) else content
-    value = parse_json(data, number=_finite)
+    value = parse_json(data, parse_number=_finite)
     if b"\\ud" in data.lower():  # perhaps half of a surrogate pair
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def plain_texts(content: bytes | str) -> dict[str, str]:
-    """Return texts by name from JSON of unknown origin.
-
-    Raises:
-        ValueError: If it is anything else.
-    """
-    found: Any = plain_json(content)
-    table = cast(dict[str, Any], found) if isinstance(found, dict) else None
+    """Parse texts by name from untrusted JSON. It raises ValueError for anything else."""
+    value: Any = plain_json(content)
+    table = cast(dict[str, Any], value) if isinstance(value, dict) else None
     if table is None or not all(isinstance(value, str) for value in table.values()):
         raise ValueError("it is not a table of texts")
     return table
@@ -79,11 +71,11 @@ def _finite(text: str) -> float:
     return number
 
 
-def read_json(file: Path, most_bytes: int = MOST_BYTES) -> Any:
-    """Return the content of a file with JSON.
+def read_json(file: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """Read a file with JSON.
 
     Raises:
         OSError: If it cannot be read, is no regular file, or is too long.
         ValueError: If `parse_json` refuses it.
     """
-    return parse_json(read_file(file, most_bytes))
+    return parse_json(read_file(file, max_bytes))

@@ -1,0 +1,110 @@
+"""The backends of a transformer's attention, and what plans have to know of them, without torch.
+
+A further kernel that diffusers' dispatcher knows needs only an entry in `WAYS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Literal
+
+from diffusers_helper.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBackend:
+    """One way to compute attention.
+
+    Attributes:
+        dispatcher_name: Its name in `diffusers.models.attention_dispatch`; "" for our own.
+        package: The module of the package that it needs; "" if torch has it.
+        source: A phrase that says how to get the package.
+        scores: Which scores of queries with keys it stores at a time: none, those of all tokens, those of a
+            slice, or as the kernel does that PyTorch chooses.
+    """
+
+    label: str
+    dispatcher_name: str = ""
+    package: str = ""
+    source: str = ""
+    scores: Literal["none", "all", "slice", "as chosen"] = "none"
+    is_tried: bool = False
+
+
+NATIVE, SLICED = "native", "sliced"
+BACKENDS: Mapping[str, AttentionBackend] = {
+    NATIVE: AttentionBackend("PyTorch's choice", "native", scores="as chosen", is_tried=True),
+    SLICED: AttentionBackend("In slices", scores="slice"),
+    "flash": AttentionBackend("PyTorch, flash", "_native_flash"),
+    "efficient": AttentionBackend("PyTorch, memory-efficient", "_native_efficient"),
+    "math": AttentionBackend("PyTorch, math", "_native_math", scores="all"),
+    "triton": AttentionBackend(
+        "Triton flash-attention", "flash", "flash_attn", "it is built from source", is_tried=True
+    ),
+    "aiter": AttentionBackend(
+        "AITER", "aiter_fa2_hub", "kernels", "pip install kernels; it downloads the kernel"
+    ),
+    "sage": AttentionBackend(
+        "SageAttention", "sage", "sageattention", "version 2 is built from source", is_tried=True
+    ),
+}
+
+# The most that one slice takes. Smaller slices are slower (`benchmarks/attention.py`).
+_MAX_SLICE_BYTES = 256 * 1024**2
+_CAP_SHARE = 16
+_FP32_BYTES = 4
+
+
+def slice_bytes(cap_bytes: int) -> int:
+    """Compute the memory for one slice of attention under a cap in bytes, which is 0 if it is unknown."""
+    return min(_MAX_SLICE_BYTES, cap_bytes // _CAP_SHARE) if cap_bytes else _MAX_SLICE_BYTES
+
+
+def slice_size(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
+    """Compute the number of queries of one head in a slice, and the bytes that the slice takes.
+
+    These are the head's keys and values in fp32, and for each query its scores, itself twice, and its result.
+    """
+    key_bytes = 2 * tokens * head_dim * _FP32_BYTES
+    query_bytes = (tokens + 3 * head_dim) * _FP32_BYTES
+    num_queries = min(tokens, max(1, (limit_bytes - key_bytes) // query_bytes))
+    return num_queries, key_bytes + num_queries * query_bytes
+
+
+def check_backend(name: str, *, has_gpu: bool) -> None:
+    """Raise InputError for a backend whose package is not installed, or that needs a GPU."""
+    backend = BACKENDS[name]
+    if backend.package and (not has_gpu or find_spec(backend.package) is None):
+        problem = "it needs a GPU"
+        if has_gpu:
+            problem = f"the package {backend.package} is not installed ({backend.source})"
+        raise InputError(
+            setting="attention", problem=f"is {name}, but {problem}", expected="a way that this machine has",
+            remedy="Set `attention` to auto.",
+        )  # fmt: skip
+
+
+@cache
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+def candidate_backends() -> tuple[str, ...]:
+    """List the backends that the automatic choice tries on a GPU, in their order of preference.
+
+    A package that is installed while this process runs does not count, as diffusers does not see it either.
+    """
+    return tuple(
+        name
+        for name, backend in BACKENDS.items()
+        if backend.is_tried and (not backend.package or _is_installed(backend.package))
+    )
+
+
+def kernel_kind(operation: str) -> str:
+    """Name the kind of kernel that an operation of SDPA runs, such as "flash" or "math"."""
+    kinds = ("flash", "efficient", "cudnn", "math")
+    return next((kind for kind in kinds if kind in operation), operation)

@@ -1,0 +1,42 @@
+"""The families of models by their names. A new family needs an entry here, and one in `pipeline.WORK`."""
+
+from __future__ import annotations
+
+from diffusers_helper.families.family import Family, FamilyNetwork
+from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.helios import HELIOS
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (FRAMEPACK, HELIOS)}
+
+
+def family_of_class(class_name: str) -> Family:
+    """Find the family whose transformer has this class; FramePack for any other class."""
+    for family in FAMILIES.values():
+        if family.networks["transformer"].class_name == class_name:
+            return family
+    return FRAMEPACK
+
+
+def networks_of(component: str) -> list[FamilyNetwork]:
+    return [family.networks[component] for family in FAMILIES.values() if component in family.networks]
+
+
+def network_named(component: str, class_name: str) -> FamilyNetwork | None:
+    """Find the network of a component by its class; FramePack's for "", None for an unknown class."""
+    for network in networks_of(component):
+        if class_name in ("", network.class_name, *network.other_class_names):
+            return network
+    return None
+
+
+def all_components() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(component for family in FAMILIES.values() for component in family.components))
+
+
+def models_by_component() -> dict[str, tuple[str, ...]]:
+    """List the models that the weights of each component can be recognised as."""
+    models: dict[str, tuple[str, ...]] = {}
+    for component in all_components():
+        if networks := networks_of(component):
+            models[component] = tuple(dict.fromkeys(network.model for network in networks))
+    return models
