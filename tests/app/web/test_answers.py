@@ -35,8 +35,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / "loras" / "broken.safetensors").write_bytes(b"none")
     (place / "weights" / "vae").mkdir(parents=True)
     demo = find_model("demo")
-    (place / "weights" / "vae" / "small").symlink_to(demo.parts["vae"].location)
-    transformer = Path(demo.parts["transformer"].location) / "diffusion_pytorch_model.safetensors"
+    (place / "weights" / "vae" / "small").symlink_to(demo.components["vae"].location)
+    transformer = Path(demo.components["transformer"].location) / "diffusion_pytorch_model.safetensors"
     (place / "weights" / "own.safetensors").symlink_to(transformer)
     for variable, folder in {
         "GRADIO_TEMP_DIR": "cache", "XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data", "HOME": "home",
