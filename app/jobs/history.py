@@ -12,17 +12,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from app.jobs.job import OVER, Job, JobState, NoSuchJob
-from app.jobs.storage.folders import discard, empty, size_of
-from app.jobs.storage.logs import StateLog, Transition
+from app.jobs.queue import remove_job
+from app.jobs.storage.folders import KEPT_SECONDS, empty, size_of
+from app.jobs.storage.rows import Transition
 from app.jobs.storage.store import JobStore
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import read_file
-from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.units import GB
 
 KEEP_DAYS, KEEP_GB = "LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"
 _DAY = 24 * 3600.0
-_MOST_PRESSES = 200  # a press that is sent again is among the newest jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,7 @@ class History:
 
     def made_by(self, press: str) -> list[Job]:
         """Return the jobs that a press has made, also by a server that has ended since, oldest first."""
-        store, found = self.store, list[Job]()
-        for job in store.jobs("ORDER BY created DESC LIMIT ?", _MOST_PRESSES):
-            with contextlib.suppress(OSError, ValueError):
-                if read_file(store.folder(job.id).press, 2 * len(press)) == press.encode():
-                    found.insert(0, job)
-        return found
+        return self.store.jobs("WHERE press = ? AND press != '' ORDER BY created, id", press)
 
     def search(
         self,
@@ -145,25 +138,20 @@ class History:
                 continue
             ids.add(twig.job.id)
             twigs.append(twig)
-            for child in store.jobs("WHERE parent = ? ORDER BY created DESC, id DESC", twig.job.id):
-                with contextlib.suppress(InputError, OSError):  # a damaged lineage
-                    kept = Lineage.read(store.folder(child.id).lineage).kept
-                    rest.append(Twig(child, len(twigs) - 1, kept))
+            query = "WHERE parent = ? ORDER BY created DESC, id DESC"
+            kept = {row["id"]: row["kept"] for row in store.select(query, twig.job.id, what="id, kept")}
+            children = store.jobs(query, twig.job.id)
+            rest += [Twig(child, len(twigs) - 1, kept.get(child.id, 0)) for child in children]
         return twigs
 
     def transitions(self, job_id: str) -> list[Transition]:
         """Return the states that a job went through, oldest first, each with its time and reason."""
-        store = self.store
-        store.job(job_id)
-        try:
-            return StateLog(store.folder(job_id)).transitions()
-        except OSError as error:
-            raise NoSuchJob(job_id) from error
+        self.store.job(job_id)
+        return self.store.transitions(job_id)
 
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
         """Mark a job as a favourite, which is never removed automatically, or remove the mark."""
         with self.store.change():
-            self.store.job(job_id)
             return self.store.add_facts(job_id, favourite=favourite)
 
 
@@ -221,12 +209,14 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
     if not (math.isinf(retention.seconds) and math.isinf(retention.size_bytes)):
         jobs = store.jobs(f"WHERE NOT favourite AND state IN ({states}) ORDER BY created, id")
         for job in _beyond(store, jobs, retention):
-            with store.transaction() as database, contextlib.suppress(InputError):
+            with store.transaction() as database, contextlib.suppress(NoSuchJob):
                 now = store.job(job.id)  # a user may have changed it in the meantime
                 if now.is_over and not now.favourite:
-                    discard(database, store.folder(job.id), store.trash)
+                    remove_job(store, database, now)
                     removed.append(job.id)
     empty(store.trash)
+    with store.transaction() as database:
+        database.execute("DELETE FROM jobs WHERE removed < ?", (time.time() - KEPT_SECONDS,))
     return removed
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from app.batch import random_seed
 from app.jobs.job import BEGUN, Action, Job, allows
 from app.jobs.queue import Queue
-from app.jobs.storage.commands import commands_of, forget_commands, leave_command, pending_change, settle
+from app.jobs.storage.commands import forget_commands, leave_command, pending_change
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model, plan_of
@@ -54,7 +54,10 @@ class Steering:
         with self.store.change() as database:
             job, folder = self._queue.whole(job_id), self.store.folder(job_id)
             self._allowed(job, "change")
-            wanted = {**pending_change(folder), **changes}  # an earlier change may not be carried out yet
+            wanted = {
+                **pending_change(database, job_id),
+                **changes,
+            }  # an earlier change may not be carried out yet
             changed, lineage = changed_from_here(folder, job.request, wanted)
             if job.state in BEGUN and count_kept(folder) + 1 >= len(plan_of(changed)):
                 raise InputError(
@@ -64,8 +67,8 @@ class Steering:
             info = find_model(changed.model, allow_folder=True)
             for one in lineage.requests(changed):
                 check_prompt(one, info)
-            leave_command(folder, "change", json.dumps(wanted, ensure_ascii=False).encode())
-            settle(database, folder)
+            leave_command(database, job_id, "change", json.dumps(wanted, ensure_ascii=False))
+            self.store.settle(job_id)
         return self.store.job(job_id)
 
     def wait(self, job_id: str, on: bool = True) -> Job:
@@ -73,13 +76,12 @@ class Steering:
 
         A job that waits already goes on with `resume`.
         """
-        with self.store.change():
+        with self.store.change() as database:
             self._allowed(self.store.job(job_id), "wait")
-            folder = self.store.folder(job_id)
             if on:
-                leave_command(folder, "wait")
+                leave_command(database, job_id, "wait")
             else:
-                forget_commands(folder, "wait")
+                forget_commands(database, job_id, "wait")
         return self.store.job(job_id)
 
     def takes(self, job_id: str, count: int = 3, keep: int | None = None) -> list[Job]:
@@ -138,18 +140,15 @@ class Steering:
             takes = [(number, job) for number, job in found if _is_open(job, keep)]
             if takes and (parent == job_id or any(job.id == job_id for _, job in takes)):
                 own = [(0, self.store.job(job_id))] if (parent, keep) == (job_id, made - 1) else []
-                waits = "wait" in commands_of(self.store.folder(parent))
+                waits = "wait" in self.store.commands(parent)
                 return TakeChoice(parent, keep, (*own, *takes), waits)
         return None
 
     def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:
         """Return the jobs that keep so many sections of another one, numbered from 1, if they wait."""
-        jobs = self.store.jobs("WHERE parent = ? ORDER BY created, id", parent)
-        same = [job for job in jobs if Lineage.read(self.store.folder(job.id).lineage).kept == keep]
-        return [
-            (number, job) for number, job in enumerate(same, 1)
-            if "wait" in commands_of(self.store.folder(job.id))
-        ]  # fmt: skip
+        jobs = self.store.jobs("WHERE parent = ? AND kept = ? ORDER BY created, id", parent, keep)
+        numbered = enumerate(jobs, 1)
+        return [(number, job) for number, job in numbered if "wait" in self.store.commands(job.id)]
 
     def _allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):

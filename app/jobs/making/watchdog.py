@@ -78,7 +78,7 @@ class WatchdogTimeouts:
 
         Args:
             load: Whether the work is loading a model, for which nothing is learned.
-            compiles: Whether the driver may search and compile kernels meanwhile, as in a machine's first job.
+            compiles: Whether the driver may compile kernels meanwhile, as in a machine's first job.
         """
         most = FIRST_LOAD_SECONDS if load else FIRST_SECONDS
         if not self.knows(kind) or load or compiles:
