@@ -216,7 +216,7 @@ class JobService:
             if ended and over:
                 return
             if nothing_new:
-                if over and last_round and job_id not in self._store.making:
+                if over and last_round and not any(one.job == job_id for one in self.crew.workers):
                     # The log has no final event, for example after a full disk.
                     yield reader.sequence + 1, _final_event(job)
                     return

@@ -191,7 +191,9 @@ class Worker:
             if isinstance(event, Failed) and (why := self._goes_elsewhere(job, event)):
                 told = _timed(job, Warned(job=job.id, time=0.0, message=why))
                 self._write(job, partial(self._store.record, told))
-                self._write(job, partial(self._queue_again, job, why))
+                self._write(
+                    job, partial(self._store.enter, job.id, "queued", reason=why, message="", remedy="")
+                )
                 return None
             self.failures = 0 if isinstance(event, SectionFinished) else self.failures
             if event.is_final:
@@ -303,20 +305,20 @@ class Worker:
             return
 
     def _pause(self, job: Job, end: Cancelled) -> None:
+        """Pause a job; it goes back to the queue if its engine has ended for another reason."""
         commands = self._store.commands(job.id)
-        facts = WAITS if "wait" in commands and "pause" not in commands else PAUSED
         video = None if end.video is None else Path(end.video).name
-        self._store.enter(job.id, "paused", video=video, frames=end.frames, ended=None, **facts)
-        if not commands & {"pause", "wait"}:
-            reason = "The pause was withdrawn."
-            if self.gives_back:
-                reason = f"{self.card.name} was taken out of service."
-            elif "change" in commands:
-                reason = "A user changed what comes next."
-            self._queue_again(job, reason)
-
-    def _queue_again(self, job: Job, reason: str) -> None:
-        self._store.enter(job.id, "queued", reason=reason, message="", remedy="")
+        made = {"video": video, "frames": end.frames, "ended": None}
+        if commands & {"pause", "wait"}:
+            facts = PAUSED if "pause" in commands else WAITS
+            self._store.enter(job.id, "paused", **made, **facts)
+            return
+        reason = "The pause was withdrawn."
+        if self.gives_back:
+            reason = f"{self.card.name} was taken out of service."
+        elif "change" in commands:
+            reason = "A user changed what comes next."
+        self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **made)
 
     def _break_off(self, job: Job) -> None:
         """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""

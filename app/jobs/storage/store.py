@@ -238,7 +238,10 @@ class JobStore:
             if state not in (*BEGUN, "interrupted"):
                 carry_out_change(database, self.folder(job_id))
                 forget_commands(database, job_id)
-            return self.job(job_id)
+            job = self.job(job_id)
+        if state not in BEGUN:
+            self.making.discard(job_id)
+        return job
 
     def add_facts(self, job_id: str, **facts: Any) -> Job:
         with self.transaction() as database:
