@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from app.jobs.job import BEGUN, OVER, TRANSITIONS
+from app.jobs.job import BEGUN, COMMANDS, OVER, TRANSITIONS, JobState
 from app.jobs.storage.commands import leave_command
 from app.jobs.storage.folders import folder_names
 from app.jobs.storage.logs import append_line, change_by, events_in
+from app.jobs.storage.recovery import settle
 from app.jobs.storage.rows import (
     Transition,
     add_transition,
@@ -121,23 +122,29 @@ def _import(database: sqlite3.Connection, folder: JobFolder, *, can_write: bool)
         if state not in (*OVER, "paused"):
             facts |= {"state": "paused", "ended": None, **_FOUND}
     insert_row(database, {"id": folder.job, "press": _press_of(folder), **facts, **request})
+    is_marked = any(_MARK in line for line in lines)
     for line in lines:
-        if line.get("state") in TRANSITIONS and _MARK not in line:
-            reason = line.get("reason") or line.get("message") or ""
-            add_transition(
-                database, folder.job, Transition(line["state"], line.get("time", 0.0), str(reason))
-            )
+        if _MARK not in line and (entered := _state_in(line)):
+            when, reason = line.get("time"), line.get("reason") or line.get("message")
+            seconds = when if isinstance(when, float) else 0.0
+            add_transition(database, folder.job, Transition(entered, seconds, str(reason or "")))
     if facts["state"] != state:
         transition = Transition(facts["state"], time.time(), facts["message"])
         add_transition(database, folder.job, transition)
-    for command in ("wait", "change", "cancel") if facts["state"] == "paused" else ():
-        file = folder.path / f"wish-{command}"
-        if file.is_file():
-            leave_command(database, folder.job, command, read_file(file).decode("utf-8", "replace"))
-    if can_write and not any(_MARK in line for line in lines):
+    if can_write and not is_marked:
+        _take_commands(database, folder)
         mark_for_old_versions(folder, **({"state": state} if state in OVER else _NOT_YOURS))
         sync_folder(folder.path)
     return [folder.job] if facts["state"] == "paused" != state else []
+
+
+def _take_commands(database: sqlite3.Connection, folder: JobFolder) -> None:
+    """Carry out the commands that version 0.2 has left as files."""
+    for command in COMMANDS:
+        file = folder.path / f"wish-{command}"
+        if file.is_file() and command != "pause":
+            leave_command(database, folder.job, command, read_file(file).decode("utf-8", "replace"))
+    settle(database, folder)
 
 
 def _press_of(folder: JobFolder) -> str:
@@ -174,11 +181,15 @@ def _facts_of(folder: JobFolder, lines: list[dict[str, Any]]) -> dict[str, Any]:
     for line in lines:
         names = ("created", "place", "favourite") if is_marked else tuple(_KINDS)
         facts |= {name: line[name] for name in names if name in line and _fits(name, line[name])}
-        if not is_marked and line.get("state") in TRANSITIONS:
-            facts["state"] = line["state"]
+        if not is_marked and (state := _state_in(line)):
+            facts["state"] = state
     if facts["state"] in BEGUN:
         facts["state"] = "interrupted"
     return facts
+
+
+def _state_in(line: dict[str, Any]) -> JobState | None:
+    return next((state for state in TRANSITIONS if state == line.get("state")), None)
 
 
 def _fits(name: str, value: Any) -> bool:
