@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -100,6 +101,28 @@ def test_what_a_user_did_survives_a_power_cut(disk: Disk, tmp_path: Path) -> Non
         after = JobService(disk.cut(tmp_path / f"cut-{number}") / "outputs")
         assert reported(after) == told, BY_A_USER.strip().splitlines()[number - 1]
     assert number == len(BY_A_USER.strip().splitlines())
+
+
+def test_a_power_cut_at_any_moment_leaves_a_change_whole_or_undone(disk: Disk, tmp_path: Path) -> None:
+    moments, states = [0], list[list[dict[str, Any]]]([[]])
+    for told in told_after(BY_A_USER, disk, tmp_path / "disk"):
+        moments.append(len(disk.syncs))
+        states.append(told)
+    everything = {job["id"] for told in states for job in told}
+    for number, (before, after) in enumerate(itertools.pairwise(states)):
+        step = BY_A_USER.strip().splitlines()[number]
+        for moment in range(moments[number] + 1, moments[number + 1]):
+            service = JobService(disk.cut(tmp_path / f"cut-{moment}", moment) / "outputs")
+            jobs = {job.id: job for job in service.jobs()}
+            for told in (job for job in before if job in after):  # what the change is not about
+                job = jobs[told["id"]]
+                assert (job.state, job.request.prompt) == (told["state"], told["prompt"]), step
+            for job_id in {job["id"] for job in before} - jobs.keys():
+                assert service.queue.restore(job_id).state == "cancelled", step
+            for job in jobs.values():
+                assert (job.folder / "input.png").stat().st_size, step
+    assert len(everything) == 3
+    assert len(disk.syncs) > 60
 
 
 def test_a_video_that_was_told_survives_a_power_cut_and_the_job_goes_on(disk: Disk, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 /* A preloaded library that records each sync of a program, also those of SQLite.
 
-   BAD_DISK_RECORD names a folder on the same file system. At each sync it receives a file's content as
-   `contents/INODE`, or a folder's names as `names/INODE.json`. A link to each file, `links/INODE`, keeps other
-   files from getting the same inode. Files outside the folder BAD_DISK_ROOT are not recorded. */
+   BAD_DISK_RECORD names a folder on the same file system. At each sync, a file's content or a folder's names in
+   JSON become a new file in `records`, and the file `log` gets the line "INODE NAME". A link to each file,
+   `links/INODE`, keeps other files from getting the same inode. Files outside the folder BAD_DISK_ROOT are not
+   recorded. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -51,7 +52,9 @@ static void record(int descriptor) {
     if (strncmp(path, root, strlen(root))) return;
     int is_folder = S_ISDIR(facts.st_mode);
     unsigned long inode = facts.st_ino;
-    snprintf(temporary, sizeof temporary, "%s/%d-%d", own, getpid(), __sync_fetch_and_add(&number, 1));
+    char name[64];
+    snprintf(name, sizeof name, "%d-%d", getpid(), __sync_fetch_and_add(&number, 1));
+    snprintf(temporary, sizeof temporary, "%s/records/%s", own, name);
     snprintf(target, sizeof target, "%s/links/%lu", own, inode);
     if (!is_folder && link(path, target)) errno = 0; /* recorded before, or deleted since */
     FILE *file = fopen(temporary, "wb");
@@ -61,8 +64,11 @@ static void record(int descriptor) {
     else
         write_content(descriptor, opened, file);
     fclose(file);
-    snprintf(target, sizeof target, is_folder ? "%s/names/%lu.json" : "%s/contents/%lu", own, inode);
-    rename(temporary, target);
+    snprintf(target, sizeof target, "%s/log", own);
+    if ((file = fopen(target, "a"))) {
+        fprintf(file, "%lu %s\n", inode, name);
+        fclose(file);
+    }
 }
 
 static int sync_and_record(const char *name, int descriptor) {
