@@ -61,7 +61,7 @@ class History:
         self.store = store
 
     def made_by(self, press: str) -> list[Job]:
-        """Return the jobs that a press has made, also by a server that has ended since, oldest first."""
+        """Find the jobs that a press has made, also by a server that has ended since, oldest first."""
         return self.store.jobs("WHERE press = ? AND press != '' ORDER BY created, id", press)
 
     def search(
@@ -123,29 +123,26 @@ class History:
         return [model for (model,) in self.store.select("ORDER BY model", what="DISTINCT model")]
 
     def tree(self, job_id: str, most: int = 100) -> list[Twig]:
-        """Return the jobs of a job's tree of branches, each after its parent, the oldest first."""
-        store = self.store
-        seen = [store.job(job_id)]
-        while parents := store.jobs("WHERE id = (SELECT parent FROM jobs WHERE id = ?)", seen[-1].id):
-            if parents[0] in seen:  # a forged lineage
+        """Find the jobs of a job's tree of branches, each after its parent, the oldest first."""
+        root, seen = self.store.job(job_id), {job_id}
+        while parents := self.store.jobs("WHERE id = ?", root.parent):
+            root = parents[0]
+            if root.id in seen:  # a forged lineage
                 break
-            seen.append(parents[0])
+            seen.add(root.id)
         twigs, ids = list[Twig](), set[str]()
-        rest = [Twig(seen[-1], 0, 0)]
+        rest = [Twig(root, 0, 0)]
         while rest and len(twigs) < most:
             twig = rest.pop()
             if twig.job.id in ids:
                 continue
             ids.add(twig.job.id)
             twigs.append(twig)
-            query = "WHERE parent = ? ORDER BY created DESC, id DESC"
-            kept = {row["id"]: row["kept"] for row in store.select(query, twig.job.id, what="id, kept")}
-            children = store.jobs(query, twig.job.id)
-            rest += [Twig(child, len(twigs) - 1, kept.get(child.id, 0)) for child in children]
+            children = self.store.jobs("WHERE parent = ? ORDER BY created DESC, id DESC", twig.job.id)
+            rest += [Twig(child, len(twigs) - 1, child.kept) for child in children]
         return twigs
 
     def transitions(self, job_id: str) -> list[Transition]:
-        """Return the states that a job went through, oldest first, each with its time and reason."""
         self.store.job(job_id)
         return self.store.transitions(job_id)
 

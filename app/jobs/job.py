@@ -75,6 +75,8 @@ class Job:
         card: The card that makes it, or has made it; a clause for each later one says from which section on.
         favourite: Whether a user marked it, so it is never removed automatically.
         damage: What the job lacks: its "request", or its whole "folder"; "" if it lacks nothing.
+        parent: The job that it was branched from; "" if there is none.
+        kept: The number of sections that it has from its parent.
     """
 
     id: str
@@ -92,6 +94,8 @@ class Job:
     card: str = ""
     favourite: bool = False
     damage: str = ""
+    parent: str = ""
+    kept: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -99,12 +103,11 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Return whether the job is queued and cannot begin yet, since its model is not on this machine."""
+        """Whether the job is queued and cannot begin yet, since its model is not on this machine."""
         return self.state == "queued" and bool(self.message)
 
 
 def allows(job: Job, action: Action) -> bool:
-    """Return whether a job's state allows an action."""
     if action == "edit" and job.started is not None:  # its sections would not fit to other settings
         return False
     return action in ALLOWED[job.state] and not (job.damage and action in _READING)
@@ -128,7 +131,7 @@ class LostJob(LongtakeError):
 
 
 def size_of(job: Job) -> tuple[int, int]:
-    """Return the width and height that a job's video will have, or zeros if they are unknown."""
+    """Find the width and height that a job's video will have; zeros if they are unknown."""
     try:
         info = find_model(job.request.model, allow_folder=True)
         picture = None

@@ -17,7 +17,6 @@ from app.jobs.storage.folders import bring_back, move_to_trash, new_folder
 from app.jobs.storage.importing import import_jobs, mark_new
 from app.jobs.storage.logs import append_event, time_of_last
 from app.jobs.storage.rows import (
-    Transition,
     add_transition,
     insert_row,
     request_facts,
@@ -109,7 +108,7 @@ class Queue:
                 folder = new_folder(store.outputs, fill_all, on_failure)
                 facts = {"id": folder.job, "state": "queued", "created": created, "place": place}
                 insert_row(database, {**facts, "press": press, **request_facts(folder)})
-                add_transition(database, folder.job, Transition("queued", created, "A user submitted it."))
+                add_transition(database, folder.job, "queued", "A user submitted it.")
                 if waits:
                     leave_command(database, folder.job, "wait")
             on_failure.pop_all()

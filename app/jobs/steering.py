@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.provenance.branch import changed_from_here, count_kept
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage
 
 MOST_TAKES = 8
 
@@ -114,38 +112,31 @@ class Steering:
         return job
 
     def _not_chosen(self, job_id: str) -> list[str]:
-        """Return the jobs that end if a job goes on; none unless it is paused after a section with takes."""
-        with contextlib.suppress(InputError, OSError):  # without a whole lineage, only this job goes on
-            job, folder = self.store.job(job_id), self.store.folder(job_id)
-            lineage, made = Lineage.read(folder.lineage), count_kept(folder)
-            for parent, keep in ((job_id, made - 1), (lineage.parent, lineage.kept)):
-                if job.state != "paused" or not 0 < keep == made - 1:
-                    continue
-                others = [one.id for _, one in self._takes(parent, keep) if _is_open(one, keep)]
-                if others := [one for one in others if one != job_id]:
-                    paused = self.store.jobs("WHERE id = ? AND id != ? AND state = 'paused'", parent, job_id)
-                    return [*others, *(one.id for one in paused)]
+        """Find the jobs that end if a job goes on; none unless it is paused after a section with takes."""
+        job, made = self.store.job(job_id), count_kept(self.store.folder(job_id))
+        for parent, keep in ((job_id, made - 1), (job.parent, job.kept)):
+            if job.state != "paused" or not 0 < keep == made - 1:
+                continue
+            others = [take.id for _, take in self._takes(parent, keep) if _is_open(take, keep)]
+            if others := [take for take in others if take != job_id]:
+                paused = self.store.jobs("WHERE id = ? AND id != ? AND state = 'paused'", parent, job_id)
+                return [*others, *(job.id for job in paused)]
         return []
 
     def choice(self, job_id: str) -> TakeChoice | None:
-        """Return the takes between which a user has to choose now; None if there are none.
-
-        Raises:
-            InputError, OSError: If a lineage cannot be read.
-        """
-        folder = self.store.folder(job_id)
-        lineage, made = Lineage.read(folder.lineage), count_kept(folder)
-        for parent, keep in ((job_id, made), (job_id, made - 1), (lineage.parent, lineage.kept)):
+        """Find the takes between which a user has to choose now; None if there are none."""
+        chosen, made = self.store.job(job_id), count_kept(self.store.folder(job_id))
+        for parent, keep in ((job_id, made), (job_id, made - 1), (chosen.parent, chosen.kept)):
             found = self._takes(parent, keep) if keep > 0 else []
             takes = [(number, job) for number, job in found if _is_open(job, keep)]
             if takes and (parent == job_id or any(job.id == job_id for _, job in takes)):
-                own = [(0, self.store.job(job_id))] if (parent, keep) == (job_id, made - 1) else []
+                before = [(0, chosen)] if (parent, keep) == (job_id, made - 1) else []
                 waits = "wait" in self.store.commands(parent)
-                return TakeChoice(parent, keep, (*own, *takes), waits)
+                return TakeChoice(parent, keep, (*before, *takes), waits)
         return None
 
     def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:
-        """Return the jobs that keep so many sections of another one, numbered from 1, if they wait."""
+        """Find the jobs that keep so many sections of another one, numbered from 1, if they wait."""
         jobs = self.store.jobs("WHERE parent = ? AND kept = ? ORDER BY created, id", parent, keep)
         numbered = enumerate(jobs, 1)
         return [(number, job) for number, job in numbered if "wait" in self.store.commands(job.id)]

@@ -149,7 +149,8 @@ class Database:
                 self._current, self._writer = database, threading.get_ident()
                 try:
                     yield database
-                    database.execute("UPDATE folder SET revision = revision + 1")
+                    if database.total_changes:
+                        database.execute("UPDATE folder SET revision = revision + 1")
                     database.execute("COMMIT")
                 finally:
                     self._current, self._writer = None, 0

@@ -11,16 +11,16 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from app.jobs.job import BEGUN, COMMANDS, OVER, TRANSITIONS, JobState
+from app.jobs.job import BEGUN, COMMANDS, OVER, TRANSITIONS
 from app.jobs.storage.commands import leave_command
 from app.jobs.storage.folders import folder_names
 from app.jobs.storage.logs import append_line, change_by, events_in
 from app.jobs.storage.recovery import settle
 from app.jobs.storage.rows import (
-    Transition,
     add_transition,
     facts_of_request,
     insert_row,
@@ -47,11 +47,12 @@ _NOT_YOURS = {
     "remedy": "Use that version.",
 }
 _MOST_NUMBER = 1e11  # seconds since the epoch are far below it, and every calendar can show it
-_NUMBER = (int, float)
-_KINDS: dict[str, tuple[type, ...]] = {
-    "place": _NUMBER, "created": _NUMBER, "started": (*_NUMBER, type(None)), "ended": (*_NUMBER, type(None)),
-    "video": (str, type(None)), "frames": (int,), "message": (str,), "remedy": (str,), "card": (str,),
-    "favourite": (bool, int), "deaths": (int,), "death": (str,),
+_NUMBER = int | float
+# The facts in a line of `states.jsonl` that count, with their types.
+_KINDS: dict[str, Any] = {
+    "place": _NUMBER, "created": _NUMBER, "started": _NUMBER | None, "ended": _NUMBER | None,
+    "video": str | None, "frames": int, "message": str, "remedy": str, "card": str, "favourite": bool,
+    "deaths": int, "death": str, "state": str, "time": _NUMBER, "reason": str, _MARK: bool,
 }  # fmt: skip
 
 
@@ -122,16 +123,13 @@ def _import(database: sqlite3.Connection, folder: JobFolder, *, can_write: bool)
         if state not in (*OVER, "paused"):
             facts |= {"state": "paused", "ended": None, **_FOUND}
     insert_row(database, {"id": folder.job, "press": _press_of(folder), **facts, **request})
-    is_marked = any(_MARK in line for line in lines)
     for line in lines:
-        if _MARK not in line and (entered := _state_in(line)):
-            when, reason = line.get("time"), line.get("reason") or line.get("message")
-            seconds = when if isinstance(when, float) else 0.0
-            add_transition(database, folder.job, Transition(entered, seconds, str(reason or "")))
+        if "state" in line and _MARK not in line:
+            reason = line.get("reason") or line.get("message", "")
+            add_transition(database, folder.job, line["state"], reason, line.get("time", 0.0))
     if facts["state"] != state:
-        transition = Transition(facts["state"], time.time(), facts["message"])
-        add_transition(database, folder.job, transition)
-    if can_write and not is_marked:
+        add_transition(database, folder.job, facts["state"], facts["message"])
+    if can_write and not any(_MARK in line for line in lines):
         _take_commands(database, folder)
         mark_for_old_versions(folder, **({"state": state} if state in OVER else _NOT_YOURS))
         sync_folder(folder.path)
@@ -155,7 +153,7 @@ def _press_of(folder: JobFolder) -> str:
 
 
 def _lines(folder: JobFolder) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a job's `states.jsonl`, without those that no version has written."""
+    """Yield the facts in the lines of a job's `states.jsonl` that a version of Longtake can have written."""
     try:
         content = read_file(folder.states)
     except OSError as error:
@@ -163,43 +161,36 @@ def _lines(folder: JobFolder) -> Iterator[dict[str, Any]]:
             raise
         return
     for text in content.splitlines():
-        try:
+        with suppress(ValueError):
             line: Any = plain_json(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            yield cast(dict[str, Any], line)
+            items = cast(dict[str, Any], line).items() if isinstance(line, dict) else ()
+            yield {name: value for name, value in items if name in _KINDS and _fits(name, value)}
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name == "state":
+        return value in tuple(TRANSITIONS)
+    if name == "video" and isinstance(value, str):  # below the job's folder
+        path = PurePosixPath(value)
+        return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in value
+    if isinstance(value, bool):
+        return _KINDS[name] is bool
+    return isinstance(value, _KINDS[name]) and not (isinstance(value, _NUMBER) and abs(value) > _MOST_NUMBER)
 
 
 def _facts_of(folder: JobFolder, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a job's state and facts from its lines, and from its events where those do not have them.
+    """Collect a job's state and facts from its lines, and from its events where those do not have them.
 
     Version 0.1 wrote no lines, and this version writes none after the first.
     """
     facts = _facts_of_events(folder)
     is_marked = any(_MARK in line for line in lines)
     for line in lines:
-        names = ("created", "place", "favourite") if is_marked else tuple(_KINDS)
-        facts |= {name: line[name] for name in names if name in line and _fits(name, line[name])}
-        if not is_marked and (state := _state_in(line)):
-            facts["state"] = state
+        names = ("created", "place", "favourite") if is_marked else line.keys() - {"time", "reason"}
+        facts |= {name: line[name] for name in names if name in line}
     if facts["state"] in BEGUN:
         facts["state"] = "interrupted"
     return facts
-
-
-def _state_in(line: dict[str, Any]) -> JobState | None:
-    return next((state for state in TRANSITIONS if state == line.get("state")), None)
-
-
-def _fits(name: str, value: Any) -> bool:
-    """Check that a value of a line can be that of a fact."""
-    if not isinstance(value, _KINDS[name]) or isinstance(value, bool) != (name == "favourite"):
-        return False
-    if name == "video" and value is not None:  # below the job's folder
-        path = PurePosixPath(value)
-        return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in value
-    return not isinstance(value, _NUMBER) or abs(value) <= _MOST_NUMBER
 
 
 def _facts_of_events(folder: JobFolder) -> dict[str, Any]:

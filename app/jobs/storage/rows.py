@@ -19,6 +19,7 @@ from diffusers_helper.request import GenerationRequest
 
 _COLUMNS = (
     "id", "state", "place", "created", "started", "ended", "frames", "message", "remedy", "card", "damage",
+    "parent", "kept",
 )  # fmt: skip
 _MISSING = {"message": "The job's folder is missing.", "remedy": "Put it back, or remove the job."}
 
@@ -77,14 +78,17 @@ def enter_state(
             f"Job {job_id} is {before}; it cannot become {state}.", "Look at the job, and try again."
         )
     if state != before:
-        add_transition(database, job_id, Transition(state, time.time(), reason or facts.get("message", "")))
+        add_transition(database, job_id, state, reason or facts.get("message", ""))
     if state not in BEGUN:
         facts["owner"] = ""
     update_row(database, job_id, state=state, **facts)
 
 
-def add_transition(database: sqlite3.Connection, job_id: str, transition: Transition) -> None:
-    values = job_id, round(transition.time, 3), transition.state, transition.reason
+def add_transition(
+    database: sqlite3.Connection, job_id: str, state: JobState, reason: str, seconds: float | None = None
+) -> None:
+    """Note that a job has entered a state, now or at a time in seconds since the epoch."""
+    values = job_id, round(time.time() if seconds is None else seconds, 3), state, reason
     database.execute("INSERT INTO transitions (job, time, state, reason) VALUES (?, ?, ?, ?)", values)
 
 

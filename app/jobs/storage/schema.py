@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 _TABLES = """
 CREATE TABLE folder (
-    revision INTEGER NOT NULL,  -- changes with every transaction
+    revision INTEGER NOT NULL,  -- grows with every transaction that changes something
     paused TEXT  -- while the queue is paused: the jobs that go on with it, as a list in JSON
 );
 INSERT INTO folder VALUES (0, NULL);

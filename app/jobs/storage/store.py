@@ -101,15 +101,14 @@ class JobStore:
 
     def lead(self, card: str) -> Lock | None:
         """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken."""
-        with self.transaction():  # in which no other process looks whether it is locked
-            is_alone = not self.has_maker
-            try:
-                lock = Lock(self._longtake / f"card-{card}")
-            except BlockingIOError:
-                return None
         with ExitStack() as on_failure:
-            on_failure.callback(lock.release)
-            with self.transaction():
+            with self.transaction():  # in which no other process looks whether it is locked
+                is_alone = not self.has_maker
+                try:
+                    lock = Lock(self._longtake / f"card-{card}")
+                except BlockingIOError:
+                    return None
+                on_failure.callback(lock.release)
                 if is_alone:
                     sweep(self.outputs, self._longtake)
                 self.recover()
@@ -118,7 +117,7 @@ class JobStore:
 
     @property
     def has_maker(self) -> bool:
-        """Return whether any process holds a card's lock, with which it makes this folder's jobs."""
+        """Whether any process holds a card's lock, with which it makes this folder's jobs."""
         return any(is_locked(file) for file in self._longtake.glob("card-*"))
 
     def is_out(self, card: str) -> bool:
@@ -148,13 +147,12 @@ class JobStore:
         return any(row["id"] in self.own for row in rows)
 
     def last_place(self) -> float:
-        """Return the place at the end of the queue: the present time, or one more than the last place."""
-        ((last,),) = self.select("", what="max(place)")
+        """Find the place at the end of the queue: the present time, or one more than the last place."""
+        ((last,),) = self._database.select("SELECT max(place) FROM jobs")  # also of those in the trash
         return max(time.time(), (last or 0.0) + 1.0)  # the gaps leave places for jobs that are moved
 
     @property
     def is_paused(self) -> bool:
-        """Return whether the queue is paused, so that no job begins."""
         ((paused,),) = self._database.select("SELECT paused IS NOT NULL FROM folder")
         return bool(paused)
 
@@ -214,7 +212,7 @@ class JobStore:
         return False
 
     def is_mine(self, job_id: str) -> bool:
-        """Return whether this process still is the maker of a job that it makes, as far as it can tell."""
+        """Whether no other program has taken over a job that this one makes, as far as it can tell."""
         with suppress(*TROUBLE):
             rows = self.select("WHERE id = ?", job_id, what="owner")
             return [row["owner"] for row in rows] == [self._owner.name]
@@ -275,16 +273,16 @@ class JobStore:
         return salvage_if_there(self.folder(job_id), video, frames)
 
     def is_removed(self, job_id: str) -> bool:
-        """Return whether a job's folder was removed while the outputs folder still exists."""
+        """Whether a job's folder was removed while the outputs folder still exists."""
         return self._database.is_there and not self.folder(job_id).path.exists()
 
     def concerns_one_job(self, error: BaseException) -> bool:
-        """Return whether an error concerns one job's own files, while the outputs folder is there."""
+        """Whether an error concerns one job's own files, while the outputs folder is there."""
         is_passing = not isinstance(error, OSError) or is_storage_trouble(error)
         return not is_passing and os.access(self.outputs, os.W_OK) and self._database.is_there
 
     def commands(self, job_id: str) -> set[Command]:
-        """Return the commands for a job that were not carried out yet, as far as they can be read."""
+        """Read the commands for a job that were not carried out yet, as far as possible."""
         commands: set[Command] = {"cancel"} if job_id in self.cancelled else set()
         with suppress(*TROUBLE):
             query = "SELECT command FROM commands WHERE job = ?"
@@ -292,7 +290,6 @@ class JobStore:
         return commands
 
     def job(self, job_id: str) -> Job:
-        """Return a job; raise NoSuchJob if there is none with that id."""
         for job in self.jobs("WHERE id = ?", job_id):
             return job
         raise NoSuchJob(job_id)
@@ -346,7 +343,7 @@ class JobStore:
 
     @property
     def revision(self) -> int:
-        """Return a number that changes whenever a job's facts do, by whichever process."""
+        """A number that changes whenever a job's facts do, by whichever process."""
         ((revision,),) = self._database.select("SELECT revision FROM folder")
         return revision
 
@@ -374,7 +371,7 @@ class JobStore:
 
 
 def _made_on(before: str, card: str, section: int) -> str:
-    """Return the cards of a job, given those so far, when a card goes on with a section."""
+    """Name the cards of a job when another one goes on with a section."""
     mark = f", from section {section} on "
     before = before.partition(mark)[0] if section > 1 else ""
     *_, last = before.split(" on ")
