@@ -14,7 +14,7 @@ from typing import Any
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, allows
 from app.jobs.storage.commands import forget_commands, leave_command
 from app.jobs.storage.folders import bring_back, move_to_trash, new_folder
-from app.jobs.storage.importing import import_jobs, mark_new
+from app.jobs.storage.importing import import_jobs, mark_for_old_versions
 from app.jobs.storage.logs import append_event, time_of_last
 from app.jobs.storage.rows import (
     add_transition,
@@ -59,7 +59,7 @@ class Queue:
         self.store = store
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        """Return the jobs that are not over, in the order of the queue, of those behind the place `after`."""
+        """List the jobs that are not over, in the order of the queue, behind the place `after`."""
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
     def add(
@@ -100,7 +100,7 @@ class Queue:
         def fill_all(new: JobFolder, folder: JobFolder) -> None:
             fill(new)
             keep_request(request, pictures, new, at=folder)
-            mark_new(new, created, place)
+            mark_for_old_versions(new, created=created, place=place)
 
         with contextlib.ExitStack() as on_failure:
             with store.change() as database:
@@ -129,7 +129,6 @@ class Queue:
         return self._add_branch(job, branch(folder, job.request, keep, changes), waits)
 
     def extend(self, job_id: str, seconds: float, *, waits: bool = False, **changes: Any) -> Job:
-        """Queue a job that makes a finished video longer; see `branch.extension`."""
         job = self.whole(job_id)
         made = extension(self.store.folder(job.id), job.request, seconds, changes)
         return self._add_branch(job, made, waits)
@@ -152,7 +151,7 @@ class Queue:
         return Lineage.read(self.store.folder(job.id).lineage)
 
     def whole(self, job_id: str) -> Job:
-        """Return a job with the request in its folder.
+        """Read a job with the request in its folder.
 
         Raises:
             InputError: If that cannot be read.
@@ -161,13 +160,11 @@ class Queue:
         try:
             facts = request_facts(self.store.folder(job_id))
         except InputError as error:
-            words = words_of_damage(error)
-            raise InputError(words["message"], words["remedy"]) from error
+            raise InputError(*words_of_damage(error).values()) from error
         except FileNotFoundError as error:
-            raise InputError(
-                "The job's folder was removed.", "Put it back, or start the job again."
-            ) from error
-        return job if not job.damage else self.store.add_facts(job_id, **facts)
+            raise InputError("The job's folder is missing.", "Put it back, or remove the job.") from error
+        is_same = facts["request"] == job.request.to_json() and not job.damage
+        return job if is_same else self.store.add_facts(job_id, **facts)
 
     def _pictures(
         self, job: Job, request: GenerationRequest, besides: Contents = NO_PICTURES
@@ -237,7 +234,6 @@ class Queue:
         return self.move(job_id, before=waiting[0] if waiting else None)
 
     def _others(self, job_id: str) -> list[sqlite3.Row]:
-        """Return the id, place and state of the other jobs that are not over, in the order of the queue."""
         condition = f"WHERE {_OPEN} AND id != ? ORDER BY place, id"
         return self.store.select(condition, job_id, what="id, place, state")
 
@@ -342,14 +338,12 @@ class Queue:
             database.execute("UPDATE folder SET paused = NULL")
 
     def _paused_jobs(self) -> list[str]:
-        """Return the jobs that were paused with the queue."""
         with self.store.change() as database:
             ((paused,),) = database.execute("SELECT paused FROM folder")
         return json.loads(paused or "[]")
 
 
 def remove_job(store: JobStore, database: sqlite3.Connection, job: Job) -> None:
-    """Move a job's folder to the trash, and then take the job from the lists."""
     if job.folder.exists():
         move_to_trash(store.folder(job.id), store.trash)
         update_row(database, job.id, removed=time.time())

@@ -244,7 +244,6 @@ class JobService:
 
 
 def _final_event(job: Job) -> Event:
-    """Return a final event for a job that is over, made from its facts in the index."""
     seconds = (job.ended or job.created) - (job.started or job.created)
     video = None if job.video is None else str(job.video)
     about: dict[str, Any] = {"job": job.id, "time": seconds, "video": video, "frames": job.frames}

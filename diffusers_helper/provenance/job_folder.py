@@ -38,9 +38,8 @@ class JobFolder:
     original = _Inside("original")  # the video that is continued, as it was given
     first = _Inside("first.png")  # the first frame of a video from words alone, once it is known
     request = _Inside("request.json")
-    press = _Inside("press.txt")  # the press of a button that made the job, so that it makes it only once
     events = _Inside("events.jsonl")
-    states = _Inside("states.jsonl")  # the job's states, one line per change; the last one is in force
+    states = _Inside("states.jsonl")  # version 0.2: the job's states; its last line keeps that version away
     memory = _Inside("memory.json")  # the memory of each stage on the device, planned and measured
     log = _Inside("job.log")  # the engine's text log for the job; see `runner`
     vae = _Inside("vae.json")  # the settings with which the VAE has worked; see `provenance.recipe`
@@ -79,11 +78,6 @@ class JobFolder:
 
     def thumb(self, number: int) -> Path:
         return self.thumbs / f"{number:04}.webp"
-
-    def keep_press(self, press: str) -> None:
-        """Write down the press that makes the job, if it has an id."""
-        if press:
-            self.press.write_text(press, encoding="utf-8")
 
     @property
     def job(self) -> str:

@@ -205,7 +205,7 @@ class Worker:
         return None
 
     def _goes_elsewhere(self, job: Job, failed: Failed) -> str:
-        """Return why a job goes back to the queue after the loss of this card or its engine, or ""."""
+        """Say why a job goes back to the queue after the loss of this card or its engine, or ""."""
         if failed.code == "card_away":
             self.card.away = failed.message
             return f"{self.card.name} cannot go on. {failed.message} The video waits for a card."
@@ -276,7 +276,6 @@ class Worker:
             self._write(job, partial(append_event, JobFolder(job.folder).events, warned))
 
     def _show_waiting(self, job: Job, trouble: dict[str, str]) -> None:
-        """Mark a job as waiting, if the database can be written."""
         with suppress(*TROUBLE):
             if self._store.job(job.id).state == "running":
                 self._store.enter(job.id, "waiting", **trouble)
@@ -287,7 +286,6 @@ class Worker:
             self._store.enter(job.id, "running", message="", remedy="")
 
     def _finish(self, job: Job, end: Event) -> None:
-        """Write a job's end or its pause."""
         end = _timed(job, end)
         write = partial(self._store.record, end)
         # A command that the engine obeyed may have been withdrawn since.
@@ -306,19 +304,20 @@ class Worker:
 
     def _pause(self, job: Job, end: Cancelled) -> None:
         """Pause a job; it goes back to the queue if its engine has ended for another reason."""
-        commands = self._store.commands(job.id)
         video = None if end.video is None else Path(end.video).name
         made = {"video": video, "frames": end.frames, "ended": None}
-        if commands & {"pause", "wait"}:
-            facts = PAUSED if "pause" in commands else WAITS
-            self._store.enter(job.id, "paused", **made, **facts)
-            return
-        reason = "The pause was withdrawn."
-        if self.gives_back:
-            reason = f"{self.card.name} was taken out of service."
-        elif "change" in commands:
-            reason = "A user changed what comes next."
-        self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **made)
+        with self._store.transaction():  # in which no command comes
+            commands = self._store.commands(job.id)
+            if commands & {"pause", "wait"}:
+                facts = PAUSED if "pause" in commands else WAITS
+                self._store.enter(job.id, "paused", **made, **facts)
+                return
+            reason = "The pause was withdrawn."
+            if self.gives_back:
+                reason = f"{self.card.name} was taken out of service."
+            elif "change" in commands:
+                reason = "A user changed what comes next."
+            self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **made)
 
     def _break_off(self, job: Job) -> None:
         """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""

@@ -93,16 +93,11 @@ class Database:
             version = _version_of(database)
             _check(database, version, check)
             if 0 < version < _VERSION:
-                database.execute("COMMIT")
-                with closing(
-                    sqlite3.connect(self._file.with_name(f"{DATABASE_FILE}.before-{version}"))
-                ) as copy:
+                with closing(connect(self.folder / f"{DATABASE_FILE}.before-{version}", "rwc")) as copy:
                     database.backup(copy)
-                database.execute("BEGIN IMMEDIATE")
-                version = _version_of(database)
             _apply(database, version)
             self._fill(database, version == 0, True)
-            database.execute("COMMIT")
+            _commit(database)
         sync_folder(self.folder)
 
     def _copy_to_memory(self) -> sqlite3.Connection:
@@ -136,7 +131,6 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection, None, None]:
-        """Lock the database for the block. It gets all changes of the block or none."""
         with self._lock:
             if self._current is not None:  # a caller has begun the transaction
                 yield self._current
@@ -149,9 +143,7 @@ class Database:
                 self._current, self._writer = database, threading.get_ident()
                 try:
                     yield database
-                    if database.total_changes:
-                        database.execute("UPDATE folder SET revision = revision + 1")
-                    database.execute("COMMIT")
+                    _commit(database)
                 finally:
                     self._current, self._writer = None, 0
 
@@ -227,6 +219,12 @@ def _check(database: sqlite3.Connection, version: int, check: str) -> None:
             f"The list of jobs in this outputs folder is of version {version}; expected at most {_VERSION}.",
             "Use the newer version of Longtake that has written it, or choose another folder.",
         )
+
+
+def _commit(database: sqlite3.Connection) -> None:
+    if database.total_changes:
+        database.execute("UPDATE folder SET revision = revision + 1")
+    database.execute("COMMIT")
 
 
 def _apply(database: sqlite3.Connection, version: int) -> None:

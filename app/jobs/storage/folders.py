@@ -24,18 +24,13 @@ KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
 
 def folder_names(outputs: Path, jobs: Container[str]) -> Iterator[str]:
     """Yield the names of all jobs' folders, which are those of `jobs` and those with a request."""
-    with os.scandir(outputs) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".")]
-    for name in names:
+    for name in os.listdir(outputs):
         # Links count even if they lead nowhere; os.path is faster than Path, for thousands of jobs.
-        path = f"{outputs}/{name}"
-        if name in jobs or os.path.lexists(f"{path}/request.json") or os.path.lexists(f"{path}/states.jsonl"):
-            try:
-                name.encode()
-            except UnicodeEncodeError:
-                _log.warning("The folder %r is left out, because its name is not UTF-8.", name)
-            else:
+        if name in jobs or (name[0] != "." and os.path.lexists(f"{outputs}/{name}/request.json")):
+            if name.encode(errors="ignore").decode() == name:
                 yield name
+            else:
+                _log.warning("The folder %r is left out, because its name is not UTF-8.", name)
 
 
 def new_folder(
@@ -106,7 +101,6 @@ def sweep(outputs: Path, longtake: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):  # the file is being replaced

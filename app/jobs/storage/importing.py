@@ -46,6 +46,7 @@ _NOT_YOURS = {
     "message": "A newer version of Longtake makes this video.",
     "remedy": "Use that version.",
 }
+_ENDED = ("state", "message", "remedy")
 _MOST_NUMBER = 1e11  # seconds since the epoch are far below it, and every calendar can show it
 _NUMBER = int | float
 # The facts in a line of `states.jsonl` that count, with their types.
@@ -88,7 +89,7 @@ def import_jobs(
                 raise
             _log.warning("The job folder %s cannot be read and is left out: %s", folder.path, error)
     for name in rows.keys() - names:
-        if rows[name]["removed"] is None:
+        if rows[name]["removed"] is None and rows[name]["damage"] != "folder":
             in_trash = (outputs / ".longtake" / "trash" / name).is_dir()
             update_row(database, name, **({"removed": time.time()} if in_trash else {"damage": "folder"}))
     was_paused = (outputs / ".longtake" / "held").exists()  # by version 0.2
@@ -98,14 +99,13 @@ def import_jobs(
 
 
 def mark_for_old_versions(folder: JobFolder, **facts: Any) -> None:
-    """Add a line for version 0.2 to a job's folder, which that version then does not make."""
-    line = {"time": round(time.time(), 3), **facts, _MARK: True}
+    """Add a line to `states.jsonl` that keeps version 0.2 from making a job.
+
+    Args:
+        facts: What would be unknown if the database were lost, or the state of a job that is over.
+    """
+    line = {**_NOT_YOURS, "time": round(time.time(), 3), **facts, _MARK: True}
     append_line(folder.states, json_line(line), sync=True)
-
-
-def mark_new(folder: JobFolder, created: float, place: float) -> None:
-    """Write this line for a new job, with what would be unknown if the database were lost."""
-    mark_for_old_versions(folder, created=created, place=place, **_NOT_YOURS)
 
 
 def _import(database: sqlite3.Connection, folder: JobFolder, *, can_write: bool) -> list[str]:
@@ -116,13 +116,12 @@ def _import(database: sqlite3.Connection, folder: JobFolder, *, can_write: bool)
     try:
         request = request_facts(folder)
     except InputError as error:
-        blank = facts_of_request(GenerationRequest(image=str(folder.input)))
-        request = {**blank, "parent": "", "kept": 0, "damage": "request"}
+        request = facts_of_request(GenerationRequest(image=str(folder.input))) | {"damage": "request"}
         facts |= {"state": "failed", **words_of_damage(error)}
     else:
         if state not in (*OVER, "paused"):
             facts |= {"state": "paused", "ended": None, **_FOUND}
-    insert_row(database, {"id": folder.job, "press": _press_of(folder), **facts, **request})
+    insert_row(database, {"id": folder.job, **facts, **request})
     for line in lines:
         if "state" in line and _MARK not in line:
             reason = line.get("reason") or line.get("message", "")
@@ -131,25 +130,17 @@ def _import(database: sqlite3.Connection, folder: JobFolder, *, can_write: bool)
         add_transition(database, folder.job, facts["state"], facts["message"])
     if can_write and not any(_MARK in line for line in lines):
         _take_commands(database, folder)
-        mark_for_old_versions(folder, **({"state": state} if state in OVER else _NOT_YOURS))
+        mark_for_old_versions(folder, **({name: facts[name] for name in _ENDED} if state in OVER else {}))
         sync_folder(folder.path)
     return [folder.job] if facts["state"] == "paused" != state else []
 
 
 def _take_commands(database: sqlite3.Connection, folder: JobFolder) -> None:
-    """Carry out the commands that version 0.2 has left as files."""
     for command in COMMANDS:
         file = folder.path / f"wish-{command}"
         if file.is_file() and command != "pause":
             leave_command(database, folder.job, command, read_file(file).decode("utf-8", "replace"))
     settle(database, folder)
-
-
-def _press_of(folder: JobFolder) -> str:
-    try:
-        return read_file(folder.press, 1000).decode()
-    except (OSError, ValueError):
-        return ""
 
 
 def _lines(folder: JobFolder) -> Iterator[dict[str, Any]]:
@@ -196,6 +187,7 @@ def _facts_of(folder: JobFolder, lines: list[dict[str, Any]]) -> dict[str, Any]:
 def _facts_of_events(folder: JobFolder) -> dict[str, Any]:
     created = (folder.request if folder.request.exists() else folder.path).stat().st_mtime
     facts: dict[str, Any] = {"state": "queued", "created": created, "place": created}
+    facts |= {"message": "", "remedy": ""}
     last = None
     for last in events_in(folder):
         if change := change_by(last, folder.path):

@@ -62,12 +62,11 @@ class EventReader:
 
 
 def events_in(folder: JobFolder) -> list[Event]:
-    """Return the events of a job so far."""
     return [event for _, event in EventReader(folder.events).read()]
 
 
 def time_of_last(folder: JobFolder) -> float:
-    """Return the time of the last event of a job; 0 if it has none."""
+    """Find the time of the last event of a job, in seconds since its start; 0 if it has none."""
     events = events_in(folder)
     return events[-1].time if events else 0.0
 

@@ -22,7 +22,7 @@ def _host() -> str:
     return f"{platform.node().replace(':', '')}/{boot}"
 
 
-class Owner:
+class JobOwner:
     """This program as an owner of jobs. Call all functions of this module while the database is locked.
 
     Attributes:

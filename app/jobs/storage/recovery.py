@@ -98,23 +98,15 @@ def salvage(folder: JobFolder, shown: str | Path | None, frames: int) -> tuple[s
         frames: Its number of frames.
 
     Returns:
-        The path of that video, None if there is none, and its number of frames.
+        The path of that video, None if there is none or it is out of reach, and its number of frames.
     """
-    folder.remove_leftovers()
-    if shown is None:
+    with contextlib.suppress(OSError):
+        folder.remove_leftovers()
+    if shown is None or not (source := folder.path / shown).exists():
         return None, 0
-    source = folder.path / shown
-    if source != folder.video and source.exists():
-        with contextlib.suppress(OSError):  # on a full disk, the video stays where it is
+    with contextlib.suppress(OSError):  # on a full disk, the video stays where it is
+        if source != folder.video:
             with replacing(folder.video) as temporary:
                 shutil.copyfile(source, temporary)
             sync_folder(folder.path)
     return str(folder.video if folder.video.exists() else source), frames
-
-
-def salvage_if_there(folder: JobFolder, shown: str | Path | None, frames: int) -> tuple[str | None, int]:
-    """Salvage what a job has made; nothing if its folder is out of reach."""
-    try:
-        return salvage(folder, shown, frames)
-    except OSError:
-        return None, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,10 +18,6 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
-_COLUMNS = (
-    "id", "state", "place", "created", "started", "ended", "frames", "message", "remedy", "card", "damage",
-    "parent", "kept",
-)  # fmt: skip
 _MISSING = {"message": "The job's folder is missing.", "remedy": "Put it back, or remove the job."}
 
 
@@ -99,8 +96,11 @@ def request_facts(folder: JobFolder) -> dict[str, Any]:
         InputError: If the request cannot be used.
         OSError: If the folder, or its disk, is away.
     """
-    request = kept_request(request_content(folder), folder)
-    return {**facts_of_request(request), **_origin_of(folder), "damage": ""}
+    facts = facts_of_request(kept_request(request_content(folder), folder))
+    with suppress(InputError, OSError):  # a damaged lineage is reported when the job is made
+        lineage = Lineage.read(folder.lineage)
+        facts |= {"parent": lineage.parent, "kept": lineage.kept}
+    return facts
 
 
 def words_of_damage(error: InputError) -> dict[str, str]:
@@ -109,24 +109,16 @@ def words_of_damage(error: InputError) -> dict[str, str]:
 
 
 def facts_of_request(request: GenerationRequest) -> dict[str, Any]:
-    words = f"{request.prompt}\n{request.negative}\n{request.seed}".casefold()
     return {
-        "request": request.to_json(), "model": request.model, "seconds": request.seconds, "words": words,
+        "request": request.to_json(), "model": request.model, "seconds": request.seconds, "damage": "",
+        "words": f"{request.prompt}\n{request.negative}\n{request.seed}".casefold(), "parent": "", "kept": 0,
     }  # fmt: skip
-
-
-def _origin_of(folder: JobFolder) -> dict[str, Any]:
-    try:
-        lineage = Lineage.read(folder.lineage)
-    except (InputError, OSError):  # the file is damaged; making the job reports it
-        return {"parent": "", "kept": 0}
-    return {"parent": lineage.parent, "kept": lineage.kept}
 
 
 def job_from_row(outputs: Path, row: sqlite3.Row) -> Job:
     """Read a row as a job, with paths below `outputs`, so that an outputs folder can be moved."""
-    folder = _folder(outputs, row["id"])
-    facts: dict[str, Any] = {name: row[name] for name in _COLUMNS}
+    folder = JobFolder(outputs / row["id"])
+    facts: dict[str, Any] = {name: row[name] for name in Job.__dataclass_fields__ if name != "folder"}
     facts["request"] = _request_of(row["request"].encode(), folder)
     facts["favourite"] = bool(row["favourite"])
     facts["video"] = None if row["video"] is None else folder.path / row["video"]
@@ -138,8 +130,3 @@ def job_from_row(outputs: Path, row: sqlite3.Row) -> Job:
 def _request_of(content: bytes, folder: JobFolder) -> GenerationRequest:
     """Read a request. It is cached, because a page reads a long queue again and again."""
     return kept_request(content, folder)
-
-
-@lru_cache(maxsize=8192)
-def _folder(outputs: Path, job_id: str) -> JobFolder:
-    return JobFolder(outputs / job_id)

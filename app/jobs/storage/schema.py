@@ -13,7 +13,7 @@ CREATE TABLE folder (
     revision INTEGER NOT NULL,  -- grows with every transaction that changes something
     paused TEXT  -- while the queue is paused: the jobs that go on with it, as a list in JSON
 );
-INSERT INTO folder VALUES (0, NULL);
+INSERT INTO folder SELECT abs(random() % 1000000000), NULL;
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY, state TEXT NOT NULL, place REAL NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,

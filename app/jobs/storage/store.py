@@ -20,8 +20,8 @@ from app.jobs.storage.database import DATABASE_FOLDER, Database
 from app.jobs.storage.folders import sweep
 from app.jobs.storage.importing import import_jobs
 from app.jobs.storage.logs import append_event, change_by, time_of_last
-from app.jobs.storage.owners import Owner, standing_of
-from app.jobs.storage.recovery import salvage_if_there, settle
+from app.jobs.storage.owners import JobOwner, standing_of
+from app.jobs.storage.recovery import salvage, settle
 from app.jobs.storage.rows import (
     Transition,
     enter_state,
@@ -77,9 +77,10 @@ class JobStore:
         self.own: set[str] = set()
         self.making: set[str] = set()
         self.cancelled: set[str] = set()
+        self._ended: set[str] = set()  # those whose end is written, perhaps without its event
         self._longtake = self.outputs / DATABASE_FOLDER
         self.trash = self._longtake / "trash"
-        self._owner = Owner(self._longtake)
+        self._owner = JobOwner(self._longtake)
 
     @cached_property
     def _opened(self) -> Database:
@@ -124,7 +125,6 @@ class JobStore:
         return (self._longtake / f"out-{card}").is_file()
 
     def set_out(self, card: str, is_out: bool) -> None:
-        """Take a card out of service or put it back."""
         file = self._longtake / f"out-{card}"
         if is_out:
             file.touch()
@@ -206,6 +206,7 @@ class JobStore:
                 card=_made_on(job.card, card, count_kept(folder) + 1), ended=None,
                 started=time.time() - done, **request,  # without pauses
             )  # fmt: skip
+            self._ended.discard(job.id)
             self.making.add(job.id)
             return True
         enter_state(database, job.id, "failed", ended=time.time(), **failure)
@@ -219,8 +220,8 @@ class JobStore:
         return True
 
     def let_go(self, job_id: str) -> None:
-        self.cancelled.discard(job_id)
-        self.making.discard(job_id)
+        for jobs in (self.making, self.cancelled, self._ended):
+            jobs.discard(job_id)
 
     def enter(self, job_id: str, state: JobState, *, reason: str = "", **facts: Any) -> Job:
         """Give a job a state and facts; see `enter_state`.
@@ -230,16 +231,16 @@ class JobStore:
             OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
         """
         with self.transaction() as database:
-            if job_id in self.making and row_of(database, job_id)["owner"] != self._owner.name:
+            is_mine = row_of(database, job_id)["owner"] == self._owner.name
+            if job_id in self.making - self._ended and not is_mine:
                 raise LostJob(job_id)
             enter_state(database, job_id, state, reason=reason, **facts)
             if state not in (*BEGUN, "interrupted"):
                 carry_out_change(database, self.folder(job_id))
                 forget_commands(database, job_id)
-            job = self.job(job_id)
-        if state not in BEGUN:
-            self.making.discard(job_id)
-        return job
+            if state not in BEGUN:
+                self._ended.add(job_id)
+            return self.job(job_id)
 
     def add_facts(self, job_id: str, **facts: Any) -> Job:
         with self.transaction() as database:
@@ -265,12 +266,11 @@ class JobStore:
         append_event(folder.events, event)
 
     def salvage(self, job_id: str) -> tuple[str | None, int]:
-        """Tidy the folder of a job that does not continue; see `salvage` in `recovery.py`."""
         try:
             ((video, frames),) = self.select("WHERE id = ?", job_id, what="video, frames")
         except (*TROUBLE, ValueError):
             return None, 0
-        return salvage_if_there(self.folder(job_id), video, frames)
+        return salvage(self.folder(job_id), video, frames)
 
     def is_removed(self, job_id: str) -> bool:
         """Whether a job's folder was removed while the outputs folder still exists."""
@@ -351,7 +351,6 @@ class JobStore:
         return JobFolder(self.outputs / job_id)
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Lock the database for the block. It gets all changes of the block or none."""
         return self._database.transaction()
 
     @contextmanager

@@ -21,7 +21,7 @@ class NotADatabase(sqlite3.DatabaseError):
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether the database itself is damaged. All other errors pass, as when it is out of reach."""
+    """Tell damage to the database itself from errors that pass, as when it is out of reach."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF in _DAMAGE
 
@@ -39,7 +39,6 @@ def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
 
 
 def unwritable(outputs: Path, error: Exception) -> InputError:
-    """Return the error for an outputs folder that cannot be written."""
     if is_damage(error):
         return InputError(
             "The list of jobs was damaged. It was made anew from their folders, and the queue is paused.",

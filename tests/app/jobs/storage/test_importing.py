@@ -61,7 +61,6 @@ def test_jobs_of_version_0_2_arrive_as_they_were_and_unfinished_ones_paused(
     assert [one.state for one in service.history.transitions(finished.id)] == [
         "queued", "running", "running", "running", "finished",
     ]  # fmt: skip
-    assert [job.id for job in service.history.made_by("press-1")] == [finished.id]
     assert [twig.job.id for twig in service.history.tree(finished.id)] == [finished.id, branch.id]
     assert service.queue.store.commands(by_title["a queued ball 5"].id) == {"wait"}
 
