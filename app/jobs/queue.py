@@ -256,13 +256,17 @@ class Queue:
         return self._command(job_id, "stop_after_section")
 
     def _command(self, job_id: str, command: Command) -> bool:
-        """Leave a command for a job; whoever makes it carries the command out, and otherwise this call."""
+        """Leave a command for a job; whoever makes it carries the command out, and otherwise this call.
+
+        A second command takes the job from a program on another computer that has not obeyed the first.
+        """
         with self.store.change() as database:
             rows = self.store.select("WHERE id = ?", job_id, what="state")
             if not rows or command not in ALLOWED[rows[0]["state"]]:
                 return False
+            insists = bool(self.store.commands(job_id) & {"cancel", "pause"})
             leave_command(database, job_id, command)
-            self.store.settle(job_id)
+            self.store.settle(job_id, by_person=insists)
         return True
 
     def resume(self, job_id: str) -> Job:

@@ -132,7 +132,7 @@ class JobService:
                 self._store.recover()
 
     def commands(self, job: Job) -> set[Command]:
-        """Return the commands for a job; none for one that has ended or not begun, which costs no look."""
+        """Read the commands for a job; none for one that has ended or not begun, without a look."""
         return self._store.commands(job.id) if allows(job, "wait") and job.started else set()
 
     def job(self, job_id: str) -> Job:
@@ -216,7 +216,7 @@ class JobService:
             if ended and over:
                 return
             if nothing_new:
-                if over and last_round and not any(one.job == job_id for one in self.crew.workers):
+                if over and last_round and not any(worker.job == job_id for worker in self.crew.workers):
                     # The log has no final event, for example after a full disk.
                     yield reader.sequence + 1, _final_event(job)
                     return

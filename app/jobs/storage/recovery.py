@@ -88,13 +88,13 @@ def _report(folder: JobFolder, event: Event) -> None:
         _log.warning("%s cannot be written (%s)", folder.events, error.strerror)
 
 
-def salvage(folder: JobFolder, shown: str | Path | None, frames: int) -> tuple[str | None, int]:
+def salvage(folder: JobFolder, video: str | Path | None, frames: int) -> tuple[str | None, int]:
     """Tidy the folder of a job that does not continue, as if it had ended normally.
 
     This removes unfinished files and copies the last video shown to the path of the finished one.
 
     Args:
-        shown: The last video shown, absolute or relative to the folder; None if there is none.
+        video: The last video shown, absolute or relative to the folder; None if there is none.
         frames: Its number of frames.
 
     Returns:
@@ -102,7 +102,7 @@ def salvage(folder: JobFolder, shown: str | Path | None, frames: int) -> tuple[s
     """
     with contextlib.suppress(OSError):
         folder.remove_leftovers()
-    if shown is None or not (source := folder.path / shown).exists():
+    if video is None or not (source := folder.path / video).exists():
         return None, 0
     with contextlib.suppress(OSError):  # on a full disk, the video stays where it is
         if source != folder.video:

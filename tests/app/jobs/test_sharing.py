@@ -245,4 +245,6 @@ def test_a_job_of_another_computer_is_taken_over_by_a_person_alone(
     assert service.job(job.id).state == state
     assert service.queue.pause(job.id)
     assert service.job(job.id).state == ("running" if state == "running" else "paused")
+    service.queue.pause(job.id)
+    assert service.job(job.id).state == "paused"
     assert service.queue.resume(job.id).state == "queued"
