@@ -93,8 +93,10 @@ class Database:
             version = _version_of(database)
             _check(database, version, check)
             if 0 < version < _VERSION:
-                with closing(connect(self.folder / f"{DATABASE_FILE}.before-{version}", "rwc")) as copy:
-                    database.backup(copy)
+                file = self.folder / f"{DATABASE_FILE}.before-{version}"
+                # A connection with an open transaction would wait for itself.
+                with closing(connect(self._file, "ro")) as before, closing(connect(file, "rwc")) as copy:
+                    before.backup(copy)
             _apply(database, version)
             self._fill(database, version == 0, True)
             _commit(database)

@@ -23,10 +23,11 @@ KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
 
 
 def folder_names(outputs: Path, jobs: Container[str]) -> Iterator[str]:
-    """Yield the names of all jobs' folders, which are those of `jobs` and those with a request."""
+    """Yield the names of all jobs' folders, which are those of `jobs` and those with a request or a log."""
     for name in os.listdir(outputs):
         # Links count even if they lead nowhere; os.path is faster than Path, for thousands of jobs.
-        if name in jobs or (name[0] != "." and os.path.lexists(f"{outputs}/{name}/request.json")):
+        files = (f"{outputs}/{name}/{file}" for file in ("request.json", "states.jsonl"))
+        if name in jobs or (name[0] != "." and any(map(os.path.lexists, files))):
             if name.encode(errors="ignore").decode() == name:
                 yield name
             else:

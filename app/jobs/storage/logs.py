@@ -11,22 +11,20 @@ from typing import Any
 
 from app.jobs.job import JobState
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, from_dict, to_dict
-from diffusers_helper.files import json_line, make_way, read_file
+from diffusers_helper.files import json_line, read_file
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.strangers.limited_json import plain_json
 
 
 def append_event(path: Path, event: Event) -> None:
-    """Append an event with a single write. What stands in the place of the log is set aside."""
-    make_way(path)
     append_line(path, json_line(to_dict(event)), sync=event.is_final)
 
 
 def append_line(path: Path, line: bytes, *, sync: bool) -> None:
-    """Append a line to a log, after removing an incomplete last line, as left by a full disk."""
+    """Append a line to a log by a single write, after removing an incomplete one, as left by a full disk."""
     with path.open("a+b") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        if file.read() != b"\n":
+        if file.read(1) != b"\n":
             file.truncate(read_file(path).rfind(b"\n") + 1)
         file.write(line)
         file.flush()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,18 +120,6 @@ def test_an_outputs_folder_can_be_moved(studio: Studio, tmp_path: Path) -> None:
     found = moved.job(job.id)
     assert found.video == tmp_path / "moved" / job.id / "video.mp4"
     assert found.request.image == str(tmp_path / "moved" / job.id / "input.png")
-
-
-@pytest.mark.parametrize("place", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere/at/all")])
-def test_something_else_in_the_place_of_the_log_of_events_is_set_aside(
-    tmp_path: Path, place: Callable[[Path], None]
-) -> None:
-    log = tmp_path / "events.jsonl"
-    place(log)
-    append_event(log, Warned(job="a", time=1.0, message="It goes on."))
-    assert [event.message for _, event in EventReader(log).read() if isinstance(event, Warned)] == [
-        "It goes on."
-    ]
 
 
 def test_a_torn_line_is_cut_off_before_the_next_and_numbers_stay(tmp_path: Path) -> None:
