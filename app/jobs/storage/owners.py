@@ -38,6 +38,8 @@ class JobOwner:
         Raises:
             OSError: If the drive has no locks.
         """
+        if self._lock is not None and not _lock_file(self._folder, self.name).exists():
+            self.leave()  # its file was removed
         if self._lock is None:
             name = f"{_host()}:{os.getpid()}:{time.time_ns()}"
             self._lock = Lock(_lock_file(self._folder, name))

@@ -229,7 +229,7 @@ def test_a_job_that_another_program_has_taken_over_is_left_to_it(sharing: Sharin
     other.queue.go_on()
     reported = events(other, job)
     assert isinstance(reported[-1], Finished)
-    assert sections_of(reported) == [1, 2, 3]
+    assert sections_of(reported)[-2:] == [2, 3]  # the first may have been made before it was lost
 
 
 @pytest.mark.parametrize(("host", "state"), [("elsewhere/boot", "running"), ("", "interrupted")])
