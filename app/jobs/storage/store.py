@@ -178,8 +178,9 @@ class JobStore:
     def _claim(
         self, database: sqlite3.Connection, choose: Callable[[Job], Maker | None]
     ) -> tuple[Job, Maker] | None:
-        for row in self.select("WHERE state = 'queued' ORDER BY place, id", what="id, model"):
-            if self.is_paused or not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
+        queued = self.select("WHERE state = 'queued' ORDER BY place, id", what="id, model")
+        for row in queued if not self.is_paused else ():  # another program may have paused it just now
+            if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
                 continue
             job = self.job(row["id"])
             if (maker := choose(job)) is not None and self._take(database, job, str(maker)):
