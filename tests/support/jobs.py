@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,9 +16,11 @@ from PIL import Image
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
+from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER
+from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.pictures import picture_paths, store_request
 from diffusers_helper.events import Event, SectionFinished, Warned
-from diffusers_helper.families.framepack import COMPONENTS
+from diffusers_helper.families.framepack import PARTS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
@@ -35,6 +36,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from app.jobs.service import JobService
+from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER
+from app.jobs.storage.store import JobStore
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, *scripts = sys.argv[1:]
@@ -52,13 +55,13 @@ def asked_in(folder: Path, request: GenerationRequest) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     named = {name: Path(path) for name, path in picture_paths(request).items()}
     pictures = {name: path.read_bytes() for name, path in named.items() if path.exists()}
-    store_request(request, pictures, JobFolder(folder), final_folder=JobFolder(folder))
+    store_request(request, pictures, JobFolder(folder), at=JobFolder(folder))
     return folder
 
 
 def write_blank_model(folder: Path) -> Path:
     """Write a folder that is accepted as a model as long as nothing is loaded from it."""
-    for part in COMPONENTS:
+    for part in PARTS:
         (folder / part).mkdir(parents=True)
     return folder
 
@@ -167,7 +170,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def states_of(folder: Path) -> list[str]:
     """Return the states that a job went through."""
-    return [json.loads(line)["state"] for line in JobFolder(folder).states.read_text().splitlines()]
+    return [one.state for one in JobStore(folder.parent).transitions(folder.name)]
 
 
 def sections_of(events: list[Event]) -> list[int]:
@@ -175,10 +178,10 @@ def sections_of(events: list[Event]) -> list[int]:
     return [event.section for event in events if isinstance(event, SectionFinished)]
 
 
-def damage_index(outputs: Path, damage: str) -> None:
-    """Remove the index of an outputs folder; if `damage` is "garbage", replace it by another file."""
-    index = outputs / ".longtake"
-    shutil.rmtree(index)
+def damage_database(outputs: Path, damage: str) -> None:
+    """Remove the folder of the database; if `damage` is "garbage", replace the database by another file."""
+    folder = outputs / DATABASE_FOLDER
+    shutil.rmtree(folder)
     if damage == "garbage":
-        index.mkdir()
-        (index / "jobs.sqlite3").write_bytes(b"no database at all" * 100)
+        folder.mkdir()
+        (folder / DATABASE_FILE).write_bytes(b"no database at all" * 100)
