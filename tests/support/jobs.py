@@ -20,7 +20,7 @@ from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER
 from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.pictures import picture_paths, store_request
 from diffusers_helper.events import Event, SectionFinished, Warned
-from diffusers_helper.families.framepack import PARTS
+from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
@@ -55,13 +55,13 @@ def asked_in(folder: Path, request: GenerationRequest) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     named = {name: Path(path) for name, path in picture_paths(request).items()}
     pictures = {name: path.read_bytes() for name, path in named.items() if path.exists()}
-    store_request(request, pictures, JobFolder(folder), at=JobFolder(folder))
+    store_request(request, pictures, JobFolder(folder), final_folder=JobFolder(folder))
     return folder
 
 
 def write_blank_model(folder: Path) -> Path:
     """Write a folder that is accepted as a model as long as nothing is loaded from it."""
-    for part in PARTS:
+    for part in COMPONENTS:
         (folder / part).mkdir(parents=True)
     return folder
 
