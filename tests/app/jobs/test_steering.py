@@ -272,7 +272,7 @@ def test_a_change_that_is_cut_off_anywhere_is_carried_out_the_same(
         carry_out_change(database, whole)
 
     with monkeypatch.context() as patch:
-        names = {"lineage.json": "keep_request", "request.json": "forget_commands"}
+        names = {"lineage.json": "store_request", "request.json": "forget_commands"}
         if last in names:  # the process dies after this file is written
             patch.setattr(f"app.jobs.storage.commands.{names[last]}", lambda *_, **__: 1 / 0)
         with contextlib.suppress(ZeroDivisionError), store.transaction() as database:
