@@ -56,7 +56,7 @@ def changed_files(folder: Path, stamps: Stamps) -> Answer:
     answer, current = Answer(), Stamps()
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if name in _QUEUE_FILES or name.startswith("wish-") or path.suffix == ".tmp" or not path.is_file():
+        if name in _QUEUE_FILES or path.suffix == ".tmp" or not path.is_file():
             continue
         try:
             stat = path.stat()
@@ -87,7 +87,7 @@ def apply(folder: Path, answer: Answer) -> None:
 
 def _inside(folder: Path, name: str) -> Path:
     path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()) or name in _QUEUE_FILES or name.startswith("wish-"):
+    if not path.is_relative_to(folder.resolve()) or name in _QUEUE_FILES:
         raise InputError(f"Another machine names {name[:60]!r}, which is no file of the job.")
     return path
 

@@ -35,7 +35,7 @@ WEIGHT_TYPES = {
     AUTO: "Automatic", "default": "As in the files", "bf16": "16 bit, wide range", "fp16": "16 bit",
     "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range", "int8": "8 bit, whole numbers",
 }  # fmt: skip
-ATTENTIONS = {AUTO: "Automatic", **{name: way.label for name, way in BACKENDS.items()}}
+ATTENTIONS = {AUTO: "Automatic", **{name: backend.label for name, backend in BACKENDS.items()}}
 SHAPES = {"1:1": "Square", "4:3": "4:3", "16:9": "16:9, wide", "3:4": "3:4", "9:16": "9:16, tall"}
 AFTER, BEFORE = "after", "before"
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}

@@ -12,17 +12,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from app.jobs.job import OVER, Job, JobState, NoSuchJob
-from app.jobs.storage.folders import discard, empty, size_of
-from app.jobs.storage.logs import StateLog, Transition
+from app.jobs.queue import remove_job
+from app.jobs.storage.folders import KEPT_SECONDS, empty, size_of
+from app.jobs.storage.rows import Transition
 from app.jobs.storage.store import JobStore
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import read_file
-from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.units import GB
 
 KEEP_DAYS, KEEP_GB = "LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"
 _DAY = 24 * 3600.0
-_MOST_PRESSES = 200  # a press that is sent again is among the newest jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +61,8 @@ class History:
         self.store = store
 
     def made_by(self, press: str) -> list[Job]:
-        """Return the jobs that a press has made, also by a server that has ended since, oldest first."""
-        store, found = self.store, list[Job]()
-        for job in store.jobs("ORDER BY created DESC LIMIT ?", _MOST_PRESSES):
-            with contextlib.suppress(OSError, ValueError):
-                if read_file(store.folder(job.id).press, 2 * len(press)) == press.encode():
-                    found.insert(0, job)
-        return found
+        """Find the jobs that a press has made, also by a server that has ended since, oldest first."""
+        return self.store.jobs("WHERE press = ? AND press != '' ORDER BY created, id", press)
 
     def search(
         self,
@@ -130,40 +123,32 @@ class History:
         return [model for (model,) in self.store.select("ORDER BY model", what="DISTINCT model")]
 
     def tree(self, job_id: str, most: int = 100) -> list[Twig]:
-        """Return the jobs of a job's tree of branches, each after its parent, the oldest first."""
-        store = self.store
-        seen = [store.job(job_id)]
-        while parents := store.jobs("WHERE id = (SELECT parent FROM jobs WHERE id = ?)", seen[-1].id):
-            if parents[0] in seen:  # a forged lineage
+        """Find the jobs of a job's tree of branches, each after its parent, the oldest first."""
+        root, seen = self.store.job(job_id), {job_id}
+        while parents := self.store.jobs("WHERE id = ?", root.parent):
+            root = parents[0]
+            if root.id in seen:  # a forged lineage
                 break
-            seen.append(parents[0])
+            seen.add(root.id)
         twigs, ids = list[Twig](), set[str]()
-        rest = [Twig(seen[-1], 0, 0)]
+        rest = [Twig(root, 0, 0)]
         while rest and len(twigs) < most:
             twig = rest.pop()
             if twig.job.id in ids:
                 continue
             ids.add(twig.job.id)
             twigs.append(twig)
-            for child in store.jobs("WHERE parent = ? ORDER BY created DESC, id DESC", twig.job.id):
-                with contextlib.suppress(InputError, OSError):  # a damaged lineage
-                    kept = Lineage.read(store.folder(child.id).lineage).kept
-                    rest.append(Twig(child, len(twigs) - 1, kept))
+            children = self.store.jobs("WHERE parent = ? ORDER BY created DESC, id DESC", twig.job.id)
+            rest += [Twig(child, len(twigs) - 1, child.kept) for child in children]
         return twigs
 
     def transitions(self, job_id: str) -> list[Transition]:
-        """Return the states that a job went through, oldest first, each with its time and reason."""
-        store = self.store
-        store.job(job_id)
-        try:
-            return StateLog(store.folder(job_id)).transitions()
-        except OSError as error:
-            raise NoSuchJob(job_id) from error
+        self.store.job(job_id)
+        return self.store.transitions(job_id)
 
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
         """Mark a job as a favourite, which is never removed automatically, or remove the mark."""
         with self.store.change():
-            self.store.job(job_id)
             return self.store.add_facts(job_id, favourite=favourite)
 
 
@@ -221,12 +206,14 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
     if not (math.isinf(retention.seconds) and math.isinf(retention.size_bytes)):
         jobs = store.jobs(f"WHERE NOT favourite AND state IN ({states}) ORDER BY created, id")
         for job in _beyond(store, jobs, retention):
-            with store.transaction() as database, contextlib.suppress(InputError):
+            with store.transaction() as database, contextlib.suppress(NoSuchJob):
                 now = store.job(job.id)  # a user may have changed it in the meantime
                 if now.is_over and not now.favourite:
-                    discard(database, store.folder(job.id), store.trash)
+                    remove_job(store, database, now)
                     removed.append(job.id)
     empty(store.trash)
+    with store.transaction() as database:
+        database.execute("DELETE FROM jobs WHERE removed < ?", (time.time() - KEPT_SECONDS,))
     return removed
 
 

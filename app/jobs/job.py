@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from diffusers_helper.conditions.picture import size_of as picture_size
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
@@ -74,8 +74,9 @@ class Job:
             A queued job has them while its model is not on this machine.
         card: The card that makes it, or has made it; a clause for each later one says from which section on.
         favourite: Whether a user marked it, so it is never removed automatically.
-        damage: What a job that failed because of damage to its folder lacks: its "log", which can be written
-            anew, or its "request", of which nothing is known; "" if both are whole.
+        damage: What the job lacks: its "request", or its whole "folder"; "" if it lacks nothing.
+        parent: The job that it was branched from; "" if there is none.
+        kept: The number of sections that it has from its parent.
     """
 
     id: str
@@ -93,6 +94,8 @@ class Job:
     card: str = ""
     favourite: bool = False
     damage: str = ""
+    parent: str = ""
+    kept: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -100,15 +103,14 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Return whether the job is queued and cannot begin yet, since its model is not on this machine."""
+        """Whether the job is queued and cannot begin yet, since its model is not on this machine."""
         return self.state == "queued" and bool(self.message)
 
 
 def allows(job: Job, action: Action) -> bool:
-    """Return whether a job's state allows an action."""
     if action == "edit" and job.started is not None:  # its sections would not fit to other settings
         return False
-    return action in ALLOWED[job.state] and not (job.damage == "request" and action in _READING)
+    return action in ALLOWED[job.state] and not (job.damage and action in _READING)
 
 
 class NoSuchJob(InputError):
@@ -121,8 +123,15 @@ class NoSuchJob(InputError):
         )
 
 
+class LostJob(LongtakeError):
+    """The error for a job that this program was making until another one took it over."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"Job {job_id} is not this program's any more.", "Look at the job, and try again.")
+
+
 def size_of(job: Job) -> tuple[int, int]:
-    """Return the width and height that a job's video will have, or zeros if they are unknown."""
+    """Find the width and height that a job's video will have; zeros if they are unknown."""
     try:
         info = find_model(job.request.model, allow_folder=True)
         picture = None

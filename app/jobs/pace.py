@@ -136,7 +136,6 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
 
 
 def usual(paces: list[Pace]) -> Pace | None:
-    """Return the median of the paces; None if there are none."""
     if not paces:
         return None
     *speeds, _ = (median(values) for values in zip(*map(astuple, paces), strict=True))
@@ -187,6 +186,5 @@ def _work(request: GenerationRequest) -> Effort | None:
 
 
 def effort_of(request: GenerationRequest, info: ModelInfo) -> Effort:
-    """Return the work of a request with a model."""
     plan, side = info.family.sections(request), request.resolution or info.side
     return Effort(plan, steps_of(request, info), side * side, request.cfg, request.vae_chunk)

@@ -6,16 +6,23 @@ import contextlib
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, allows
-from app.jobs.storage.commands import commands_of, forget_commands, leave_command, settle
-from app.jobs.storage.folders import bring_back, discard, new_folder
-from app.jobs.storage.logs import StateLog, append_event, time_of_last
-from app.jobs.storage.rows import agree, job_from_row, put
+from app.jobs.storage.commands import forget_commands, leave_command
+from app.jobs.storage.folders import bring_back, move_to_trash, new_folder
+from app.jobs.storage.importing import import_jobs, mark_for_old_versions
+from app.jobs.storage.logs import append_event, time_of_last
+from app.jobs.storage.rows import (
+    add_transition,
+    insert_row,
+    request_facts,
+    update_row,
+    words_of_damage,
+)
 from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.pictures import (
     NO_PICTURES,
@@ -28,14 +35,12 @@ from diffusers_helper.conditions.pictures import (
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Warned
-from diffusers_helper.files import make_way, read_file, sync_folder, write_atomic
-from diffusers_helper.machine.file_locks import is_locked
+from diffusers_helper.files import sync_folder
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.provenance.branch import Branch, branch, check_changes, extension
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.untrusted.limited_json import plain_json
 
 RESUMED = "The job was resumed; finished work is not repeated."
 # Places are seconds since the epoch, which a float resolves to 2.4e-7. With less room, those behind move.
@@ -54,7 +59,7 @@ class Queue:
         self.store = store
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        """Return the jobs that are not over, in the order of the queue, of those behind the place `after`."""
+        """List the jobs that are not over, in the order of the queue, behind the place `after`."""
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
     def add(
@@ -79,31 +84,36 @@ class Queue:
         """
         lineage = lineage or Lineage()
         checked = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
-        return self._add(
-            *checked, lambda folder: (lineage.write(folder.lineage), folder.write_press(press)), waits
-        )
+        return self._add(*checked, lambda folder: lineage.write(folder.lineage), press=press, waits=waits)
 
     def _add(
         self,
         request: GenerationRequest,
         pictures: Contents,
         fill: Callable[[JobFolder], object],
+        *,
+        press: str = "",
         waits: bool,
     ) -> Job:
+        store, created = self.store, time.time()
+
         def fill_all(new: JobFolder, folder: JobFolder) -> None:
             fill(new)
             store_request(request, pictures, new, final_folder=folder)
-            if waits:
-                leave_command(new, "wait")
+            mark_for_old_versions(new, created=created, place=place)
 
-        store = self.store
-        with (
-            store.change() as database,
-            new_folder(store.outputs, store.last_place(), fill_all) as folder,
-        ):
-            row = put(database, folder)
+        with contextlib.ExitStack() as on_failure:
+            with store.change() as database:
+                place = store.last_place()
+                folder = new_folder(store.outputs, fill_all, on_failure)
+                facts = {"id": folder.job, "state": "queued", "created": created, "place": place}
+                insert_row(database, {**facts, "press": press, **request_facts(folder)})
+                add_transition(database, folder.job, "queued", "A user submitted it.")
+                if waits:
+                    leave_command(database, folder.job, "wait")
+            on_failure.pop_all()
         store.own.add(folder.job)
-        return job_from_row(store.outputs, row)
+        return store.job(folder.job)
 
     def branch(self, job_id: str, keep: int, *, waits: bool = False, **changes: Any) -> Job:
         """Queue a job that keeps the first sections of another one. The other job may be in any state.
@@ -115,11 +125,10 @@ class Queue:
         """
         job = self.whole(job_id)
         folder = self.store.folder(job.id)
-        waits = waits or (not job.is_over and "wait" in commands_of(folder))
+        waits = waits or (not job.is_over and "wait" in self.store.commands(job.id))
         return self._add_branch(job, branch(folder, job.request, keep, changes), waits)
 
     def extend(self, job_id: str, seconds: float, *, waits: bool = False, **changes: Any) -> Job:
-        """Queue a job that makes a finished video longer; see `branch.extension`."""
         job = self.whole(job_id)
         made = extension(self.store.folder(job.id), job.request, seconds, changes)
         return self._add_branch(job, made, waits)
@@ -127,7 +136,7 @@ class Queue:
     def _add_branch(self, job: Job, made: Branch, waits: bool) -> Job:
         pictures = self._pictures(job, made.request)
         checked = _checked(made.request, pictures, allow_folder=True, lineage=made.lineage)
-        return self._add(*checked, made.fill, waits)
+        return self._add(*checked, made.fill, waits=waits)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
         """Queue a new job with the settings of an earlier one, in any state, except for `changes`."""
@@ -142,11 +151,20 @@ class Queue:
         return Lineage.read(self.store.folder(job.id).lineage)
 
     def whole(self, job_id: str) -> Job:
-        """Return a job; raise InputError if its request cannot be read."""
+        """Read a job with the request in its folder.
+
+        Raises:
+            InputError: If that cannot be read.
+        """
         job = self.store.job(job_id)
-        if job.damage == "request":
-            raise InputError(job.message, job.remedy)
-        return job
+        try:
+            facts = request_facts(self.store.folder(job_id))
+        except InputError as error:
+            raise InputError(*words_of_damage(error).values()) from error
+        except FileNotFoundError as error:
+            raise InputError("The job's folder is missing.", "Put it back, or remove the job.") from error
+        is_same = facts["request"] == job.request.to_json() and not job.damage
+        return job if is_same else self.store.add_facts(job_id, **facts)
 
     def _pictures(
         self, job: Job, request: GenerationRequest, besides: Contents = NO_PICTURES
@@ -186,11 +204,10 @@ class Queue:
                 )
             store_request(request, pictures, folder, final_folder=folder)
             sync_folder(folder.path)
-            edits = StateLog(folder).read()["edits"] + 1
-            return self.store.enter(job_id, job.state, reason="A user changed its settings.", edits=edits)
+            return self.store.add_facts(job_id, **request_facts(folder))
 
     def move(self, job_id: str, *, before: str | None = None, after: str | None = None) -> Job:
-        with self.store.change():
+        with self.store.change() as database:
             job = self.store.job(job_id)
             if not allows(job, "reorder"):
                 raise InputError(f"Job {job_id} is {job.state}; expected one that waits in the queue.")
@@ -204,13 +221,12 @@ class Queue:
             low = others[number - 1]["place"] if number else (others[0]["place"] if others else job.place) - 2
             high = others[number]["place"] if number < len(others) else low + 2
             place = (low + high) / 2 if high - low > _LEAST_ROOM else low + _NEW_ROOM
-            reason = "A user changed the order."
-            self.store.enter(job_id, job.state, reason=reason, place=place)
+            update_row(database, job_id, place=place)
             for row in others[number:]:
                 if row["place"] > place:
                     break
                 place += _NEW_ROOM
-                self.store.enter(row["id"], row["state"], reason=reason, place=place)
+                update_row(database, row["id"], place=place)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
@@ -218,7 +234,6 @@ class Queue:
         return self.move(job_id, before=waiting[0] if waiting else None)
 
     def _others(self, job_id: str) -> list[sqlite3.Row]:
-        """Return the id, place and state of the other jobs that are not over, in the order of the queue."""
         condition = f"WHERE {_OPEN} AND id != ? ORDER BY place, id"
         return self.store.select(condition, job_id, what="id, place, state")
 
@@ -241,38 +256,40 @@ class Queue:
         return self._command(job_id, "stop_after_section")
 
     def _command(self, job_id: str, command: Command) -> bool:
-        """Leave a command for a job; whoever makes it carries the command out, and otherwise this call."""
+        """Leave a command for a job; whoever makes it carries the command out, and otherwise this call.
+
+        A second command takes the job from a program on another computer that has not obeyed the first.
+        """
         with self.store.change() as database:
-            folder = self.store.folder(job_id)
-            if not self.store.select("WHERE id = ?", job_id, what="id") or not folder.path.exists():
+            rows = self.store.select("WHERE id = ?", job_id, what="state")
+            if not rows or command not in ALLOWED[rows[0]["state"]]:
                 return False
-            facts = StateLog(folder).read()
-            is_damaged = facts["fault"] and not is_locked(folder.states)
-            if is_damaged or command not in ALLOWED[facts["state"]]:
-                return False
-            leave_command(folder, command)
-            settle(database, folder)
+            insists = bool(self.store.commands(job_id) & {"cancel", "pause"})
+            leave_command(database, job_id, command)
+            self.store.settle(job_id, by_person=insists)
         return True
 
     def resume(self, job_id: str) -> Job:
         """Put a paused, interrupted, failed or cancelled job back into the queue.
 
         It continues from the work that is already done. A paused or interrupted job keeps its place, and the
-        others go to the end. For a job in any other state, only a requested pause is withdrawn.
+        others go to the end. For a job that is being made, only a requested pause is withdrawn; it is taken
+        over from a program on another computer.
         """
-        with self.store.change():
-            self.store.write_held()
-        with self.store.change():
-            job, folder = self.whole(job_id), self.store.folder(job_id)
+        with self.store.change() as database:
             self.store.own.add(job_id)
-            if not allows(job, "resume"):
-                forget_commands(folder, "pause")
+            self.store.settle(job_id, by_person=True)
+            job = self.store.job(job_id)
+            if not allows(replace(job, damage=""), "resume"):
+                forget_commands(database, job_id, "pause")
                 return job
+            job = self.whole(job_id)
             place = self.store.last_place() if job.state in OVER else job.place
             job = self.store.enter(
                 job_id, "queued", reason="A user resumed it.", place=place, ended=None, message="",
                 remedy="", deaths=0, death="",
             )  # fmt: skip
+            folder = self.store.folder(job_id)
             with contextlib.suppress(OSError):  # the log may be unreadable, and only the state matters
                 append_event(folder.events, Warned(job=job_id, time=time_of_last(folder), message=RESUMED))
         return job
@@ -280,45 +297,62 @@ class Queue:
     def remove(self, job_id: str) -> None:
         """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
         with self.store.change() as database:
-            self.store.job(job_id)
-            discard(database, self.store.folder(job_id), self.store.trash)
+            job = self.store.job(job_id)
+            if job.state in BEGUN:
+                self.store.settle(job_id)
+                job = self.store.job(job_id)
+            if job.state in BEGUN:
+                raise InputError(
+                    f"Job {job_id} is being made; expected one that is not.", "Cancel it first, or pause it."
+                )
+            remove_job(self.store, database, job)
 
     def restore(self, job_id: str) -> Job:
         with self.store.change() as database:
-            put(database, bring_back(self.store.outputs, job_id, self.store.trash))
+            folder = bring_back(self.store.outputs, job_id, self.store.trash)
+            update_row(database, folder.job, removed=None)
+            import_jobs(database, self.store.outputs)  # if the database was lost since
         return self.store.job(job_id)
 
     def rebuild(self) -> None:
         """Read all jobs anew from their folders, for example after a manual change."""
         with self.store.change() as database:
-            database.execute("DELETE FROM jobs")
-            agree(database, self.store.outputs)
+            import_jobs(database, self.store.outputs, anew=True)
 
     @property
     def is_held(self) -> bool:
-        return self.store.held.is_file()
+        return self.store.is_paused
 
     def hold(self) -> None:
         """Pause the jobs that are being made and begin no others, which frees the device for other work."""
-        with self.store.change():
+        with self.store.change() as database:
             if not self.is_held:
                 running = [row["id"] for row in self._others("") if row["state"] in BEGUN]
-                make_way(self.store.held)
-                write_atomic(self.store.held, json.dumps(running).encode())
-                sync_folder(self.store.held.parent)
-        for job_id in _paused_jobs(self.store.held):
+                database.execute("UPDATE folder SET paused = ?", (json.dumps(running),))
+        for job_id in self._paused_jobs():
             self.pause(job_id)
 
     def go_on(self) -> None:
         """End the effect of `hold`, and resume the jobs that it paused."""
-        for job_id in _paused_jobs(self.store.held):
+        for job_id in self._paused_jobs():
             with contextlib.suppress(InputError):  # a user has removed it
                 if self.store.job(job_id).state in ("paused", *BEGUN):
                     self.resume(job_id)
-        with self.store.change():
-            make_way(self.store.held)
-            self.store.held.unlink(missing_ok=True)
-            sync_folder(self.store.held.parent)
+        with self.store.change() as database:
+            database.execute("UPDATE folder SET paused = NULL")
+
+    def _paused_jobs(self) -> list[str]:
+        with self.store.change() as database:
+            ((paused,),) = database.execute("SELECT paused FROM folder")
+        return json.loads(paused or "[]")
+
+
+def remove_job(store: JobStore, database: sqlite3.Connection, job: Job) -> None:
+    if job.folder.exists():
+        move_to_trash(store.folder(job.id), store.trash)
+        update_row(database, job.id, removed=time.time())
+    else:
+        database.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
 
 
 def _checked(
@@ -332,12 +366,3 @@ def _checked(
     found = read_pictures(request, pictures)
     model = request.model if request.model in model_names() else str(info.folder)
     return replace(request, model=model), found
-
-
-def _paused_jobs(held: Path) -> list[str]:
-    try:
-        found: Any = plain_json(read_file(held))
-    except (OSError, ValueError):
-        return []
-    jobs = cast(list[object], found) if isinstance(found, list) else []
-    return [one for one in jobs if isinstance(one, str)]

@@ -18,8 +18,7 @@ from app.jobs.making.engine_client import EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.queue import Queue
 from app.jobs.steering import Steering
-from app.jobs.storage.commands import commands_of
-from app.jobs.storage.index import INDEX_FOLDER
+from app.jobs.storage.database import DATABASE_FOLDER
 from app.jobs.storage.logs import EventReader, events_in
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE
@@ -65,7 +64,7 @@ class JobService:
         self.changes = 0
         self._stopped = False
         self._open_jobs: tuple[object, tuple[Job | None, tuple[Job, ...]]] | None = None
-        self.downloads = Downloads(outputs / INDEX_FOLDER / "downloads", self._wake)
+        self.downloads = Downloads(outputs / DATABASE_FOLDER / "downloads", self._wake)
         self._store = JobStore(outputs, self.downloads.reason_to_wait, self._wake)
         self.crew = Crew(self._store, self._notify, retention)
         self.queue = Queue(self._store)
@@ -84,7 +83,7 @@ class JobService:
             InputError: If the folder cannot be written, or an environment variable has an invalid value.
         """
         self._stopped = False
-        timeouts = self._timeouts or WatchdogTimeouts(self._store.outputs / INDEX_FOLDER / "patience.json")
+        timeouts = self._timeouts or WatchdogTimeouts(self._store.outputs / DATABASE_FOLDER / "patience.json")
         self._store.adopts = adopt
         self.crew.start(self._engines, timeouts, warm=warm)
         if adopt:
@@ -133,10 +132,8 @@ class JobService:
                 self._store.recover()
 
     def commands(self, job: Job) -> set[Command]:
-        """Return the commands for a job; none for one that has ended, which costs no look."""
-        if not (allows(job, "wait") and job.started):
-            return set()
-        return commands_of(self._store.folder(job.id), self._store.cancelled)
+        """Read the commands for a job; none for one that has ended or not begun, without a look."""
+        return self._store.commands(job.id) if allows(job, "wait") and job.started else set()
 
     def job(self, job_id: str) -> Job:
         return self._store.job(job_id)
@@ -207,6 +204,8 @@ class JobService:
             except NoSuchJob:  # a user has removed it
                 yield reader.sequence + 1, Cancelled(job=job_id, time=0.0, video=None, frames=0)
                 return
+            except TROUBLE:  # the folder is away for a moment
+                pass
             over = job.is_over
             nothing_new = True
             for sequence, event in reader.read():
@@ -217,7 +216,7 @@ class JobService:
             if ended and over:
                 return
             if nothing_new:
-                if over and last_round and job_id not in self._store.making:
+                if over and last_round and not any(worker.job == job_id for worker in self.crew.workers):
                     # The log has no final event, for example after a full disk.
                     yield reader.sequence + 1, _final_event(job)
                     return
@@ -245,7 +244,6 @@ class JobService:
 
 
 def _final_event(job: Job) -> Event:
-    """Return a final event for a job that is over, made from its facts in the index."""
     seconds = (job.ended or job.created) - (job.started or job.created)
     video = None if job.video is None else str(job.video)
     about: dict[str, Any] = {"job": job.id, "time": seconds, "video": video, "frames": job.frames}

@@ -112,7 +112,6 @@ def explained() -> Generator[None, None, None]:
 
 
 def opened(pipe: IO[bytes] | None) -> IO[bytes]:
-    """Return the pipe of a child process that was started with one."""
     assert pipe is not None
     return pipe
 

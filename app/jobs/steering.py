@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +10,12 @@ from typing import Any
 from app.batch import random_seed
 from app.jobs.job import BEGUN, Action, Job, allows
 from app.jobs.queue import Queue
-from app.jobs.storage.commands import commands_of, forget_commands, leave_command, pending_change, settle
+from app.jobs.storage.commands import forget_commands, leave_command, pending_change
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.provenance.branch import change_remaining, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage
 
 MOST_TAKES = 8
 
@@ -54,7 +52,10 @@ class Steering:
         with self.store.change() as database:
             job, folder = self._queue.whole(job_id), self.store.folder(job_id)
             self._allowed(job, "change")
-            wanted = {**pending_change(folder), **changes}  # an earlier change may not be carried out yet
+            wanted = {
+                **pending_change(database, job_id),
+                **changes,
+            }  # an earlier change may not be carried out yet
             changed, lineage = change_remaining(folder, job.request, wanted)
             if job.state in BEGUN and num_finished_sections(folder) + 1 >= len(plan_of(changed)):
                 raise InputError(
@@ -64,8 +65,8 @@ class Steering:
             info = find_model(changed.model, allow_folder=True)
             for one in lineage.requests(changed):
                 check_prompt(one, info)
-            leave_command(folder, "change", json.dumps(wanted, ensure_ascii=False).encode())
-            settle(database, folder)
+            leave_command(database, job_id, "change", json.dumps(wanted, ensure_ascii=False))
+            self.store.settle(job_id)
         return self.store.job(job_id)
 
     def wait(self, job_id: str, on: bool = True) -> Job:
@@ -73,13 +74,12 @@ class Steering:
 
         A job that waits already goes on with `resume`.
         """
-        with self.store.change():
+        with self.store.change() as database:
             self._allowed(self.store.job(job_id), "wait")
-            folder = self.store.folder(job_id)
             if on:
-                leave_command(folder, "wait")
+                leave_command(database, job_id, "wait")
             else:
-                forget_commands(folder, "wait")
+                forget_commands(database, job_id, "wait")
         return self.store.job(job_id)
 
     def takes(self, job_id: str, count: int = 3, keep: int | None = None) -> list[Job]:
@@ -112,44 +112,34 @@ class Steering:
         return job
 
     def _not_chosen(self, job_id: str) -> list[str]:
-        """Return the jobs that end if a job goes on; none unless it is paused after a section with takes."""
-        with contextlib.suppress(InputError, OSError):  # without a whole lineage, only this job goes on
-            job, folder = self.store.job(job_id), self.store.folder(job_id)
-            lineage, made = Lineage.read(folder.lineage), num_finished_sections(folder)
-            for parent, keep in ((job_id, made - 1), (lineage.parent, lineage.kept)):
-                if job.state != "paused" or not 0 < keep == made - 1:
-                    continue
-                others = [one.id for _, one in self._takes(parent, keep) if _is_open(one, keep)]
-                if others := [one for one in others if one != job_id]:
-                    paused = self.store.jobs("WHERE id = ? AND id != ? AND state = 'paused'", parent, job_id)
-                    return [*others, *(one.id for one in paused)]
+        """Find the jobs that end if a job goes on; none unless it is paused after a section with takes."""
+        job, made = self.store.job(job_id), num_finished_sections(self.store.folder(job_id))
+        for parent, keep in ((job_id, made - 1), (job.parent, job.kept)):
+            if job.state != "paused" or not 0 < keep == made - 1:
+                continue
+            others = [take.id for _, take in self._takes(parent, keep) if _is_open(take, keep)]
+            if others := [take for take in others if take != job_id]:
+                paused = self.store.jobs("WHERE id = ? AND id != ? AND state = 'paused'", parent, job_id)
+                return [*others, *(job.id for job in paused)]
         return []
 
     def choice(self, job_id: str) -> TakeChoice | None:
-        """Return the takes between which a user has to choose now; None if there are none.
-
-        Raises:
-            InputError, OSError: If a lineage cannot be read.
-        """
-        folder = self.store.folder(job_id)
-        lineage, made = Lineage.read(folder.lineage), num_finished_sections(folder)
-        for parent, keep in ((job_id, made), (job_id, made - 1), (lineage.parent, lineage.kept)):
+        """Find the takes between which a user has to choose now; None if there are none."""
+        chosen, made = self.store.job(job_id), num_finished_sections(self.store.folder(job_id))
+        for parent, keep in ((job_id, made), (job_id, made - 1), (chosen.parent, chosen.kept)):
             found = self._takes(parent, keep) if keep > 0 else []
             takes = [(number, job) for number, job in found if _is_open(job, keep)]
             if takes and (parent == job_id or any(job.id == job_id for _, job in takes)):
-                own = [(0, self.store.job(job_id))] if (parent, keep) == (job_id, made - 1) else []
-                waits = "wait" in commands_of(self.store.folder(parent))
-                return TakeChoice(parent, keep, (*own, *takes), waits)
+                before = [(0, chosen)] if (parent, keep) == (job_id, made - 1) else []
+                waits = "wait" in self.store.commands(parent)
+                return TakeChoice(parent, keep, (*before, *takes), waits)
         return None
 
     def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:
-        """Return the jobs that keep so many sections of another one, numbered from 1, if they wait."""
-        jobs = self.store.jobs("WHERE parent = ? ORDER BY created, id", parent)
-        same = [job for job in jobs if Lineage.read(self.store.folder(job.id).lineage).kept == keep]
-        return [
-            (number, job) for number, job in enumerate(same, 1)
-            if "wait" in commands_of(self.store.folder(job.id))
-        ]  # fmt: skip
+        """Find the jobs that keep so many sections of another one, numbered from 1, if they wait."""
+        jobs = self.store.jobs("WHERE parent = ? AND kept = ? ORDER BY created, id", parent, keep)
+        numbered = enumerate(jobs, 1)
+        return [(number, job) for number, job in numbered if "wait" in self.store.commands(job.id)]
 
     def _allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):

@@ -126,12 +126,10 @@ def sentence(
 
 
 def title_of(job: Job) -> str:
-    """Return the prompt of a job in one line, which stands for its name."""
     return " ".join(job.request.prompt.split()) or "a video without a prompt"
 
 
 def share_done(job: Job) -> float:
-    """Return the share of a job's frames that exist, from 0 to 1."""
     if job.state == "finished":
         return 1.0
     return min(1.0, job.frames / _frames(job.request))

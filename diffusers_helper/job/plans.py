@@ -268,11 +268,11 @@ def _with_attention(
         card = profile.machine.card
         key = shape_key(*shape)
         trials = stored_trials(facts, card).get(key, {})
-        if ways := [way for way in candidate_backends() if way not in trials]:
-            trial = store_trial(facts, card, key, local.try_attention(ways, *shape, profile.slice_bytes))
+        if backends := [backend for backend in candidate_backends() if backend not in trials]:
+            trial = store_trial(facts, card, key, local.try_attention(backends, *shape, profile.slice_bytes))
             profile = profile.with_measurements(local)
             # Slices after failures that pass are for this job alone, so they are not among those seen.
-            way = fastest(key, trial, profile.deviation)
-            profile = replace(profile, backends={**profile.backends, key: way})
+            backend = fastest(key, trial, profile.deviation)
+            profile = replace(profile, backends={**profile.backends, key: backend})
     check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile

@@ -48,20 +48,12 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._descriptor = open_at_once(path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             take_lock(self._descriptor, waits=False)
         except OSError:
             self.release()
             raise
-
-    def holds(self) -> bool:
-        """Check that this lock is still effective; it is not if its file was removed or replaced."""
-        try:
-            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
-        except OSError:
-            return False
 
     def release(self) -> None:
         if self._descriptor >= 0:

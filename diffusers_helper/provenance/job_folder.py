@@ -38,9 +38,8 @@ class JobFolder:
     original = _Entry("original")  # the video that is continued, as it was given
     first = _Entry("first.png")  # the first frame of a video from words alone, once it is known
     request = _Entry("request.json")
-    press = _Entry("press.txt")  # the press of a button that made the job, so that it makes it only once
     events = _Entry("events.jsonl")
-    states = _Entry("states.jsonl")  # the job's states, one line per change; the last one is in force
+    states = _Entry("states.jsonl")  # version 0.2: the job's states; its last line keeps that version away
     memory = _Entry("memory.json")  # the memory of each stage on the device, planned and measured
     log = _Entry("job.log")  # the engine's text log for the job; see `runner`
     vae = _Entry("vae.json")  # the settings with which the VAE has worked; see `provenance.recipe`
@@ -78,10 +77,6 @@ class JobFolder:
 
     def thumb(self, number: int) -> Path:
         return self.thumbs / f"{number:04}.webp"
-
-    def write_press(self, press: str) -> None:
-        if press:
-            self.press.write_text(press, encoding="utf-8")
 
     @property
     def job(self) -> str:

@@ -39,7 +39,7 @@ def test_only_changed_files_are_carried_and_none_leaves_the_folder(tmp_path: Pat
     here, there, known = tmp_path / "here", tmp_path / "there", dict[str, tuple[int, int]]()
     (here / "sections").mkdir(parents=True)
     there.mkdir()
-    for name in ("request.json", "events.jsonl", "wish-pause", "sections/0001.safetensors", "a.tmp"):
+    for name in ("request.json", "events.jsonl", "sections/0001.safetensors", "a.tmp"):
         (here / name).write_bytes(name.encode())
     apply(there, changed_files(here, known))
     copied = sorted(path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file())
@@ -51,7 +51,7 @@ def test_only_changed_files_are_carried_and_none_leaves_the_folder(tmp_path: Pat
     apply(there, news)
     assert (there / "video.mp4").read_bytes() == b"video"
     assert not (there / "request.json").exists()
-    for name in ("../out", "/etc/passwd", "states.jsonl", "wish-cancel"):
+    for name in ("../out", "/etc/passwd", "states.jsonl"):
         with pytest.raises(InputError, match="no file of the job"):
             apply(there, Answer(files={name: b""}))
 

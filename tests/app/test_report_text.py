@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,9 @@ def report(outputs: Path, events: list[Event], **settings: Any) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffusers_helper.provenance.job_folder.new_job_id", lambda: JOB)
         outputs.mkdir()
-        with new_folder(
-            outputs, 1.0, lambda new, at: store_request(request, {"image": b""}, new, final_folder=at)
-        ):
-            pass
+        new_folder(
+            outputs, lambda new, at: store_request(request, {"image": b""}, new, final_folder=at), ExitStack()
+        )
     for event in events:
         append_event(outputs / JOB / "events.jsonl", event)
     return report_text(JobService(outputs), JOB)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,6 +16,8 @@ from PIL import Image
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
+from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER
+from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.pictures import picture_paths, store_request
 from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.families.framepack import COMPONENTS
@@ -35,6 +36,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from app.jobs.service import JobService
+from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER
+from app.jobs.storage.store import JobStore
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, *scripts = sys.argv[1:]
@@ -167,7 +170,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def states_of(folder: Path) -> list[str]:
     """Return the states that a job went through."""
-    return [json.loads(line)["state"] for line in JobFolder(folder).states.read_text().splitlines()]
+    return [one.state for one in JobStore(folder.parent).transitions(folder.name)]
 
 
 def sections_of(events: list[Event]) -> list[int]:
@@ -175,10 +178,10 @@ def sections_of(events: list[Event]) -> list[int]:
     return [event.section for event in events if isinstance(event, SectionFinished)]
 
 
-def damage_index(outputs: Path, damage: str) -> None:
-    """Remove the index of an outputs folder; if `damage` is "garbage", replace it by another file."""
-    index = outputs / ".longtake"
-    shutil.rmtree(index)
+def damage_database(outputs: Path, damage: str) -> None:
+    """Remove the folder of the database; if `damage` is "garbage", replace the database by another file."""
+    folder = outputs / DATABASE_FOLDER
+    shutil.rmtree(folder)
     if damage == "garbage":
-        index.mkdir()
-        (index / "jobs.sqlite3").write_bytes(b"no database at all" * 100)
+        folder.mkdir()
+        (folder / DATABASE_FILE).write_bytes(b"no database at all" * 100)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.service import JobService
+from app.jobs.storage.store import JobStore
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import ROOT, processes_in_group, wait_until, write_picture
 
@@ -22,6 +23,7 @@ SERVER = """
 import json, sys
 from pathlib import Path
 from app.jobs.service import JobService
+from app.jobs.storage.store import JobStore
 from diffusers_helper.request import GenerationRequest
 service = JobService(Path(sys.argv[1]))
 service.start()
@@ -122,4 +124,4 @@ class Folder:
                 pass
 
     def is_over(self, job: JobFolder) -> bool:
-        return json.loads(job.states.read_bytes().splitlines()[-1])["state"] == "finished"
+        return JobStore(self.outputs).job(job.job).state == "finished"

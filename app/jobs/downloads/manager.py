@@ -92,7 +92,6 @@ class Downloads:
         self._thread.start()
 
     def stop(self) -> None:
-        """End all processes at once. The orders stay."""
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
@@ -130,7 +129,6 @@ class Downloads:
         self._changed()
 
     def _end(self, key: tuple[Task, str]) -> bool:
-        """End a process and forget it, and return whether there was one."""
         with self._lock:
             process = self._running.pop(key, None)
         if process is not None:

@@ -135,7 +135,7 @@ class Crew:
             wants, led = self.store.has_work(), bool(self._locks)
             for worker in self.workers:
                 wanted = wants and (worker.is_busy or worker.is_in_service)
-                if not (wanted and (lock := self._locks.get(worker)) and lock.holds()):
+                if not wanted or worker not in self._locks:
                     self._give_up(worker)
                     if wanted and (lock := self.store.lead(worker.card.key)):
                         self._locks[worker] = lock

@@ -126,7 +126,6 @@ class EngineProcess:
             raise
 
     def cancel(self, job_id: str) -> None:
-        """Ask a job to end within a step, if it is running."""
         with self._lock:
             if self._child is not None:
                 self._child.send({"do": "cancel", "job": job_id})

@@ -18,7 +18,8 @@ from pathlib import Path
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, EngineProcess, Trial
 from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
-from app.jobs.storage.commands import salvage_if_there
+from app.jobs.storage.logs import change_by
+from app.jobs.storage.recovery import salvage
 from diffusers_helper.events import (
     STAGES,
     TRIALS,
@@ -291,7 +292,8 @@ class Supervisor:
                 smaller_plans=1 if note and note.change else 0,
                 is_apu=self._card.profile.machine.is_apu,
             )
-        where = self._job.id, 0.0, *salvage_if_there(folder)
+        _, shown = (change_by(self._shown, folder.path) if self._shown else None) or (None, {})
+        where = self._job.id, 0.0, *salvage(folder, shown.get("video"), shown.get("frames", 0))
         return failed_event(error, *where, detail="\n".join(filter(None, detail)))
 
 

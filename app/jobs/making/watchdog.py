@@ -91,7 +91,6 @@ class WatchdogTimeouts:
             self._longest[kind] = seconds  # last, since the first entries are dropped when there are too many
 
     def save(self) -> None:
-        """Write the silences to the file, if there is one."""
         if self.file is None:
             return
         newest = list(self._longest.items())[-_MOST_ENTRIES:]

@@ -8,22 +8,23 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from app.cards import VideoCard
-from app.jobs.job import Command, Job
+from app.jobs.job import Command, Job, LostJob
 from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import EngineDied, EngineProcess
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
-from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, commands_of, ended_by, salvage_if_there
+from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, ended_by
 from app.jobs.storage.folders import size_of
-from app.jobs.storage.logs import StateLog, append_event, change_by, events_in
+from app.jobs.storage.logs import append_event, events_in
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
 from diffusers_helper.machine.signals import block_ctrl_c
@@ -121,7 +122,7 @@ class Worker:
         self._orders.put(None)
         if self._thread is None:  # should another thread start it yet, it ends at once
             return
-        commands = self._commands(job) if (job := self.job) else set[Command]()
+        commands = self._store.commands(job) if (job := self.job) else set[Command]()
         if self._command is not None or commands & {"cancel", "pause"}:
             self._thread.join(max(0.0, timeout - _KILL_SECONDS))
         while self._thread.is_alive() and time.monotonic() < deadline:
@@ -146,11 +147,14 @@ class Worker:
     def _run(self, job: Job) -> None:
         try:
             self._make(job)
+        except LostJob as lost:
+            _log.warning("%s", lost.message)
+            self._engine.kill()
         except Exception as error:  # noqa: BLE001 - the thread outlives the job, which reports the error
             is_removed = self._store.is_removed(job.id)  # which is a user's doing
             _log.error("job %s ended by an error of its worker", job.id, exc_info=not is_removed)
             self._engine.close()
-            self._finish(job, failed_event(error, job.id, 0.0, *salvage_if_there(JobFolder(job.folder))))
+            self._finish(job, failed_event(error, job.id, 0.0, *self._store.salvage(job.id)))
         finally:
             self._store.let_go(job.id)
             self._command, self.gives_back, self.job = None, False, ""
@@ -187,7 +191,9 @@ class Worker:
             if isinstance(event, Failed) and (why := self._goes_elsewhere(job, event)):
                 told = _timed(job, Warned(job=job.id, time=0.0, message=why))
                 self._write(job, partial(self._store.record, told))
-                self._write(job, partial(self._queue_again, job, why))
+                self._write(
+                    job, partial(self._store.enter, job.id, "queued", reason=why, message="", remedy="")
+                )
                 return None
             self.failures = 0 if isinstance(event, SectionFinished) else self.failures
             if event.is_final:
@@ -199,7 +205,7 @@ class Worker:
         return None
 
     def _goes_elsewhere(self, job: Job, failed: Failed) -> str:
-        """Return why a job goes back to the queue after the loss of this card or its engine, or ""."""
+        """Say why a job goes back to the queue after the loss of this card or its engine, or ""."""
         if failed.code == "card_away":
             self.card.away = failed.message
             return f"{self.card.name} cannot go on. {failed.message} The video waits for a card."
@@ -217,7 +223,7 @@ class Worker:
 
     def _obey(self, job: Job, event: Event | None = None) -> Command | None:
         """Ask the engine to end within a step if a command wants that, and return this command."""
-        commands = self._commands(job.id)
+        commands = self._store.commands(job.id)
         end = ended_by(commands, event, self._kept)
         is_cancelled = "cancel" in commands or end == "cancel"
         pauses = "pause" in commands or self.gives_back or end == "pause"
@@ -227,96 +233,96 @@ class Worker:
             self._command = "cancel" if is_cancelled else "pause" if pauses else None
         return self._command
 
-    def _commands(self, job_id: str) -> set[Command]:
-        return commands_of(self._store.folder(job_id), self._store.cancelled)
-
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         """Mark a job as waiting for so many seconds, and at least until its folder can be written."""
-        self._hold(job, trouble)
-        self._write(job, partial(self._store.enter, job.id, "waiting", **trouble), waits=True)
+        _log.warning("Job %s waits. %s", job.id, trouble["message"])
+        self._write(job, partial(self._store.enter, job.id, "waiting", **trouble))
         reported = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
-        self._write(job, partial(self._store.record, _timed(job, reported)), waits=True)
+        self._write(job, partial(self._store.record, _timed(job, reported)))
         self._on_change()
         if self._should_end(job, seconds):
             raise _AskedToEnd
         self._write(job, partial(self._store.enter, job.id, "running", message="", remedy=""))
 
-    def _write(self, job: Job, write: Callable[[], object], *, waits: bool = False) -> None:
-        """Call `write` until it succeeds; meanwhile the job is in the state "waiting".
+    def _write(self, job: Job, write: Callable[[], object], *, is_end: bool = False) -> None:
+        """Call `write` until it succeeds. The first failure is said, and so is the wait afterwards.
+
+        Args:
+            is_end: Whether only the end of the program ends the wait, and not a command for the job.
 
         Raises:
             _AskedToEnd: If the job is asked to end before `write` succeeds.
             OSError: If only this job's own files cannot be written, so waiting would not help.
         """
-        began, trouble = time.monotonic(), None
+        began, trouble = time.monotonic(), dict[str, str]()
         while True:
             try:
                 write()
             except TROUBLE as error:
                 if self._store.concerns_one_job(error):
                     raise
-                trouble = facts_of(error)
-                self._hold(job, trouble)
-                if self._should_end(job, _RETRY_SECONDS):
+                if not trouble:
+                    trouble = facts_of(error)
+                    _log.warning("Job %s waits. %s", job.id, trouble["message"])
+                    self._show_waiting(job, trouble)
+                if self._stopping.wait(_RETRY_SECONDS) if is_end else self._should_end(job, _RETRY_SECONDS):
                     raise _AskedToEnd from error
             else:
                 break
-        self._store.unhold(job.id)
-        if trouble is not None:
-            if not waits:
-                self._write(job, partial(self._wait_no_more, job))
+        if trouble:
             waited = f"{trouble['message']} The job waited for {time.monotonic() - began:.0f} seconds."
             warned = _timed(job, Warned(job=job.id, time=0.0, message=waited))
+            self._write(job, partial(self._wait_no_more, job))
             self._write(job, partial(append_event, JobFolder(job.folder).events, warned))
 
-    def _wait_no_more(self, job: Job) -> None:
-        is_there = not self._store.is_removed(job.id)
-        if is_there and StateLog(JobFolder(job.folder)).read()["state"] == "waiting":
-            self._store.enter(job.id, "running", message="", remedy="")
-
-    def _hold(self, job: Job, trouble: dict[str, str]) -> None:
-        if self._store.hold(job.id, "waiting", **trouble):
-            _log.warning("Job %s waits. %s", job.id, trouble["message"])
+    def _show_waiting(self, job: Job, trouble: dict[str, str]) -> None:
+        with suppress(*TROUBLE):
+            if self._store.job(job.id).state == "running":
+                self._store.enter(job.id, "waiting", **trouble)
         self._on_change()
 
+    def _wait_no_more(self, job: Job) -> None:
+        if self._store.job(job.id).state == "waiting":
+            self._store.enter(job.id, "running", message="", remedy="")
+
     def _finish(self, job: Job, end: Event) -> None:
-        """Write a job's end or its pause. If it cannot be written, this program remembers it."""
         end = _timed(job, end)
-        state, facts = change_by(end, job.folder) or ("failed", {})
         write = partial(self._store.record, end)
         # A command that the engine obeyed may have been withdrawn since.
-        if pauses := isinstance(end, Cancelled) and self._obey(job) != "cancel":
-            commands = self._commands(job.id)
-            if commands & {"pause", "wait"}:
-                self._frees = True
-            waits = "wait" in commands and "pause" not in commands
-            state, facts = "paused", facts | (WAITS if waits else PAUSED) | {"ended": None}
-            write = partial(self._pause, job, facts)
+        if isinstance(end, Cancelled) and self._obey(job) != "cancel":
+            self._frees = bool(self._store.commands(job.id) & {"pause", "wait"})
+            write = partial(self._pause, job, end)
         try:
-            self._write(job, write)
-        except (_AskedToEnd, OSError, ValueError):
-            self._store.hold(job.id, state, **facts)
-        if pauses:
-            _log.info("Job %s is paused.", job.id)
+            self._write(job, write, is_end=True)
+        except (
+            *TROUBLE,
+            LongtakeError,
+            _AskedToEnd,
+        ) as error:  # the next program settles it
+            _log.warning("The end of job %s could not be written (%s).", job.id, error)
+            return
 
-    def _pause(self, job: Job, facts: dict[str, Any]) -> None:
-        commands = self._commands(job.id)
-        self._store.enter(job.id, "paused", **facts)
-        if not commands & {"pause", "wait"}:
+    def _pause(self, job: Job, end: Cancelled) -> None:
+        """Pause a job; it goes back to the queue if its engine has ended for another reason."""
+        video = None if end.video is None else Path(end.video).name
+        made = {"video": video, "frames": end.frames, "ended": None}
+        with self._store.transaction():  # in which no command comes
+            commands = self._store.commands(job.id)
+            if commands & {"pause", "wait"}:
+                facts = PAUSED if "pause" in commands else WAITS
+                self._store.enter(job.id, "paused", **made, **facts)
+                return
             reason = "The pause was withdrawn."
             if self.gives_back:
                 reason = f"{self.card.name} was taken out of service."
             elif "change" in commands:
                 reason = "A user changed what comes next."
-            self._queue_again(job, reason)
-
-    def _queue_again(self, job: Job, reason: str) -> None:
-        self._store.enter(job.id, "queued", reason=reason, message="", remedy="")
+            self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **made)
 
     def _break_off(self, job: Job) -> None:
         """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""
         if self._obey(job) is not None:
-            video, frames = salvage_if_there(JobFolder(job.folder))
+            video, frames = self._store.salvage(job.id)
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
             return
         JobFolder(job.folder).remove_leftovers()
@@ -326,8 +332,9 @@ class Worker:
             _log.warning("Job %s is interrupted. %s", job.id, facts_of(error)["message"])
 
     def _is_asked_to_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Keep the job this process's own, and return whether it should end; see `_should_end`."""
-        self._store.keep(job.id)
+        """Wait like `_should_end`; raise LostJob if another program has taken the job over."""
+        if not self._store.is_mine(job.id):
+            raise LostJob(job.id)
         return self._should_end(job, wait)
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:

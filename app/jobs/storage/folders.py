@@ -1,6 +1,6 @@
 """The folders of jobs: how they come and go.
 
-Functions that make or move folders are called only while the index is locked.
+Functions that make or move folders are called only in a transaction, which keeps other programs from it.
 """
 
 from __future__ import annotations
@@ -9,86 +9,64 @@ import contextlib
 import logging
 import os
 import shutil
-import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 from app.jobs.job import NoSuchJob
-from app.jobs.storage.logs import StateLog
-from diffusers_helper.errors import InputError
+from app.jobs.storage.owners import remove_dead_locks
 from diffusers_helper.files import sync_folder
-from diffusers_helper.machine.file_locks import is_locked
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
 KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
 
 
-def job_folders(outputs: Path) -> Iterable[JobFolder]:
-    """Yield the folders of all jobs."""
-    with os.scandir(outputs) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".")]
-    for name in names:
+def folder_names(outputs: Path, jobs: Container[str]) -> Iterator[str]:
+    """Yield the names of all jobs' folders, which are those of `jobs` and those with a request or a log."""
+    for name in os.listdir(outputs):
         # Links count even if they lead nowhere; os.path is faster than Path, for thousands of jobs.
-        path = f"{outputs}/{name}"
-        if os.path.lexists(f"{path}/request.json") or os.path.lexists(f"{path}/states.jsonl"):
-            try:
-                name.encode()
-            except UnicodeEncodeError:
-                _log.warning("The folder %r is left out, because its name is not UTF-8.", name)
+        files = (f"{outputs}/{name}/{file}" for file in ("request.json", "states.jsonl"))
+        if name in jobs or (name[0] != "." and any(map(os.path.lexists, files))):
+            if name.encode(errors="ignore").decode() == name:
+                yield name
             else:
-                yield JobFolder(outputs / name)
+                _log.warning("The folder %r is left out, because its name is not UTF-8.", name)
 
 
-@contextlib.contextmanager
 def new_folder(
-    outputs: Path, place: float, fill: Callable[[JobFolder, JobFolder], object]
-) -> Generator[JobFolder, None, None]:
-    """Write the folder of a new job, which appears complete, and is removed again if the block fails.
+    outputs: Path, fill: Callable[[JobFolder, JobFolder], object], on_failure: contextlib.ExitStack
+) -> JobFolder:
+    """Write the folder of a new job, which appears complete.
 
     Args:
-        place: The job's place in the queue.
-        fill: Writes the job's files into the first folder, which then is moved to the place of the second.
+        fill: Writes the job's files into the first folder, which then is renamed to the second.
+        on_failure: Gets what removes the folder again.
     """
-    with contextlib.ExitStack() as on_failure:
-        folder = JobFolder.new(outputs)
-        new = JobFolder(outputs / f".{folder.job}.tmp")
-        on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
-        new.path.mkdir()
-        fill(new, folder)
-        first = {"state": "queued", "reason": "A user submitted it.", "created": time.time(), "place": place}
-        StateLog(new).append(**first)
-        sync_folder(new.path)
-        on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
-        new.path.rename(folder.path)
-        sync_folder(outputs)
-        yield folder
-        on_failure.pop_all()
+    folder = JobFolder.new(outputs)
+    new = JobFolder(outputs / f".{folder.job}.tmp")
+    on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
+    new.path.mkdir()
+    fill(new, folder)
+    sync_folder(new.path)
+    on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
+    new.path.rename(folder.path)
+    sync_folder(outputs)
+    return folder
 
 
-def discard(database: sqlite3.Connection, folder: JobFolder, trash: Path) -> None:
-    """Take a job from the index, and move its folder, if there is one, to the trash.
-
-    Raises:
-        InputError: If a process is making the job.
-        OSError: If the folder cannot be moved.
-    """
-    if folder.path.exists():
-        if is_locked(folder.states):
-            raise InputError(
-                f"Job {folder.job} is being made; expected one that is not.", "Cancel it first, or pause it."
-            )
-        trash.mkdir(exist_ok=True)
-        os.utime(folder.path)  # the time of the removal
-        folder.path.rename(trash / folder.job)
-        sync_folder(trash)
-        sync_folder(folder.path.parent)
-    database.execute("DELETE FROM jobs WHERE id = ?", (folder.job,))
+def move_to_trash(folder: JobFolder, trash: Path) -> None:
+    if not trash.is_dir():
+        trash.mkdir()
+        sync_folder(trash.parent)
+    os.utime(folder.path)  # the time of the removal
+    folder.path.rename(trash / folder.job)
+    sync_folder(trash)
+    sync_folder(folder.path.parent)
 
 
 def bring_back(outputs: Path, job_id: str, trash: Path) -> JobFolder:
-    """Move a job's folder back from the trash, and return it.
+    """Move a job's folder back from the trash.
 
     Raises:
         NoSuchJob: If the folder is not in the trash.
@@ -104,26 +82,26 @@ def bring_back(outputs: Path, job_id: str, trash: Path) -> JobFolder:
 
 
 def empty(trash: Path, kept_seconds: float = KEPT_SECONDS) -> None:
-    """Delete the jobs that were removed more than `kept_seconds` ago."""
+    """Delete the folders of jobs that were removed more than `kept_seconds` ago."""
     for path in trash.iterdir() if trash.is_dir() else ():
         if time.time() - path.lstat().st_mtime > kept_seconds:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep(outputs: Path, index: Path) -> None:
+def sweep(outputs: Path, longtake: Path) -> None:
     """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
 
-    Call this only in the process that makes the jobs, which alone writes files beside the index.
+    Call this only in the process that makes the jobs, which alone writes files beside the database.
     """
     for path in outputs.glob(".*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in index.glob(".*.tmp"):
+    for path in longtake.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()
+    remove_dead_locks(longtake)
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):  # the file is being replaced

@@ -1,43 +1,56 @@
-"""The store of the jobs of one outputs folder: their folders, and an SQLite index that can be rebuilt."""
+"""The store of the jobs of one outputs folder: their folders, and the database of their states."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.jobs.job import BEGUN, Job, JobState, NoSuchJob
-from app.jobs.storage.commands import carry_out_change, forget_commands, recover
+from app.jobs.job import BEGUN, Command, Job, JobState, LostJob, NoSuchJob
+from app.jobs.storage.commands import carry_out_change, forget_commands
+from app.jobs.storage.database import DATABASE_FOLDER, Database
 from app.jobs.storage.folders import sweep
-from app.jobs.storage.index import INDEX_FOLDER, OpenIndex
-from app.jobs.storage.logs import StateLog, append_event, change_by, time_of_last
-from app.jobs.storage.rows import COLUMNS, bury, job_from_row, put, stamp_of
+from app.jobs.storage.importing import import_jobs
+from app.jobs.storage.logs import append_event, change_by, time_of_last
+from app.jobs.storage.owners import JobOwner, standing_of
+from app.jobs.storage.recovery import salvage, settle
+from app.jobs.storage.rows import (
+    Transition,
+    enter_state,
+    job_from_row,
+    request_facts,
+    row_of,
+    update_row,
+    words_of_damage,
+)
 from app.jobs.storage.trouble import TROUBLE, unwritable
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event
-from diffusers_helper.files import expanded_path, make_way, sync_folder
+from diffusers_helper.files import expanded_path, sync_folder
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.file_locks import Lock, is_locked
 from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
+_REMOVED = {"message": "The job's folder was removed.", "remedy": "Start the job again."}
 Maker = TypeVar("Maker")
 
 
 class JobStore:
     """The jobs of one folder, for any thread.
 
-    The folder and its index are opened, and made if they are missing, when they are first needed; any method
-    raises InputError if they cannot be written then. A change is on the disk, in the job's folder, before it
-    is in the index and before it is announced.
+    The folder and its database are opened, and made if they are missing, when they are first needed; any
+    method raises InputError if that fails then. Later, methods raise OSError or sqlite3.Error while they are
+    out of reach. A change is on the disk before it is announced.
 
     Args:
         outputs: The folder that holds one folder per job.
@@ -47,8 +60,8 @@ class JobStore:
     Attributes:
         adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
         own: The jobs that this process has submitted or resumed.
-        held: The path of a file that keeps jobs from beginning. It lists the jobs that were paused.
-        cancelled: The jobs that this process makes and that are to end although no file says so.
+        making: The jobs that this process is making.
+        cancelled: Those of them that are to end although the database could not be told.
     """
 
     def __init__(
@@ -62,202 +75,179 @@ class JobStore:
         self.adopts = False
         self._opening = threading.Lock()
         self.own: set[str] = set()
-        self._locks: dict[str, Lock] = {}  # the locks of the jobs that this process is making
-        self._changing_locks = threading.Lock()  # so that none is replaced after it was let go
-        self._stamps: dict[str, str] = {}  # what their logs were like when they were last seen
+        self.making: set[str] = set()
         self.cancelled: set[str] = set()
-        self._held: dict[str, dict[str, Any]] = {}  # changes that could not be written yet
-        folder = self.outputs / INDEX_FOLDER
-        self.held, self.trash = folder / "held", folder / "trash"
+        self._ended: set[str] = set()  # those whose end is written, perhaps without its event
+        self._longtake = self.outputs / DATABASE_FOLDER
+        self.trash = self._longtake / "trash"
+        self._owner = JobOwner(self._longtake)
 
     @cached_property
-    def _opened(self) -> OpenIndex:
+    def _opened(self) -> Database:
         try:
             if not self.outputs.exists():
                 self.outputs.mkdir(parents=True)
                 sync_folder(self.outputs.parent)
-            return OpenIndex(self.outputs)
+            return Database(self.outputs, self._fill)
         except TROUBLE as error:
             raise unwritable(self.outputs, error) from error
 
+    def _fill(self, database: sqlite3.Connection, is_new: bool, can_write: bool) -> None:
+        import_jobs(database, self.outputs, is_new=is_new, can_write=can_write)
+
     @property
-    def _index(self) -> OpenIndex:
+    def _database(self) -> Database:
         with self._opening:
             return self._opened
 
     def lead(self, card: str) -> Lock | None:
         """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken."""
-        file = self._index.folder / f"maker-{card}"
-        with self.transaction():  # in which no other process looks whether it is locked
-            is_alone = not self.has_maker
-            make_way(file)
-            try:
-                lock = Lock(file)
-            except BlockingIOError:
-                return None
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(lock.release)
-            with self.transaction():
+        with ExitStack() as on_failure:
+            with self.transaction():  # in which no other process looks whether it is locked
+                is_alone = not self.has_maker
+                try:
+                    lock = Lock(self._longtake / f"card-{card}")
+                except BlockingIOError:
+                    return None
+                on_failure.callback(lock.release)
                 if is_alone:
-                    sweep(self.outputs, self._index.folder)
+                    sweep(self.outputs, self._longtake)
                 self.recover()
             on_failure.pop_all()
         return lock
 
     @property
     def has_maker(self) -> bool:
-        """Return whether any process holds a card's lock, with which it makes this folder's jobs."""
-        return any(is_locked(file) for file in self.held.parent.glob("maker-*"))
+        """Whether any process holds a card's lock, with which it makes this folder's jobs."""
+        return any(is_locked(file) for file in self._longtake.glob("card-*"))
 
     def is_out(self, card: str) -> bool:
-        return (self.held.parent / f"out-{card}").is_file()
+        return (self._longtake / f"out-{card}").is_file()
 
     def set_out(self, card: str, is_out: bool) -> None:
-        """Take a card out of service or put it back."""
-        file = self.held.parent / f"out-{card}"
+        file = self._longtake / f"out-{card}"
         if is_out:
-            make_way(file)
             file.touch()
         else:
             file.unlink(missing_ok=True)
         sync_folder(file.parent)
 
     def release(self) -> None:
-        for job_id in self.making:
-            self.let_go(job_id)
+        """End this process's ownership of jobs; another program may then take them over."""
+        self.making.clear()
+        self._owner.leave()
 
     def makes(self, job_id: str) -> bool:
         return self.adopts or job_id in self.own
 
     def has_work(self) -> bool:
-        states = "('queued', 'running', 'waiting', 'interrupted')"
-        return self.adopts or any(
-            job in self.own for (job,) in self.select(f"WHERE state IN {states}", what="id")
-        )
+        if self.adopts:
+            return True
+        rows = self.select("WHERE state IN ('queued', 'running', 'waiting', 'interrupted')", what="id")
+        return any(row["id"] in self.own for row in rows)
 
     def last_place(self) -> float:
-        """Return the place at the end of the queue: the present time, or one more than the last place."""
-        ((last,),) = self.select("", what="max(place)")
+        """Find the place at the end of the queue: the present time, or one more than the last place."""
+        ((last,),) = self._database.select("SELECT max(place) FROM jobs")  # also of those in the trash
         return max(time.time(), (last or 0.0) + 1.0)  # the gaps leave places for jobs that are moved
+
+    @property
+    def is_paused(self) -> bool:
+        ((paused,),) = self._database.select("SELECT paused IS NOT NULL FROM folder")
+        return bool(paused)
 
     def claim(self, choose: Callable[[Job], Maker | None]) -> tuple[Job, Maker] | None:
         """Mark the first queued job that can begin here as running.
 
         Args:
-            choose: Returns who makes a job; None if nobody who is free can.
+            choose: Returns who makes a job; None if no free maker can.
 
         Returns:
             The job and its maker; None if there is no such job.
         """
-        self.write_held()
-        if self._index.is_current and not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
+        if self.is_paused or not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
-        with self.transaction() as database:
-            if self.held.is_file():
-                return None
-            queued = "SELECT id, model FROM jobs WHERE state = 'queued' ORDER BY place, id"
-            for row in database.execute(queued).fetchall():
-                if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
-                    continue
-                whole = database.execute(f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (row["id"],)).fetchone()
-                if (maker := choose(job_from_row(self.outputs, whole))) is None:
-                    continue
-                folder = self.folder(row["id"])
-                try:
-                    if put(database, folder)["state"] == "queued" and self._take(folder, str(maker)):
-                        return job_from_row(self.outputs, put(database, folder)), maker
-                except OSError as error:
-                    if not self.concerns_one_job(error):
-                        raise
-                    words = f"The job's folder cannot be used ({error})."  # the others must not wait for it
-                    bury(database, row["id"], words, "Repair the folder, and resume the job.")
+        before = set(self.making)
+        try:
+            with self.transaction() as database:
+                return self._claim(database, choose)
+        except TROUBLE:
+            self.making.intersection_update(before)
+            raise
+
+    def _claim(
+        self, database: sqlite3.Connection, choose: Callable[[Job], Maker | None]
+    ) -> tuple[Job, Maker] | None:
+        queued = self.select("WHERE state = 'queued' ORDER BY place, id", what="id, model")
+        for row in queued if not self.is_paused else ():  # another program may have paused it just now
+            if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
+                continue
+            job = self.job(row["id"])
+            if (maker := choose(job)) is not None and self._take(database, job, str(maker)):
+                return self.job(job.id), maker
         return None
 
-    def _take(self, folder: JobFolder, card: str) -> bool:
-        """Lock a queued job and mark it as running; return False if another process makes it."""
-        log = StateLog(folder)
-        facts = log.read()
-        if facts["state"] != "queued":
-            return False
+    def _take(self, database: sqlite3.Connection, job: Job, card: str) -> bool:
+        """Mark a queued job as running; if its folder cannot be used, mark it as failed and return False."""
+        folder, owner = self.folder(job.id), self._owner.enter()
         try:
-            lock = Lock(log.path)
-        except BlockingIOError:
-            return False
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(lock.release)
-            started = time.time() - (time_of_last(folder) if facts["started"] else 0)  # without pauses
-            log.enter(
-                "running", reason="It is its turn.", started=started, ended=None, message="", remedy="",
-                card=_made_on(facts["card"], card, num_finished_sections(folder) + 1),
+            request = request_facts(folder)  # the folder's is the one that is made
+            done = time_of_last(folder) if job.started else 0.0
+        except InputError as error:
+            failure: dict[str, Any] = {"damage": "request", **words_of_damage(error)}
+        except OSError as error:  # the other jobs must not wait for this one
+            if not self.concerns_one_job(error):
+                raise
+            words = f"The job's folder cannot be used ({error})."
+            failure = {"message": words, "remedy": "Repair the folder, and resume the job."}
+            failure = _REMOVED if self.is_removed(job.id) else failure
+        else:
+            enter_state(
+                database, job.id, "running", reason="It is its turn.", message="", remedy="", owner=owner,
+                card=_made_on(job.card, card, num_finished_sections(folder) + 1), ended=None,
+                started=time.time() - done, **request,  # without pauses
             )  # fmt: skip
-            on_failure.pop_all()
-        self._locks[folder.job] = lock
+            self._ended.discard(job.id)
+            self.making.add(job.id)
+            return True
+        enter_state(database, job.id, "failed", ended=time.time(), **failure)
+        return False
+
+    def is_mine(self, job_id: str) -> bool:
+        """Whether no other program has taken over a job that this one makes, as far as it can tell."""
+        with suppress(*TROUBLE):
+            rows = self.select("WHERE id = ?", job_id, what="owner")
+            return [row["owner"] for row in rows] == [self._owner.name]
         return True
 
-    @property
-    def making(self) -> tuple[str, ...]:
-        return tuple(self._locks)
-
-    def keep(self, job_id: str) -> None:
-        """Write the state of a job that this process makes anew if something else has changed its log."""
-        folder = self.folder(job_id)
-        if self._stamps.get(job_id) == stamp_of(folder):
-            return
-        with contextlib.suppress(*TROUBLE):
-            log = StateLog(folder)
-            facts = log.read()
-            if facts["fault"] or facts["state"] not in BEGUN or not self._locks[job_id].holds():
-                begun: list[JobState] = [one.state for one in log.transitions() if one.state in BEGUN]
-                reason = "Its log was changed from outside while it was made."
-                self.enter(job_id, begun[-1] if begun else "running", reason=reason)
-            self._stamps[job_id] = stamp_of(folder)
-
     def let_go(self, job_id: str) -> None:
-        with self._changing_locks:
-            self._stamps.pop(job_id, None)
-            self.cancelled.discard(job_id)
-            if lock := self._locks.pop(job_id, None):
-                lock.release()
+        for jobs in (self.making, self.cancelled, self._ended):
+            jobs.discard(job_id)
 
     def enter(self, job_id: str, state: JobState, *, reason: str = "", **facts: Any) -> Job:
-        """Write a job's state and facts to its folder, and then to the index.
+        """Give a job a state and facts; see `enter_state`.
 
         Raises:
+            LostJob: If this process makes the job, but another program has taken it over.
             OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
         """
         with self.transaction() as database:
-            log = StateLog(folder := self.folder(job_id))
-            log.enter(state, reason=reason, is_maker=job_id in self._locks, **facts)
-            with self._changing_locks:
-                lock = self._locks.get(job_id)
-                if lock is not None and not lock.holds():  # the log was replaced
-                    with contextlib.suppress(IsADirectoryError, FileNotFoundError):  # again; see `keep`
-                        self._locks[job_id] = Lock(log.path)
-                        lock.release()
+            is_mine = row_of(database, job_id)["owner"] == self._owner.name
+            if job_id in self.making - self._ended and not is_mine:
+                raise LostJob(job_id)
+            enter_state(database, job_id, state, reason=reason, **facts)
             if state not in (*BEGUN, "interrupted"):
-                carry_out_change(folder)
-                forget_commands(folder)
-            return job_from_row(self.outputs, put(database, folder))
+                carry_out_change(database, self.folder(job_id))
+                forget_commands(database, job_id)
+            if state not in BEGUN:
+                self._ended.add(job_id)
+            return self.job(job_id)
 
     def add_facts(self, job_id: str, **facts: Any) -> Job:
         with self.transaction() as database:
-            StateLog(self.folder(job_id)).add(**facts)
-            return job_from_row(self.outputs, put(database, self.folder(job_id)))
-
-    def hold(self, job_id: str, state: JobState, **facts: Any) -> bool:
-        """Remember a state that cannot be written yet, for this process, and return whether it is new.
-
-        The state is still written to the folder if possible, for example if only the index is locked.
-        """
-        held, self._held[job_id] = self._held.get(job_id), {"state": state, **facts}
-        is_new = held != self._held[job_id]
-        if is_new and state in BEGUN and job_id in self._locks:
-            with contextlib.suppress(*TROUBLE):
-                StateLog(self.folder(job_id)).enter(state, is_maker=True, **facts)
-        return is_new
-
-    def unhold(self, job_id: str) -> None:
-        self._held.pop(job_id, None)
+            row_of(database, job_id)
+            update_row(database, job_id, **facts)
+            return self.job(job_id)
 
     def record(self, event: Event) -> None:
         """Write the state that follows from an event, and then the event to its job's log.
@@ -267,79 +257,104 @@ class JobStore:
         folder = self.folder(event.job)
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
-                with self.transaction() as database:
-                    bury(database, event.job, "The job's folder was removed.", "Start the job again.")
+                self.enter(event.job, "failed", ended=time.time(), **_REMOVED)
                 return
             if video := getattr(event, "video", None):  # its name has to be on the disk
                 for path in {folder.path, Path(video).parent}:
-                    with contextlib.suppress(FileNotFoundError):
+                    with suppress(FileNotFoundError):
                         sync_folder(path)
             self.enter(event.job, change[0], **change[1])
         append_event(folder.events, event)
 
+    def salvage(self, job_id: str) -> tuple[str | None, int]:
+        try:
+            ((video, frames),) = self.select("WHERE id = ?", job_id, what="video, frames")
+        except (*TROUBLE, ValueError):
+            return None, 0
+        return salvage(self.folder(job_id), video, frames)
+
     def is_removed(self, job_id: str) -> bool:
-        """Return whether a job's folder was removed while the outputs folder still exists."""
-        return self._index.is_there and not self.folder(job_id).path.exists()
+        """Whether a job's folder was removed while the outputs folder still exists."""
+        return self._database.is_there and not self.folder(job_id).path.exists()
 
     def concerns_one_job(self, error: BaseException) -> bool:
-        """Return whether an error concerns one job's own files, while the outputs folder is there."""
+        """Whether an error concerns one job's own files, while the outputs folder is there."""
         is_passing = not isinstance(error, OSError) or is_storage_trouble(error)
-        return not is_passing and os.access(self.outputs, os.W_OK) and self._index.is_there
+        return not is_passing and os.access(self.outputs, os.W_OK) and self._database.is_there
+
+    def commands(self, job_id: str) -> set[Command]:
+        """Read the commands for a job that were not carried out yet, as far as possible."""
+        commands: set[Command] = {"cancel"} if job_id in self.cancelled else set()
+        with suppress(*TROUBLE):
+            query = "SELECT command FROM commands WHERE job = ?"
+            commands |= {row["command"] for row in self._database.select(query, job_id)}
+        return commands
 
     def job(self, job_id: str) -> Job:
-        """Return a job; raise NoSuchJob if there is none with that id."""
         for job in self.jobs("WHERE id = ?", job_id):
             return job
         raise NoSuchJob(job_id)
 
     def jobs(self, condition: str, *values: object) -> list[Job]:
-        rows = self.select(condition, *values)
-        return [self._as_known(job_from_row(self.outputs, row)) for row in rows]
+        jobs = (job_from_row(self.outputs, row) for row in self.select(condition, *values))
+        return [
+            replace(job, **self._reason_to_wait(job.request.model)) if job.state == "queued" else job
+            for job in jobs
+        ]
 
-    def select(self, condition: str, *values: object, what: str = COLUMNS) -> list[sqlite3.Row]:
-        return self._index.select(condition, *values, what=what)
+    def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
+        """Read columns of the jobs that were not removed, and that meet a condition of SQL."""
+        return self._database.select(f"SELECT {what} FROM listed {condition}", *values)
 
-    def _as_known(self, job: Job) -> Job:
-        held = self._held.get(job.id)
-        if held is None and job.state == "queued":
-            held = self._reason_to_wait(job.request.model)
-        facts = {name: value for name, value in (held or {}).items() if name in Job.__dataclass_fields__}
-        if facts.get("video") is not None:
-            facts["video"] = job.folder / facts["video"]
-        return replace(job, **facts)
+    def transitions(self, job_id: str) -> list[Transition]:
+        query = "SELECT state, time, reason FROM transitions WHERE job = ? ORDER BY rowid"
+        return [Transition(*row) for row in self._database.select(query, job_id)]
 
     def recover(self) -> None:
-        """Write remembered final states, and recover the jobs whose process has ended."""
-        self.write_held()
-        with self.transaction() as database:
-            recover(database, self.outputs, self.makes)
-
-    def write_held(self) -> None:
-        for job_id, held in list(self._held.items()):
-            if held["state"] not in BEGUN:
+        """Settle the jobs whose program has ended, and queue those of them that this process makes."""
+        with self.transaction():
+            for row in self.select("WHERE state IN ('running', 'waiting', 'interrupted')", what="id"):
                 try:
-                    self.enter(job_id, **held)
-                except OSError as error:
-                    if not self.concerns_one_job(error):
+                    self.settle(row["id"], adopt=self.makes(row["id"]))
+                except OSError as error:  # one unreadable job must not hold up the others
+                    if is_storage_trouble(error):
                         raise
-                    continue
-                except ValueError:  # another program has changed the state in the meantime
-                    pass
-                self.unhold(job_id)
+                    _log.warning("Job %s cannot be taken over: %s", row["id"], error)
+
+    def settle(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
+        """Carry out the commands for a job unless a living program makes it; see `settle` in `recovery.py`.
+
+        Args:
+            by_person: Whether to take it from a program on another computer, which may have ended.
+        """
+        with self.transaction() as database:
+            row = row_of(database, job_id)
+            if row["owner"] == self._owner.name and row["owner"]:
+                is_alive = job_id in self.making
+            else:
+                standing = standing_of(self._longtake, row["owner"]) if row["owner"] else "dead"
+                is_alive = standing == "alive" or (standing == "unknown" and not by_person)
+            if is_alive:
+                return
+            folder = self.folder(job_id)
+            if folder.path.is_dir() or row["state"] not in BEGUN:
+                settle(database, folder, adopt=adopt)
+            else:
+                enter_state(database, job_id, "failed", ended=time.time(), **_REMOVED)
 
     @property
-    def revision(self) -> tuple[object, ...]:
-        """Return a value that changes whenever a job's facts do, by whichever process."""
-        return self._index.revision, tuple((one, held["state"]) for one, held in self._held.items())
+    def revision(self) -> int:
+        """A number that changes whenever a job's facts do, by whichever process."""
+        ((revision,),) = self._database.select("SELECT revision FROM folder")
+        return revision
 
     def folder(self, job_id: str) -> JobFolder:
         return JobFolder(self.outputs / job_id)
 
-    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """Lock the index for the block. The index gets all changes of the block or none."""
-        return self._index.transaction()
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._database.transaction()
 
-    @contextlib.contextmanager
+    @contextmanager
     def change(self) -> Generator[sqlite3.Connection, None, None]:
         """Make a user's change in a transaction, and tell of it.
 
@@ -356,7 +371,7 @@ class JobStore:
 
 
 def _made_on(before: str, card: str, section: int) -> str:
-    """Return the cards of a job, given those so far, when a card goes on with a section."""
+    """Name the cards of a job when another one goes on with a section."""
     mark = f", from section {section} on "
     before = before.partition(mark)[0] if section > 1 else ""
     *_, last = before.split(" on ")

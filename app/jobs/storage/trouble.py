@@ -1,4 +1,4 @@
-"""The errors of an outputs folder and of its index: which of them pass, which are damage, and their words."""
+"""The errors of an outputs folder and of its database: which pass, which are damage, and their words."""
 
 from __future__ import annotations
 
@@ -11,29 +11,19 @@ from diffusers_helper.units import gb_text
 
 # The errors that disappear by themselves, or when a user solves the problem outside the program.
 TROUBLE = (OSError, sqlite3.Error)
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
-# A file that was emptied, or that another program has written, has other tables; a text may not be UTF-8.
-_DAMAGE_WORDS = ("no such table", "no such column", "could not decode")
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-class DamagedRow(sqlite3.DatabaseError):
-    """The error for a row of the index that this version has not written."""
+class NotADatabase(sqlite3.DatabaseError):
+    """The error for a file in the place of the database that is not one of Longtake's, or that is broken."""
+
+    sqlite_errorcode = sqlite3.SQLITE_NOTADB
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether an error of SQLite shows that the index is damaged, and not that it is out of reach."""
-    known = isinstance(error, DamagedRow) or _code(error) in _DAMAGE
-    return known or any(words in str(error).lower() for words in _DAMAGE_WORDS)
-
-
-def is_busy(error: BaseException) -> bool:
-    """Return whether another program holds the lock on the index."""
-    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _code(error: BaseException) -> int:
+    """Tell damage to the database itself from errors that pass, as when it is out of reach."""
     code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF
+    return code & 0xFF in _DAMAGE
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
@@ -49,9 +39,11 @@ def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
 
 
 def unwritable(outputs: Path, error: Exception) -> InputError:
-    """Return the error for an outputs folder that cannot be written."""
     if is_damage(error):
-        return InputError("The index of the jobs was damaged; it is whole again.", "Try again.")
+        return InputError(
+            "The list of jobs was damaged. It was made anew from their folders, and the queue is paused.",
+            "Look at the queue, and resume it.",
+        )
     reason = getattr(error, "strerror", None) or str(error)
     remedy = "Choose another one with `outputs`."
     if trouble_of(error) == "disk_full":

@@ -15,6 +15,7 @@ from typing import Any
 
 from app.jobs.job import MOVABLE
 from app.jobs.service import JobService
+from app.jobs.storage.trouble import TROUBLE
 from app.ui import scripts
 from app.ui.live import scene
 from app.ui.live.scene import Presenter
@@ -41,6 +42,13 @@ class _Watch:
         self.thread.start()
 
     def _run(self) -> None:
+        while self.is_wanted:
+            try:
+                return self._follow()
+            except TROUBLE:  # the outputs folder is away
+                time.sleep(_POLL_SECONDS)
+
+    def _follow(self) -> None:
         presenter = Presenter(self._service)
         for current in watch(self._service, self._job_id):
             if not self.is_wanted:

@@ -11,10 +11,8 @@ import pytest
 
 from app.cli import main
 from app.jobs.job import Job
-from app.jobs.storage.commands import INTERRUPTED
-from app.jobs.storage.logs import StateLog
+from app.jobs.storage.commands import INTERRUPTED, commands_of
 from diffusers_helper.events import Finished, SectionFinished
-from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.shared import Sharing, events, until, until_state
 
@@ -103,7 +101,7 @@ def test_a_job_is_added_while_a_server_makes_others(sharing: Sharing, command: C
     server = sharing.open()
     (added,) = command.records("add", *settings, "--seed", "7", "--wait")
     assert (added["has_maker"], added["request"]["seed"]) == (True, 7)
-    assert (sharing.outputs / added["id"] / "wish-wait").exists()
+    assert commands_of(JobFolder(sharing.outputs / added["id"])) == {"wait"}
     sharing.go(server)
     assert isinstance(events(server, server.job(added["id"]))[-1], Finished)
 
@@ -136,9 +134,11 @@ def test_the_job_of_a_killed_program_is_interrupted_and_says_how_it_goes_on(
     sharing: Sharing, command: Command
 ) -> None:
     living, killed = queued(sharing, "a boat", "a ball")
-    for job in (living, killed):
-        StateLog(JobFolder(job.folder)).enter("running", started=job.created)
-    lock = Lock(JobFolder(living.folder).states)  # as the program holds it that makes the job
+    programs = [sharing.open(start=False).queue.store for _ in range(2)]
+    for program in programs:
+        program.adopts = True
+        assert program.claim(lambda job: "card")
+    programs[1].release()
     assert command("list") == 0
     listed, how = command.output
     states = dict(line.split()[:2] for line in listed.splitlines())
@@ -151,7 +151,7 @@ def test_the_job_of_a_killed_program_is_interrupted_and_says_how_it_goes_on(
         INTERRUPTED["remedy"],
     )
     assert [one["id"] for one in command.records("list", "--state", "running")] == [living.id]
-    lock.release()
+    programs[0].release()
     assert command("resume", living.id) == 0
     assert f"{living.id}: queued" in command.text
 

@@ -15,7 +15,7 @@ from tests.support.outputs import Folder
 
 # Parts of the paths that a job writes after it was handed in.
 KINDS = (
-    "states.jsonl", "events.jsonl", "encodings.safetensors", "/sections/", "/segments/", "/thumbs/",
+    "events.jsonl", "encodings.safetensors", "/sections/", "/segments/", "/thumbs/",
     "/preview", "/video-", "/video.mp4", "memory.json", "vae.json", "job.log",
 )  # fmt: skip
 

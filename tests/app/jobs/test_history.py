@@ -75,10 +75,9 @@ def test_pages_follow_each_other_whatever_happens_meanwhile(sharing: Sharing, se
         service.history.search(before="nonsense")
 
 
-def test_a_favourite_is_a_fact_of_the_folder(sharing: Sharing, service: JobService) -> None:
+def test_a_favourite_is_known_to_every_program(sharing: Sharing, service: JobService) -> None:
     job, _ = sharing.add(service), sharing.add(service)
     assert service.history.set_favourite(job.id, True).favourite
-    (sharing.outputs / ".longtake" / "jobs.sqlite3").unlink()
     again = sharing.open(start=False)
     assert ids(again.history.search(favourites=True).jobs) == [job.id]
     assert again.job(job.id).state == "queued"

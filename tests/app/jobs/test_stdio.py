@@ -106,7 +106,7 @@ def test_no_program_writes_past_these_functions() -> None:
         if re.search(r"sys\.std(out|err)\.write\(", line) and file.name != "stdio.py"
     }
     assert found == {
-        'app/commands/models/command.py: sys.stderr.write(one_line(f"Remove {what}? [y/N] "))',
+        'app/commands/models/command.py: sys.stderr.write(one_line(f"Remove {description}? [y/N] "))',
         'app/commands/terminal.py: sys.stderr.write(f"\\r{line:<{_WIDTH}}")',
         'app/commands/terminal.py: sys.stderr.write("\\n")',
     }

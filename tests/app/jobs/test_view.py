@@ -66,7 +66,6 @@ def test_a_job_that_has_begun_is_not_edited_and_a_lost_request_is_not_used() -> 
     for state in STATES:
         assert not allows(replace(JOB, state=state, started=1.0), "edit")
     assert actions(replace(JOB, state="failed", damage="request")) == ["remove"]
-    assert "resume" in actions(replace(JOB, state="failed", damage="log"))
 
 
 @pytest.mark.parametrize("command", COMMANDS[:3])

@@ -190,7 +190,7 @@ def test_only_the_outputs_folder_is_served(client: Client, photo: Path, program:
     client.predict(handle_file(photo), **FAST, api_name="/generate")
     video = next(program.outputs.glob("*/video.mp4"))
     assert fetch(program, f"jobs/{video.parent.name}/video.mp4") == video.read_bytes()
-    hidden = program.outputs / ".longtake" / "jobs.sqlite3"
+    hidden = program.outputs / ".longtake" / "longtake.sqlite3"
     assert hidden.is_file()
     for path in (video, hidden, photo, ROOT / "README.md", "/etc/passwd", video.parent / "../../photo.jpg"):
         with pytest.raises(urllib.error.HTTPError) as caught:

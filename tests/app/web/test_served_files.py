@@ -125,7 +125,7 @@ def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
         job / "video.mp4", job / "input.png",
         stand.outputs / "loose.png", stand.outputs / "no-job" / "photo.png",
         stand.outputs.parent / "secret.png",
-        stand.outputs / ".longtake" / "jobs.sqlite3", "/etc/passwd", "/proc/self/environ", Path(__file__),
+        stand.outputs / ".longtake" / "longtake.sqlite3", "/etc/passwd", "/proc/self/environ", Path(__file__),
         Path(serving.__file__).parents[1] / "ui" / "icon.svg", "app/ui/icon.svg", stand.outputs,
         f"{stand.outputs}-other/x.png", stand.url + "config", "http://169.254.169.254/latest",
         "file:///etc/passwd",
@@ -133,7 +133,8 @@ def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
     jobs = [f"{JOBS}{job.name}/{name}" for name in inside]
     jobs += [f"{JOBS}{name}" for name in (
         "", job.name, f"{job.name}%2Fvideo.mp4", "no-job/input.png", "elsewhere/input.png", "loose.png",
-        ".longtake/jobs.sqlite3", f"%2e%2e/{stand.outputs.name}/{job.name}/video.mp4", "../cache/input.png",
+        ".longtake/longtake.sqlite3",
+        f"%2e%2e/{stand.outputs.name}/{job.name}/video.mp4", "../cache/input.png",
         f"{'a' * 300}/input.png", f"{job}/video.mp4", "%00/input.png", f".\\{job.name}/input.png",
     )]  # fmt: skip
     uploads = [f"{FILE}{quote(str(path), safe='/%:')}" for path in (

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import sqlite3
-from importlib import import_module
-from typing import Any
+import time
+from pathlib import Path
 
 import pytest
 
 from app.jobs.service import JobService
-from app.jobs.storage.logs import StateLog
+from app.jobs.storage.logs import append_event
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Finished, SectionFinished, StepDone, Warned
+from diffusers_helper.events import Event, Finished, SectionFinished, StepDone, Warned
 from tests.support.jobs import Studio, sections_of, states_of, wait_until
 
 
 class Broken:
-    """The disk below the store: while `error` is set, nothing can be written."""
+    """The disk below the jobs' folders: while `error` is set, no event can be written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error: Exception | None = None
-        for place in ("app.jobs.storage.store.append_event", "app.jobs.storage.logs.StateLog.enter"):
-            self._break(monkeypatch, place)
 
-    def _break(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-        module, _, name = place.rpartition(".")
-        owner: Any = StateLog if module.endswith("StateLog") else import_module(module)
-        whole = getattr(owner, name)
-
-        def write(*arguments: Any, **facts: Any) -> Any:
+        def write(path: Path, event: Event) -> None:
             if self.error is not None:
                 raise self.error
-            return whole(*arguments, **facts)
+            append_event(path, event)
 
-        monkeypatch.setattr(owner, name, write)
+        monkeypatch.setattr("app.jobs.storage.store.append_event", write)
 
 
 FULL = OSError(28, "No space left on device")
@@ -93,7 +86,7 @@ def test_a_job_whose_folder_is_away_can_be_ended(studio: Studio) -> None:
     studio.until(job, SectionFinished)
     away = studio.outputs.rename(studio.outputs.with_name("away"))
     assert studio.service.queue.cancel(job.id)
-    wait_until(lambda: studio.service.job(job.id).state == "cancelled")
+    time.sleep(0.5)
     assert not studio.outputs.exists()
     away.rename(studio.outputs)
     wait_until(lambda: states_of(job.folder)[-1] == "cancelled")
@@ -114,35 +107,36 @@ def test_an_engine_on_a_full_disk_is_tried_again(studio: Studio) -> None:
     assert "about 0.0001 GB are needed" in reported[0]
 
 
-def test_an_index_that_another_program_locks_lets_a_job_wait(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch
+def test_a_database_that_another_program_locks_lets_a_job_wait(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("app.jobs.storage.index._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("app.jobs.storage.database._BUSY_SECONDS", 0.1)
     studio.service.start()
     job = studio.submit("sections=2 steps=2 at=1 fault=pause")
     studio.until(job, StepDone)
-    other = sqlite3.connect(studio.outputs / ".longtake" / "jobs.sqlite3", isolation_level=None)
+    other = sqlite3.connect(studio.outputs / ".longtake" / "longtake.sqlite3", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     (job.folder / "go").touch()
-    wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert "index locked" in studio.service.job(job.id).message
+    wait_until(lambda: "index locked" in caplog.text)
+    time.sleep(0.5)
+    assert caplog.text.count(f"Job {job.id} waits.") == 1
     other.execute("ROLLBACK")
     other.close()
-    assert isinstance(studio.events(job)[-1], Finished)
+    events = studio.events(job)
+    assert isinstance(events[-1], Finished)
+    assert any("index locked" in event.message for event in events if isinstance(event, Warned))
     assert JobService(studio.outputs).job(job.id).state == "finished"
-    states = JobService(studio.outputs).history.transitions(job.id)
-    assert [one.state for one in states] == ["queued", "running", "waiting", "running", "finished"]
-    assert "index locked" in states[2].reason
 
 
-def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(studio: Studio) -> None:
+def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(
+    studio: Studio, caplog: pytest.LogCaptureFixture
+) -> None:
     studio.service.start()
     job = studio.submit("sections=3 steps=1 at=1 fault=pause")
     studio.until(job, SectionFinished)
     away = studio.outputs.rename(studio.outputs.with_name("away"))
     (away / job.id / "go").touch()
-    wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert "is missing" in studio.service.job(job.id).message
+    wait_until(lambda: f"Job {job.id} waits. The outputs folder is missing." in caplog.text)
     assert not studio.outputs.exists()
     away.rename(studio.outputs)
     events = studio.events(job)
@@ -154,7 +148,7 @@ def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pyt
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("app.jobs.storage.index.open_index", full)
+    monkeypatch.setattr("app.jobs.storage.database.connect", full)
     with pytest.raises(InputError, match="the disk is full") as refusal:
         JobService(studio.outputs).start()
     assert "Free some space" in refusal.value.remedy

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,9 @@ from PIL import Image
 
 from app.jobs.service import JobService
 from app.jobs.storage.commands import TAKEN_OVER
-from app.jobs.storage.logs import EventReader, StateLog, append_event
+from app.jobs.storage.logs import EventReader, append_event
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
-    Cancelled,
-    Event,
     Failed,
     Finished,
     JobStarted,
@@ -27,8 +23,7 @@ from diffusers_helper.events import (
     StepDone,
     Warned,
 )
-from diffusers_helper.provenance.job_folder import JobFolder
-from tests.support.jobs import ROOT, Studio, damage_index, kill, run_program, wait_until, write_picture
+from tests.support.jobs import ROOT, Studio, damage_database, kill, run_program, wait_until, write_picture
 
 
 @pytest.mark.slow
@@ -51,38 +46,6 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     assert (job.state, job.frames) == ("finished", 109)
     assert (job.started or 0.0) > (began or 0.0)  # the time without a program does not count
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
-
-
-def test_a_job_that_is_resumed_the_moment_it_ends_can_be_made_again(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, job = studio.service._store, studio.submit("steps=1")
-    assert store.claim(lambda job: "") is not None
-    store.enter(job.id, "cancelled")
-    enter = StateLog.enter
-
-    def and_let_go(log: StateLog, *arguments: Any, **facts: Any) -> dict[str, Any]:
-        after = enter(log, *arguments, **facts)
-        store.let_go(job.id)  # by the thread that has made it
-        return after
-
-    monkeypatch.setattr(StateLog, "enter", and_let_go)
-    studio.service.queue.resume(job.id)
-    assert store.claim(lambda job: "") is not None
-
-
-def test_an_end_that_could_not_be_written_is_written_before_the_job_is_resumed(studio: Studio) -> None:
-    store, job = studio.service._store, studio.submit("steps=1")
-    assert store.claim(lambda job: "") is not None
-    away = job.folder.with_name("away")
-    job.folder.rename(away)
-    store.hold(job.id, "failed", message="The job's folder cannot be used.")
-    store.let_go(job.id)
-    away.rename(job.folder)
-    assert studio.service.queue.resume(job.id).state == "queued"
-    assert [one.state for one in StateLog(JobFolder(job.folder)).transitions()] == [
-        "queued", "running", "failed", "queued",
-    ]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -126,23 +89,21 @@ def test_a_program_that_dies_later_is_noticed_too(
 
 
 @pytest.mark.parametrize("damage", ["removed", "garbage"])
-def test_the_index_is_rebuilt_from_the_folders(studio: Studio, damage: str) -> None:
+def test_a_lost_database_is_made_from_the_folders(studio: Studio, damage: str) -> None:
     studio.service.start()
     done = studio.submit("sections=1 steps=1")
     failed = studio.submit("sections=2 steps=1 at=1 fault=error")
     studio.events(failed)
     before = studio.service.jobs()
     studio.service.stop()
-    damage_index(studio.outputs, damage)
+    damage_database(studio.outputs, damage)
 
     again = JobService(studio.outputs)
     again.start()
     try:
         after = {job.id: job for job in again.jobs()}
         for job in before:
-            same = dataclasses.replace(
-                after[job.id], created=job.created, started=job.started, ended=job.ended
-            )
+            same = dataclasses.replace(after[job.id], started=job.started, ended=job.ended, card=job.card)
             assert same == job
         assert after[done.id].video == done.folder / "video.mp4"
         assert after[failed.id].message
@@ -159,18 +120,6 @@ def test_an_outputs_folder_can_be_moved(studio: Studio, tmp_path: Path) -> None:
     found = moved.job(job.id)
     assert found.video == tmp_path / "moved" / job.id / "video.mp4"
     assert found.request.image == str(tmp_path / "moved" / job.id / "input.png")
-
-
-@pytest.mark.parametrize("place", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere/at/all")])
-def test_something_else_in_the_place_of_the_log_of_events_is_set_aside(
-    tmp_path: Path, place: Callable[[Path], None]
-) -> None:
-    log = tmp_path / "events.jsonl"
-    place(log)
-    append_event(log, Warned(job="a", time=1.0, message="It goes on."))
-    assert [event.message for _, event in EventReader(log).read() if isinstance(event, Warned)] == [
-        "It goes on."
-    ]
 
 
 def test_a_torn_line_is_cut_off_before_the_next_and_numbers_stay(tmp_path: Path) -> None:
@@ -203,26 +152,6 @@ def test_an_event_is_appended_without_reading_the_log(
         for _ in range(99):
             append_event(log, event)
     assert [one for _, one in EventReader(log).read()] == [event] * 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("event", "state"),
-    [
-        (Finished(job="", time=1.0, video="v", frames=37, seconds=1.0), "finished"),
-        (Cancelled(job="", time=1.0, video=None, frames=0), "cancelled"),
-    ],
-)
-def test_a_final_event_that_was_logged_is_believed(studio: Studio, event: Event, state: str) -> None:
-    process, (job_id,) = run_program(studio, "fault=hang")
-    studio.until(studio.service.job(job_id), Warned)
-    kill(process)
-    log = studio.outputs / job_id / "events.jsonl"
-    append_event(log, dataclasses.replace(event, job=job_id))
-    size = log.stat().st_size
-    studio.service.start()
-    assert studio.service.job(job_id).state == state
-    assert log.stat().st_size == size
 
 
 def text_file(folder: Path) -> str:
@@ -358,12 +287,3 @@ def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
     for job in (*later, first):
         studio.service.queue.cancel(job.id)
     studio.events(first)
-
-
-def test_a_fact_is_added_although_a_folder_stands_in_place_of_the_log(studio: Studio) -> None:
-    job = studio.submit()
-    log = StateLog(JobFolder(job.folder))
-    log.path.unlink()
-    log.path.mkdir()
-    assert studio.service.history.set_favourite(job.id, True).favourite
-    assert (log.read()["favourite"], log.read()["fault"]) == (True, "")

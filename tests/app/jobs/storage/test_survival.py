@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 
@@ -13,9 +11,10 @@ import pytest
 
 from app.jobs.job import TRANSITIONS, Job, JobState
 from app.jobs.service import JobService
-from app.jobs.storage import commands
-from app.jobs.storage.commands import TAKEN_OVER
-from app.jobs.storage.logs import StateLog, append_event
+from app.jobs.storage import recovery
+from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
+from app.jobs.storage.logs import append_event
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import (
     Cancelled,
     Failed,
@@ -26,7 +25,7 @@ from diffusers_helper.events import (
     Warned,
 )
 from diffusers_helper.provenance.job_folder import JobFolder
-from tests.support.jobs import Studio, damage_index, kill, run_program, sections_of, states_of, wait_until
+from tests.support.jobs import Studio, damage_database, kill, run_program, sections_of, states_of, wait_until
 
 pytestmark = pytest.mark.slow  # each test waits for the deaths of programs
 HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
@@ -44,7 +43,7 @@ def interrupted(studio: Studio) -> str:
 def test_what_is_said_twice_is_written_once(studio: Studio) -> None:
     job = studio.submit()
     for _ in range(3):
-        StateLog(JobFolder(job.folder)).enter("running", message="The disk is full.")
+        studio.service._store.enter(job.id, "running", message="The disk is full.")
     assert states_of(job.folder) == ["queued", "running"]
 
 
@@ -55,19 +54,22 @@ def test_every_state_but_finished_can_be_left() -> None:
 def test_a_state_that_cannot_follow_is_refused(studio: Studio) -> None:
     job = studio.submit()
     with pytest.raises(ValueError, match="queued; it cannot become finished"):
-        StateLog(JobFolder(job.folder)).enter("finished")
+        studio.service._store.enter(job.id, "finished")
     assert states_of(job.folder) == ["queued"]
 
 
 @pytest.mark.parametrize("damage", ["garbage", pytest.param("removed", marks=pytest.mark.slow)])
-def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, damage: str) -> None:
+def test_a_lost_database_pauses_the_queue_which_goes_on_in_its_order(studio: Studio, damage: str) -> None:
     process, ids = run_program(studio, HANGS, *["steps=1"] * 6)
     studio.until(studio.service.job(ids[0]), SectionFinished)
     kill(process)
-    damage_index(studio.outputs, damage)
+    damage_database(studio.outputs, damage)
     again = JobService(studio.outputs)
     again.start()
     try:
+        assert again.queue.is_held
+        assert {again.job(job_id).state for job_id in ids} == {"paused"}
+        again.queue.go_on()
         ends = [[item[1] for item in again.follow(job_id) if item is not None][-1] for job_id in ids]
         assert {type(end) for end in ends} == {Finished}
         began = [again.job(job_id).started or 0.0 for job_id in ids]
@@ -76,22 +78,20 @@ def test_a_rebuilt_index_has_the_unfinished_jobs_in_their_order(studio: Studio, 
         again.stop()
 
 
-def test_an_index_that_is_removed_from_a_living_server_is_rebuilt(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_vanishes_is_waited_for(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.1)
     studio.service.start()
-    first, second = studio.submit("steps=2 at=1 fault=wait"), studio.submit("steps=1")
+    first, second = studio.submit("steps=2 at=1 fault=pause"), studio.submit("steps=1")
     studio.until(first, StepDone)
-    shutil.rmtree(studio.outputs / ".longtake")
-    # Another program, which finds no index, leaves the living one's jobs alone.
-    other = JobService(studio.outputs)
-    other.start(adopt=False)
-    assert other.job(first.id).state == "running"
-    other.stop()
-    assert studio.service.queue.cancel(first.id)
-    assert isinstance(studio.events(first)[-1], Cancelled)
-    assert isinstance(studio.events(second)[-1], Finished)
+    folder = studio.outputs / ".longtake"
+    away = folder.rename(studio.outputs.with_name("away"))
+    (first.folder / "go").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        studio.submit("steps=1")
+    assert not folder.exists()
+    away.rename(folder)
+    for job in (first, second):
+        assert isinstance(studio.events(job)[-1], Finished)
 
 
 @pytest.mark.slow
@@ -123,16 +123,18 @@ def test_dying_for_ever_at_one_place_ends_a_job_and_a_checkpoint_is_progress(
     store.adopts = True
     store.recover()
     store.adopts = False
-    monkeypatch.setattr(commands, "_MOST_DEATHS", 3)
+    monkeypatch.setattr(recovery, "_MOST_DEATHS", 3)
     for deaths in (1, 2):
         die()
-        assert StateLog(folder).read()["deaths"] == deaths
+        ((counted,),) = store.select("WHERE id = ?", interrupted, what="deaths")
+        assert counted == deaths
         store.enter(interrupted, "queued")
     folder.sections.mkdir()
     (folder.sections / "0001.safetensors").write_bytes(b"kept")
     for deaths in (1, 2):
         die()
-        assert StateLog(folder).read()["deaths"] == deaths
+        ((counted,),) = store.select("WHERE id = ?", interrupted, what="deaths")
+        assert counted == deaths
         store.enter(interrupted, "queued")
     die()
     job = studio.service.job(interrupted)
@@ -159,46 +161,20 @@ def test_a_program_with_a_job_of_its_own_leaves_interrupted_ones_to_a_server(
     assert TAKEN_OVER in [event.message for event in events if isinstance(event, Warned)]
 
 
-@pytest.mark.parametrize("loss", ["events", "events and states", "half a line"])
+@pytest.mark.parametrize("loss", ["events", "half a line"])
 def test_what_is_in_the_folder_decides_where_logs_are_lost(
     studio: Studio, interrupted: str, loss: str
 ) -> None:
     folder = JobFolder(studio.outputs / interrupted)
     if loss == "half a line":
         folder.events.write_bytes(b'{"event": "job_st')
-        folder.states.write_bytes(folder.states.read_bytes() + b'{"state": "fini')
     else:
         folder.events.write_bytes(b"")
-    if loss == "events and states":
-        folder.states.unlink()
-        shutil.rmtree(studio.outputs / ".longtake")
-        studio.service = studio.open()
     studio.service.start()
     events = studio.events(studio.service.job(interrupted))
     assert isinstance(events[-1], Finished)
     assert sections_of(events)[-2:] == [2, 3]
     assert 1 not in [event.section for event in events if isinstance(event, StepDone)]
-
-
-def test_a_job_of_version_0_1_is_readable_and_goes_on(studio: Studio, interrupted: str) -> None:
-    done = studio.submit("sections=1 steps=1")
-    studio.service.start()
-    studio.events(done)
-    studio.service.stop()
-    for job_id in (interrupted, done.id):
-        (studio.outputs / job_id / "states.jsonl").unlink()
-    with sqlite3.connect(studio.outputs / ".longtake" / "jobs.sqlite3") as index:
-        index.executescript(
-            "DROP TABLE jobs; PRAGMA user_version = 0; CREATE TABLE jobs (number, id, owner);"
-        )
-    again = JobService(studio.outputs)
-    assert (again.job(done.id).state, again.job(done.id).frames) == ("finished", 37)
-    again.start()
-    try:
-        events = [item[1] for item in again.follow(interrupted) if item is not None]
-        assert isinstance(events[-1], Finished)
-    finally:
-        again.stop()
 
 
 def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(studio: Studio) -> None:
@@ -236,7 +212,7 @@ def test_a_look_from_outside_finds_the_job_of_a_killed_program_interrupted(studi
     kill(process)
     onlooker.settle()
     job = onlooker.job(job_id)
-    assert (job.state, job.message) == ("interrupted", commands.INTERRUPTED["message"])
+    assert (job.state, job.message) == ("interrupted", INTERRUPTED["message"])
     studio.service.start()
     assert isinstance(studio.events(job)[-1], Finished)
 
@@ -298,7 +274,7 @@ from app.jobs.storage import folders
 from app.jobs.service import JobService
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, place = sys.argv[1:]
-module = queue if place in ("put", "store_request") else folders
+module = folders if place == "sync_folder" else queue
 whole = getattr(module, place)
 def die(*given, **named):
     if place == "sync_folder" and given != (Path(outputs),):
@@ -311,7 +287,7 @@ JobService(Path(outputs)).queue.add(
 """
 
 
-@pytest.mark.parametrize("place", ["store_request", "StateLog", "sync_folder", "put"])
+@pytest.mark.parametrize("place", ["keep_request", "mark_for_old_versions", "sync_folder", "insert_row"])
 def test_a_kill_while_a_job_is_handed_in_leaves_a_whole_job_or_none(studio: Studio, place: str) -> None:
     arguments = [str(studio.outputs), str(studio.picture), str(studio.model), place]
     process = subprocess.Popen(
@@ -323,7 +299,9 @@ def test_a_kill_while_a_job_is_handed_in_leaves_a_whole_job_or_none(studio: Stud
     studio.service.start()
     left = {path.name for path in studio.outputs.iterdir()} - {".longtake"}
     assert left == {job.id for job in studio.service.jobs()}
-    assert len(left) == (1 if place in ("sync_folder", "put") else 0)
+    assert len(left) == (1 if place in ("sync_folder", "insert_row") else 0)
     for job in studio.service.jobs():
+        assert job.state == "paused"  # nobody was told of it
+        studio.service.queue.resume(job.id)
         assert isinstance(studio.events(job)[-1], Finished)
     assert not list(studio.outputs.rglob("*.tmp"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.jobs.job import Job
+from app.jobs.storage.commands import commands_of
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -169,10 +169,9 @@ def test_words_are_changed_and_the_video_waits_while_it_is_made(page: Any, stand
     words.fill("the red ball moves up")
     fold.get_by_role("button", name="Change the words").press("Enter")
     page.get_by_text("What comes next has the new words.").wait_for()
-    assert json.loads((job.folder / "wish-change").read_bytes()) == {"prompt": "the red ball moves up"}
-    assert (job.folder / "wish-wait").exists()
+    assert commands_of(JobFolder(job.folder)) == {"change", "wait"}
 
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     fold.get_by_label("Wait for me after each section").uncheck()
-    wait_until(lambda: not (job.folder / "wish-wait").exists())
+    wait_until(lambda: commands_of(JobFolder(job.folder)) == {"change"})

@@ -14,6 +14,8 @@ from gradio_client.exceptions import AppError
 from PIL import Image
 
 from app.cli import main
+from app.jobs.storage.commands import commands_of
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.support.asking import ask
 from tests.support.jobs import wait_until
@@ -187,9 +189,9 @@ def test_a_branch_is_queued(stand: Stand, call: Ask, ids: list[str]) -> None:
 def test_a_job_is_steered(stand: Stand, call: Ask, ids: list[str]) -> None:
     folder = stand.outputs / ids[1]
     assert call("jobs_wait", [ids[1]], True)[0]["wishes"] == []  # it has not begun
-    assert (folder / "wish-wait").exists()
+    assert commands_of(JobFolder(folder)) == {"wait"}
     call("jobs_wait", [ids[1]], False)
-    assert not (folder / "wish-wait").exists()
+    assert commands_of(JobFolder(folder)) == set()
     assert call("jobs_change", ids[1], {"prompt": "it stops"})["request"]["prompt"] == "it stops"
     assert "cannot change model" in call("jobs_change", ids[1], {"model": "other"}, refused=True)
     assert "no finished section" in call("jobs_takes", ids[1], 3, None, refused=True)
@@ -197,7 +199,7 @@ def test_a_job_is_steered(stand: Stand, call: Ask, ids: list[str]) -> None:
     (folder / "sections/0001.safetensors").write_bytes(b"latents")
     takes = call("jobs_takes", ids[1], 2, 1)
     assert len({take["request"]["seed"] for take in takes}) == 2
-    assert all((stand.outputs / take["id"] / "wish-wait").exists() for take in takes)
+    assert all("wait" in commands_of(JobFolder(stand.outputs / take["id"])) for take in takes)
 
 
 def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Pa
     added = client.predict(handle_file(photo), "a ball", seconds=1, seed=4, wait=True, api_name="/jobs_add")
     assert added["state"] in ("queued", "running")
     assert stand.service.job(added["id"]).request.seed == 4
-    assert (stand.outputs / added["id"] / "wish-wait").exists()
+    assert commands_of(JobFolder(stand.outputs / added["id"])) == {"wait"}
     with pytest.raises(AppError, match="There is no job 'nobody'"):
         client.predict(job="nobody", api_name="/jobs_show")
 

@@ -1,0 +1,179 @@
+"""Tests that outputs of earlier versions open, resume and branch, and that an import starts nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from app.jobs.storage.database import Database
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Finished
+from diffusers_helper.machine.file_locks import Lock
+from diffusers_helper.provenance.branch import num_finished_sections
+from diffusers_helper.provenance.job_folder import JobFolder
+from tests.support import jobs
+
+ARCHIVE = Path(jobs.__file__).with_name("old_outputs") / "outputs-0.2.tar.xz"
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """Unpack a folder that version 0.2 has made with the demo model."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "outputs-0.2"
+
+
+@pytest.fixture
+def by_title(outputs: Path) -> dict[str, Job]:
+    return titles(JobService(outputs))
+
+
+def titles(service: JobService) -> dict[str, Job]:
+    return {f"{job.request.prompt} {job.request.seed}": job for job in service.jobs()}
+
+
+def last_line(job: Job) -> dict[str, object]:
+    return json.loads(JobFolder(job.folder).states.read_bytes().splitlines()[-1])
+
+
+def test_jobs_of_version_0_2_arrive_as_they_were_and_unfinished_ones_paused(
+    outputs: Path, by_title: dict[str, Job]
+) -> None:
+    assert {title: job.state for title, job in by_title.items()} == {
+        "a finished ball 1": "finished", "a changed ball 2": "paused", "a cancelled ball 3": "cancelled",
+        "an interrupted ball 4": "paused", "a queued ball 5": "paused", "a finished ball 77": "paused",
+    }  # fmt: skip
+    finished, branch = by_title["a finished ball 1"], by_title["a finished ball 77"]
+    assert (finished.favourite, finished.frames, finished.card) == (True, 73, "processor (23.5 GB)")
+    assert finished.video == finished.folder / "video.mp4"
+    assert by_title["a changed ball 2"].message == "Paused by you."
+    assert by_title["an interrupted ball 4"].message == "It was found in its folder and waits for you."
+    service = JobService(outputs)
+    assert [job.request.seed for job in service.queue.jobs()] == [2, 4, 77, 5]
+    assert [one.state for one in service.history.transitions(finished.id)] == [
+        "queued", "running", "running", "running", "finished",
+    ]  # fmt: skip
+    assert [twig.job.id for twig in service.history.tree(finished.id)] == [finished.id, branch.id]
+    assert service.queue.store.commands(by_title["a queued ball 5"].id) == {"wait"}
+
+
+def test_the_queue_of_version_0_2_is_paused_and_goes_on_with_what_was_not(
+    outputs: Path, by_title: dict[str, Job]
+) -> None:
+    service = JobService(outputs)
+    assert service.queue.is_held
+    service.queue.go_on()
+    assert [job.request.seed for job in service.queue.jobs() if job.state == "queued"] == [4, 77, 5]
+    assert service.job(by_title["a changed ball 2"].id).state == "paused"  # by its user
+
+
+def test_version_0_2_is_told_that_unfinished_jobs_are_not_its_own(
+    outputs: Path, by_title: dict[str, Job]
+) -> None:
+    for job in by_title.values():
+        assert last_line(job)["state"] == (job.state if job.is_over else "failed")
+    new = JobService(outputs).queue.duplicate(by_title["a finished ball 1"].id, {"seed": 9})
+    assert last_line(new)["state"] == "failed"
+
+
+def test_a_program_of_version_0_2_must_end_first(outputs: Path) -> None:
+    lock = Lock(outputs / ".longtake" / "maker-cpu")
+    with pytest.raises(InputError, match=r"version 0\.2 makes the jobs"):
+        JobService(outputs).jobs()
+    assert not (outputs / ".longtake" / "longtake.sqlite3").exists()
+    lock.release()
+    assert len(JobService(outputs).jobs()) == 6
+
+
+@pytest.mark.slow
+def test_unfinished_jobs_of_version_0_2_and_0_1_are_finished(outputs: Path) -> None:
+    (interrupted,) = outputs.glob("*-0a83")
+    JobFolder(interrupted).states.unlink()  # as version 0.1 left it
+    service = JobService(outputs)
+    service.start()
+    try:
+        found = titles(service)
+        branch = service.queue.branch(found["a finished ball 1"].id, 1, seed=8)
+        service.queue.go_on()
+        service.queue.resume(found["a changed ball 2"].id)
+        service.steering.wait(found["a queued ball 5"].id, False)
+        for job in (branch, *(job for job in found.values() if not job.is_over)):
+            last = [item[1] for item in service.follow(job.id) if item is not None][-1]
+            assert isinstance(last, Finished), job
+            assert service.job(job.id).video
+        assert num_finished_sections(JobFolder(interrupted)) == 3
+    finally:
+        service.stop()
+
+
+def test_a_job_of_version_0_1_has_its_state_from_its_events(outputs: Path) -> None:
+    for file in outputs.glob("*/states.jsonl"):
+        file.unlink()
+    found = titles(JobService(outputs))
+    assert {title: job.state for title, job in found.items()} == {
+        "a finished ball 1": "finished", "a changed ball 2": "paused", "a cancelled ball 3": "cancelled",
+        "an interrupted ball 4": "paused", "a queued ball 5": "paused", "a finished ball 77": "paused",
+    }  # fmt: skip
+    assert found["a finished ball 1"].frames == 73
+
+
+def test_a_job_that_version_0_2_has_removed_is_restored(outputs: Path) -> None:
+    (removed,) = (outputs / ".longtake" / "trash").iterdir()
+    service = JobService(outputs)
+    assert removed.name not in [job.id for job in service.jobs()]
+    assert service.queue.restore(removed.name).state == "paused"
+
+
+def test_lines_that_no_version_has_written_do_not_count(outputs: Path) -> None:
+    (finished,) = outputs.glob("*-c561")
+    odd = [
+        b'{"place": null}', b'{"place": 1e400}', b'{"place": true}', b'{"frames": 1.5}', b'{"state": ["x"]}',
+        b'{"video": "../../secret"}', b'{"video": "/etc/passwd"}', b'{"message": null}', b"[" * 100_000,
+        b'{"created": null}', b"[]", b"5", b"no JSON", b"\xff\xfe\x00", b'{"message": "\\ud800"}',
+    ]  # fmt: skip
+    with JobFolder(finished).states.open("ab") as file:
+        file.write(b"\n".join(odd) + b"\n")
+    job = JobService(outputs).job(finished.name)
+    assert (job.state, job.frames, job.video) == ("finished", 73, finished / "video.mp4")
+
+
+@pytest.mark.parametrize("has_database", [True, False])
+def test_a_folder_that_cannot_be_written_is_listed_and_shown(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, has_database: bool
+) -> None:
+    expected = [job.id for job in JobService(outputs).jobs()] if has_database else []
+    before = {path: path.stat().st_mtime_ns for path in outputs.rglob("*")}
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(Database, "_open", refuse)
+    service = JobService(outputs)
+    listed = service.jobs()
+    assert len(listed) == 6
+    assert not has_database or [job.id for job in listed] == expected
+    assert service.history.search("finished").total == 2
+    assert service.revision == service.revision
+    with pytest.raises(InputError, match="cannot be written"):
+        service.queue.duplicate(listed[0].id)
+    assert {path: path.stat().st_mtime_ns for path in outputs.rglob("*")} == before
+
+
+def test_a_folder_that_comes_later_arrives_paused_beside_a_queue_that_goes_on(
+    outputs: Path, tmp_path: Path
+) -> None:
+    here = JobService(tmp_path / "here")
+    assert here.jobs() == []
+    (queued,) = outputs.glob("*-5aa4")
+    queued.rename(tmp_path / "here" / queued.name)
+    here.queue.rebuild()
+    assert (here.job(queued.name).state, here.queue.is_held) == ("paused", False)
