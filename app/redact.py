@@ -94,7 +94,7 @@ def plain_paths(text: str, outputs: Path | None = None) -> str:
 
 
 def as_typed(text: str) -> str:
-    """Return a text with the program's name as a person has typed it: a wheel installs `longtake`."""
+    """Name the program as a person has typed it: a wheel installs it as `longtake`."""
     is_installed = Path(sys.argv[0]).stem == "longtake"
     return text.replace("python -m app", "longtake") if is_installed else text
 

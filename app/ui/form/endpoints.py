@@ -238,7 +238,6 @@ def _with_uploads(line: Mapping[str, Any], known: Mapping[str, str]) -> dict[str
 
 
 def form_router(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> APIRouter:
-    """Return the routes of the page's calls to the form."""
     router = api_router("form")
     router.post("/describe")(actions.form_describe)
     router.post("/start")(actions.form_start)

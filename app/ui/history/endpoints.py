@@ -282,7 +282,6 @@ class HistoryCalls:
 
 
 def history_router(calls: HistoryCalls) -> APIRouter:
-    """Return the routes of the page's calls to the history."""
     router = api_router("history")
     router.get("")(calls.history_search)
     router.get("/{job}")(calls.history_open)

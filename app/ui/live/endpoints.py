@@ -23,7 +23,6 @@ class LiveCalls:
 
 
 def live_router(calls: LiveCalls, updates: Updates) -> APIRouter:
-    """Return the routes of the page's calls to the live view."""
     router = api_router("live")
 
     @router.get("")

@@ -307,7 +307,6 @@ class OwnFileCalls:
 
 
 def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
-    """Return the routes of the page's calls to the models."""
     router = api_router("models")
     router.get("")(models.models_list)
     router.get("/copy")(models.models_copy)

@@ -248,7 +248,6 @@ class JobCalls:
 
 
 def queue_router(jobs: JobCalls, cards: CardCalls) -> APIRouter:
-    """Return the routes of the page's calls to the queue."""
     router = api_router("queue")
     router.get("")(jobs.jobs_queue)
     router.post("/hold")(jobs.jobs_hold)
