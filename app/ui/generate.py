@@ -106,17 +106,21 @@ def _with_settings(
 
 def _parameters(catalogue: Catalogue) -> list[Parameter]:
     """Return the settings as parameters. Pictures are uploads; what suits a model defaults to its own."""
-    own = catalogue.info(catalogue.first).default_settings
+    model_defaults = catalogue.info(catalogue.first).default_settings
     types: dict[str, Any] = (
         {
-            name: setting.kind | None if setting.is_optional or name in own else setting.kind
+            name: setting.kind | None if setting.is_optional or name in model_defaults else setting.kind
             for name, setting in SETTINGS.items()
         }
         | dict.fromkeys(FILES, FileData | None)
         | {TIMED_PICTURES: dict[str, Any] | None}
     )
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {**dict.fromkeys(own), "model": catalogue.first, **dict.fromkeys((*FILES, TIMED_PICTURES))}
+    defaults |= {
+        **dict.fromkeys(model_defaults),
+        "model": catalogue.first,
+        **dict.fromkeys((*FILES, TIMED_PICTURES)),
+    }
     kind = Parameter.POSITIONAL_OR_KEYWORD
     parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
     parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))

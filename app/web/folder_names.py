@@ -39,7 +39,7 @@ class FolderNames:
 
     def outward(self, text: bytes) -> bytes:
         """Return a part of an answer (JSON, HTML or an event stream) with folders replaced by their names."""
-        return self._forms.sub(lambda found: self._names[found[0]], text)
+        return self._forms.sub(lambda match: self._names[match[0]], text)
 
     def inward(self, value: Any) -> Any:
         """Return a message, or a value in it, with gradio's paths in place of the names.
@@ -48,11 +48,11 @@ class FolderNames:
         of anything but uploads, such as network addresses, are removed here, and handlers refuse the rest.
         """
         if isinstance(value, list):
-            return [self.inward(one) for one in value]
+            return [self.inward(entry) for entry in value]
         if not isinstance(value, dict):
             return value
         path = value.get("path")
-        real = {name: self.inward(one) for name, one in value.items()}
+        real = {name: self.inward(entry) for name, entry in value.items()}
         if isinstance(path, str) and path.startswith(_UPLOADS):
             real["path"] = os.path.normpath(self._uploads + path.removeprefix(_UPLOADS))
             if real["path"].startswith(self._uploads) and _is_missing_or_plain(real["path"]):

@@ -145,10 +145,10 @@ class Hosts:
         If other machines can reach the server, any numeric address is allowed, because only names can be
         pointed elsewhere.
         """
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
-        name = found[1].lower().rstrip(".")
+        name = match[1].lower().rstrip(".")
         if name == "localhost" or name in self.names or name in self.trusted:
             return True
         try:
@@ -164,11 +164,11 @@ class Hosts:
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         except ValueError:
             return False
-        found = _HOST.fullmatch(host)
-        if found is None or port is None or parts.hostname is None:
+        match = _HOST.fullmatch(host)
+        if match is None or port is None or parts.hostname is None:
             return False
-        own_port = int(found[2]) if found[2] else {"http": 80, "https": 443}.get(parts.scheme)
-        same = parts.hostname == found[1].lower().strip("[]") and port == own_port
+        own_port = int(match[2]) if match[2] else {"http": 80, "https": 443}.get(parts.scheme)
+        same = parts.hostname == match[1].lower().strip("[]") and port == own_port
         return same or parts.hostname in self.trusted
 
 
@@ -249,13 +249,13 @@ class Guard:
             return _refuse(path, 403, sentence)
         public = _PUBLIC.fullmatch(path) is not None
         if method in ("GET", "HEAD"):
-            known = public or _READ.fullmatch(path) is not None
+            is_known = public or _READ.fullmatch(path) is not None
         else:
-            known = method == "POST" and _WRITE.fullmatch(path) is not None
+            is_known = method == "POST" and _WRITE.fullmatch(path) is not None
         # No file has a longer name.
-        known = known and "\0" not in path and max(map(len, path.encode().split(b"/"))) < 256
+        is_known = is_known and "\0" not in path and max(map(len, path.encode().split(b"/"))) < 256
         # The name of a file has no slash, not even an encoded one.
-        if not known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
+        if not is_known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
             return _refuse(path, 404, "There is nothing here.")
         if self._login and not public and not self._login.knows(HTTPConnection(scope)):
             return _refuse(path, 401, "Log in first.")

@@ -79,11 +79,13 @@ class Attempts:
         if browser and browser in self._browsers:
             return browser
         try:
-            found = ipaddress.ip_address(address)
+            ip_address = ipaddress.ip_address(address)
         except ValueError:
             return address
         # One machine commonly has 2^64 IPv6 addresses.
-        return str(ipaddress.ip_network(f"{address}/64", strict=False)) if found.version == 6 else address
+        return (
+            str(ipaddress.ip_network(f"{address}/64", strict=False)) if ip_address.version == 6 else address
+        )
 
 
 class Login:
@@ -114,8 +116,8 @@ class Login:
             return self.page(problem, 400) if is_browser else JSONResponse({"detail": problem}, 400)
         answer = RedirectResponse("./", 303) if is_browser else JSONResponse({"success": True})
         answer.set_cookie(_SESSION, self._sessions.add(), httponly=True, samesite="lax")
-        known = self._attempts.succeeded(address, browser)
-        answer.set_cookie(_KNOWN_BROWSER, known, _YEAR_SECONDS, httponly=True, samesite="lax")
+        token = self._attempts.succeeded(address, browser)
+        answer.set_cookie(_KNOWN_BROWSER, token, _YEAR_SECONDS, httponly=True, samesite="lax")
         return answer
 
     async def leave(self, request: Request) -> Response:

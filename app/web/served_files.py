@@ -82,12 +82,12 @@ _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
 
 def page_file(address: str) -> Response:
     """Serve a script or a style sheet of the page, given its address below their route."""
-    found = scripts.content(address)
-    if found is None:
+    script = scripts.content(address)
+    if script is None:
         return _NOT_THERE
     # The address names the version, so its content never changes.
     headers = {"cache-control": "private, max-age=31536000, immutable"}
-    return Response(found[0], media_type=found[1], headers=headers)
+    return Response(script[0], media_type=script[1], headers=headers)
 
 
 def _is_plain(part: str) -> bool:
@@ -192,6 +192,6 @@ class UploadRoom:
     def _files(self) -> Iterator[tuple[float, int, Path]]:
         for path in self.folder.rglob("*"):
             with contextlib.suppress(OSError):
-                found = path.lstat()
-                if not stat.S_ISDIR(found.st_mode):
-                    yield found.st_ctime, found.st_size, path
+                status = path.lstat()
+                if not stat.S_ISDIR(status.st_mode):
+                    yield status.st_ctime, status.st_size, path

@@ -124,28 +124,28 @@ def page_parser(program: str) -> Parser:
 def _take_memory_settings(arguments: argparse.Namespace) -> None:
     """Put the arguments about memory into the environment, which the page and the engine read."""
     for name, variable in (("vram_cap_gb", CAP_VARIABLE), ("preserved_gb", PRESERVED_VARIABLE)):
-        given = SETTINGS[name].check(getattr(arguments, name))
-        if given is not None:
-            os.environ[variable] = str(given)
+        value = SETTINGS[name].check(getattr(arguments, name))
+        if value is not None:
+            os.environ[variable] = str(value)
     this_profile(os.environ)
 
 
-def _allowed_hosts(given: Sequence[str]) -> Sequence[str]:
-    for name in given:
+def _allowed_hosts(names: Sequence[str]) -> Sequence[str]:
+    for name in names:
         if not _HOST_NAME.fullmatch(name):
             raise InputError(
                 f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
                 "http://, port or path.",
                 "Give the name alone.",
             )
-    return given
+    return names
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
     """Return the user and the password; None if no password is set."""
-    given = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
-    if given is not None:
-        user, _, password = given.partition(":")
+    credentials = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
+    if credentials is not None:
+        user, _, password = credentials.partition(":")
         if not user or not password:
             raise InputError(
                 "auth is not of the form USER:PASSWORD; expected both, neither empty.",
@@ -192,7 +192,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
     )
     cards = parse_devices(arguments.devices, list_cards()) if arguments.devices else [{}]
     engines = [EngineProcess(variables=variables) for variables in cards]
-    largest = max((engine.card.profile for engine in engines), key=lambda one: one.cap_bytes.value)
+    largest = max((engine.card.profile for engine in engines), key=lambda profile: profile.cap_bytes.value)
     service = JobService(outputs, *engines)
     service.jobs(limit=1)  # a folder that cannot be written is refused before anything is served
     seen, ended = list[int](), threading.Event()

@@ -110,13 +110,13 @@ def open_page(
 
 def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Login | None) -> None:
     server.add_routers(page.routers)
-    for one in page.endpoints:
+    for endpoint in page.endpoints:
         # Jobs have their own queue: a call that waits in Gradio's must not hold up another.
         server.api(
-            one.function,
-            name=one.name,
-            description=one.description,
-            queue=one.is_queued,
+            endpoint.function,
+            name=endpoint.name,
+            description=endpoint.description,
+            queue=endpoint.is_queued,
             concurrency_limit=None,
         )
 

@@ -77,9 +77,9 @@ class FormCalls:
 
     def preset_load(self, name: str) -> RestoredForm:
         """Return the settings of a preset, for the form."""
-        found = presets.load_preset(presets.presets_folder(), name)
+        preset = presets.load_preset(presets.presets_folder(), name)
         title = "the default preset" if name == presets.START else f"the preset “{name}”"
-        return Restored.of_preset(found, title).to_dict()
+        return Restored.of_preset(preset, title).to_dict()
 
     def preset_save(self, name: Text, form: Text) -> list[str]:
         """Save the settings of the form, except picture, crop and prompt, as a preset.
@@ -101,8 +101,8 @@ class FormCalls:
 
     def preset_export(self, name: str) -> str:
         """Return the JSON of a preset, which `preset_import` and the command line read."""
-        found = presets.load_preset(presets.presets_folder(), name)
-        return json.dumps(dict(found.settings), ensure_ascii=False, indent=1)
+        preset = presets.load_preset(presets.presets_folder(), name)
+        return json.dumps(dict(preset.settings), ensure_ascii=False, indent=1)
 
     def preset_default(self, name: Text) -> list[str]:
         """Make a preset the one with which the page begins, and return the names of all."""
@@ -116,10 +116,10 @@ class FormCalls:
         return self.preset_list()
 
     def _settings(self, form: str) -> dict[str, Any]:
-        known = form_values(form)
-        is_random = known.get("random_seed") is True
-        info = self._catalogue.info(str(known.get("model", self._catalogue.preselected)))
-        request = to_request(known, info, self._catalogue.planner)
+        values = form_values(form)
+        is_random = values.get("random_seed") is True
+        info = self._catalogue.info(str(values.get("model", self._catalogue.preselected)))
+        request = to_request(values, info, self._catalogue.planner)
         left_out = [*_NOT_KEPT, *(["seed"] if is_random else [])]
         if request.get("model") not in model_names():  # a folder, which may be moved
             left_out.append("model")
@@ -173,18 +173,18 @@ class DropCalls:
         if not kind.startswith("video/"):
             self.picture_check(file)
             return {}
-        found = read_footage(path)
-        notice = f"The new video continues {name} ({found.seconds:.1f} s)."
+        footage = read_footage(path)
+        notice = f"The new video continues {name} ({footage.seconds:.1f} s)."
         extras = Extras.of({"video": upload_name(path)}, ()).to_text()
-        pictures = write_last_frame(found)
+        pictures = write_last_frame(footage)
         return Restored("", {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
 
     def picture_check(self, file: File) -> list[int]:
         """Return the width and the height of an uploaded picture, or refuse it."""
-        found = self._catalogue.planner.pictures.judge(str(uploaded(file)))
-        if isinstance(found, InputError):
-            raise found
-        return [found.width, found.height]
+        picture = self._catalogue.planner.pictures.judge(str(uploaded(file)))
+        if isinstance(picture, InputError):
+            raise picture
+        return [picture.width, picture.height]
 
     def batch_add(self, file: File, pictures: Uploads, form: Text) -> list[str]:
         """Queue a video for each line of an uploaded CSV or JSON-lines file, or none if one cannot be used.
@@ -198,13 +198,13 @@ class DropCalls:
             The ids of the jobs.
         """
         path = uploaded(file)
-        known = {name: upload_path(upload.model_dump(), "image") for name, upload in pictures.items()}
+        picture_paths = {name: upload_path(upload.model_dump(), "image") for name, upload in pictures.items()}
         wanted = list[dict[str, Any]]()
-        for line, found in batch_lines(path):
+        for line, settings in batch_lines(path):
             try:
-                if isinstance(found, str):
-                    raise InputError(found)
-                wanted.append(self._settings(found, form, known))
+                if isinstance(settings, str):
+                    raise InputError(settings)
+                wanted.append(self._settings(settings, form, picture_paths))
                 self._catalogue.check(wanted[-1])
             except LongtakeError as error:
                 raise InputError(
@@ -215,7 +215,7 @@ class DropCalls:
         added = (self._catalogue.submit(self._service, settings, **how) for settings in wanted)
         return [job.id for job in self._service.all_or_none(added)]
 
-    def _settings(self, line: dict[str, Any], form: str, known: Mapping[str, str]) -> dict[str, Any]:
+    def _settings(self, line: dict[str, Any], form: str, picture_paths: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings of a line's video, whose pictures can only be uploads."""
         values = form_values(form)
         model = line.get("model", values.get("model", self._catalogue.preselected))
@@ -223,18 +223,18 @@ class DropCalls:
         # Steps, guidance and size of another model would not suit this one.
         values = defaults(info, planner) | (values if values.get("model", model) == model else {})
         values |= {"seed": seed_of(values), "model": model}
-        return to_request(values, info, planner) | _with_uploads(line, known)
+        return to_request(values, info, planner) | _with_uploads(line, picture_paths)
 
 
-def _with_uploads(line: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    wanted = ({START_PICTURE: ""} if "" in known else {}) | paths_in(line)
+def _with_uploads(line: Mapping[str, Any], picture_paths: Mapping[str, str]) -> dict[str, Any]:
+    wanted = ({START_PICTURE: ""} if "" in picture_paths else {}) | paths_in(line)
     for file in wanted.values():
-        if file not in known:
+        if file not in picture_paths:
             raise InputError(
                 f"Its picture {short_repr(file)} was not dropped with the file.",
                 "Drop the file together with its pictures.",
             )
-    return with_pictures(line, {name: known[file] for name, file in wanted.items()})
+    return with_pictures(line, {name: picture_paths[file] for name, file in wanted.items()})
 
 
 def form_router(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> APIRouter:

@@ -81,13 +81,13 @@ _OWN_FIELDS = ("prompt", "seconds", "seed")
 def files(job: Job) -> list[Shown]:
     """Return the files of a job that a user may want, and the total size of the others."""
     folder = JobFolder(job.folder)
-    own = [folder.input, folder.first, folder.log, *([job.video] if job.video else [])]
+    paths = [folder.input, folder.first, folder.log, *([job.video] if job.video else [])]
     listed = [
         {"name": file.name, "size": size_text(size), "url": file_url(job, file.name)}
-        for file in own
+        for file in paths
         if (size := _size(file)) is not None
     ]
-    rest = sum(_size(file) or 0 for file in folder.path.rglob("*") if file not in own)
+    rest = sum(_size(file) or 0 for file in folder.path.rglob("*") if file not in paths)
     return [*listed, {"name": "latents, segments and records", "size": size_text(rest), "url": None}]
 
 
@@ -136,8 +136,8 @@ def _longer_words(request: GenerationRequest, keep: int) -> str:
 def branch_facts(job: Job) -> Shown:
     """Return what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
-    sections, found = len(plan_of(request)), num_finished_sections(folder)
-    most = min(found, max_kept_sections(request))
+    sections, num_sections = len(plan_of(request)), num_finished_sections(folder)
+    most = min(num_sections, max_kept_sections(request))
     fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
     reasons: dict[str, list[str]] = {}
     for name, reason in fixed.items():
@@ -146,17 +146,17 @@ def branch_facts(job: Job) -> Shown:
     longest, plain = (len(family.plan(seconds, request.mode)) for seconds in (MAX_SECONDS, request.seconds))
     longest, each = longest - plain, family.section_seconds
     further = [name for name in setting_names("section") if name not in _OWN_FIELDS]
-    one = _ONE_PICTURE if request.one_frame else _ONE_SECTION
+    unit = _ONE_PICTURE if request.one_frame else _ONE_SECTION
     return {
-        "whyNot": "" if most > 0 else _NONE_KEPT if not found else one,
-        "whyNotLonger": _why_not_longer(most, one, is_whole=found >= sections, has_room=longest > 0),
+        "whyNot": "" if most > 0 else _NONE_KEPT if not num_sections else unit,
+        "whyNotLonger": _why_not_longer(most, unit, is_whole=num_sections >= sections, has_room=longest > 0),
         "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
         "prompt": request.prompt,
         "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
         "seconds": request.seconds,
         "further": [_control(name, getattr(request, name)) for name in further],
         "section": each,
-        "longer": round(longest * each, 1) if found >= sections and most else 0,
+        "longer": round(longest * each, 1) if num_sections >= sections and most else 0,
         "keptByLonger": _longer_words(request, most) if most > 0 else "",
         "fixed": [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()],
     }
@@ -232,8 +232,8 @@ class HistoryCalls:
         """
         history = self._service.history
         models = history.models()
-        wanted = [one for one in models if model_title(one) == model] or [model]
-        found = history.search(
+        wanted = [key for key in models if model_title(key) == model] or [model]
+        result = history.search(
             text, states=states_named(states), models=wanted if model else [], min_seconds=min_seconds,
             max_seconds=max_seconds, favourites=favourites, before=before,
             limit=max(1, min(MOST_CARDS, limit)),
@@ -242,27 +242,27 @@ class HistoryCalls:
         is_narrowed = bool(text.strip() or model or min_seconds or max_seconds or favourites) or not usual
         none = "No video matches this search." if is_narrowed else _NO_VIDEO
         return {
-            "cards": [card(job, self._service.commands(job)) for job in found.jobs],
-            "next": found.next,
-            "total": found.total,
-            "say": f"{found.total:,} {'video' if found.total == 1 else 'videos'}" if found.total else "",
-            "none": "" if found.total else none,
-            "models": sorted({model_title(one) for one in models}),
+            "cards": [card(job, self._service.commands(job)) for job in result.jobs],
+            "next": result.next,
+            "total": result.total,
+            "say": f"{result.total:,} {'video' if result.total == 1 else 'videos'}" if result.total else "",
+            "none": "" if result.total else none,
+            "models": sorted({model_title(key) for key in models}),
         }
 
     def history_open(self, job: str) -> Shown:
         """Return everything that the page shows of one video, with its states, files and tree of branches."""
-        found = self._service.job(job)
-        shown = self._presenter.show_job(job)
-        return shown | {
+        record = self._service.job(job)
+        data = self._presenter.show_job(job)
+        return data | {
             "preview": None,  # only the stage shows it
             "plays": True,
             "words": "beside",  # this tab has the whole width
-            "card": card(found, self._service.commands(found)),
-            "states": self._states(found),
-            "files": files(found),
+            "card": card(record, self._service.commands(record)),
+            "states": self._states(record),
+            "files": files(record),
             "tree": _tree(self._service.history.tree(job), job),
-            "branch": branch_facts(found),
+            "branch": branch_facts(record),
         }
 
     def history_settings(self, job: str) -> RestoredForm:
@@ -272,12 +272,12 @@ class HistoryCalls:
     def _states(self, job: Job) -> list[Shown]:
         return [
             {
-                "state": one.state,
-                "label": WORDS[one.state].label,
-                "time": one.time or None,
-                "reason": page_words(one.reason, job.folder.parent),
+                "state": transition.state,
+                "label": WORDS[transition.state].label,
+                "time": transition.time or None,
+                "reason": page_words(transition.reason, job.folder.parent),
             }
-            for one in self._service.history.transitions(job.id)
+            for transition in self._service.history.transitions(job.id)
         ]
 
 

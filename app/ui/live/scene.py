@@ -129,9 +129,9 @@ def _elapsed(live: LiveJob, now: float) -> float:
 
 def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
     state = WORDS[live.job.state]
-    shown = view(live.job, scene.commands, held=scene.queue_is_paused, work=headline)
-    return shown | {
-        "sentence": page_words(shown["sentence"], live.job.folder.parent),
+    state_view = view(live.job, scene.commands, held=scene.queue_is_paused, work=headline)
+    return state_view | {
+        "sentence": page_words(state_view["sentence"], live.job.folder.parent),
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
         "steering": _steering_data(scene, live),
         "isRunning": live.job.state == "running",

@@ -132,11 +132,11 @@ def weights_names(folder: Path) -> list[str]:
 def _names(folder: Path) -> Iterator[str]:
     seen: set[tuple[int, int]] = set()  # a link may lead to a folder that contains it
     for place, folders, files in os.walk(folder, followlinks=True):
-        found = os.stat(place)
-        if (found.st_dev, found.st_ino) in seen or len(seen) == _MOST_FOLDERS:
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen or len(seen) == _MOST_FOLDERS:
             folders.clear()
             continue
-        seen.add((found.st_dev, found.st_ino))
+        seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         here = Path(place).relative_to(folder)
         weights = [name for name in files if name.endswith((*SUFFIXES, INDEX))]
@@ -169,7 +169,8 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
         f"{say.format(folder.name)} set the environment variable {VARIABLE} to it and start Longtake again."
     )
     return {
-        "folder": folder.name, "variable": VARIABLE, "files": sorted(files, key=lambda one: not one["part"]),
+        "folder": folder.name, "variable": VARIABLE,
+        "files": sorted(files, key=lambda file: not file["part"]),
         "more": more, "words": f"{words} {more} more files are not listed." if more else words,
     }  # fmt: skip
 
@@ -192,9 +193,9 @@ def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
     Raises:
         InputError: If the folder has no such entry, which no path outside of it is.
     """
-    known = set(weights_names(folder))
+    allowed_names = set(weights_names(folder))
     for name in names:
-        if name not in known:
+        if name not in allowed_names:
             raise InputError(
                 f"{short_repr(name)} is not in the folder for weights; expected one of its files.",
                 "Look again, and choose another one.",
@@ -232,7 +233,10 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     except InputError as error:
         return {"name": name, "part": "", "title": "", "words": "", "problem": error.message}
     models = facts.model.split(" + ")
-    part = next((part for part, known in models_by_component().items() if {*known} & {*models}), "")
+    part = next(
+        (part for part, component_models in models_by_component().items() if {*component_models} & {*models}),
+        "",
+    )
     problem = plain_paths(next(iter(facts.problems), ""))
     if facts.model == "LoRA":
         problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."
@@ -287,10 +291,12 @@ class OwnFileCalls:
         check_new_name(model)
         if model in self._catalogue.names:
             raise InputError(f"There is already a model {model}.", "Choose another name.")
-        known = models_by_component()
-        if not parts or parts.keys() - known.keys():
-            found = ", ".join(map(short_repr, parts)) or "empty"
-            raise InputError(f"parts is {found}; expected some of {', '.join(known)}.", "Correct it.")
+        components = models_by_component()
+        if not parts or parts.keys() - components.keys():
+            given_parts = ", ".join(map(short_repr, parts)) or "empty"
+            raise InputError(
+                f"parts is {given_parts}; expected some of {', '.join(components)}.", "Correct it."
+            )
         paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
         for part, path in zip(parts, paths, strict=True):
             for problem in inspected(path).problems:  # a process without limits reads it next, with torch
@@ -299,8 +305,8 @@ class OwnFileCalls:
                     "Choose another file.",
                 )
         if base and base not in self._catalogue.names:
-            known = ", ".join(self._catalogue.names)
-            raise InputError(f"base is {short_repr(base)}; expected one of {known}.", "Correct it.")
+            components = ", ".join(self._catalogue.names)
+            raise InputError(f"base is {short_repr(base)}; expected one of {components}.", "Correct it.")
         key = self._catalogue.key(base) if base else ""
         self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
         return self._presenter.describe(model)

@@ -30,7 +30,7 @@ class CardLine(TypedDict):
 
 def lines(service: JobService) -> list[CardLine]:
     """Return what the page shows of each card; nothing if there is only one."""
-    return [_line(service, one) for one in service.crew.workers] if service.engines > 1 else []
+    return [_line(service, worker) for worker in service.crew.workers] if service.engines > 1 else []
 
 
 def _line(service: JobService, worker: Worker) -> CardLine:

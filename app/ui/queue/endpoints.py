@@ -73,12 +73,12 @@ class JobCalls:
     ) -> JobsPage:
         """Return `jobs`, newest first, and `next`, the argument `before` for the next page."""
         keys = {self._catalogue.name_of(key): key for key in self._service.history.models()}
-        found = self._service.history.search(
+        result = self._service.history.search(
             text, states=states_named(states),
             models=[keys.get(name, name) for name in models or ()], min_seconds=min_seconds,
             max_seconds=max_seconds, favourites=favourites, before=before, limit=_bounded(limit),
         )  # fmt: skip
-        return {"jobs": [self._records.of(job) for job in found.jobs], "next": found.next}
+        return {"jobs": [self._records.of(job) for job in result.jobs], "next": result.next}
 
     def jobs_queue(self, first: int = 0, limit: int = 50) -> QueuePage:
         """Return the jobs that are not over, in the order of the queue, from number `first` on.
@@ -106,12 +106,12 @@ class JobCalls:
             if will_be_made:
                 free[engine] += seconds or 0.0
         first = min(max(0, first), len(jobs))
-        shown = range(first, min(len(jobs), first + _bounded(limit)))
+        indices = range(first, min(len(jobs), first + _bounded(limit)))
         whole = max(free) if is_known else None
         return {
             "total": len(jobs), "first": first, "held": held, "left": rounded_seconds(whole),
             "say": _say(len(jobs), whole, held=held), "cards": lines(self._service),
-            "jobs": [self._row(jobs[n], turns[n], left[n], begins[n]) for n in shown],
+            "jobs": [self._row(jobs[n], turns[n], left[n], begins[n]) for n in indices],
         }  # fmt: skip
 
     def _row(self, job: Job, turn: int, left: float | None, begins: float | None) -> Record:
@@ -197,10 +197,10 @@ class JobCalls:
         """Queue a job that keeps the first sections of another one, or makes a finished one longer."""
         if (keep is None) == (longer is None):
             raise InputError("A branch needs either keep or longer.", "Give one of them.")
-        given = self._inward(changes)
+        settings = self._inward(changes)
         if keep is not None:
-            return self._records.of(self._queue.branch(job, keep, **given))
-        return self._records.of(self._queue.extend(job, longer or 0.0, **given))
+            return self._records.of(self._queue.branch(job, keep, **settings))
+        return self._records.of(self._queue.extend(job, longer or 0.0, **settings))
 
     def jobs_change(self, job: Text, changes: Values) -> Record:
         """Change settings, such as the words, for the sections of a job that are not made yet."""
@@ -215,7 +215,7 @@ class JobCalls:
 
         They keep `keep` finished sections, by default all. With one less, the last section is made again.
         """
-        return [self._records.of(one) for one in self._service.steering.takes(job, count, keep)]
+        return [self._records.of(take) for take in self._service.steering.takes(job, count, keep)]
 
     def jobs_favourite(self, jobs: Jobs, favourite: Flag = True) -> list[Record]:
         """Mark jobs as favourites, which are never removed automatically, or remove the mark."""
@@ -225,18 +225,20 @@ class JobCalls:
         for job_id in jobs:
             self._service.job(job_id)  # none is changed if one does not exist
         asked = [ask(job_id) for job_id in jobs]
-        found = [self._service.job(job_id) for job_id in jobs]
-        return [self._records.of(job) | {"asked": answer} for job, answer in zip(found, asked, strict=True)]
+        changed_jobs = [self._service.job(job_id) for job_id in jobs]
+        return [
+            self._records.of(job) | {"asked": answer} for job, answer in zip(changed_jobs, asked, strict=True)
+        ]
 
     def _inward(self, changes: dict[str, Any] | None) -> dict[str, Any]:
         """Return changed settings as requests take them. A picture, which could be any file, is refused."""
-        given = dict(changes or {})
+        settings = dict(changes or {})
         fixed = (*PICTURES, TIMED_PICTURES)
-        if unknown := next((name for name in given if name in fixed or name not in SETTINGS), None):
+        if unknown := next((name for name in settings if name in fixed or name not in SETTINGS), None):
             raise InputError(f"{short_repr(unknown)} cannot be changed here.", "Leave it out.")
-        if "model" in given:
-            given["model"] = self._catalogue.key(given["model"])
-        return with_lora_files(given)
+        if "model" in settings:
+            settings["model"] = self._catalogue.key(settings["model"])
+        return with_lora_files(settings)
 
     def _request(self, job_id: str, changes: dict[str, Any] | None) -> GenerationRequest:
         data = json.loads(self._service.job(job_id).request.to_json())

@@ -38,12 +38,12 @@ class Records:
         """
         commands = self._service.commands(job)
         held, card = self._service.queue.is_held, self._service.crew.why_waiting(job)
-        shown = view(job, commands, held=held, turn=turn, card=card)
+        job_view = view(job, commands, held=held, turn=turn, card=card)
         address, request = _address(job.folder.parent), job.request
         tells_card = self._service.engines > 1 or " on " in job.card  # or several cards have made it
         small = thumb_url(job, 1) or "" if request.is_from_words else address(job.folder / SMALL_PICTURE)
         order, length = SETTINGS["mode"].choices[request.mode], _length(request)
-        return self._outward(record(job, address) | shown, job.folder.parent) | {
+        return self._outward(record(job, address) | job_view, job.folder.parent) | {
             "wishes": sorted(commands),
             "picture": small,
             "title": title_of(job),
