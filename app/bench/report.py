@@ -54,14 +54,14 @@ def published(value: Any) -> Any:
 
 
 def to_bytes(report: Report) -> bytes:
-    """Return the content of a report's file, with a checksum that covers everything else in it."""
+    """Write a report as JSON, with a checksum that covers everything else in it."""
     return json.dumps({**report, "checksum": checksum(report)}, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def checksum(report: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a report without its checksum, as JSON with sorted names and without blanks."""
-    rest = {name: value for name, value in report.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    """The SHA-256 of a report without its checksum, as JSON with sorted names and without blanks."""
+    content = {name: value for name, value in report.items() if name != "checksum"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return sha256_of([text.encode("ascii")])
 
 
@@ -107,11 +107,11 @@ def cases_of(report: Report) -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield name, label, case
 
 
-def planned(report: Report) -> list[dict[str, Any]]:
-    """Return all planned and measured peaks, with the part and the case that they belong to."""
+def planned_peaks(report: Report) -> list[dict[str, Any]]:
+    """List all planned and measured peaks, with the part and the case that they belong to."""
     rows: list[dict[str, Any]] = []
 
-    def look(value: Any, part: str, label: str) -> None:
+    def add_peaks(value: Any, part: str, label: str) -> None:
         if not isinstance(value, dict):
             return
         value = cast(dict[str, Any], value)
@@ -123,21 +123,21 @@ def planned(report: Report) -> list[dict[str, Any]]:
                 "is_off": abs(plan - measured) > max(TOLERANCE * measured, SLACK_BYTES),
             })  # fmt: skip
         for name, entry in value.items():
-            look(entry, part, f"{label}, {name}" if name not in ("figures", "stages") else label)
+            add_peaks(entry, part, f"{label}, {name}" if name not in ("figures", "stages") else label)
 
     for part, label, case in cases_of(report):
-        look(case, part, label)
+        add_peaks(case, part, label)
     return rows
 
 
 def failures(report: Report) -> list[str]:
-    """Return what failed: parts, cases, and ways to compute convolutions, each with its reason."""
+    """List what failed: parts, cases, and convolution backends, each with its reason."""
     reasons: list[str] = []
     for part, label, case in cases_of(report):
         if "failed" in case:
             reasons.append(f"{part}: {label}: {case['failed']}")
-        for way, reason in case.get("figures", {}).get("failed_ways", {}).items():
-            reasons.append(f"{part}: {label}: {way}: {reason}")
+        for backend, reason in case.get("figures", {}).get("failed_ways", {}).items():
+            reasons.append(f"{part}: {label}: {backend}: {reason}")
     return reasons
 
 
@@ -170,7 +170,7 @@ def _lines(report: Report) -> Iterator[str]:
         f"{report['processor']['name']}, {report['processor']['cores']} cores, "
         f"{gb_text(report['ram_bytes'])} GB of main memory, kernel {report['versions']['kernel']}{link}."
     )
-    if rows := planned(report):
+    if rows := planned_peaks(report):
         share = f"{sum(row['is_off'] for row in rows)} of {len(rows)} plans"
         yield f"\n## Planned and measured memory\n\n{share} were wrong by more than {TOLERANCE:.0%}.\n"
         yield "| part | case | planned GB | measured GB | ratio | |\n| --- | --- | --- | --- | --- | --- |"
@@ -197,16 +197,16 @@ def _part_lines(part: Mapping[str, Any]) -> Iterator[str]:
         yield "| case | figures |\n| --- | --- |"
     for label, case in part["cases"].items():
         reason = f"**{case['failed']}**" if "failed" in case else case.get("skipped", "")
-        yield f"| {label} | {_words(case.get('figures', {})) or reason} |"
+        yield f"| {label} | {_figures_text(case.get('figures', {})) or reason} |"
 
 
-def _words(figures: Mapping[str, Any]) -> str:
+def _figures_text(figures: Mapping[str, Any]) -> str:
     """Tell figures in words. What could not be measured and what is not so is left out."""
     phrases: list[str] = []
     for name, value in figures.items():
         title = name.replace("_", " ")
         if isinstance(value, dict):
-            if words := _words(cast(dict[str, Any], value)):
+            if words := _figures_text(cast(dict[str, Any], value)):
                 phrases.append(f"{title} ({words})")
         elif value is True:
             phrases.append(title.removeprefix("is "))

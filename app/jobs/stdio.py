@@ -20,7 +20,7 @@ from diffusers_helper.machine.terminal import LogLines, one_line, visible
 _log = logging.getLogger(__name__)
 
 
-class _Shown:
+class _VisibleStream:
     """A text stream that shows control characters, instead of passing them on to a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -54,15 +54,15 @@ def prepare_streams() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = _shown(sys.stdout), _shown(sys.stderr)
+    sys.stdout, sys.stderr = _visible_stream(sys.stdout), _visible_stream(sys.stderr)
 
 
-def _shown(stream: TextIO) -> TextIO:
-    if isinstance(stream, _Shown):
+def _visible_stream(stream: TextIO) -> TextIO:
+    if isinstance(stream, _VisibleStream):
         return stream
     with contextlib.suppress(AttributeError):  # it is not a plain file
         cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")  # its encoding may lack some
-    return cast(TextIO, _Shown(stream))
+    return cast(TextIO, _VisibleStream(stream))
 
 
 def start_log(level: int | str) -> None:
@@ -197,10 +197,10 @@ class ErrorTail:
                 if not self._is_shown:
                     continue
                 parts = decoder.decode(data).split("\r")  # progress bars begin with it
-                shown = "\r".join(map(visible, parts)).encode()
+                content = "\r".join(map(visible, parts)).encode()
                 with contextlib.suppress(OSError):  # our own standard error may be closed
-                    while shown:
-                        shown = shown[os.write(2, shown) :]
+                    while content:
+                        content = content[os.write(2, content) :]
 
 
 class Child:

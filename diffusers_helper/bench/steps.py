@@ -242,18 +242,18 @@ def from_disk(context: Context) -> Iterator[Case]:
 def _from_disk(context: Context) -> Figures:
     """Measure a step for which the kernel has to read all weights. Main memory may be smaller than they."""
     files = context.folder / "whole" / _PART
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     size = write_network(_PART, CONFIGS[_PART], files)
-    written = time.perf_counter() - begin
+    write_seconds = time.perf_counter() - start_time
     drop_pages(files / WEIGHTS_FILE)
     network = load_network(_PART, files).network
-    before = disk_bytes()
+    start_bytes = disk_bytes()
     figures, _ = _Steps.small(replace(context, is_quick=True), CONFIGS[_PART]).run(
         network, range(len(_blocks(network))), warm_up=0
     )
-    read = disk_bytes() - before
+    read_bytes = disk_bytes() - start_bytes
     (files / WEIGHTS_FILE).unlink()
     return {
-        "file_bytes": size, "write_seconds": written, "seconds_per_step": figures["seconds_per_step"],
-        "read_bytes": read, "copied_bytes": figures["copied_bytes"], "is_reduced": True,
+        "file_bytes": size, "write_seconds": write_seconds, "seconds_per_step": figures["seconds_per_step"],
+        "read_bytes": read_bytes, "copied_bytes": figures["copied_bytes"], "is_reduced": True,
     }  # fmt: skip

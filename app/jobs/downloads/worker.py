@@ -44,7 +44,8 @@ def _progress(done: int, total: int) -> None:
 
 
 def _verify(info: ModelInfo) -> None:
-    read, total = 0, sum(one.here_bytes for one in installed_components(info))
+    read = 0
+    total = sum(component.here_bytes for component in installed_components(info))
 
     def count(number: int) -> None:
         nonlocal read

@@ -151,7 +151,7 @@ class EngineProcess:
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._events = events = queue.SimpleQueue[Message]()
         self._child = Child(
-            (*(self._command or command), level), environ, lambda told: events.put(_message(told))
+            (*(self._command or command), level), environ, lambda data: events.put(_message(data))
         )
         _log.info("engine started, process %d", self._child.process.pid)
         return self._child

@@ -83,7 +83,7 @@ class EventPipe:
         self.write(to_dict(event))
 
     def name_trial(self, case: object, rung: str) -> None:
-        """Announce the first use of a way to compute a convolution, because it may end the process."""
+        """Announce the first use of a convolution backend, because it may end the process."""
         self.write({"trial": {"case": str(case), "rung": rung}})
 
     def end_trial(self, case: object, rung: str) -> None:

@@ -129,7 +129,7 @@ def _elapsed(live: LiveJob, now: float) -> float:
 
 def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
     state = WORDS[live.job.state]
-    return view(live.job, scene.commands, held=scene.queue_is_paused, work=headline) | {
+    return view(live.job, scene.commands, is_paused=scene.queue_is_paused, work=headline) | {
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
         "steering": _steering_data(scene, live),
         "isRunning": live.job.state == "running",
