@@ -30,8 +30,6 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The figures of one run, or the reason of its failure."""
-
     width: int
     height: int
     cfg: float
@@ -87,7 +85,8 @@ class ROCMFluxBenchmark(MeasuringNode):
         return True
 
     def work(self, inputs: Any) -> dict[str, Any]:
-        cases, clip = cases_of(inputs.test_resolutions, inputs.test_cfg_values), inputs.clip
+        cases = cases_of(inputs.test_resolutions, inputs.test_cfg_values)
+        clip = inputs.clip
         if clip is None:
             raise InputError("The input clip is empty.", "Load a text encoder with another node.")
         conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(_PROMPT))
@@ -190,7 +189,6 @@ def _line(row: Row) -> str:
 
 
 def _chart(rows: list[Row]) -> str:
-    """Draw a bar for each successful run, whose length shows the time per step."""
     slowest = max((row.seconds_per_step or 0.0 for row in rows), default=0.0)
     return "\n".join(
         f"{row.width}x{row.height} {row.cfg:g} {'#' * max(1, round(40 * row.seconds_per_step / slowest))} "
@@ -201,7 +199,6 @@ def _chart(rows: list[Row]) -> str:
 
 
 def _advice(rows: list[Row], wants_blas: bool) -> str:
-    """Draw conclusions from the figures, and name missing measurements."""
     good = [row for row in rows if row.seconds_per_step]
     lines: list[str] = []
     if failed := len(rows) - len(good):

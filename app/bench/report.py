@@ -101,21 +101,20 @@ def _check_fields(entries: Report, names: str, title: str) -> None:
 
 
 def cases_of(report: Report) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the part, the label and the content of each case."""
     for name, part in report["parts"].items():
         for label, case in part["cases"].items():
             yield name, label, case
 
 
 def planned_peaks(report: Report) -> list[dict[str, Any]]:
-    """List all planned and measured peaks, with the part and the case that they belong to."""
     rows: list[dict[str, Any]] = []
 
     def add_peaks(value: Any, part: str, label: str) -> None:
         if not isinstance(value, dict):
             return
         value = cast(dict[str, Any], value)
-        plan, measured = value.get("planned_bytes"), value.get("measured_bytes")
+        plan = value.get("planned_bytes")
+        measured = value.get("measured_bytes")
         if plan and measured:
             rows.append({
                 "part": part, "case": label, "planned_bytes": plan, "measured_bytes": measured,
@@ -131,7 +130,6 @@ def planned_peaks(report: Report) -> list[dict[str, Any]]:
 
 
 def failures(report: Report) -> list[str]:
-    """List what failed: parts, cases, and convolution backends, each with its reason."""
     reasons: list[str] = []
     for part, label, case in cases_of(report):
         if "failed" in case:
@@ -151,7 +149,6 @@ def card_words(report: Report) -> str:
 
 
 def version_words(report: Report) -> str:
-    """Name the versions that matter for speed."""
     titles = {"longtake": "Longtake", "torch": "torch", "rocm": "ROCm", "cuda": "CUDA", "driver": "driver"}
     versions = ((title, report["versions"][name]) for name, title in titles.items())
     return ", ".join(f"{title} {version}" for title, version in versions if version)

@@ -63,7 +63,8 @@ class BenchRun:
             shutil.rmtree(self.folder / "files", ignore_errors=True)
 
     def _run_part(self, name: str, end: float) -> None:
-        part, start_time = PARTS[name], time.monotonic()
+        part = PARTS[name]
+        start_time = time.monotonic()
         reason = lack_for(part, self.report, self.folder)
         entry: dict[str, Any] = {
             "title": part.title, "level": self.report["level"], "reason": reason, "seconds": 0.0,
@@ -82,7 +83,8 @@ class BenchRun:
 
     def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> str:
         """Run processes until all cases are done; return the reason if that is impossible."""
-        cases, files = entry["cases"], self.folder / "files"
+        cases = entry["cases"]
+        files = self.folder / "files"
         files.mkdir(parents=True, exist_ok=True)
         case, start_time = "", 0.0
 
@@ -99,7 +101,8 @@ class BenchRun:
                 self.save(self.report)
 
         for _ in range(_MOST_DEATHS):
-            count, seconds = len(cases), end - time.monotonic()
+            count = len(cases)
+            seconds = end - time.monotonic()
             if seconds < _LEAST_SECONDS:
                 return _NO_TIME
             question = ("bench", part.function, entry["level"] == "quick", self.model, str(files), [*cases])
@@ -119,7 +122,6 @@ class BenchRun:
 
 
 def lack_for(part: BenchPart, report: Report, folder: Path) -> str:
-    """Say why a part cannot run on this machine; "" if it can."""
     card = report["card"]
     if card["kind"] not in part.kinds:
         return "there is no GPU" if card["kind"] == "cpu" else "it is for AMD cards"
@@ -132,9 +134,8 @@ def lack_for(part: BenchPart, report: Report, folder: Path) -> str:
     )
     for name, needed, available in lacks:
         if available < needed:
-            return (
-                f"it needs {gb_text(needed, round_up=True)} GB of {name}; there are {gb_text(available)} GB"
-            )
+            needed_text = gb_text(needed, round_up=True)
+            return f"it needs {needed_text} GB of {name}; there are {gb_text(available)} GB"
     return ""
 
 

@@ -101,7 +101,8 @@ def _list(service: JobService, arguments: argparse.Namespace) -> int:
 
 
 def _show(service: JobService, arguments: argparse.Namespace) -> int:
-    job, details = service.job(arguments.job), full_record(service, arguments.job)
+    job = service.job(arguments.job)
+    details = full_record(service, arguments.job)
     lines = [f"{job.id}: {job.state}", f"{job.message} {job.remedy}".strip()]
     lines += [f"Video: {job.video} ({job.frames} frames)"] if job.video else []
     if job.state == "queued":
@@ -217,11 +218,8 @@ def _remove(service: JobService, arguments: argparse.Namespace) -> int:
     for job_id in arguments.jobs:
         job = service.job(job_id)
         service.queue.remove(job_id)
-        report(
-            arguments,
-            job,
-            f"{job_id}: removed. For a week, it can be restored with: python -m app jobs restore {job_id}",
-        )
+        command = f"python -m app jobs restore {job_id}"
+        report(arguments, job, f"{job_id}: removed. For a week, it can be restored with: {command}")
     return 0
 
 

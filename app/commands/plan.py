@@ -124,8 +124,10 @@ def _shape(image: str | bytes, request: GenerationRequest, info: ModelInfo) -> t
 
 
 def _as_json(plan: VideoPlan, profile: Profile, info: ModelInfo) -> dict[str, Any]:
-    times, stages = forecast(plan, profile, info), expected_times(plan, profile, info, is_first=True)
-    job, fewest = plan.job, plan.fewest_copies and plan.fewest_copies.budget.preserved_bytes
+    times = forecast(plan, profile, info)
+    stages = expected_times(plan, profile, info, is_first=True)
+    job = plan.job
+    fewest = plan.fewest_copies and plan.fewest_copies.budget.preserved_bytes
     saved = plan.fewest_copies and plan.saved_bytes
     return {
         "fits": True,
@@ -165,7 +167,8 @@ def _as_json(plan: VideoPlan, profile: Profile, info: ModelInfo) -> dict[str, An
 
 
 def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
-    job, budget = plan.job, plan.job.budget
+    job = plan.job
+    budget = plan.job.budget
     rows: list[tuple[str, ...]] = [_HEADER]
     for stage, cost in zip(job.all_stages, plan.costs, strict=True):
         streamed = f"{gb_text(stage.streamed_bytes)} per pass" if stage.streamed_bytes else "-"
@@ -186,7 +189,8 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
     reasons = [
         f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.all_stages if stage.streamed_blocks
     ]
-    attention, times = plan.attention, forecast(plan, profile, info)
+    attention = plan.attention
+    times = forecast(plan, profile, info)
     tail = [
         f"Attention: {attention.value} ({attention.reason}; {attention.source}).",
         f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "

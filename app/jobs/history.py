@@ -131,7 +131,8 @@ class History:
             if root.id in ancestors:  # a forged lineage
                 break
             ancestors.add(root.id)
-        nodes, ids = list[TreeNode](), set[str]()
+        nodes = list[TreeNode]()
+        ids = set[str]()
         pending = [TreeNode(root, 0, 0)]
         while pending and len(nodes) < limit:
             node = pending.pop()

@@ -105,7 +105,8 @@ def _without_trials(events: Iterable[Event]) -> Iterator[Event]:
 
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
-    plan, steps = plan_of(request), steps_of(request, info_of(request.model))
+    plan = plan_of(request)
+    steps = steps_of(request, info_of(request.model))
     pixels, is_new = 0, True  # is_new: whether the current run of the job has not denoised anything yet
     start_up: float | None = None
     last = 0.0  # the end of the last step or section, or the beginning of the first section's denoising
@@ -173,9 +174,9 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
         model = job.request.model
         if model not in pace_by_model:
             pace_by_model[model] = paces.pace(model)
-        pace, work = pace_by_model[model], _work(job.request)
-        share_left = 1.0 - share_done(job)
-        estimates.append(None if pace is None or work is None else share_left * pace.seconds(work))
+        pace = pace_by_model[model]
+        work = _work(job.request)
+        estimates.append((1.0 - share_done(job)) * pace.seconds(work) if pace and work else None)
     return estimates
 
 
@@ -188,5 +189,7 @@ def _work(request: GenerationRequest) -> Effort | None:
 
 
 def effort_of(request: GenerationRequest, info: ModelInfo) -> Effort:
-    plan, side = info.family.sections(request), request.resolution or info.side
-    return Effort(plan, steps_of(request, info), side * side, request.cfg, request.vae_chunk)
+    side = request.resolution or info.side
+    return Effort(
+        info.family.sections(request), steps_of(request, info), side * side, request.cfg, request.vae_chunk
+    )

@@ -95,7 +95,8 @@ class Queue:
         press: str = "",
         waits: bool,
     ) -> Job:
-        store, created = self.store, time.time()
+        store = self.store
+        created = time.time()
 
         def fill_all(temporary: JobFolder, folder: JobFolder) -> None:
             fill(temporary)
@@ -197,7 +198,8 @@ class Queue:
             check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
         request, pictures = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
         with self.store.change():
-            job, folder = self.job_with_request(job_id), self.store.folder(job_id)
+            job = self.job_with_request(job_id)
+            folder = self.store.folder(job_id)
             if not allows(job, "edit"):
                 raise InputError(
                     f"Job {job_id} has begun; expected one that has not.", "Duplicate it with other settings."
@@ -334,7 +336,6 @@ class Queue:
             self.pause(job_id)
 
     def resume_queue(self) -> None:
-        """Let jobs begin again, and resume those that `pause_queue` paused."""
         for job_id in self._paused_jobs():
             with contextlib.suppress(InputError):  # a user has removed it
                 if self.store.job(job_id).state in ("paused", *BEGUN):

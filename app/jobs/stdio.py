@@ -97,7 +97,6 @@ def complain(*lines: str) -> None:
 
 @contextlib.contextmanager
 def explained() -> Generator[None, None, None]:
-    """Turn a failure to write to standard output into an error that explains it."""
     try:
         yield
     except BrokenPipeError:
@@ -172,10 +171,15 @@ class ErrorTail:
     Native libraries write to it, too, so control characters are shown here as well.
     """
 
-    _MOST_BYTES, _CHUNK_BYTES, _SECONDS = 16_384, 4096, 1.0
+    _MOST_BYTES = 16_384
+    _CHUNK_BYTES = 4096
+    _SECONDS = 1.0
 
     def __init__(self, pipe: IO[bytes], *, is_shown: bool = True) -> None:
-        self._pipe, self._lock, self._tail, self._is_shown = pipe, threading.Lock(), b"", is_shown
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        self._tail = b""
+        self._is_shown = is_shown
         self._thread = threading.Thread(target=self._pump, name="engine-errors", daemon=True)
         self._thread.start()
 

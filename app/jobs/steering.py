@@ -41,7 +41,8 @@ class Steering:
     """The ways to steer the jobs of a queue. Any thread may call any method, from any process."""
 
     def __init__(self, queue: Queue) -> None:
-        self._queue, self.store = queue, queue.store
+        self._queue = queue
+        self.store = queue.store
 
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
         """Give the sections that are not made yet other settings.
@@ -124,7 +125,6 @@ class Steering:
         return []
 
     def choice(self, job_id: str) -> TakeChoice | None:
-        """Find the takes between which a user has to choose now; None if there are none."""
         chosen = self.store.job(job_id)
         finished = num_finished_sections(self.store.folder(job_id))
         for parent, keep in (

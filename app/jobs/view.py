@@ -87,7 +87,6 @@ def states_named(names: Collection[str] | None) -> list[JobState]:
 
 
 def actions(job: Job, commands: Collection[Command] = ()) -> list[Action]:
-    """List the actions to offer for a job, without those that a command for it makes pointless."""
     # An interrupted job can be paused as well, but only its end or its continuation is worth a button.
     is_ending = not _REQUESTED.keys().isdisjoint(commands)
     left_out = ("pause", "stop_after_section") if is_ending or "resume" in ALLOWED[job.state] else ()
@@ -205,11 +204,11 @@ def full_record(service: JobService, job_id: str, address: Address = str) -> dic
     Raises:
         NoSuchJob: If there is no job with that id.
     """
-    job, states = service.job(job_id), service.history.transitions(job_id)
-    is_paused, commands = service.queue.is_paused, service.commands(job)
+    job = service.job(job_id)
+    commands = service.commands(job)
     facts = {
         "jobs_before": service.queue_position(job_id),
         "wishes": sorted(commands),
-        "states": [asdict(transition) for transition in states],
+        "states": [asdict(transition) for transition in service.history.transitions(job_id)],
     }
-    return record(job, address) | view(job, commands, is_paused=is_paused) | facts
+    return record(job, address) | view(job, commands, is_paused=service.queue.is_paused) | facts

@@ -80,7 +80,6 @@ def profile_in(context: Context) -> Profile:
 
 
 def peaks(planned_bytes: int, measured_bytes: int) -> Figures:
-    """The figures by which a report judges a plan."""
     return {"planned_bytes": planned_bytes, "measured_bytes": measured_bytes}
 
 
@@ -180,7 +179,6 @@ class StandInModels(Models):
         self._folder = folder
 
     def component(self, name: str) -> Any:
-        """Load a component into main memory. Networks are written to the folder first."""
         if name == "feature_extractor" and name not in self._components:
             side = CONFIGS["image_encoder"]["image_size"]
             self._components[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
@@ -198,13 +196,11 @@ class StandInModels(Models):
 
 
 def stand_in_info() -> ModelInfo:
-    """The facts about the published model, with the bundled model's tokenizers."""
     demo, published = find_model("demo"), find_model(PUBLISHED)
     tokenizers = {name: demo.components[name] for name in ("tokenizer", "tokenizer_2")}
     return replace(published, components=published.components | tokenizers)
 
 
 def disk_bytes() -> int:
-    """The number of bytes that this process has read from disks."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))

@@ -98,7 +98,6 @@ def _fp8_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def attention(context: Context) -> Iterator[Case]:
-    """Yield each kernel of SDPA in bf16, and torch's own choice in bf16 and fp16."""
     tokens = full_tokens() if context.has_gpu else _CPU_TOKENS
     halves = (("bf16", torch.bfloat16), ("fp16", torch.float16))
     for name, dtype in halves if context.has_gpu else (*halves[:1], ("fp32", torch.float32)):
@@ -146,7 +145,8 @@ def _host_copy(context: Context) -> float:
 
 def _disk(context: Context) -> Figures:
     """Measure writing with a sync, and reads that bypass the kernel's memory where the system allows it."""
-    sample, content = context.folder / "sample", torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8)
+    sample = context.folder / "sample"
+    content = torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8)
     start_time = time.perf_counter()
     with replacing(sample) as temporary:
         temporary.write_bytes(content.numpy().data)
@@ -157,7 +157,6 @@ def _disk(context: Context) -> Figures:
 
 
 def bus(context: Context) -> Iterator[Case]:
-    """Yield copies in both directions, from and to pinned and ordinary main memory."""
     for name, is_pinned in (("", False), ("pinned_", True)):
         yield f"{name}copies".replace("_", " "), partial(_bus, context, name, is_pinned)
 
@@ -187,7 +186,7 @@ _QUICK_SHAPES = 6
 def convolutions(context: Context) -> Iterator[Case]:
     """Yield each distinct convolution of a picture and of a section's windows; quickly, some of them.
 
-    If a way has ended the process, the convolution is measured again without that way.
+    If a backend has ended the process, the convolution is measured again without it.
     """
     find_mode = context.environ.get("MIOPEN_FIND_MODE", "default").lower()
     routes = RouteStore(context.folder / f"routes-{find_mode}")

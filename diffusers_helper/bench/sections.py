@@ -78,7 +78,9 @@ def framepack(context: Context) -> Iterator[Case]:
 
 
 def _generate(context: Context, make: Callable[[], Models], **settings: Any) -> Figures:
-    models, folder, steps_done = make(), context.folder / "job", list[StepDone]()
+    models = make()
+    folder = context.folder / "job"
+    steps_done = list[StepDone]()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     picture = folder / "picture.png"
@@ -128,8 +130,8 @@ def small_plans(context: Context) -> Iterator[Case]:
 
 
 def _plans(context: Context, side: int) -> Iterator[Case]:
-    """Yield the encoding of a picture and the decoding of a section by each plan of the VAE."""
-    profile, device = profile_in(context), context.device
+    profile = profile_in(context)
+    device = context.device
     if context.model or not context.has_gpu:
         vae = load_models(find_model(context.model or DEFAULT_MODEL, allow_folder=True)).component("vae")
     else:
@@ -149,7 +151,8 @@ def _plans(context: Context, side: int) -> Iterator[Case]:
 
 
 def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figures:
-    device, family = context.device, vae_family(vae)
+    device = context.device
+    family = vae_family(vae)
     engine = VaeEngine(_FixedVaePlan(vae, device, plan))
     if plan.task == "encode":
         pixels = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)

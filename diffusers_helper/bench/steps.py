@@ -144,8 +144,8 @@ class _Steps:
     def run(
         self, network: nn.Module, streamed: Sequence[int], cap_bytes: int | None = None, *, warm_up: int = 1
     ) -> tuple[Figures, Tensor]:
-        """Measure a step with some blocks streamed, and return its figures and its result."""
-        context, device = self.context, self.context.device
+        context = self.context
+        device = self.context.device
         runs = 2 if context.has_gpu and not context.is_quick else 1
         warm_up = min(warm_up, int(context.has_gpu))  # a CPU has nothing to compile, and is slow
         residency = Residency(context.torch_device)
@@ -204,7 +204,6 @@ class _Steps:
         return self.planned(profile_in(self.context).budget(cap_gb, preserved_gb))
 
     def streamed(self) -> Figures:
-        """Measure a step in which all blocks are streamed."""
         model = self.stage.model
         cap = 2 * model.total_bytes + self.stage.working_bytes
         return self.planned(Budget(cap, cap, cap - model.fixed_bytes, 0))

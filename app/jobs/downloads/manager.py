@@ -255,7 +255,6 @@ class Downloads:
             self._end(key)
 
     def _update(self) -> None:
-        """Begin what is ordered, end what is not any more, and take note of what is over."""
         wanted = self._wanted()
         for key, process in list(self._running.items()):
             task, name = key

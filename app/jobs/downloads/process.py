@@ -60,7 +60,6 @@ class ModelProcess:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the process, which is over, has not done its task."""
         if self._process.returncode and not self.message:
             lines = self._child.errors.text().strip().splitlines()
             last_line = lines[-1] if lines else f"exit code {self._process.returncode}"
@@ -105,7 +104,9 @@ class Adding:
     """
 
     def __init__(self) -> None:
-        self.name, self.since, self.problem = "", 0.0, ""
+        self.name = ""
+        self.since = 0.0
+        self.problem = ""
         self._lock = threading.Lock()
 
     def facts(self) -> dict[str, Any]:
@@ -125,7 +126,9 @@ class Adding:
         if not self._lock.acquire(blocking=False):
             raise InputError("Another model is being checked.", "Try again in a moment.")
         try:
-            self.name, self.since, self.problem = name, time.monotonic(), ""
+            self.name = name
+            self.since = time.monotonic()
+            self.problem = ""
             _add(name, components, base)
         except LongtakeError as error:
             self.problem = str(error)

@@ -19,7 +19,6 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 
 
 def main(task: str, model: str) -> int:
-    """Download (`get`) or check (`verify`) a model, and return the exit code."""
     ignore_ctrl_c()  # it is for the program, which then ends this process
     end_with(sys.stdin.fileno())
     load_added_models()

@@ -77,7 +77,8 @@ class EventPipe:
     """The pipe of events to the parent."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe, self._lock = pipe, threading.Lock()
+        self._pipe = pipe
+        self._lock = threading.Lock()
 
     def send(self, event: Event) -> None:
         self.write(to_dict(event))

@@ -112,7 +112,10 @@ class Supervisor:
         *,
         compiles: bool = False,
     ) -> None:
-        self._job, self._engine, self._card, self._timeouts = job, engine, engine.card, timeouts
+        self._job = job
+        self._engine = engine
+        self._card = engine.card
+        self._timeouts = timeouts
         self._asked_to_end, self._compiles = asked_to_end, compiles
         self._is_first = compiles and not has_kernels(Path(os.path.expanduser("~")))
         self._started: JobStarted | None = None

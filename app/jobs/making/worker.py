@@ -307,7 +307,6 @@ class Worker:
             return
 
     def _pause(self, job: Job, end: Cancelled) -> None:
-        """Pause a job; it goes back to the queue if its engine has ended for another reason."""
         video = None if end.video is None else Path(end.video).name
         video_facts = {"video": video, "frames": end.frames, "ended": None}
         with self._store.transaction():  # in which no command comes

@@ -74,7 +74,6 @@ def ended_by(commands: Collection[Command], event: Event | None, num_finished: i
 
 
 def pending_change(database: sqlite3.Connection, job_id: str) -> dict[str, Any]:
-    """Read the settings of a "change" command that was not carried out yet; none if there is none."""
     query = "SELECT content FROM commands WHERE job = ? AND command = 'change'"
     row = database.execute(query, (job_id,)).fetchone()
     return cast(dict[str, Any], plain_json(row["content"].encode())) if row else {}

@@ -82,7 +82,6 @@ def restore_folder(outputs: Path, job_id: str, trash: Path) -> JobFolder:
 
 
 def empty_trash(trash: Path, max_age_seconds: float = TRASH_SECONDS) -> None:
-    """Delete the folders of jobs that were removed more than `max_age_seconds` ago."""
     for path in trash.iterdir() if trash.is_dir() else ():
         if time.time() - path.lstat().st_mtime > max_age_seconds:
             shutil.rmtree(path, ignore_errors=True)

@@ -66,7 +66,6 @@ def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bo
 
 
 def _count_death(folder: JobFolder, row: sqlite3.Row, last: Event | None) -> dict[str, Any]:
-    """Count how often the program has died at the same point of a job's work."""
     if not isinstance(last, StageStarted | StepDone | PieceDone):
         return {}  # the engine had not begun
     step = last.step if isinstance(last, StepDone) else 0

@@ -85,7 +85,6 @@ def enter_state(
 def add_transition(
     database: sqlite3.Connection, job_id: str, state: JobState, reason: str, seconds: float | None = None
 ) -> None:
-    """Note that a job has entered a state, now or at a time in seconds since the epoch."""
     values = job_id, round(time.time() if seconds is None else seconds, 3), state, reason
     database.execute("INSERT INTO transitions (job, time, state, reason) VALUES (?, ?, ?, ?)", values)
 

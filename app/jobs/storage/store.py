@@ -189,7 +189,8 @@ class JobStore:
 
     def _take(self, database: sqlite3.Connection, job: Job, card: str) -> bool:
         """Mark a queued job as running; if its folder cannot be used, mark it as failed and return False."""
-        folder, owner = self.folder(job.id), self._owner.enter()
+        folder = self.folder(job.id)
+        owner = self._owner.enter()
         try:
             request = request_facts(folder)  # the folder's is the one that is made
             done = time_of_last(folder) if job.started else 0.0
@@ -283,7 +284,6 @@ class JobStore:
         return not is_passing and os.access(self.outputs, os.W_OK) and self._database.is_there
 
     def commands(self, job_id: str) -> set[Command]:
-        """Read the commands for a job that were not carried out yet, as far as possible."""
         commands: set[Command] = {"cancel"} if job_id in self.cancelled else set()
         with suppress(*TROUBLE):
             query = "SELECT command FROM commands WHERE job = ?"

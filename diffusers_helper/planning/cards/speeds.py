@@ -197,7 +197,8 @@ def card_of(machine: Machine) -> Card | None:
     The driver often gives no name. Of several cards with a gfx name and memory, the slowest is taken then. A
     discrete card whose gfx name has no row with its memory counts as one of its family.
     """
-    family, size = gfx_family(machine), round(machine.total_bytes / GB)
+    family = gfx_family(machine)
+    size = round(machine.total_bytes / GB)
     rows = [row for row in CARDS if row.gb in (0, size) and row.reported.family == family]
     named = [row for row in rows if row.name in machine.name]
     if named:
@@ -220,7 +221,6 @@ def keep_times(facts: Facts, key: str, work: StepWork, step_seconds: float, deco
 
 
 def step_time(machine: Machine, work: StepWork, facts: Facts, key: str) -> Duration | None:
-    """The time in which a card computes a step; None if it is not known."""
     speed = facts.read(key).get("flop_per_second")
     if isinstance(speed, int | float) and speed > 0:
         return Duration(work.flop / speed, MEASURED)
