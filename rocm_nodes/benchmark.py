@@ -30,8 +30,6 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The figures of one run, or the reason of its failure."""
-
     width: int
     height: int
     cfg: float
@@ -86,26 +84,27 @@ class ROCMFluxBenchmark(MeasuringNode):
             return str(error)
         return True
 
-    def work(self, given: Any) -> dict[str, Any]:
-        cases, clip = cases_of(given.test_resolutions, given.test_cfg_values), given.clip
+    def work(self, inputs: Any) -> dict[str, Any]:
+        cases = cases_of(inputs.test_resolutions, inputs.test_cfg_values)
+        clip = inputs.clip
         if clip is None:
             raise InputError("The input clip is empty.", "Load a text encoder with another node.")
         conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(_PROMPT))
         rows = [
-            _run(given.model, given.vae, conditioning, size, cfg, given.test_steps, blas)
-            for blas in _libraries(given.test_hipblas)
+            _run(inputs.model, inputs.vae, conditioning, size, cfg, inputs.test_steps, blas)
+            for blas in _libraries(inputs.test_hipblas)
             for size, cfg in cases
         ]
         results = "\n".join(map(_line, rows))
-        advice, memory = _advice(rows, given.test_hipblas), _memory(rows)
+        advice, memory = _advice(rows, inputs.test_hipblas), _memory(rows)
         lines = [*device_lines(), results, advice, memory]
-        if given.generate_report:
-            lines.append(f"The report was written to {_write(rows, given.test_steps)}.")
+        if inputs.generate_report:
+            lines.append(f"The report was written to {_write(rows, inputs.test_steps)}.")
         return reported("Flux benchmark", lines, (results, _chart(rows), advice, memory))
 
 
 def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, ...], float]]:
-    """Return each size in a text such as "512x512, 1024x768", width first, with each scale in the other one.
+    """Pair each size in a text such as "512x512, 1024x768", width first, with each scale in the other one.
 
     Raises:
         InputError: If a text has another form, a side is not a multiple of 16 from 64 to 4096, or a scale is
@@ -128,7 +127,7 @@ def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, ...], float
 
 
 def _values(text: str, convert: Callable[[str], _T]) -> list[_T]:
-    """Return the values in a text that are separated by commas; none if one of them has another form."""
+    """Convert the values in a text, separated by commas; none if one of them has another form."""
     try:
         return [convert(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -138,7 +137,8 @@ def _values(text: str, convert: Callable[[str], _T]) -> list[_T]:
 def _run(
     model: Any, vae: Any, conditioning: Any, size: tuple[int, ...], cfg: float, steps: int, blas: str
 ) -> Row:
-    (width, height), place = size, device()
+    width, height = size
+    place = device()
     clone, times = timed(model)
     latent = {"samples": empty_latent(model, height, width)}
     try:
@@ -189,7 +189,6 @@ def _line(row: Row) -> str:
 
 
 def _chart(rows: list[Row]) -> str:
-    """Return a bar for each successful run, whose length shows the time per step."""
     slowest = max((row.seconds_per_step or 0.0 for row in rows), default=0.0)
     return "\n".join(
         f"{row.width}x{row.height} {row.cfg:g} {'#' * max(1, round(40 * row.seconds_per_step / slowest))} "
@@ -200,7 +199,6 @@ def _chart(rows: list[Row]) -> str:
 
 
 def _advice(rows: list[Row], wants_blas: bool) -> str:
-    """Return sentences that draw conclusions from the figures, and name missing measurements."""
     good = [row for row in rows if row.seconds_per_step]
     lines: list[str] = []
     if failed := len(rows) - len(good):

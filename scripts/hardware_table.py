@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from app.bench.report import Report, card_words, failures, planned, read_report, version_words
+from app.bench.report import Report, card_words, failures, planned_peaks, read_report, version_words
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.units import GB, gb_text
 
@@ -104,7 +104,7 @@ def video_rate(report: Report) -> float | None:
 
 def peak_bytes(report: Report) -> int | None:
     """Return the highest measured peak of FramePack by this card's plan; None if not measured."""
-    at_full_size = [row for row in planned(report) if _is_of_framepack(row)]
+    at_full_size = [row for row in planned_peaks(report) if _is_of_framepack(row)]
     return max((row["measured_bytes"] for row in at_full_size), default=None)
 
 
@@ -122,7 +122,7 @@ def table_of(reports: Mapping[str, Report]) -> str:
     )  # fmt: skip
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for name, report in reports.items():
-        rows, failed, peak = planned(report), failures(report), peak_bytes(report)
+        rows, failed, peak = planned_peaks(report), failures(report), peak_bytes(report)
         cells = (
             f"[{card_words(report)}](reports/{name}.json)",
             _cell(step_seconds(report)), _cell(video_rate(report)),

@@ -60,7 +60,7 @@ def _nvidia(fields: str) -> list[str]:
 
 
 def sensors(environ: Mapping[str, str]) -> Callable[[], Readings] | None:
-    """Return a function that reads the card's sensors now; None if there are none."""
+    """Make a function that reads the card's sensors; None if there are none."""
     machine = this_machine(environ)
     gpus = amd_gpus(ROOT) if machine.kind == "rocm" else []
     gpu = next((gpu for gpu in gpus if gpu.arch == machine.arch), gpus[0] if gpus else None)
@@ -77,7 +77,7 @@ def _nvidia_readings() -> Readings:
 
 
 def summary_of(sensor_values: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float] | None]:
-    """Return the median and the highest reading of each sensor; None for those without readings."""
+    """The median and the highest reading of each sensor; None for those without readings."""
     return {
         name: {"median": statistics.median(values), "most": max(values)} if values else None
         for name in _SENSORS

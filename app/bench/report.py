@@ -54,14 +54,14 @@ def published(value: Any) -> Any:
 
 
 def to_bytes(report: Report) -> bytes:
-    """Return the content of a report's file, with a checksum that covers everything else in it."""
+    """Write a report as JSON, with a checksum that covers everything else in it."""
     return json.dumps({**report, "checksum": checksum(report)}, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def checksum(report: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a report without its checksum, as JSON with sorted names and without blanks."""
-    rest = {name: value for name, value in report.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    """The SHA-256 of a report without its checksum, as JSON with sorted names and without blanks."""
+    content = {name: value for name, value in report.items() if name != "checksum"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return sha256_of([text.encode("ascii")])
 
 
@@ -101,21 +101,20 @@ def _check_fields(entries: Report, names: str, title: str) -> None:
 
 
 def cases_of(report: Report) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the part, the label and the content of each case."""
     for name, part in report["parts"].items():
         for label, case in part["cases"].items():
             yield name, label, case
 
 
-def planned(report: Report) -> list[dict[str, Any]]:
-    """Return all planned and measured peaks, with the part and the case that they belong to."""
+def planned_peaks(report: Report) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
 
-    def look(value: Any, part: str, label: str) -> None:
+    def add_peaks(value: Any, part: str, label: str) -> None:
         if not isinstance(value, dict):
             return
         value = cast(dict[str, Any], value)
-        plan, measured = value.get("planned_bytes"), value.get("measured_bytes")
+        plan = value.get("planned_bytes")
+        measured = value.get("measured_bytes")
         if plan and measured:
             rows.append({
                 "part": part, "case": label, "planned_bytes": plan, "measured_bytes": measured,
@@ -123,21 +122,20 @@ def planned(report: Report) -> list[dict[str, Any]]:
                 "is_off": abs(plan - measured) > max(TOLERANCE * measured, SLACK_BYTES),
             })  # fmt: skip
         for name, entry in value.items():
-            look(entry, part, f"{label}, {name}" if name not in ("figures", "stages") else label)
+            add_peaks(entry, part, f"{label}, {name}" if name not in ("figures", "stages") else label)
 
     for part, label, case in cases_of(report):
-        look(case, part, label)
+        add_peaks(case, part, label)
     return rows
 
 
 def failures(report: Report) -> list[str]:
-    """Return what failed: parts, cases, and ways to compute convolutions, each with its reason."""
     reasons: list[str] = []
     for part, label, case in cases_of(report):
         if "failed" in case:
             reasons.append(f"{part}: {label}: {case['failed']}")
-        for way, reason in case.get("figures", {}).get("failed_ways", {}).items():
-            reasons.append(f"{part}: {label}: {way}: {reason}")
+        for backend, reason in case.get("figures", {}).get("failed_ways", {}).items():
+            reasons.append(f"{part}: {label}: {backend}: {reason}")
     return reasons
 
 
@@ -151,7 +149,6 @@ def card_words(report: Report) -> str:
 
 
 def version_words(report: Report) -> str:
-    """Name the versions that matter for speed."""
     titles = {"longtake": "Longtake", "torch": "torch", "rocm": "ROCm", "cuda": "CUDA", "driver": "driver"}
     versions = ((title, report["versions"][name]) for name, title in titles.items())
     return ", ".join(f"{title} {version}" for title, version in versions if version)
@@ -170,7 +167,7 @@ def _lines(report: Report) -> Iterator[str]:
         f"{report['processor']['name']}, {report['processor']['cores']} cores, "
         f"{gb_text(report['ram_bytes'])} GB of main memory, kernel {report['versions']['kernel']}{link}."
     )
-    if rows := planned(report):
+    if rows := planned_peaks(report):
         share = f"{sum(row['is_off'] for row in rows)} of {len(rows)} plans"
         yield f"\n## Planned and measured memory\n\n{share} were wrong by more than {TOLERANCE:.0%}.\n"
         yield "| part | case | planned GB | measured GB | ratio | |\n| --- | --- | --- | --- | --- | --- |"
@@ -197,16 +194,16 @@ def _part_lines(part: Mapping[str, Any]) -> Iterator[str]:
         yield "| case | figures |\n| --- | --- |"
     for label, case in part["cases"].items():
         reason = f"**{case['failed']}**" if "failed" in case else case.get("skipped", "")
-        yield f"| {label} | {_words(case.get('figures', {})) or reason} |"
+        yield f"| {label} | {_figures_text(case.get('figures', {})) or reason} |"
 
 
-def _words(figures: Mapping[str, Any]) -> str:
+def _figures_text(figures: Mapping[str, Any]) -> str:
     """Tell figures in words. What could not be measured and what is not so is left out."""
     phrases: list[str] = []
     for name, value in figures.items():
         title = name.replace("_", " ")
         if isinstance(value, dict):
-            if words := _words(cast(dict[str, Any], value)):
+            if words := _figures_text(cast(dict[str, Any], value)):
                 phrases.append(f"{title} ({words})")
         elif value is True:
             phrases.append(title.removeprefix("is "))

@@ -52,45 +52,48 @@ class BenchRun:
         self.save(self.report)  # fails at once where the report cannot be written
         limit = PART_SECONDS[self.report["level"]]
         try:
-            for number, name in enumerate(names):
-                left = min(limit * (len(names) - number), end - time.monotonic())
-                self.show(f"[{number + 1}/{len(names)}] {PARTS[name].title} (at most {duration(left)} to go)")
-                self._take(name, min(end, time.monotonic() + limit))
+            for index, name in enumerate(names):
+                seconds = min(limit * (len(names) - index), end - time.monotonic())
+                title = f"[{index + 1}/{len(names)}] {PARTS[name].title}"
+                self.show(f"{title} (at most {duration(seconds)} to go)")
+                self._run_part(name, min(end, time.monotonic() + limit))
             self.report["is_complete"] = all(entry["is_complete"] for entry in self.report["parts"].values())
         finally:
             self.save(self.report)
             shutil.rmtree(self.folder / "files", ignore_errors=True)
 
-    def _take(self, name: str, end: float) -> None:
-        part, begin = PARTS[name], time.monotonic()
-        lack = lack_for(part, self.report, self.folder)
+    def _run_part(self, name: str, end: float) -> None:
+        part = PARTS[name]
+        start_time = time.monotonic()
+        reason = lack_for(part, self.report, self.folder)
         entry: dict[str, Any] = {
-            "title": part.title, "level": self.report["level"], "reason": lack, "seconds": 0.0,
-            "is_complete": bool(lack), "card": {}, "cases": {},
+            "title": part.title, "level": self.report["level"], "reason": reason, "seconds": 0.0,
+            "is_complete": bool(reason), "card": {}, "cases": {},
         }  # fmt: skip
         self.report["parts"][name] = entry
-        if not lack:
+        if not reason:
             with readings(self.sensors or dict, _WATCH_SECONDS) as sensor_values:
                 try:
                     entry["reason"] = published(self._measure(part, entry, end))
                 finally:
-                    entry["seconds"] = published(time.monotonic() - begin)
+                    entry["seconds"] = published(time.monotonic() - start_time)
                     entry["card"] = published(summary_of(sensor_values))
         self.save(self.report)
         self.show(f"      {summary_line(entry)}")
 
     def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> str:
         """Run processes until all cases are done; return the reason if that is impossible."""
-        cases, files = entry["cases"], self.folder / "files"
+        cases = entry["cases"]
+        files = self.folder / "files"
         files.mkdir(parents=True, exist_ok=True)
-        case, begin = "", 0.0
+        case, start_time = "", 0.0
 
         def take(message: dict[str, Any]) -> None:
-            nonlocal case, begin
+            nonlocal case, start_time
             if "over" in message:
                 entry["is_complete"] = True
             elif "begin" in message:
-                case, begin = message["begin"], time.monotonic()
+                case, start_time = message["begin"], time.monotonic()
                 self.show(f"      {case}")
             else:
                 label, case = message.pop("case"), ""
@@ -98,16 +101,16 @@ class BenchRun:
                 self.save(self.report)
 
         for _ in range(_MOST_DEATHS):
-            count, left = len(cases), end - time.monotonic()
-            if left < _LEAST_SECONDS:
+            count = len(cases)
+            seconds = end - time.monotonic()
+            if seconds < _LEAST_SECONDS:
                 return _NO_TIME
             question = ("bench", part.function, entry["level"] == "quick", self.model, str(files), [*cases])
-            end_of_process = ask_probe(question, take, {**self.environ, **part.environ}, all_seconds=left)
+            end_of_process = ask_probe(question, take, {**self.environ, **part.environ}, all_seconds=seconds)
             if entry["is_complete"]:
                 return ""
-            if (
-                end_of_process.is_late and case and time.monotonic() - begin < left / 2
-            ):  # the case is not at fault
+            # A case that began late is not at fault.
+            if end_of_process.is_late and case and time.monotonic() - start_time < seconds / 2:
                 return _NO_TIME
             if case:
                 cases[case] = {"failed": published(end_of_process.reason)}
@@ -119,7 +122,6 @@ class BenchRun:
 
 
 def lack_for(part: BenchPart, report: Report, folder: Path) -> str:
-    """Return why a part cannot run on this machine; "" if it can."""
     card = report["card"]
     if card["kind"] not in part.kinds:
         return "there is no GPU" if card["kind"] == "cpu" else "it is for AMD cards"
@@ -130,16 +132,14 @@ def lack_for(part: BenchPart, report: Report, folder: Path) -> str:
         ("free main memory", part.ram_bytes, host_memory().available),
         ("memory of the card", part.device_bytes, card["memory_bytes"] or 0),
     )
-    for what, needed, available in lacks:
+    for name, needed, available in lacks:
         if available < needed:
-            return (
-                f"it needs {gb_text(needed, round_up=True)} GB of {what}; there are {gb_text(available)} GB"
-            )
+            needed_text = gb_text(needed, round_up=True)
+            return f"it needs {needed_text} GB of {name}; there are {gb_text(available)} GB"
     return ""
 
 
 def summary_line(entry: Mapping[str, Any]) -> str:
-    """Return a sentence on what a part has given, for the terminal."""
     cases = entry["cases"].values()
     counts = {kind: sum(kind in case for case in cases) for kind in ("figures", "failed", "skipped")}
     words = [f"{counts['figures']} measured"]

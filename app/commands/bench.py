@@ -18,7 +18,7 @@ from app.bench.report import (
     Report,
     cases_of,
     failures,
-    planned,
+    planned_peaks,
     published,
     read_report,
     to_bytes,
@@ -173,7 +173,7 @@ def _end(report: Report, targets: list[Path], *, as_json: bool) -> None:
         return
     for entry in report["parts"].values():
         say(f"{entry['title']}: {summary_line(entry)}")
-    for row in planned(report):
+    for row in planned_peaks(report):
         if row["is_off"]:
             say(f"Planned {row['ratio']:.2f} times what was measured: {row['part']}, {row['case']}")
     say(*(f"Failed: {reason}" for reason in failures(report)))

@@ -173,7 +173,7 @@ def _reason_to_wait(service: JobService, job_id: str, reported: str) -> str:
         return f"{job.message} {job.remedy}"
     if service.crew.is_follower:
         return _FOLLOWS
-    if job.state == "queued" and service.queue.is_held:
+    if job.state == "queued" and service.queue.is_paused:
         return _QUEUE_PAUSED
     return _LEADS if reported in (_FOLLOWS, _LEADS) else ""
 

@@ -52,8 +52,7 @@ _MOST_LISTED = 10**9
 
 
 def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command to the program's commands."""
-    verbs = [(name, words, partial(_run, verb), *given) for name, words, verb, *given in VERBS]
+    verbs = [(name, text, partial(_run, verb), *arguments) for name, text, verb, *arguments in VERBS]
     add_verbs(
         commands, "jobs", verbs, add_outputs, switch("--json", "print JSON, one object per line"),
         help="list and change the jobs of an outputs folder, even while a program makes them",
@@ -65,7 +64,7 @@ def _run(verb: Callable[[JobService, argparse.Namespace], int], arguments: argpa
     outputs = expanded_path(arguments.outputs, "outputs")
     service = JobService(outputs)
     if outputs.is_dir():
-        service.settle()
+        service.recover()
     elif verb is not _add:
         raise InputError(f"There is no outputs folder {outputs}.", "Give an existing folder as `outputs`.")
     return verb(service, arguments)
@@ -102,18 +101,19 @@ def _list(service: JobService, arguments: argparse.Namespace) -> int:
 
 
 def _show(service: JobService, arguments: argparse.Namespace) -> int:
-    job, shown = service.job(arguments.job), full_record(service, arguments.job)
+    job = service.job(arguments.job)
+    details = full_record(service, arguments.job)
     lines = [f"{job.id}: {job.state}", f"{job.message} {job.remedy}".strip()]
     lines += [f"Video: {job.video} ({job.frames} frames)"] if job.video else []
     if job.state == "queued":
-        lines.append(f"Jobs before it: {shown['jobs_before']}")
+        lines.append(f"Jobs before it: {details['jobs_before']}")
     lines += [
         f"{SETTINGS[name].label}: {SETTINGS[name].display(value)}"
-        for name, value in shown["request"].items()
+        for name, value in details["request"].items()
         if name in SETTINGS and value is not None
     ]
-    lines += [f"{_clock(one['time'])} {one['state']}. {one['reason']}".rstrip() for one in shown["states"]]
-    say(*([json.dumps(shown)] if arguments.json else map(command_words, filter(None, lines))))
+    lines += [f"{_clock(row['time'])} {row['state']}. {row['reason']}".rstrip() for row in details["states"]]
+    say(*([json.dumps(details)] if arguments.json else map(command_words, filter(None, lines))))
     return 0
 
 
@@ -147,27 +147,27 @@ def _is_for_all(arguments: argparse.Namespace) -> bool:
 
 def _pause(service: JobService, arguments: argparse.Namespace) -> int:
     if _is_for_all(arguments):
-        service.queue.hold()
+        service.queue.pause_queue()
     return _each(service, arguments, service.queue.pause)
 
 
 def _each(service: JobService, arguments: argparse.Namespace, ask: Callable[[str], bool]) -> int:
     """Call `ask` for each job and print the result; return 1 as the exit code if one was refused."""
-    done = True
+    all_accepted = True
     for job_id in arguments.jobs:
         service.job(job_id)
-        asked = ask(job_id)
+        accepted = ask(job_id)
         job = service.job(job_id)
         asked_for = sorted(service.commands(job))
-        words = f", asked to {' and '.join(asked_for).replace('_', ' ')}" if asked_for else ""
-        report(arguments, job, f"{job.id}: {job.state}{words}", asked=asked)
-        done = done and asked
-    return 0 if done else EXIT_FAILED
+        suffix = f", asked to {' and '.join(asked_for).replace('_', ' ')}" if asked_for else ""
+        report(arguments, job, f"{job.id}: {job.state}{suffix}", asked=accepted)
+        all_accepted = all_accepted and accepted
+    return 0 if all_accepted else EXIT_FAILED
 
 
 def _resume(service: JobService, arguments: argparse.Namespace) -> int:
     if _is_for_all(arguments):
-        service.queue.go_on()
+        service.queue.resume_queue()
     for job_id in arguments.jobs:
         is_resumable = allows(service.job(job_id), "resume")
         if is_resumable:
@@ -194,8 +194,8 @@ def _change(service: JobService, arguments: argparse.Namespace) -> int:
 def _wait(service: JobService, arguments: argparse.Namespace) -> int:
     for job_id in arguments.jobs:
         job = service.steering.wait(job_id, not arguments.off)
-        how = "goes on by itself" if arguments.off else "waits for you after each section"
-        report(arguments, job, f"{job.id}: {job.state}, {how}")
+        behaviour = "goes on by itself" if arguments.off else "waits for you after each section"
+        report(arguments, job, f"{job.id}: {job.state}, {behaviour}")
     return 0
 
 
@@ -218,11 +218,8 @@ def _remove(service: JobService, arguments: argparse.Namespace) -> int:
     for job_id in arguments.jobs:
         job = service.job(job_id)
         service.queue.remove(job_id)
-        report(
-            arguments,
-            job,
-            f"{job_id}: removed. For a week, it can be restored with: python -m app jobs restore {job_id}",
-        )
+        command = f"python -m app jobs restore {job_id}"
+        report(arguments, job, f"{job_id}: removed. For a week, it can be restored with: {command}")
     return 0
 
 

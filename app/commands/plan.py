@@ -36,8 +36,8 @@ _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in 
 def print_plan(arguments: argparse.Namespace) -> int:
     """Print the plan of a video; the exit code is 2 if none stays within the cap."""
     info = find_model(arguments.model, allow_folder=True)
-    given = {**info.default_settings, **settings_from(arguments)}
-    request = GenerationRequest.from_dict({**given, "image": arguments.image or "none"})
+    settings = {**info.default_settings, **settings_from(arguments)}
+    request = GenerationRequest.from_dict({**settings, "image": arguments.image or "none"})
     # The main memory and the measurements of another machine are not known.
     local = Local(os.environ) if arguments.card else this_local(os.environ)
     machine = machine_of_card(arguments.card) if arguments.card else this_machine(os.environ)
@@ -55,8 +55,8 @@ def print_plan(arguments: argparse.Namespace) -> int:
         return plan_here(request, info, shape=shape, **options)
 
     try:
-        best = recommend(request, info, plan_of) if arguments.recommended else None
-        plan = best.set_up.plan if best else plan_of(request, info)
+        recommendation = recommend(request, info, plan_of) if arguments.recommended else None
+        plan = recommendation.set_up.plan if recommendation else plan_of(request, info)
         if request.end_image:
             plan = replace(
                 plan, notes=tuple(filter(None, (*plan.notes, picture_warning(request.mode, info))))
@@ -71,12 +71,16 @@ def print_plan(arguments: argparse.Namespace) -> int:
             say(json.dumps(refusal))
         complain(error_line(error))
         return EXIT_BAD_INPUT
-    used = best.set_up.info if best else info
+    used_info = recommendation.set_up.info if recommendation else info
     if arguments.json:
-        found = {} if best is None else {"recommended": best.set_up.settings, "recommended_words": best.words}
-        say(json.dumps(_as_json(plan, profile, used) | found))
+        recommended = {}
+        if recommendation is not None:
+            recommended = {
+                "recommended": recommendation.set_up.settings, "recommended_words": recommendation.words,
+            }  # fmt: skip
+        say(json.dumps(_as_json(plan, profile, used_info) | recommended))
     else:
-        say(*_recommended_lines(best), *_as_lines(plan, profile, used))
+        say(*_recommended_lines(recommendation), *_as_lines(plan, profile, used_info))
     return 0
 
 
@@ -104,13 +108,12 @@ def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> 
         _log.info("the plan is left to the engine: %s", error)
 
 
-def _recommended_lines(best: Recommendation | None) -> list[str]:
-    """Return the recommended set-up in words, and as arguments for `generate`."""
-    if best is None:
+def _recommended_lines(recommendation: Recommendation | None) -> list[str]:
+    if recommendation is None:
         return []
-    given = {name: value for name, value in best.set_up.settings.items() if value is not None}
-    arguments = " ".join(f"{flag(name)} {value}" for name, value in given.items())
-    return [best.words, f"As arguments: {arguments}", ""]
+    settings = {name: value for name, value in recommendation.set_up.settings.items() if value is not None}
+    arguments = " ".join(f"{flag(name)} {value}" for name, value in settings.items())
+    return [recommendation.words, f"As arguments: {arguments}", ""]
 
 
 def _shape(image: str | bytes, request: GenerationRequest, info: ModelInfo) -> tuple[int, int]:
@@ -121,8 +124,10 @@ def _shape(image: str | bytes, request: GenerationRequest, info: ModelInfo) -> t
 
 
 def _as_json(plan: VideoPlan, profile: Profile, info: ModelInfo) -> dict[str, Any]:
-    times, stages = forecast(plan, profile, info), expected_times(plan, profile, info, is_first=True)
-    job, fewest = plan.job, plan.fewest_copies and plan.fewest_copies.budget.preserved_bytes
+    times = forecast(plan, profile, info)
+    stages = expected_times(plan, profile, info, is_first=True)
+    job = plan.job
+    fewest = plan.fewest_copies and plan.fewest_copies.budget.preserved_bytes
     saved = plan.fewest_copies and plan.saved_bytes
     return {
         "fits": True,
@@ -141,7 +146,7 @@ def _as_json(plan: VideoPlan, profile: Profile, info: ModelInfo) -> dict[str, An
         "attention": plan.attention.value,
         "attention_reason": plan.attention.reason,
         "times": times and asdict(times) | {"is_measured": times.step.source == MEASURED},
-        "first_job_stages": {name: asdict(one) for name, one in stages.items()},
+        "first_job_stages": {name: asdict(expected) for name, expected in stages.items()},
         "seconds_per_step": plan.seconds_per_step,
         "streamed_bytes_per_step": plan.step_bytes,
         "disk_bytes_per_step": plan.disk_bytes,
@@ -162,7 +167,8 @@ def _as_json(plan: VideoPlan, profile: Profile, info: ModelInfo) -> dict[str, An
 
 
 def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
-    job, budget = plan.job, plan.job.budget
+    job = plan.job
+    budget = plan.job.budget
     rows: list[tuple[str, ...]] = [_HEADER]
     for stage, cost in zip(job.all_stages, plan.costs, strict=True):
         streamed = f"{gb_text(stage.streamed_bytes)} per pass" if stage.streamed_bytes else "-"
@@ -183,7 +189,8 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
     reasons = [
         f"{STAGES[stage.stage].network}: {stage.reason}" for stage in job.all_stages if stage.streamed_blocks
     ]
-    attention, times = plan.attention, forecast(plan, profile, info)
+    attention = plan.attention
+    times = forecast(plan, profile, info)
     tail = [
         f"Attention: {attention.value} ({attention.reason}; {attention.source}).",
         f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "

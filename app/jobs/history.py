@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from app.jobs.job import OVER, Job, JobState, NoSuchJob
 from app.jobs.queue import remove_job
-from app.jobs.storage.folders import KEPT_SECONDS, empty, size_of
+from app.jobs.storage.folders import TRASH_SECONDS, empty_trash, size_of
 from app.jobs.storage.rows import Transition
 from app.jobs.storage.store import JobStore
 from diffusers_helper.errors import InputError
@@ -24,7 +24,7 @@ _DAY = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchPage:
     """One page of a search.
 
     Attributes:
@@ -38,17 +38,17 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Twig:
+class TreeNode:
     """A job in a tree of branches.
 
     Attributes:
-        parent: The place of the job that it was branched from in the list; its own for the first job.
-        kept: The sections that it has from its parent; 0 for the first job.
+        parent: The index in the list of the job that it was branched from; its own for the first job.
+        num_kept_sections: The sections that it has from its parent; 0 for the first job.
     """
 
     job: Job
     parent: int
-    kept: int
+    num_kept_sections: int
 
 
 class History:
@@ -75,14 +75,14 @@ class History:
         favourites: bool = False,
         before: str = "",
         limit: int = 50,
-    ) -> Found:
-        """Return the jobs that meet all given conditions, newest first.
+    ) -> SearchPage:
+        """Find the jobs that meet all conditions, newest first.
 
         Args:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
             states: The states to include; empty for all.
             models: The models to include, by their names in requests; empty for all.
-            before: `Found.next` of the previous page.
+            before: `SearchPage.next` of the previous page.
 
         Raises:
             InputError: If `before` is not from an earlier search.
@@ -90,57 +90,59 @@ class History:
         conditions: list[str] = ["1"]
         values: list[object] = []
 
-        def also(condition: str, *more: object) -> None:
+        def add_condition(condition: str, *condition_values: object) -> None:
             conditions.append(condition)
-            values.extend(more)
+            values.extend(condition_values)
 
         for word in text.casefold().split():
-            also("instr(words, ?)", word)
-        for column, kept in ("state", states), ("model", models):
-            if kept:
-                also(f"{column} IN ({', '.join('?' * len(kept))})", *kept)
+            add_condition("instr(words, ?)", word)
+        for column, names in ("state", states), ("model", models):
+            if names:
+                add_condition(f"{column} IN ({', '.join('?' * len(names))})", *names)
         if min_seconds is not None:
-            also("seconds >= ?", min_seconds)
+            add_condition("seconds >= ?", min_seconds)
         if max_seconds is not None:
-            also("seconds <= ?", max_seconds)
+            add_condition("seconds <= ?", max_seconds)
         if favourites:
-            also("favourite")
+            add_condition("favourite")
         store = self.store
         ((total,),) = store.select(f"WHERE {' AND '.join(conditions)}", *values, what="count(*)")
         if before:
-            also("(created, id) < (?, ?)", *_cursor(before))
+            add_condition("(created, id) < (?, ?)", *_cursor(before))
         query = f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
         jobs = store.jobs(query, *values, limit + 1)
-        more = f"{jobs[limit - 1].created!r} {jobs[limit - 1].id}" if len(jobs) > limit > 0 else ""
-        return Found(jobs[:limit], more, total)
+        next_page = f"{jobs[limit - 1].created!r} {jobs[limit - 1].id}" if len(jobs) > limit > 0 else ""
+        return SearchPage(jobs[:limit], next_page, total)
 
     def count(self, states: Collection[JobState] = ()) -> int:
-        kept = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
-        ((count,),) = self.store.select(kept, *states, what="count(*)")
+        condition = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
+        ((count,),) = self.store.select(condition, *states, what="count(*)")
         return count
 
     def models(self) -> list[str]:
         return [model for (model,) in self.store.select("ORDER BY model", what="DISTINCT model")]
 
-    def tree(self, job_id: str, most: int = 100) -> list[Twig]:
+    def tree(self, job_id: str, limit: int = 100) -> list[TreeNode]:
         """Find the jobs of a job's tree of branches, each after its parent, the oldest first."""
-        root, seen = self.store.job(job_id), {job_id}
+        root = self.store.job(job_id)
+        ancestors = {job_id}
         while parents := self.store.jobs("WHERE id = ?", root.parent):
             root = parents[0]
-            if root.id in seen:  # a forged lineage
+            if root.id in ancestors:  # a forged lineage
                 break
-            seen.add(root.id)
-        twigs, ids = list[Twig](), set[str]()
-        rest = [Twig(root, 0, 0)]
-        while rest and len(twigs) < most:
-            twig = rest.pop()
-            if twig.job.id in ids:
+            ancestors.add(root.id)
+        nodes = list[TreeNode]()
+        ids = set[str]()
+        pending = [TreeNode(root, 0, 0)]
+        while pending and len(nodes) < limit:
+            node = pending.pop()
+            if node.job.id in ids:
                 continue
-            ids.add(twig.job.id)
-            twigs.append(twig)
-            children = self.store.jobs("WHERE parent = ? ORDER BY created DESC, id DESC", twig.job.id)
-            rest += [Twig(child, len(twigs) - 1, child.kept) for child in children]
-        return twigs
+            ids.add(node.job.id)
+            nodes.append(node)
+            children = self.store.jobs("WHERE parent = ? ORDER BY created DESC, id DESC", node.job.id)
+            pending += [TreeNode(child, len(nodes) - 1, child.kept) for child in children]
+        return nodes
 
     def transitions(self, job_id: str) -> list[Transition]:
         self.store.job(job_id)
@@ -176,7 +178,7 @@ class Retention:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Retention:
-        """Return the limits from the environment; there are none by default.
+        """There are no limits by default.
 
         Raises:
             InputError: If a value is not a number above 0.
@@ -205,29 +207,29 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
     removed: list[str] = []
     if not (math.isinf(retention.seconds) and math.isinf(retention.size_bytes)):
         jobs = store.jobs(f"WHERE NOT favourite AND state IN ({states}) ORDER BY created, id")
-        for job in _beyond(store, jobs, retention):
+        for job in _jobs_over_limits(store, jobs, retention):
             with store.transaction() as database, contextlib.suppress(NoSuchJob):
-                now = store.job(job.id)  # a user may have changed it in the meantime
-                if now.is_over and not now.favourite:
-                    remove_job(store, database, now)
+                current = store.job(job.id)  # a user may have changed it in the meantime
+                if current.is_over and not current.favourite:
+                    remove_job(store, database, current)
                     removed.append(job.id)
-    empty(store.trash)
+    empty_trash(store.trash)
     with store.transaction() as database:
-        database.execute("DELETE FROM jobs WHERE removed < ?", (time.time() - KEPT_SECONDS,))
+        database.execute("DELETE FROM jobs WHERE removed < ?", (time.time() - TRASH_SECONDS,))
     return removed
 
 
-def _beyond(store: JobStore, jobs: list[Job], retention: Retention) -> list[Job]:
+def _jobs_over_limits(store: JobStore, jobs: list[Job], retention: Retention) -> list[Job]:
     oldest = time.time() - retention.seconds
-    beyond = [job for job in jobs if (job.ended or job.created) < oldest]
+    jobs_to_remove = [job for job in jobs if (job.ended or job.created) < oldest]
     if math.isinf(retention.size_bytes):
-        return beyond
-    rest = [job for job in jobs if job not in beyond]
+        return jobs_to_remove
+    others = [job for job in jobs if job not in jobs_to_remove]
     sizes = {job.id: size_of(job.folder) for job in store.jobs("ORDER BY id")}
-    kept = sum(sizes.values()) - sum(sizes.get(job.id, 0) for job in beyond)
-    for job in rest:
-        if kept <= retention.size_bytes:
+    size_bytes = sum(sizes.values()) - sum(sizes.get(job.id, 0) for job in jobs_to_remove)
+    for job in others:
+        if size_bytes <= retention.size_bytes:
             break
-        kept -= sizes.get(job.id, 0)
-        beyond.append(job)
-    return beyond
+        size_bytes -= sizes.get(job.id, 0)
+        jobs_to_remove.append(job)
+    return jobs_to_remove

@@ -55,7 +55,7 @@ ALLOWED: dict[JobState, tuple[Action, ...]] = {
     "failed": _ENDED,
     "cancelled": _ENDED,
 }
-MOVABLE: tuple[JobState, ...] = tuple(state for state, found in ALLOWED.items() if "reorder" in found)
+MOVABLE: tuple[JobState, ...] = tuple(state for state, actions in ALLOWED.items() if "reorder" in actions)
 # These need the job's settings, which a damaged folder may have lost.
 _READING: tuple[Action, ...] = ("edit", "resume", "retry", "duplicate", "branch", "change")
 
@@ -66,7 +66,7 @@ class Job:
 
     Attributes:
         folder: The job's own folder in the outputs folder; its name is the id.
-        place: The job's place in the queue, at first its time of submission; the smallest comes first.
+        position: The job's position in the queue, at first its time of submission; the smallest comes first.
         created, started, ended: Times in seconds since the epoch; None if they have not happened yet. At the
             end of each pause, `started` moves on by its length.
         video: The file that can be watched: the whole video, or its finished part.
@@ -84,7 +84,7 @@ class Job:
     request: GenerationRequest
     folder: Path
     created: float
-    place: float = 0.0
+    position: float = 0.0
     started: float | None = None
     ended: float | None = None
     video: Path | None = None

@@ -92,23 +92,26 @@ class Pace:
 
 def _without_trials(events: Iterable[Event]) -> Iterator[Event]:
     """Yield events at the times that they would have if the card had not tried kernels and convolutions."""
-    spent, began = 0.0, None
+    trial_seconds = 0.0
+    trial_start: float | None = None
     for event in events:
-        if began is not None and not isinstance(event, PieceDone):
-            spent, began = spent + event.time - began, None
+        if trial_start is not None and not isinstance(event, PieceDone):
+            trial_seconds += event.time - trial_start
+            trial_start = None
         if isinstance(event, StageStarted) and event.stage in TRIALS:
-            began = event.time
-        yield replace(event, time=event.time - spent)
+            trial_start = event.time
+        yield replace(event, time=event.time - trial_seconds)
 
 
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
-    plan, each = plan_of(request), steps_of(request, info_of(request.model))
+    plan = plan_of(request)
+    steps = steps_of(request, info_of(request.model))
     pixels, is_new = 0, True  # is_new: whether the current run of the job has not denoised anything yet
     start_up: float | None = None
     last = 0.0  # the end of the last step or section, or the beginning of the first section's denoising
-    firsts: list[float] = []
-    others: list[float] = []
+    first_steps: list[float] = []
+    other_steps: list[float] = []
     tails: dict[int, float] = {}
     for event in _without_trials(events):
         if isinstance(event, JobStarted):
@@ -117,20 +120,20 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
             start_up = event.time if start_up is None else start_up
             last, is_new = event.time, False
         elif isinstance(event, StepDone):
-            (firsts if event.step == 1 else others).append(max(0.0, event.time - last))
+            (first_steps if event.step == 1 else other_steps).append(max(0.0, event.time - last))
             last = event.time
         elif isinstance(event, SectionFinished):
             tails[event.section] = max(0.0, event.time - last)
             last = event.time
-        elif isinstance(event, Finished) and pixels and firsts and tails and start_up is not None:
+        elif isinstance(event, Finished) and pixels and first_steps and tails and start_up is not None:
             if request.step_cache != OFF:  # its steps were no measure for a job that computes all of them
                 return None
-            work = Effort(plan, each, pixels, request.cfg, request.vae_chunk)
-            step = fmean(others or firsts)
-            decoding = sum(each for number, each in enumerate(work.tails, 1) if number in tails)
+            work = Effort(plan, steps, pixels, request.cfg, request.vae_chunk)
+            step = fmean(other_steps or first_steps)
+            decoding = sum(tail for index, tail in enumerate(work.tails, 1) if index in tails)
             if not decoding:  # the log is damaged
                 return None
-            lead = max(0.0, fmean(firsts) - step)
+            lead = max(0.0, fmean(first_steps) - step)
             return Pace(start_up, lead, step / work.step, sum(tails.values()) / decoding)
     return None
 
@@ -149,7 +152,7 @@ class PaceBook:
         self._service = service
 
     def pace(self, model: str) -> Pace | None:
-        """Return the median pace of a model's last jobs; `model` is the name in their requests."""
+        """The median pace of a model's last jobs; `model` is the name in their requests."""
         jobs = [job for job in self._service.finished_jobs(_RECENT) if job.request.model == model]
         paces = filter(None, (_pace_in(JobFolder(job.folder), job.request) for job in jobs))
         return usual(list(islice(paces, LAST_JOBS)))
@@ -161,20 +164,20 @@ def _pace_in(folder: JobFolder, request: GenerationRequest) -> Pace | None:
 
 
 def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
-    """Return the time left for each job; None if this machine has not made a video with its model yet.
+    """Estimate the seconds left for each job; None if this machine has not made a video with its model yet.
 
     Only the area of the video counts, not its shape, so no picture has to be opened.
     """
-    known: dict[str, Pace | None] = {}
-    found: list[float | None] = []
+    pace_by_model: dict[str, Pace | None] = {}
+    estimates: list[float | None] = []
     for job in jobs:
         model = job.request.model
-        if model not in known:
-            known[model] = paces.pace(model)
-        pace, work = known[model], _work(job.request)
-        rest = 1.0 - share_done(job)
-        found.append(None if pace is None or work is None else rest * pace.seconds(work))
-    return found
+        if model not in pace_by_model:
+            pace_by_model[model] = paces.pace(model)
+        pace = pace_by_model[model]
+        work = _work(job.request)
+        estimates.append((1.0 - share_done(job)) * pace.seconds(work) if pace and work else None)
+    return estimates
 
 
 @lru_cache(maxsize=8192)
@@ -186,5 +189,7 @@ def _work(request: GenerationRequest) -> Effort | None:
 
 
 def effort_of(request: GenerationRequest, info: ModelInfo) -> Effort:
-    plan, side = info.family.sections(request), request.resolution or info.side
-    return Effort(plan, steps_of(request, info), side * side, request.cfg, request.vae_chunk)
+    side = request.resolution or info.side
+    return Effort(
+        info.family.sections(request), steps_of(request, info), side * side, request.cfg, request.vae_chunk
+    )

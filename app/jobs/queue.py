@@ -13,7 +13,7 @@ from typing import Any
 
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, allows
 from app.jobs.storage.commands import forget_commands, leave_command
-from app.jobs.storage.folders import bring_back, move_to_trash, new_folder
+from app.jobs.storage.folders import move_to_trash, new_folder, restore_folder
 from app.jobs.storage.importing import import_jobs, mark_for_old_versions
 from app.jobs.storage.logs import append_event, time_of_last
 from app.jobs.storage.rows import (
@@ -43,8 +43,8 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 RESUMED = "The job was resumed; finished work is not repeated."
-# Places are seconds since the epoch, which a float resolves to 2.4e-7. With less room, those behind move.
-_LEAST_ROOM, _NEW_ROOM = 2.0**-20, 2.0**-6
+# Positions are seconds since the epoch, which a float resolves to 2.4e-7. With smaller gaps, later jobs move.
+_MIN_GAP, _NEW_GAP = 2.0**-20, 2.0**-6
 _OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
 
 
@@ -59,7 +59,7 @@ class Queue:
         self.store = store
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        """List the jobs that are not over, in the order of the queue, behind the place `after`."""
+        """List the jobs that are not over, in the order of the queue, behind the position `after`."""
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
     def add(
@@ -95,24 +95,25 @@ class Queue:
         press: str = "",
         waits: bool,
     ) -> Job:
-        store, created = self.store, time.time()
+        store = self.store
+        created = time.time()
 
-        def fill_all(new: JobFolder, folder: JobFolder) -> None:
-            fill(new)
-            store_request(request, pictures, new, final_folder=folder)
-            mark_for_old_versions(new, created=created, place=place)
+        def fill_all(temporary: JobFolder, folder: JobFolder) -> None:
+            fill(temporary)
+            store_request(request, pictures, temporary, final_folder=folder)
+            mark_for_old_versions(temporary, created=created, place=position)
 
         with contextlib.ExitStack() as on_failure:
             with store.change() as database:
-                place = store.last_place()
+                position = store.end_position()
                 folder = new_folder(store.outputs, fill_all, on_failure)
-                facts = {"id": folder.job, "state": "queued", "created": created, "place": place}
+                facts = {"id": folder.job, "state": "queued", "created": created, "place": position}
                 insert_row(database, {**facts, "press": press, **request_facts(folder)})
                 add_transition(database, folder.job, "queued", "A user submitted it.")
                 if waits:
                     leave_command(database, folder.job, "wait")
             on_failure.pop_all()
-        store.own.add(folder.job)
+        store.submitted.add(folder.job)
         return store.job(folder.job)
 
     def branch(self, job_id: str, keep: int, *, waits: bool = False, **changes: Any) -> Job:
@@ -123,24 +124,24 @@ class Queue:
             waits: Whether it waits for a user after each section, as one of an unfinished job that does.
             changes: New settings for the other sections, out of those in `branch.MAY_DIFFER`.
         """
-        job = self.whole(job_id)
+        job = self.job_with_request(job_id)
         folder = self.store.folder(job.id)
         waits = waits or (not job.is_over and "wait" in self.store.commands(job.id))
         return self._add_branch(job, branch(folder, job.request, keep, changes), waits)
 
     def extend(self, job_id: str, seconds: float, *, waits: bool = False, **changes: Any) -> Job:
-        job = self.whole(job_id)
-        made = extension(self.store.folder(job.id), job.request, seconds, changes)
-        return self._add_branch(job, made, waits)
+        job = self.job_with_request(job_id)
+        new_branch = extension(self.store.folder(job.id), job.request, seconds, changes)
+        return self._add_branch(job, new_branch, waits)
 
-    def _add_branch(self, job: Job, made: Branch, waits: bool) -> Job:
-        pictures = self._pictures(job, made.request)
-        checked = _checked(made.request, pictures, allow_folder=True, lineage=made.lineage)
-        return self._add(*checked, made.fill, waits=waits)
+    def _add_branch(self, job: Job, new_branch: Branch, waits: bool) -> Job:
+        pictures = self._pictures(job, new_branch.request)
+        checked = _checked(new_branch.request, pictures, allow_folder=True, lineage=new_branch.lineage)
+        return self._add(*checked, new_branch.fill, waits=waits)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
         """Queue a new job with the settings of an earlier one, in any state, except for `changes`."""
-        job = self.whole(job_id)
+        job = self.job_with_request(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
         pictures = self._pictures(job, request)
         lineage = Lineage(self._lineage(job).spans)  # its sections are made anew
@@ -150,7 +151,7 @@ class Queue:
     def _lineage(self, job: Job) -> Lineage:
         return Lineage.read(self.store.folder(job.id).lineage)
 
-    def whole(self, job_id: str) -> Job:
+    def job_with_request(self, job_id: str) -> Job:
         """Read a job with the request in its folder.
 
         Raises:
@@ -167,15 +168,15 @@ class Queue:
         return job if is_same else self.store.add_facts(job_id, **facts)
 
     def _pictures(
-        self, job: Job, request: GenerationRequest, besides: Contents = NO_PICTURES
+        self, job: Job, request: GenerationRequest, excluded: Contents = NO_PICTURES
     ) -> dict[str, bytes]:
-        """Return the pictures of a job that a request names by the same path, without others at hand."""
-        same = picture_paths(job.request).items() & picture_paths(request).items()
+        """Read the pictures of a job that a request names by the same path, except for `excluded`."""
+        shared = picture_paths(job.request).items() & picture_paths(request).items()
         try:
-            return stored_pictures(self.store.folder(job.id), dict(same).keys() - besides)
+            return stored_pictures(self.store.folder(job.id), dict(shared).keys() - excluded)
         except OSError as error:
-            words = f"A picture of job {job.id} cannot be read ({error.strerror})."
-            raise InputError(words, "Give the pictures anew.") from error
+            message = f"A picture of job {job.id} cannot be read ({error.strerror})."
+            raise InputError(message, "Give the pictures anew.") from error
 
     def edit(
         self,
@@ -190,14 +191,15 @@ class Queue:
         A picture of the job that the new request names stays.
         """
         job = self.store.job(job_id)
-        pictures = {**self._pictures(job, request, besides=pictures), **pictures}
+        pictures = {**self._pictures(job, request, excluded=pictures), **pictures}
         allow_folder = allow_folder or request.model == job.request.model
         lineage = self._lineage(job)
         if lineage.kept:
             check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
         request, pictures = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
         with self.store.change():
-            job, folder = self.whole(job_id), self.store.folder(job_id)
+            job = self.job_with_request(job_id)
+            folder = self.store.folder(job_id)
             if not allows(job, "edit"):
                 raise InputError(
                     f"Job {job_id} has begun; expected one that has not.", "Duplicate it with other settings."
@@ -211,29 +213,30 @@ class Queue:
             job = self.store.job(job_id)
             if not allows(job, "reorder"):
                 raise InputError(f"Job {job_id} is {job.state}; expected one that waits in the queue.")
-            others = self._others(job_id)
-            number = len(others)
+            others = self._open_rows(job_id)
+            index = len(others)
             if neighbour := before or after:
                 ids = [row["id"] for row in others]
                 if neighbour not in ids:
                     raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
-                number = ids.index(neighbour) + (before is None)
-            low = others[number - 1]["place"] if number else (others[0]["place"] if others else job.place) - 2
-            high = others[number]["place"] if number < len(others) else low + 2
-            place = (low + high) / 2 if high - low > _LEAST_ROOM else low + _NEW_ROOM
-            update_row(database, job_id, place=place)
-            for row in others[number:]:
-                if row["place"] > place:
+                index = ids.index(neighbour) + (before is None)
+            first = others[0]["place"] if others else job.position
+            low = others[index - 1]["place"] if index else first - 2
+            high = others[index]["place"] if index < len(others) else low + 2
+            position = (low + high) / 2 if high - low > _MIN_GAP else low + _NEW_GAP
+            update_row(database, job_id, place=position)
+            for row in others[index:]:
+                if row["place"] > position:
                     break
-                place += _NEW_ROOM
-                update_row(database, row["id"], place=place)
+                position += _NEW_GAP
+                update_row(database, row["id"], place=position)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
-        waiting = [row["id"] for row in self._others(job_id) if row["state"] in MOVABLE]
+        waiting = [row["id"] for row in self._open_rows(job_id) if row["state"] in MOVABLE]
         return self.move(job_id, before=waiting[0] if waiting else None)
 
-    def _others(self, job_id: str) -> list[sqlite3.Row]:
+    def _open_rows(self, job_id: str) -> list[sqlite3.Row]:
         condition = f"WHERE {_OPEN} AND id != ? ORDER BY place, id"
         return self.store.select(condition, job_id, what="id, place, state")
 
@@ -241,7 +244,7 @@ class Queue:
         """End a job, at once or within a step of its maker; return False if it is over or unknown."""
         asked = False
         with contextlib.suppress(InputError):  # on a full disk, a job of another process cannot be cancelled
-            asked = self._command(job_id, "cancel")
+            asked = self._send_command(job_id, "cancel")
         if not asked and job_id in self.store.making:
             self.store.cancelled.add(job_id)
             asked = True
@@ -249,13 +252,13 @@ class Queue:
 
     def pause(self, job_id: str) -> bool:
         """Pause a job, which frees the device's memory; return False if it is over, paused or unknown."""
-        return self._command(job_id, "pause")
+        return self._send_command(job_id, "pause")
 
     def stop_after_section(self, job_id: str) -> bool:
         """End a job after its current section; return False if it is not being made."""
-        return self._command(job_id, "stop_after_section")
+        return self._send_command(job_id, "stop_after_section")
 
-    def _command(self, job_id: str, command: Command) -> bool:
+    def _send_command(self, job_id: str, command: Command) -> bool:
         """Leave a command for a job; whoever makes it carries the command out, and otherwise this call.
 
         A second command takes the job from a program on another computer that has not obeyed the first.
@@ -264,29 +267,29 @@ class Queue:
             rows = self.store.select("WHERE id = ?", job_id, what="state")
             if not rows or command not in ALLOWED[rows[0]["state"]]:
                 return False
-            insists = bool(self.store.commands(job_id) & {"cancel", "pause"})
+            by_person = bool(self.store.commands(job_id) & {"cancel", "pause"})
             leave_command(database, job_id, command)
-            self.store.settle(job_id, by_person=insists)
+            self.store.apply_commands(job_id, by_person=by_person)
         return True
 
     def resume(self, job_id: str) -> Job:
         """Put a paused, interrupted, failed or cancelled job back into the queue.
 
-        It continues from the work that is already done. A paused or interrupted job keeps its place, and the
-        others go to the end. For a job that is being made, only a requested pause is withdrawn; it is taken
-        over from a program on another computer.
+        It continues from the work that is already done. A paused or interrupted job keeps its position, and
+        the others go to the end. For a job that is being made, only a requested pause is withdrawn; it is
+        taken over from a program on another computer.
         """
         with self.store.change() as database:
-            self.store.own.add(job_id)
-            self.store.settle(job_id, by_person=True)
+            self.store.submitted.add(job_id)
+            self.store.apply_commands(job_id, by_person=True)
             job = self.store.job(job_id)
             if not allows(replace(job, damage=""), "resume"):
                 forget_commands(database, job_id, "pause")
                 return job
-            job = self.whole(job_id)
-            place = self.store.last_place() if job.state in OVER else job.place
+            job = self.job_with_request(job_id)
+            position = self.store.end_position() if job.state in OVER else job.position
             job = self.store.enter(
-                job_id, "queued", reason="A user resumed it.", place=place, ended=None, message="",
+                job_id, "queued", reason="A user resumed it.", place=position, ended=None, message="",
                 remedy="", deaths=0, death="",
             )  # fmt: skip
             folder = self.store.folder(job_id)
@@ -299,7 +302,7 @@ class Queue:
         with self.store.change() as database:
             job = self.store.job(job_id)
             if job.state in BEGUN:
-                self.store.settle(job_id)
+                self.store.apply_commands(job_id)
                 job = self.store.job(job_id)
             if job.state in BEGUN:
                 raise InputError(
@@ -309,7 +312,7 @@ class Queue:
 
     def restore(self, job_id: str) -> Job:
         with self.store.change() as database:
-            folder = bring_back(self.store.outputs, job_id, self.store.trash)
+            folder = restore_folder(self.store.outputs, job_id, self.store.trash)
             update_row(database, folder.job, removed=None)
             import_jobs(database, self.store.outputs)  # if the database was lost since
         return self.store.job(job_id)
@@ -320,20 +323,19 @@ class Queue:
             import_jobs(database, self.store.outputs, anew=True)
 
     @property
-    def is_held(self) -> bool:
+    def is_paused(self) -> bool:
         return self.store.is_paused
 
-    def hold(self) -> None:
+    def pause_queue(self) -> None:
         """Pause the jobs that are being made and begin no others, which frees the device for other work."""
         with self.store.change() as database:
-            if not self.is_held:
-                running = [row["id"] for row in self._others("") if row["state"] in BEGUN]
+            if not self.is_paused:
+                running = [row["id"] for row in self._open_rows("") if row["state"] in BEGUN]
                 database.execute("UPDATE folder SET paused = ?", (json.dumps(running),))
         for job_id in self._paused_jobs():
             self.pause(job_id)
 
-    def go_on(self) -> None:
-        """End the effect of `hold`, and resume the jobs that it paused."""
+    def resume_queue(self) -> None:
         for job_id in self._paused_jobs():
             with contextlib.suppress(InputError):  # a user has removed it
                 if self.store.job(job_id).state in ("paused", *BEGUN):
@@ -361,8 +363,8 @@ def _checked(
     info = find_model(request.model, allow_folder=allow_folder)
     info.check(request)
     lineage.sections(request, info.family)
-    for one in lineage.requests(request):
-        check_prompt(one, info)
-    found = read_pictures(request, pictures)
+    for section_request in lineage.requests(request):
+        check_prompt(section_request, info)
+    contents = read_pictures(request, pictures)
     model = request.model if request.model in model_names() else str(info.folder)
-    return replace(request, model=model), found
+    return replace(request, model=model), contents

@@ -122,7 +122,7 @@ class JobService:
         self.crew.wake()
         self._notify()
 
-    def settle(self) -> None:
+    def recover(self) -> None:
         """Record that the jobs of killed programs are interrupted, as far as the folder can be written.
 
         The workers of a service that was started do so by themselves.
@@ -139,7 +139,7 @@ class JobService:
         return self._store.job(job_id)
 
     def all_or_none(self, added: Iterable[Job]) -> list[Job]:
-        """Return jobs that are queued one by one as they are read; if one is refused, cancel the others."""
+        """Read jobs, which are queued as they are read; if one is refused, cancel those before it."""
         jobs = list[Job]()
         try:
             jobs.extend(added)  # those before an error stay in the list
@@ -150,35 +150,36 @@ class JobService:
         return jobs
 
     def jobs(self, limit: int = 50) -> list[Job]:
-        """Return the jobs with the last places in the queue, whatever their state, the last one first."""
+        """List the jobs with the last positions in the queue, whatever their state, the last one first."""
         return self._store.jobs("ORDER BY place DESC LIMIT ?", limit)
 
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
-        """Return the job that began first, and the others that are not over; those without a model last."""
-        known, revision = self._open_jobs, self.revision
-        if known is None or known[0] != revision:  # a page asks several times a second
+        """Find the job that began first, and the others that are not over; those without a model last."""
+        cached = self._open_jobs
+        revision = self.revision
+        if cached is None or cached[0] != revision:  # a page asks several times a second
             jobs = self._store.jobs("WHERE state IN ('queued', 'running', 'waiting') ORDER BY place, id")
             running = [job for job in jobs if job.state in BEGUN]
             running.sort(key=lambda job: job.started or 0.0)
             queued = sorted((job for job in jobs if job.state == "queued"), key=lambda job: job.waits)
-            known = self._open_jobs = revision, (next(iter(running), None), (*running[1:], *queued))
-        return known[1]
+            cached = self._open_jobs = revision, (next(iter(running), None), (*running[1:], *queued))
+        return cached[1]
 
     @property
     def revision(self) -> str:
-        cards = tuple((one.job, one.is_in_service) for one in self.crew.workers)
+        cards = tuple((worker.job, worker.is_in_service) for worker in self.crew.workers)
         return f"{hash((self._store.revision, self.downloads.revision, cards)):x}"
 
     def finished_jobs(self, limit: int) -> list[Job]:
         return self._store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit)
 
     def queue_position(self, job_id: str) -> int:
-        """Return how many jobs that can begin come before this one; 0 unless it is queued."""
+        """Count the jobs that can begin before this one; 0 unless it is queued."""
         job = self.job(job_id)
         if job.state != "queued":
             return 0
-        before = "WHERE state IN ('running', 'waiting') OR state = 'queued' AND place < ?"
-        rows = self._store.select(before, job.place, what="state, model")
+        condition = "WHERE state IN ('running', 'waiting') OR state = 'queued' AND place < ?"
+        rows = self._store.select(condition, job.position, what="state, model")
         waits = self.downloads.reason_to_wait
         return sum(row["state"] != "queued" or not waits(row["model"]) for row in rows)
 
@@ -195,10 +196,12 @@ class JobService:
         Raises:
             ServiceStopped: If the service was stopped before the job ended.
         """
-        reader, job = EventReader(self._store.folder(job_id).events), self._store.job(job_id)
+        reader = EventReader(self._store.folder(job_id).events)
+        job = self._store.job(job_id)
         last_round = ended = False
         while True:
-            seen, stopped = self.changes, self._stopped
+            changes = self.changes
+            is_stopped = self._stopped
             try:
                 job = self._store.job(job_id)
             except NoSuchJob:  # a user has removed it
@@ -206,36 +209,36 @@ class JobService:
                 return
             except TROUBLE:  # the folder is away for a moment
                 pass
-            over = job.is_over
-            nothing_new = True
+            is_over = job.is_over
+            is_idle = True
             for sequence, event in reader.read():
-                nothing_new = False
+                is_idle = False
                 if sequence > after:
                     yield sequence, event
                 ended = event.is_final
-            if ended and over:
+            if ended and is_over:
                 return
-            if nothing_new:
-                if over and last_round and not any(worker.job == job_id for worker in self.crew.workers):
+            if is_idle:
+                if is_over and last_round and not any(worker.job == job_id for worker in self.crew.workers):
                     # The log has no final event, for example after a full disk.
                     yield reader.sequence + 1, _final_event(job)
                     return
-                if stopped and not over:
+                if is_stopped and not is_over:
                     raise ServiceStopped(
                         f"Longtake was stopped before job {job_id} ended.",
                         "Start Longtake again on the same folder; no finished work is lost.",
                     )
-                last_round = over
+                last_round = is_over
                 yield None
-                self.wait(seen)
+                self.wait(changes)
 
-    def wait(self, seen: int) -> None:
-        """Wait until `changes` is another number than the one seen, for at most a second.
+    def wait(self, changes: int) -> None:
+        """Wait until the attribute `changes` differs from this number, for at most a second.
 
         Other processes, which may change the jobs too, wake nobody.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self.changes != seen, _SILENCE_SECONDS)
+            self._changed.wait_for(lambda: self.changes != changes, _SILENCE_SECONDS)
 
     def _notify(self) -> None:
         with self._changed:
@@ -246,9 +249,9 @@ class JobService:
 def _final_event(job: Job) -> Event:
     seconds = (job.ended or job.created) - (job.started or job.created)
     video = None if job.video is None else str(job.video)
-    about: dict[str, Any] = {"job": job.id, "time": seconds, "video": video, "frames": job.frames}
+    facts: dict[str, Any] = {"job": job.id, "time": seconds, "video": video, "frames": job.frames}
     if job.state == "finished" and video is not None:
-        return Finished(**about, seconds=seconds)
+        return Finished(**facts, seconds=seconds)
     if job.state == "cancelled":
-        return Cancelled(**about)
-    return Failed(**about, message=job.message, remedy=job.remedy)
+        return Cancelled(**facts)
+    return Failed(**facts, message=job.message, remedy=job.remedy)

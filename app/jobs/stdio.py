@@ -20,7 +20,7 @@ from diffusers_helper.machine.terminal import LogLines, one_line, visible
 _log = logging.getLogger(__name__)
 
 
-class _Shown:
+class _VisibleStream:
     """A text stream that shows control characters, instead of passing them on to a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -54,15 +54,15 @@ def prepare_streams() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = _shown(sys.stdout), _shown(sys.stderr)
+    sys.stdout, sys.stderr = _visible_stream(sys.stdout), _visible_stream(sys.stderr)
 
 
-def _shown(stream: TextIO) -> TextIO:
-    if isinstance(stream, _Shown):
+def _visible_stream(stream: TextIO) -> TextIO:
+    if isinstance(stream, _VisibleStream):
         return stream
     with contextlib.suppress(AttributeError):  # it is not a plain file
         cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")  # its encoding may lack some
-    return cast(TextIO, _Shown(stream))
+    return cast(TextIO, _VisibleStream(stream))
 
 
 def start_log(level: int | str) -> None:
@@ -97,7 +97,6 @@ def complain(*lines: str) -> None:
 
 @contextlib.contextmanager
 def explained() -> Generator[None, None, None]:
-    """Turn a failure to write to standard output into an error that explains it."""
     try:
         yield
     except BrokenPipeError:
@@ -172,10 +171,15 @@ class ErrorTail:
     Native libraries write to it, too, so control characters are shown here as well.
     """
 
-    _MOST_BYTES, _CHUNK_BYTES, _SECONDS = 16_384, 4096, 1.0
+    _MOST_BYTES = 16_384
+    _CHUNK_BYTES = 4096
+    _SECONDS = 1.0
 
     def __init__(self, pipe: IO[bytes], *, is_shown: bool = True) -> None:
-        self._pipe, self._lock, self._tail, self._is_shown = pipe, threading.Lock(), b"", is_shown
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        self._tail = b""
+        self._is_shown = is_shown
         self._thread = threading.Thread(target=self._pump, name="engine-errors", daemon=True)
         self._thread.start()
 
@@ -197,10 +201,10 @@ class ErrorTail:
                 if not self._is_shown:
                     continue
                 parts = decoder.decode(data).split("\r")  # progress bars begin with it
-                shown = "\r".join(map(visible, parts)).encode()
+                content = "\r".join(map(visible, parts)).encode()
                 with contextlib.suppress(OSError):  # our own standard error may be closed
-                    while shown:
-                        shown = shown[os.write(2, shown) :]
+                    while content:
+                        content = content[os.write(2, content) :]
 
 
 class Child:

@@ -41,7 +41,8 @@ class Steering:
     """The ways to steer the jobs of a queue. Any thread may call any method, from any process."""
 
     def __init__(self, queue: Queue) -> None:
-        self._queue, self.store = queue, queue.store
+        self._queue = queue
+        self.store = queue.store
 
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
         """Give the sections that are not made yet other settings.
@@ -50,23 +51,22 @@ class Steering:
         of the video has both and makes the same bytes.
         """
         with self.store.change() as database:
-            job, folder = self._queue.whole(job_id), self.store.folder(job_id)
-            self._allowed(job, "change")
-            wanted = {
-                **pending_change(database, job_id),
-                **changes,
-            }  # an earlier change may not be carried out yet
-            changed, lineage = change_remaining(folder, job.request, wanted)
+            job = self._queue.job_with_request(job_id)
+            folder = self.store.folder(job_id)
+            self._check_allowed(job, "change")
+            # An earlier change may not be carried out yet.
+            settings = {**pending_change(database, job_id), **changes}
+            changed, lineage = change_remaining(folder, job.request, settings)
             if job.state in BEGUN and num_finished_sections(folder) + 1 >= len(plan_of(changed)):
                 raise InputError(
                     f"The last section of job {job_id} is being made; expected one with sections after it.",
                     "Change the video from one of its sections, or make it longer.",
                 )
             info = find_model(changed.model, allow_folder=True)
-            for one in lineage.requests(changed):
-                check_prompt(one, info)
-            leave_command(database, job_id, "change", json.dumps(wanted, ensure_ascii=False))
-            self.store.settle(job_id)
+            for section_request in lineage.requests(changed):
+                check_prompt(section_request, info)
+            leave_command(database, job_id, "change", json.dumps(settings, ensure_ascii=False))
+            self.store.apply_commands(job_id)
         return self.store.job(job_id)
 
     def wait(self, job_id: str, on: bool = True) -> Job:
@@ -75,7 +75,7 @@ class Steering:
         A job that waits already goes on with `resume`.
         """
         with self.store.change() as database:
-            self._allowed(self.store.job(job_id), "wait")
+            self._check_allowed(self.store.job(job_id), "wait")
             if on:
                 leave_command(database, job_id, "wait")
             else:
@@ -113,9 +113,10 @@ class Steering:
 
     def _not_chosen(self, job_id: str) -> list[str]:
         """Find the jobs that end if a job goes on; none unless it is paused after a section with takes."""
-        job, made = self.store.job(job_id), num_finished_sections(self.store.folder(job_id))
-        for parent, keep in ((job_id, made - 1), (job.parent, job.kept)):
-            if job.state != "paused" or not 0 < keep == made - 1:
+        job = self.store.job(job_id)
+        finished = num_finished_sections(self.store.folder(job_id))
+        for parent, keep in ((job_id, finished - 1), (job.parent, job.kept)):
+            if job.state != "paused" or not 0 < keep == finished - 1:
                 continue
             others = [take.id for _, take in self._takes(parent, keep) if _is_open(take, keep)]
             if others := [take for take in others if take != job_id]:
@@ -124,15 +125,19 @@ class Steering:
         return []
 
     def choice(self, job_id: str) -> TakeChoice | None:
-        """Find the takes between which a user has to choose now; None if there are none."""
-        chosen, made = self.store.job(job_id), num_finished_sections(self.store.folder(job_id))
-        for parent, keep in ((job_id, made), (job_id, made - 1), (chosen.parent, chosen.kept)):
-            found = self._takes(parent, keep) if keep > 0 else []
-            takes = [(number, job) for number, job in found if _is_open(job, keep)]
+        chosen = self.store.job(job_id)
+        finished = num_finished_sections(self.store.folder(job_id))
+        for parent, keep in (
+            (job_id, finished),
+            (job_id, finished - 1),
+            (chosen.parent, chosen.kept),
+        ):
+            numbered = self._takes(parent, keep) if keep > 0 else []
+            takes = [(number, job) for number, job in numbered if _is_open(job, keep)]
             if takes and (parent == job_id or any(job.id == job_id for _, job in takes)):
-                before = [(0, chosen)] if (parent, keep) == (job_id, made - 1) else []
+                first = [(0, chosen)] if (parent, keep) == (job_id, finished - 1) else []
                 waits = "wait" in self.store.commands(parent)
-                return TakeChoice(parent, keep, (*before, *takes), waits)
+                return TakeChoice(parent, keep, (*first, *takes), waits)
         return None
 
     def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:
@@ -141,7 +146,7 @@ class Steering:
         numbered = enumerate(jobs, 1)
         return [(number, job) for number, job in numbered if "wait" in self.store.commands(job.id)]
 
-    def _allowed(self, job: Job, action: Action) -> None:
+    def _check_allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):
             raise InputError(
                 f"Job {job.id} is {job.state}; expected one that is not over.",
@@ -150,5 +155,7 @@ class Steering:
 
 
 def _is_open(job: Job, keep: int) -> bool:
-    made = num_finished_sections(JobFolder(job.folder))
-    return not job.is_over if made <= keep else made == keep + 1 and job.state in ("paused", "finished")
+    finished = num_finished_sections(JobFolder(job.folder))
+    if finished <= keep:
+        return not job.is_over
+    return finished == keep + 1 and job.state in ("paused", "finished")

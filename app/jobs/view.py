@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -63,7 +64,7 @@ _HIDDEN = {"watch": "Watch it", "duplicate": "Duplicate", "cancel": "End it now"
 _MOVES = {
     "first": "Make it the next one", "earlier": "Earlier", "later": "Later", "last": "Make it the last one",
 }  # fmt: skip
-_ASKED: dict[Command, str] = {
+_REQUESTED: dict[Command, str] = {
     "cancel": "Ending after the current work", "pause": "Pausing after the current step",
     "stop_after_section": "Ends after this section",
 }  # fmt: skip
@@ -72,37 +73,36 @@ _BUTTONS: dict[Action, str] = {
 }  # fmt: skip
 
 
-def states_named(given: Collection[str] | None) -> list[JobState]:
-    """Return the states with these names.
+def states_named(names: Collection[str] | None) -> list[JobState]:
+    """Check the names of states.
 
     Raises:
         InputError: If there is no state with one of them.
     """
-    for state in given or ():
+    for state in names or ():
         if state not in ALLOWED:
             expected = ", ".join(ALLOWED)
             raise InputError(f"{short_repr(state)} is not a state; expected {expected}.", "Correct `states`.")
-    return cast(list[JobState], list(given or ()))
+    return cast(list[JobState], list(names or ()))
 
 
 def actions(job: Job, commands: Collection[Command] = ()) -> list[Action]:
-    """Return the actions to offer for a job, without those that a command for it makes pointless."""
     # An interrupted job can be paused as well, but only its end or its continuation is worth a button.
-    is_ending = not _ASKED.keys().isdisjoint(commands)
+    is_ending = not _REQUESTED.keys().isdisjoint(commands)
     left_out = ("pause", "stop_after_section") if is_ending or "resume" in ALLOWED[job.state] else ()
-    return [one for one in ALLOWED[job.state] if one not in left_out and allows(job, one)]
+    return [action for action in ALLOWED[job.state] if action not in left_out and allows(job, action)]
 
 
 def sentence(
     job: Job,
     commands: Collection[Command] = (),
     *,
-    held: bool = False,
+    is_paused: bool = False,
     turn: int = 0,
     work: str = "",
     card: str = "",
 ) -> str:
-    """Return the text for a job's state.
+    """Describe a job's state for a user.
 
     Args:
         commands: The commands of users for it, if it is being made.
@@ -110,12 +110,12 @@ def sentence(
         work: What is done now for a running job, if that is known.
         card: Why a queued job waits for another card than the next free one; "" if it does not.
     """
-    if asked := [words for command, words in _ASKED.items() if command in commands]:
+    if asked := [words for command, words in _REQUESTED.items() if command in commands]:
         return asked[0]
     reason = f"{job.message} {job.remedy}".strip()
     if job.state == "queued":
         turns = {0: "Waiting", 1: "Next"}
-        if reason or held:
+        if reason or is_paused:
             return reason or "Waiting until the queue is resumed"
         return card or turns.get(turn, f"Number {turn}")
     if job.state == "paused":
@@ -141,7 +141,7 @@ def _frames(request: GenerationRequest) -> int:
 
 
 def view(job: Job, commands: Collection[Command] = (), **more: Any) -> dict[str, Any]:
-    """Return what a record shows of a job beside its state; the arguments are those of `sentence`."""
+    """What a record shows of a job beside its state; the arguments are those of `sentence`."""
     return {
         "sentence": sentence(job, commands, **more),
         "percent": round(100 * share_done(job), 1),
@@ -152,45 +152,46 @@ def view(job: Job, commands: Collection[Command] = (), **more: Any) -> dict[str,
 def buttons(
     job: Job, commands: Collection[Command], section: int, sections: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the buttons of the job on the stage by the names of their actions, with label and readiness.
+    """Describe the buttons of the job on the stage, by action: each has a `label`, and may be `enabled`.
 
     Args:
         section: The section that is being made; nothing comes after the last one.
     """
-    shown: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     if "cancel" not in commands and "pause" in commands:
-        shown["pause"] = {"label": "Pausing …", "enabled": False}
+        entries["pause"] = {"label": "Pausing …", "enabled": False}
     elif "cancel" not in commands and "stop_after_section" in commands:
-        shown["stop_after_section"] = {"label": _ASKED["stop_after_section"], "enabled": False}
+        entries["stop_after_section"] = {"label": _REQUESTED["stop_after_section"], "enabled": False}
     for action in actions(job, commands):
         if action in _BUTTONS and (action != "stop_after_section" or sections > 1):
             ready = action != "stop_after_section" or section < sections
-            shown[action] = {"label": _BUTTONS[action], "enabled": ready}
-    return shown
+            entries[action] = {"label": _BUTTONS[action], "enabled": ready}
+    return entries
 
 
 def row_buttons(allowed: Collection[Action]) -> dict[str, list[tuple[str, str]]]:
-    """Return the names and labels of the buttons in a row of the queue: `shown`, and `more` behind "More"."""
+    """Name and label the buttons in a row of the queue: `shown`, and `more` behind "More"."""
 
     def offered(labels: dict[str, str]) -> list[tuple[str, str]]:
         return [(name, label) for name, label in labels.items() if name in allowed]
 
     more = offered(_HIDDEN)
     if "reorder" in allowed:  # Remove ends it, too
-        more = [*_MOVES.items(), *(one for one in more if one[0] != "cancel")]
+        more = [*_MOVES.items(), *(button for button in more if button[0] != "cancel")]
     return {"shown": offered(_SHOWN), "more": more}
 
 
 def record(job: Job, address: Address = str) -> dict[str, Any]:
-    """Return a job as plain data.
+    """A job as plain data.
 
     Args:
         address: Returns the text that stands for a path.
     """
     pictures = {name: address(Path(path)) for name, path in picture_paths(job.request).items()}
     return {
-        "id": job.id, "state": job.state, "place": job.place, "created": job.created, "started": job.started,
-        "ended": job.ended, "video": None if job.video is None else address(job.video), "frames": job.frames,
+        "id": job.id, "state": job.state, "place": job.position, "created": job.created,
+        "started": job.started, "ended": job.ended,
+        "video": None if job.video is None else address(job.video), "frames": job.frames,
         "message": job.message, "remedy": job.remedy, "card": job.card, "favourite": job.favourite,
         "damage": job.damage, "folder": address(job.folder),
         "request": with_pictures(json.loads(job.request.to_json()), pictures),
@@ -198,16 +199,16 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
 
 
 def full_record(service: JobService, job_id: str, address: Address = str) -> dict[str, Any]:
-    """Return everything about a job: its record, its view, its place in the queue, and its states.
+    """Everything about a job: its record, its view, its position in the queue, and its states.
 
     Raises:
         NoSuchJob: If there is no job with that id.
     """
-    job, states = service.job(job_id), service.history.transitions(job_id)
-    held, commands = service.queue.is_held, service.commands(job)
-    more = {
+    job = service.job(job_id)
+    commands = service.commands(job)
+    facts = {
         "jobs_before": service.queue_position(job_id),
         "wishes": sorted(commands),
-        "states": [{"state": one.state, "time": one.time, "reason": one.reason} for one in states],
+        "states": [asdict(transition) for transition in service.history.transitions(job_id)],
     }
-    return record(job, address) | view(job, commands, held=held) | more
+    return record(job, address) | view(job, commands, is_paused=service.queue.is_paused) | facts

@@ -80,7 +80,6 @@ def profile_in(context: Context) -> Profile:
 
 
 def peaks(planned_bytes: int, measured_bytes: int) -> Figures:
-    """The figures by which a report judges a plan."""
     return {"planned_bytes": planned_bytes, "measured_bytes": measured_bytes}
 
 
@@ -97,16 +96,16 @@ def driver_peak(device: Device) -> Iterator[Figures]:
         yield figures
         return
 
-    def used() -> int:
+    def used_bytes() -> int:
         free, total = torch.cuda.mem_get_info(device.torch_device)
         return total - free
 
-    start = used()
+    start = used_bytes()
     try:
-        with readings(lambda: {"used": used()}, _WATCH_SECONDS) as seen:
+        with readings(lambda: {"used": used_bytes()}, _WATCH_SECONDS) as sensor_values:
             yield figures
     finally:
-        peak = max(start, used(), *map(int, seen.get("used", ())))
+        peak = max(start, used_bytes(), *map(int, sensor_values.get("used", ())))
         figures |= {"driver_start_bytes": start, "driver_peak_bytes": peak}
 
 
@@ -168,19 +167,18 @@ def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -
 def tie_blocks(network: Any, part: str) -> None:
     """Let all blocks of a kind be one, so that a device needs the memory of one to compute as with all."""
     for blocks in (getattr(network, name) for name in FRAMEPACK.networks[part].block_lists):
-        for number in range(1, len(blocks)):
-            blocks[number] = blocks[0]
+        for index in range(1, len(blocks)):
+            blocks[index] = blocks[0]
 
 
 class StandInModels(Models):
-    """FramePack's parts at their full size with random weights, and the bundled model's tokenizers."""
+    """FramePack's components at their full size with random weights, and the bundled model's tokenizers."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         super().__init__(stand_in_info(), device)
         self._folder = folder
 
-    def part(self, name: str) -> Any:
-        """Load a part into main memory. Networks are written to the folder first."""
+    def component(self, name: str) -> Any:
         if name == "feature_extractor" and name not in self._components:
             side = CONFIGS["image_encoder"]["image_size"]
             self._components[name] = SiglipImageProcessorPil(size={"height": side, "width": side})
@@ -198,13 +196,11 @@ class StandInModels(Models):
 
 
 def stand_in_info() -> ModelInfo:
-    """The facts about the published model, with the bundled model's tokenizers."""
     demo, published = find_model("demo"), find_model(PUBLISHED)
-    words = {name: demo.components[name] for name in ("tokenizer", "tokenizer_2")}
-    return replace(published, parts=published.components | words)
+    tokenizers = {name: demo.components[name] for name in ("tokenizer", "tokenizer_2")}
+    return replace(published, components=published.components | tokenizers)
 
 
 def disk_bytes() -> int:
-    """The number of bytes that this process has read from disks."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))

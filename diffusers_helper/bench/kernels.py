@@ -67,11 +67,11 @@ def _product(
     context: Context, linear: Callable[..., Tensor], inputs: torch.dtype, weights: torch.dtype, tokens: int
 ) -> Figures:
     seconds = operations = 0.0
-    for width, result in _LAYERS:
-        x = _random(context, inputs, tokens, width)
-        weight = _random(context, weights, result, width)
+    for in_features, out_features in _LAYERS:
+        x = _random(context, inputs, tokens, in_features)
+        weight = _random(context, weights, out_features, in_features)
         seconds += context.time(partial(linear, x, weight), runs=2 if context.has_gpu else 1).median
-        operations += 2.0 * tokens * width * result
+        operations += 2.0 * tokens * in_features * out_features
     return {
         "operations_per_second": operations / seconds, "seconds": seconds, "tokens": tokens,
         "is_reduced": not context.has_gpu,
@@ -98,7 +98,6 @@ def _fp8_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def attention(context: Context) -> Iterator[Case]:
-    """Yield each kernel of SDPA in bf16, and torch's own choice in bf16 and fp16."""
     tokens = full_tokens() if context.has_gpu else _CPU_TOKENS
     halves = (("bf16", torch.bfloat16), ("fp16", torch.float16))
     for name, dtype in halves if context.has_gpu else (*halves[:1], ("fp32", torch.float32)):
@@ -146,18 +145,18 @@ def _host_copy(context: Context) -> float:
 
 def _disk(context: Context) -> Figures:
     """Measure writing with a sync, and reads that bypass the kernel's memory where the system allows it."""
-    sample, content = context.folder / "sample", torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8)
-    begin = time.perf_counter()
+    sample = context.folder / "sample"
+    content = torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8)
+    start_time = time.perf_counter()
     with replacing(sample) as temporary:
         temporary.write_bytes(content.numpy().data)
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start_time
     read = disk_speed(sample)
     sample.unlink()
     return {"disk_write_bytes_per_second": _SAMPLE_BYTES / seconds, "disk_read_bytes_per_second": read}
 
 
 def bus(context: Context) -> Iterator[Case]:
-    """Yield copies in both directions, from and to pinned and ordinary main memory."""
     for name, is_pinned in (("", False), ("pinned_", True)):
         yield f"{name}copies".replace("_", " "), partial(_bus, context, name, is_pinned)
 
@@ -187,7 +186,7 @@ _QUICK_SHAPES = 6
 def convolutions(context: Context) -> Iterator[Case]:
     """Yield each distinct convolution of a picture and of a section's windows; quickly, some of them.
 
-    If a way has ended the process, the convolution is measured again without that way.
+    If a backend has ended the process, the convolution is measured again without it.
     """
     find_mode = context.environ.get("MIOPEN_FIND_MODE", "default").lower()
     routes = RouteStore(context.folder / f"routes-{find_mode}")
@@ -213,14 +212,14 @@ def _words(case: ConvCase) -> str:
 
 def _measured(context: Context, case: ConvCase, routes: RouteStore, deadly: tuple[str, ...]) -> Figures:
     with torch.inference_mode():
-        found = measure(case, context.torch_device, routes, excluded=deadly)
+        measurement = measure(case, context.torch_device, routes, excluded=deadly)
     plain = {} if case.rocm != "none" else {"miopen": "plain"}  # other platforms have no MIOpen
 
     def named(by_rung: dict[str, Any]) -> Figures:
         return {plain.get(rung, rung): value for rung, value in by_rung.items()}
 
     return {
-        "milliseconds": named(found.milliseconds), "first_seconds": named(found.first_seconds),
-        "fastest": plain.get(found.rung, found.rung) or None, "failed_ways": named(found.failed),
-        "is_reduced": not context.has_gpu,
+        "milliseconds": named(measurement.milliseconds), "first_seconds": named(measurement.first_seconds),
+        "fastest": plain.get(measurement.rung, measurement.rung) or None,
+        "failed_ways": named(measurement.failed), "is_reduced": not context.has_gpu,
     }  # fmt: skip

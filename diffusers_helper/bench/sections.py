@@ -78,7 +78,9 @@ def framepack(context: Context) -> Iterator[Case]:
 
 
 def _generate(context: Context, make: Callable[[], Models], **settings: Any) -> Figures:
-    models, folder, done = make(), context.folder / "job", list[StepDone]()
+    models = make()
+    folder = context.folder / "job"
+    steps_done = list[StepDone]()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     picture = folder / "picture.png"
@@ -89,22 +91,22 @@ def _generate(context: Context, make: Callable[[], Models], **settings: Any) -> 
         mode=models.info.modes[0], seconds=_SECONDS, **{"steps": steps, **settings},
     )  # fmt: skip
 
-    def note(event: Event) -> None:
+    def record_step(event: Event) -> None:
         if isinstance(event, StepDone):
-            done.append(event)
+            steps_done.append(event)
 
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     with driver_peak(context.device) as driver:
         result = generate(
-            request, models, on_event=note, folder=folder / "made", local=Local(context.environ)
+            request, models, on_event=record_step, folder=folder / "made", local=Local(context.environ)
         )
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start_time
     record = json.loads((folder / "made" / "memory.json").read_text(encoding="utf-8"))
     length = result.frames / models.info.family.fps
     return {
-        "seconds": seconds, "steps": request.steps, "skipped_steps": done[-1].skipped,
+        "seconds": seconds, "steps": request.steps, "skipped_steps": steps_done[-1].skipped,
         "frames": result.frames,
-        "seconds_per_step": (done[-1].time - done[0].time) / (len(done) - 1),
+        "seconds_per_step": (steps_done[-1].time - steps_done[0].time) / (len(steps_done) - 1),
         "video_seconds_per_minute": 60 * length / seconds, "cap_bytes": record["cap_bytes"],
         "retries": record["retries"], "is_finite": bool(result.latents.isfinite().all()), **driver,
         "stages": {stage["stage"]: _stage(stage) for stage in record["stages"]},
@@ -128,8 +130,8 @@ def small_plans(context: Context) -> Iterator[Case]:
 
 
 def _plans(context: Context, side: int) -> Iterator[Case]:
-    """Yield the encoding of a picture and the decoding of a section by each plan of the VAE."""
-    profile, device = profile_in(context), context.device
+    profile = profile_in(context)
+    device = context.device
     if context.model or not context.has_gpu:
         vae = load_models(find_model(context.model or DEFAULT_MODEL, allow_folder=True)).component("vae")
     else:
@@ -149,8 +151,9 @@ def _plans(context: Context, side: int) -> Iterator[Case]:
 
 
 def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figures:
-    device, family = context.device, vae_family(vae)
-    engine = VaeEngine(_Fixed(vae, device, plan))
+    device = context.device
+    family = vae_family(vae)
+    engine = VaeEngine(_FixedVaePlan(vae, device, plan))
     if plan.task == "encode":
         pixels = torch.zeros(1, 3, 1, video.height, video.width, dtype=family.dtype)
         work = partial(engine.encode, pixels)
@@ -168,15 +171,15 @@ def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figu
     }  # fmt: skip
 
 
-class _Fixed(BorrowedVaeOwner):
+class _FixedVaePlan(BorrowedVaeOwner):
     """A guest that follows one plan, so that a lack of memory is a result and leads to no smaller plan."""
 
     def __init__(self, vae: nn.Module, device: Device, plan: VaePlan) -> None:
         super().__init__(vae, device)
-        self._fixed = plan
+        self._plan = plan
 
     def plan_vae(self, task: Task, video: Video) -> VaePlan:
-        return self._fixed
+        return self._plan
 
     def step_down(self, details: OutOfMemory) -> None:
         raise torch.OutOfMemoryError(details.text)

@@ -144,8 +144,8 @@ class _Steps:
     def run(
         self, network: nn.Module, streamed: Sequence[int], cap_bytes: int | None = None, *, warm_up: int = 1
     ) -> tuple[Figures, Tensor]:
-        """Measure a step with some blocks streamed, and return its figures and its result."""
-        context, device = self.context, self.context.device
+        context = self.context
+        device = self.context.device
         runs = 2 if context.has_gpu and not context.is_quick else 1
         warm_up = min(warm_up, int(context.has_gpu))  # a CPU has nothing to compile, and is slow
         residency = Residency(context.torch_device)
@@ -204,7 +204,6 @@ class _Steps:
         return self.planned(profile_in(self.context).budget(cap_gb, preserved_gb))
 
     def streamed(self) -> Figures:
-        """Measure a step in which all blocks are streamed."""
         model = self.stage.model
         cap = 2 * model.total_bytes + self.stage.working_bytes
         return self.planned(Budget(cap, cap, cap - model.fixed_bytes, 0))
@@ -242,18 +241,18 @@ def from_disk(context: Context) -> Iterator[Case]:
 def _from_disk(context: Context) -> Figures:
     """Measure a step for which the kernel has to read all weights. Main memory may be smaller than they."""
     files = context.folder / "whole" / _PART
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     size = write_network(_PART, CONFIGS[_PART], files)
-    written = time.perf_counter() - begin
+    write_seconds = time.perf_counter() - start_time
     drop_pages(files / WEIGHTS_FILE)
     network = load_network(_PART, files).network
-    before = disk_bytes()
+    start_bytes = disk_bytes()
     figures, _ = _Steps.small(replace(context, is_quick=True), CONFIGS[_PART]).run(
         network, range(len(_blocks(network))), warm_up=0
     )
-    read = disk_bytes() - before
+    read_bytes = disk_bytes() - start_bytes
     (files / WEIGHTS_FILE).unlink()
     return {
-        "file_bytes": size, "write_seconds": written, "seconds_per_step": figures["seconds_per_step"],
-        "read_bytes": read, "copied_bytes": figures["copied_bytes"], "is_reduced": True,
+        "file_bytes": size, "write_seconds": write_seconds, "seconds_per_step": figures["seconds_per_step"],
+        "read_bytes": read_bytes, "copied_bytes": figures["copied_bytes"], "is_reduced": True,
     }  # fmt: skip

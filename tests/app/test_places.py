@@ -175,7 +175,7 @@ def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) 
     jobs = [service.queue.add(GenerationRequest(image=photo, seconds=1)) for _ in range(2)]
     code = (
         "import os, sys; from pathlib import Path; from app.jobs.storage.store import JobStore\n"
-        "store = JobStore(Path(sys.argv[1])); store.adopts = True; store.lead('cpu')\n"
+        "store = JobStore(Path(sys.argv[1])); store.adopts = True; store.lock_card('cpu')\n"
         "store.claim(lambda job: ''); os._exit(9)"
     )
     service.stop()

@@ -26,7 +26,7 @@ from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
-_KNOWN_SECONDS = 1.0  # a look at a model's files is good for so long
+_CACHE_SECONDS = 1.0  # a look at a model's files is good for so long
 
 Activity = Literal["", "getting", "verifying", "converting", "paused", "failed"]
 
@@ -138,13 +138,13 @@ class Downloads:
     def begin(self, task: Task, name: str, weight_dtype: str = "") -> None:
         """Begin to check a model, or to write a copy of its transformer in another type as a new model."""
         with self._lock:
-            known = self._running.get((task, name))
-            if known is None or known.is_over:
+            process = self._running.get((task, name))
+            if process is None or process.is_over:
                 self._running[task, name] = ModelProcess(task, name, weight_dtype)
         self._changed()
 
     def problems(self, name: str) -> list[str] | None:
-        """Return what the last check of a model has found; None if there is none that is over."""
+        """List what the last check of a model has found; None if there is none that is over."""
         process = self._running.get(("verify", name))
         if process is None or not process.is_over:
             return None
@@ -153,7 +153,8 @@ class Downloads:
         return process.problems
 
     def progress(self, name: str) -> DownloadProgress:
-        checking, converting = self._running.get(("verify", name)), self._running.get(("convert", name))
+        checking = self._running.get(("verify", name))
+        converting = self._running.get(("convert", name))
         if checking is not None and not checking.is_over:
             return _progress("verifying", checking)
         if converting is not None and not converting.is_over:
@@ -161,27 +162,28 @@ class Downloads:
         if converting is not None and converting.has_failed:
             message = f"It was not converted. {converting.message}"
             return DownloadProgress(message=message, remedy=converting.remedy)
-        order, getting = self._orders().get(name), self._running.get(("get", name))
+        order = self._orders().get(name)
+        getting = self._running.get(("get", name))
         if order is None:
             return DownloadProgress()
         if order.state == "wanted" and getting is not None and getting.total:
             return _progress("getting", getting)
-        parts = installed_components(find_model(name))
-        here = sum(one.here_bytes for one in parts)
-        total = here + sum(one.missing_bytes for one in parts)
+        components = installed_components(find_model(name))
+        here_bytes = sum(component.here_bytes for component in components)
+        total_bytes = here_bytes + sum(component.missing_bytes for component in components)
         activity: Activity = "getting" if order.state == "wanted" else order.state
-        return DownloadProgress(activity, here, total, message=order.message, remedy=order.remedy)
+        return DownloadProgress(activity, here_bytes, total_bytes, message=order.message, remedy=order.remedy)
 
     def reason_to_wait(self, model: str) -> dict[str, str]:
-        """Return why a job with a model cannot begin yet, as the facts of a job; empty if it can."""
+        """Say why a job with a model cannot begin yet, as the facts of a job; empty if it can."""
         with self._lock:
-            known = self._waiting.get(model)
+            cached = self._waiting.get(model)
         now = time.monotonic()
-        if known is None or now - known[0] > _KNOWN_SECONDS:
-            known = now, self._reason(model)
+        if cached is None or now - cached[0] > _CACHE_SECONDS:
+            cached = now, self._reason(model)
             with self._lock:
-                self._waiting[model] = known
-        return known[1]
+                self._waiting[model] = cached
+        return cached[1]
 
     def _reason(self, model: str) -> dict[str, str]:
         try:
@@ -190,38 +192,39 @@ class Downloads:
             return {}
         if not missing_components(info):
             return {}
-        now = self.progress(model)
+        progress = self.progress(model)
         remedy = f"Download it on the page under Models, or with python -m app models get {model}."
-        if now.activity == "getting":
-            percent = 100 * now.done_bytes // max(1, now.total_bytes)
+        if progress.activity == "getting":
+            percent = 100 * progress.done_bytes // max(1, progress.total_bytes)
             return {"message": f"Its model is being downloaded: {percent} %.", "remedy": ""}
-        if now.activity == "paused":
+        if progress.activity == "paused":
             return {"message": "The download of its model is paused.", "remedy": remedy}
-        if now.activity == "failed":
-            return {"message": f"Its model was not downloaded. {now.message}", "remedy": now.remedy}
+        if progress.activity == "failed":
+            return {"message": f"Its model was not downloaded. {progress.message}", "remedy": progress.remedy}
         return {"message": "Its model is not on this machine.", "remedy": remedy}
 
     @property
     def share(self) -> str:
-        """Return how much of the models that are being downloaded is here, such as "31 %"; empty for none."""
-        known = [self.progress(name) for name in self._wanted()]
-        total = sum(one.total_bytes for one in known)
-        return f"{sum(one.done_bytes for one in known) * 100 // total} %" if total else ""
+        """The part of all models being downloaded that is here, such as "31 %"; empty for none."""
+        downloads = [self.progress(name) for name in self._wanted()]
+        total_bytes = sum(download.total_bytes for download in downloads)
+        done_bytes = sum(download.done_bytes for download in downloads)
+        return f"{done_bytes * 100 // total_bytes} %" if total_bytes else ""
 
     @property
     def revision(self) -> tuple[object, ...]:
-        """Return a value that changes with what `reason_to_wait` says, as far as it was asked."""
+        """A value that changes with what `reason_to_wait` says, for the models that it was asked about."""
         with self._lock:
             names = list(self._waiting)
         return tuple((name, self.reason_to_wait(name).get("message", "")) for name in names)
 
     def _orders(self) -> dict[str, DownloadOrder]:
-        found: dict[str, DownloadOrder] = {}
+        orders: dict[str, DownloadOrder] = {}
         for file in sorted(self._folder.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # damaged, or just taken away
                 facts = plain_json(read_file(file))
-                found[file.stem] = DownloadOrder(facts["state"], facts["message"], facts["remedy"])
-        return found
+                orders[file.stem] = DownloadOrder(facts["state"], facts["message"], facts["remedy"])
+        return orders
 
     def _order(self, name: str, order: DownloadOrder) -> None:
         for folder in (self._folder.parent, self._folder):  # but not the folder that holds all jobs
@@ -243,7 +246,7 @@ class Downloads:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
-                self._look()
+                self._update()
             except OSError as error:
                 if trouble != (trouble := str(error)):
                     _log.warning("No model can be downloaded, which is tried again. %s", trouble)
@@ -251,25 +254,24 @@ class Downloads:
         for key in list(self._running):
             self._end(key)
 
-    def _look(self) -> None:
-        """Begin what is ordered, end what is not any more, and take note of what is over."""
+    def _update(self) -> None:
         wanted = self._wanted()
         for key, process in list(self._running.items()):
             task, name = key
             if task == "get" and (name not in wanted or process.is_over) and self._end(key):
                 if name in wanted:
-                    self._close(name, process)
+                    self._finish(name, process)
                 self._changed()
         for name in self._wanted():
             if ("get", name) not in self._running:
                 self._begin(name)
 
     def _wanted(self) -> list[str]:
-        known = model_names()  # a user may have removed one that was added
+        names = model_names()  # a user may have removed one that was added
         orders = self._orders().items()
-        return [name for name, order in orders if order.state == "wanted" and name in known]
+        return [name for name, order in orders if order.state == "wanted" and name in names]
 
-    def _close(self, name: str, process: ModelProcess) -> None:
+    def _finish(self, name: str, process: ModelProcess) -> None:
         if not process.has_failed or not missing_components(find_model(name)):
             self._forget(name)
             _log.info("%s is complete on this machine.", name)
@@ -300,5 +302,5 @@ def _published(name: str) -> ModelInfo:
 
 def _progress(activity: Activity, process: ModelProcess) -> DownloadProgress:
     speed = process.bytes_per_second or None
-    left = None if speed is None else (process.total - process.done) / speed
-    return DownloadProgress(activity, process.done, process.total, speed, left)
+    seconds_left = None if speed is None else (process.total - process.done) / speed
+    return DownloadProgress(activity, process.done, process.total, speed, seconds_left)

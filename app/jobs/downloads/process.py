@@ -19,7 +19,7 @@ from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.models.downloads import Speed
 
 Task = Literal["get", "verify", "convert"]
-_SAID = (1, 2)  # the exit codes with which a command has explained an error in one line
+_EXPLAINED_CODES = (1, 2)  # the exit codes with which a command has explained an error in one line
 _END_SECONDS, _TIDY_SECONDS, _MOST_SECONDS = 2.0, 10.0, 300
 
 
@@ -50,24 +50,23 @@ class ModelProcess:
 
     @property
     def bytes_per_second(self) -> float:
-        """Return the speed of the last seconds, in which perhaps nothing came; 0 while it is not known."""
+        """The speed of the last seconds, in which perhaps nothing came; 0 while it is not known."""
         return self._speed.at(self.done, time.monotonic()) if self._speed else 0.0
 
     @property
     def is_over(self) -> bool:
-        """Return whether the process has ended and everything that it said is known."""
+        """Whether the process has ended and everything that it said was read."""
         return self._process.poll() is not None and not self._child.reader.is_alive()
 
     @property
     def has_failed(self) -> bool:
-        """Return whether the process, which is over, has not done its task."""
         if self._process.returncode and not self.message:
             lines = self._child.errors.text().strip().splitlines()
-            last = lines[-1] if lines else f"exit code {self._process.returncode}"
-            if self.task == "convert" and self._process.returncode in _SAID:
-                self.message = last
+            last_line = lines[-1] if lines else f"exit code {self._process.returncode}"
+            if self.task == "convert" and self._process.returncode in _EXPLAINED_CODES:
+                self.message = last_line
             else:
-                self.message, self.remedy = f"The process for it has died ({last[:200]}).", "Try again."
+                self.message, self.remedy = f"The process for it has died ({last_line[:200]}).", "Try again."
         return self._process.returncode != 0
 
     def end(self) -> None:
@@ -83,15 +82,15 @@ class ModelProcess:
         if self._lock is not None:
             self._lock.release()
 
-    def _take(self, reported: dict[str, Any] | None) -> None:
-        if reported is None:
+    def _take(self, message: dict[str, Any] | None) -> None:
+        if message is None:
             return
-        if "message" in reported:
-            self.message, self.remedy = reported["message"], reported["remedy"]
-        elif "problems" in reported:
-            self.problems += reported["problems"]
-        elif "done_bytes" in reported:
-            self.done, self.total = reported["done_bytes"], reported["total_bytes"]
+        if "message" in message:
+            self.message, self.remedy = message["message"], message["remedy"]
+        elif "problems" in message:
+            self.problems += message["problems"]
+        elif "done_bytes" in message:
+            self.done, self.total = message["done_bytes"], message["total_bytes"]
             self._speed = self._speed or Speed(self.done, time.monotonic())
 
 
@@ -105,19 +104,20 @@ class Adding:
     """
 
     def __init__(self) -> None:
-        self.name, self.since, self.problem = "", 0.0, ""
+        self.name = ""
+        self.since = 0.0
+        self.problem = ""
         self._lock = threading.Lock()
 
     def facts(self) -> dict[str, Any]:
-        """Return the name, the seconds that its check has taken, and the problem."""
         seconds = time.monotonic() - self.since if self.name else 0.0
         return {"name": self.name, "seconds": round(seconds), "problem": self.problem}
 
-    def add(self, name: str, parts: Mapping[str, Path], base: str) -> None:
+    def add(self, name: str, components: Mapping[str, Path], base: str) -> None:
         """Check files and list the model that they make, in a process, since the check needs torch.
 
         Args:
-            base: The model that has all other parts; "" for the one that fits the transformer.
+            base: The model that has all other components; "" for the one that fits the transformer.
 
         Raises:
             InputError: If the name or a file cannot be used, in a text without paths. Nothing is added then.
@@ -126,8 +126,10 @@ class Adding:
         if not self._lock.acquire(blocking=False):
             raise InputError("Another model is being checked.", "Try again in a moment.")
         try:
-            self.name, self.since, self.problem = name, time.monotonic(), ""
-            _add(name, parts, base)
+            self.name = name
+            self.since = time.monotonic()
+            self.problem = ""
+            _add(name, components, base)
         except LongtakeError as error:
             self.problem = str(error)
             raise
@@ -136,25 +138,25 @@ class Adding:
             self._lock.release()
 
 
-def _add(name: str, parts: Mapping[str, Path], base: str) -> None:
+def _add(name: str, components: Mapping[str, Path], base: str) -> None:
     # Each value stands behind an equals sign, and the name at the end, so that none is taken for an option.
-    options = [f"--{part.replace('_', '-')}={path}" for part, path in parts.items()]
+    options = [f"--{component.replace('_', '-')}={path}" for component, path in components.items()]
     options += [f"--base={base}"] * bool(base)
     command, environ = module_command("app", os.environ)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             (*command, "models", "add", "--json", *options, "--", name),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             env=environ, timeout=_MOST_SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise LongtakeError(f"The check took more than {_MOST_SECONDS} seconds.", "Try again.") from error
-    if not done.returncode:
+    if not completed.returncode:
         return
-    text = done.stderr.strip()
-    for path in parts.values():  # whatever their names contain
+    text = completed.stderr.strip()
+    for path in components.values():  # whatever their names contain
         text = text.replace(str(path), path.name)
-    last = without_paths(next(reversed(text.splitlines()), f"exit code {done.returncode}"))
-    if done.returncode in _SAID:
-        raise InputError(last)
-    raise LongtakeError(f"The process that checks the files has died ({last[:200]}).", "Try again.")
+    last_line = without_paths(next(reversed(text.splitlines()), f"exit code {completed.returncode}"))
+    if completed.returncode in _EXPLAINED_CODES:
+        raise InputError(last_line)
+    raise LongtakeError(f"The process that checks the files has died ({last_line[:200]}).", "Try again.")

@@ -19,7 +19,6 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 
 
 def main(task: str, model: str) -> int:
-    """Download (`get`) or check (`verify`) a model, and return the exit code."""
     ignore_ctrl_c()  # it is for the program, which then ends this process
     end_with(sys.stdin.fileno())
     load_added_models()
@@ -44,7 +43,8 @@ def _progress(done: int, total: int) -> None:
 
 
 def _verify(info: ModelInfo) -> None:
-    read, total = 0, sum(one.here_bytes for one in installed_components(info))
+    read = 0
+    total = sum(component.here_bytes for component in installed_components(info))
 
     def count(number: int) -> None:
         nonlocal read

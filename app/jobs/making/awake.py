@@ -49,5 +49,5 @@ class Awake:
 
 
 def can_stay_awake() -> bool:
-    """Return whether logind gives the lock now, by taking it for a moment."""
+    """Take logind's lock for a moment, to see whether it can be had."""
     return output_of(*_COMMAND, "echo", "held") == "held"

@@ -21,7 +21,7 @@ from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
 
-One = TypeVar("One")
+Maker = TypeVar("Maker")
 _log = logging.getLogger(__name__)
 _TIDY_SECONDS = 3600.0
 _LOOK_SECONDS = 1.0  # the pause between two searches for new jobs and for processes that have ended
@@ -49,16 +49,19 @@ class Crew:
     def __init__(self, store: JobStore, on_change: Callable[[], None], retention: Retention) -> None:
         self.store, self.on_change, self._retention = store, on_change, retention
         self.workers: tuple[Worker, ...] = ()
-        self._mutex, self._tidied = threading.RLock(), -_TIDY_SECONDS
+        self._mutex = threading.RLock()
+        self._tidied = -_TIDY_SECONDS
         self._locks: dict[Worker, Lock] = {}  # of the cards that this process uses
         self._gave_up: defaultdict[str, set[Worker]] = defaultdict(set)  # by the ids of jobs
         self._woken, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self.is_follower, self.missing, self._timeouts = False, "", WatchdogTimeouts()
+        self.is_follower = False
+        self.missing = ""
+        self._timeouts = WatchdogTimeouts()
 
     @property
     def _smallest_first(self) -> list[Worker]:
-        return sorted(self.workers, key=lambda one: one.card.profile.cap_bytes.value)
+        return sorted(self.workers, key=lambda worker: worker.card.profile.cap_bytes.value)
 
     def start(self, engines: Sequence[EngineProcess], timeouts: WatchdogTimeouts, *, warm: bool) -> None:
         """Take the cards that no other process uses, and start all threads.
@@ -66,13 +69,14 @@ class Crew:
         Args:
             warm: Whether to start the engines as soon as this process may use their cards.
         """
-        cards, self._timeouts = with_unique_keys([engine.card for engine in engines]), timeouts
+        cards = with_unique_keys([engine.card for engine in engines])
+        self._timeouts = timeouts
         if self._thread is not None:  # of an earlier start, which has been stopped since
             self._thread.join()
         self._stopping.clear()  # from here on, another thread may stop the crew at any moment
         self.workers = tuple(map(self._worker, engines, cards))
         try:
-            self.take()
+            self.lock_cards()
         except TROUBLE as error:
             raise unwritable(self.store.outputs, error) from error
         for worker in self.workers:
@@ -108,7 +112,8 @@ class Crew:
         for worker in self.workers:
             worker.stop(max(0.0, deadline - time.monotonic()))
         self._give_up(*self._locks)
-        self.workers, self.is_follower = (), False
+        self.workers = ()
+        self.is_follower = False
 
     def _work(self, warm: bool) -> None:
         block_ctrl_c()  # only the main thread handles it
@@ -116,11 +121,11 @@ class Crew:
         while not self._stopping.is_set():
             self._woken.clear()
             try:
-                if self.take() and warm:
+                if self.lock_cards() and warm:
                     warm = False
                     for worker in self._locks:
                         worker.warm_up()
-                self._give_out()
+                self._assign_jobs()
             except TROUBLE as error:
                 if trouble != (trouble := facts_of(error)["message"]):
                     _log.warning("No job can be taken from the queue; this is tried again. %s", trouble)
@@ -129,23 +134,24 @@ class Crew:
                 trouble = ""
                 self._woken.wait(_LOOK_SECONDS)
 
-    def take(self) -> bool:
-        """Take the locks of the cards that are in service, and return whether this process holds any."""
+    def lock_cards(self) -> bool:
+        """Lock the cards that are in service, and return whether this process holds any lock."""
         with self._mutex:
-            wants, led = self.store.has_work(), bool(self._locks)
+            has_work = self.store.has_work()
+            had_locks = bool(self._locks)
             for worker in self.workers:
-                wanted = wants and (worker.is_busy or worker.is_in_service)
+                wanted = has_work and (worker.is_busy or worker.is_in_service)
                 if not wanted or worker not in self._locks:
                     self._give_up(worker)
-                    if wanted and (lock := self.store.lead(worker.card.key)):
+                    if wanted and (lock := self.store.lock_card(worker.card.key)):
                         self._locks[worker] = lock
-            leads = bool(self._locks)
-            if (follows := wants and not leads) != self.is_follower:
-                self.is_follower = follows
-                if leads and not led and self.store.adopts:
+            has_locks = bool(self._locks)
+            if (is_follower := has_work and not has_locks) != self.is_follower:
+                self.is_follower = is_follower
+                if has_locks and not had_locks and self.store.adopts:
                     _log.warning("The program that made the jobs has ended. This one makes them now.")
                 self.on_change()
-            return leads
+            return has_locks
 
     def _give_up(self, *workers: Worker) -> None:
         with self._mutex:
@@ -153,10 +159,10 @@ class Crew:
                 if lock := self._locks.pop(worker, None):
                     lock.release()
 
-    def _give_out(self) -> None:
-        free = [one for one in self._smallest_first if one in self._locks and not one.is_busy]
+    def _assign_jobs(self) -> None:
+        free = [worker for worker in self._smallest_first if worker in self._locks and not worker.is_busy]
         while free and not self._stopping.is_set():
-            claimed = self.store.claim(lambda job: choose(free, self.able(job)))
+            claimed = self.store.claim(lambda job: choose(free, self.workers_for(job)))
             if claimed is None:
                 break
             job, worker = claimed
@@ -166,7 +172,7 @@ class Crew:
             if not worker.is_busy:
                 worker.rest(leaves=worker not in self._locks)  # another process may use the card now
         if not all(worker.is_busy for worker in self.workers):
-            self._look_around()
+            self._recover_and_tidy()
 
     def uses(self, worker: Worker) -> bool:
         return worker in self._locks
@@ -179,55 +185,59 @@ class Crew:
             leaves: Whether it makes no further job.
             now: Whether its present job goes back to the queue, and so to another card.
         """
-        worker = next((one for one in self.workers if one.card.key == card), None)
+        worker = next((worker for worker in self.workers if worker.card.key == card), None)
         if worker is None:
-            known = ", ".join(one.card.key for one in self.workers)
-            raise InputError(f"There is no card {short_repr(card)}; expected one of {known}.")
+            keys = ", ".join(worker.card.key for worker in self.workers)
+            raise InputError(f"There is no card {short_repr(card)}; expected one of {keys}.")
         with self.store.change():
             self.store.set_out(card, leaves)
-        worker.trouble, worker.failures, worker.gives_back = "", 0, leaves and now and worker.is_busy
+        worker.trouble = ""
+        worker.failures = 0
+        worker.gives_back = leaves and now and worker.is_busy
         self.wake()
 
-    def able(self, job: Job) -> Sequence[Worker]:
-        """Return the workers that may make a job: those whose cards it fits, smallest first.
+    def workers_for(self, job: Job) -> Sequence[Worker]:
+        """List the workers whose cards a job fits, smallest first.
 
-        If possible, those whose engines have died on it are left out. If it fits none, the engine of this
-        machine's largest card says why.
+        Those whose engines have died on it are left out, if others are in service. If it fits no card, the
+        engine of this machine's largest card says why.
         """
         if len(self.workers) == 1 and not self.missing:
             return self.workers
-        fitting = [one for one in self._smallest_first if one.card.fits(job)]
+        fitting = [worker for worker in self._smallest_first if worker.card.fits(job)]
         if not fitting and not self.missing:
-            fitting = [one for one in self._smallest_first if not one.card.machine][-1:]
-        fresh = [one for one in fitting if one not in self._gave_up[job.id]]
-        return fresh if any(one.is_in_service for one in fresh) else fitting
+            fitting = [worker for worker in self._smallest_first if not worker.card.machine][-1:]
+        untried = [worker for worker in fitting if worker not in self._gave_up[job.id]]
+        return untried if any(worker.is_in_service for worker in untried) else fitting
 
-    def numbers(self, job: Job) -> list[int]:
-        """Return the places of the workers that may make a job; of one that makes it, that alone."""
-        mine = [one for one in self.workers if one.job == job.id] or self.able(job)
-        return [self.workers.index(one) for one in mine]
+    def indices_for(self, job: Job) -> list[int]:
+        """List the indices of the workers that may make a job; only that of its worker once it has begun."""
+        workers = [worker for worker in self.workers if worker.job == job.id] or self.workers_for(job)
+        return [self.workers.index(worker) for worker in workers]
 
     def why_waiting(self, job: Job) -> str:
-        """Return a sentence for a queued job that not all cards fit; "" for any other job."""
+        """Say why a queued job waits for certain cards; "" if all cards fit, or if it is not queued."""
         if not self.workers or job.state != "queued":
             return ""
-        able = self.able(job)
-        if not able:
+        workers = self.workers_for(job)
+        if not workers:
             return f"Waits for a card that it fits. {self.missing}".removesuffix(".")
-        if not any(one.is_in_service for one in able):
-            return f"Waits for {_names(able)}, which {'is' if len(able) == 1 else 'are'} out of service"
-        small = [one.card for one in self.workers if one not in able and not one.card.fits(job)]
-        if not small or not able[0].card.fits(job):
+        if not any(worker.is_in_service for worker in workers):
+            return f"Waits for {_names(workers)}, which {'is' if len(workers) == 1 else 'are'} out of service"
+        others = [worker.card for worker in self.workers if worker not in workers]
+        small_cards = [card for card in others if not card.fits(job)]
+        if not small_cards or not workers[0].card.fits(job):
             return ""
-        why = ", ".join(f"{card.label} {card.lacks(job) or f'has {card.size}'}" for card in small)
-        return f"Waits for {_names(able)}: {why}"
+        reasons = ", ".join(f"{card.label} {card.lacks(job) or f'has {card.size}'}" for card in small_cards)
+        return f"Waits for {_names(workers)}: {reasons}"
 
     def passes_on(self, worker: Worker, job: Job) -> str:
-        """Return why a job on which a card's engine has died goes to another card; "" if there is none."""
+        """Say why a job on which a card's engine has died goes to another card; "" if there is none."""
         with self._mutex:
             self._gave_up[job.id].add(worker)
             worker.failures += 1
-            others = [one for one in self.able(job) if one not in self._gave_up[job.id] and one.is_in_service]
+            untried = [other for other in self.workers_for(job) if other not in self._gave_up[job.id]]
+            others = [other for other in untried if other.is_in_service]
             if not others:
                 return ""
             if worker.failures >= _MOST_FAILURES:
@@ -235,7 +245,7 @@ class Crew:
                 _log.warning("%s is out of service. %s", worker.card.name, worker.trouble)
             return f"The engine on {worker.card.name} gave up; {_names(others)} goes on with the video."
 
-    def _look_around(self) -> None:
+    def _recover_and_tidy(self) -> None:
         with self._mutex:
             if self.store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
                 self.store.recover()
@@ -243,7 +253,7 @@ class Crew:
             if not self._locks:
                 return
             if not self.store.adopts:
-                self._give_up(*(one for one in self.workers if not one.is_busy))
+                self._give_up(*(worker for worker in self.workers if not worker.is_busy))
             elif time.monotonic() - self._tidied >= _TIDY_SECONDS:
                 self._tidied = time.monotonic()
                 if removed := tidy(self.store, self._retention):
@@ -251,14 +261,14 @@ class Crew:
                     self.on_change()
 
 
-def choose(free: Sequence[One], able: Collection[One]) -> One | None:
-    """Return which of the free cards, smallest first, makes the next job; None if that waits.
+def choose(free: Sequence[Maker], able: Collection[Maker]) -> Maker | None:
+    """Choose the first of the free makers that is able to make a job; None if there is none.
 
-    This is the whole order: the queue asks for each job in turn, so each goes to the smallest free card that
-    it fits, and one that fits none of them lets the next job go first.
+    The queue asks for each job in turn, so each goes to the smallest free card that it fits, and a job that
+    fits none of them lets the next one go first.
     """
-    return next((one for one in free if one in able), None)
+    return next((maker for maker in free if maker in able), None)
 
 
 def _names(workers: Sequence[Worker]) -> str:
-    return " or ".join(one.card.name for one in workers)
+    return " or ".join(worker.card.name for worker in workers)

@@ -38,12 +38,14 @@ class EngineDied(Exception):
 
     Attributes:
         exit_code: The value of `Popen.returncode`; None if there is none.
-        trial: The convolution that the engine was computing in an untried way; None if there was none.
+        trial: The convolution that the engine was computing by an untried backend; None if there was none.
     """
 
     def __init__(self, exit_code: int | None = None, trial: Trial | None = None) -> None:
         super().__init__(f"exit code {exit_code}")
-        self.exit_code, self.trial, self.errors = exit_code, trial, ""
+        self.exit_code = exit_code
+        self.trial = trial
+        self.errors = ""
 
 
 # A message of the engine: an event, a trial that begins, "" when that has ended, None when the pipe closes.
@@ -116,7 +118,8 @@ class EngineProcess:
             "blocklist": [{**asdict(trial), "reason": reason} for trial, reason in blocklist.items()],
         }  # fmt: skip
         with self._lock:
-            child, events = self._start(), self._events
+            child = self._start()
+            events = self._events
             child.errors.forget()
             child.send(command)
         try:
@@ -151,7 +154,7 @@ class EngineProcess:
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._events = events = queue.SimpleQueue[Message]()
         self._child = Child(
-            (*(self._command or command), level), environ, lambda told: events.put(_message(told))
+            (*(self._command or command), level), environ, lambda data: events.put(_message(data))
         )
         _log.info("engine started, process %d", self._child.process.pid)
         return self._child

@@ -77,13 +77,14 @@ class EventPipe:
     """The pipe of events to the parent."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe, self._lock = pipe, threading.Lock()
+        self._pipe = pipe
+        self._lock = threading.Lock()
 
     def send(self, event: Event) -> None:
         self.write(to_dict(event))
 
     def name_trial(self, case: object, rung: str) -> None:
-        """Announce the first use of a way to compute a convolution, because it may end the process."""
+        """Announce the first use of a convolution backend, because it may end the process."""
         self.write({"trial": {"case": str(case), "rung": rung}})
 
     def end_trial(self, case: object, rung: str) -> None:

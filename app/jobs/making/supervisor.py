@@ -45,8 +45,8 @@ _log = logging.getLogger(__name__)
 # The numbers of deaths since the last finished section after which a job fails: deaths that the engine caused
 # itself; kills from outside at the same point, which say nothing about the work; the same before any section.
 _MOST_DEATHS, _MOST_KILLS, _MOST_EARLY_KILLS = 3, 5, 25
-# The number of deaths charged to ways of computing convolutions after which a job fails. After three, a way
-# at fault is avoided everywhere, so each further death needs another faulty way.
+# The number of deaths charged to convolution backends after which a job fails. After three, a backend at
+# fault is avoided everywhere, so each further death needs another faulty backend.
 _MOST_CHARGED = 7
 # The number of characters of an engine's standard error that a message quotes, and that a job's folder keeps.
 _MOST_WORDS, _MOST_ERRORS, _MOST_DETAIL = 200, 65_536, 4000
@@ -83,15 +83,15 @@ class Death:
 
     Attributes:
         from_outside: Whether the cause was a kill from outside, which says nothing about the work.
-        trial: The convolution that was being computed in an untried way.
-        shortage: The driver's error text if it ended the engine for lack of the device's memory; else "".
+        trial: The convolution that was being computed by an untried backend.
+        memory_error: The driver's error text if it ended the engine for lack of the device's memory; else "".
     """
 
-    place: StagePoint
+    point: StagePoint
     cause: str
     from_outside: bool
     trial: Trial | None = None
-    shortage: str = ""
+    memory_error: str = ""
 
 
 class Supervisor:
@@ -112,30 +112,34 @@ class Supervisor:
         *,
         compiles: bool = False,
     ) -> None:
-        self._job, self._engine, self._card, self._timeouts = job, engine, engine.card, timeouts
+        self._job = job
+        self._engine = engine
+        self._card = engine.card
+        self._timeouts = timeouts
         self._asked_to_end, self._compiles = asked_to_end, compiles
         self._is_first = compiles and not has_kernels(Path(os.path.expanduser("~")))
         self._started: JobStarted | None = None
-        self._shown: SectionFinished | None = None
+        self._last_shown: SectionFinished | None = None
         self._reported: set[str] = set()
         self._blocklist: dict[Trial, str] = {}
         self._hung: str = ""
-        self._last, self._asked = 0.0, 0.0
+        self._last_time = 0.0
+        self._asked_time = 0.0
         self._kills_before = 0
-        self._place = StagePoint()
+        self._point = StagePoint()
         self._advanced = False  # whether the last attempt left a result that need not be computed again
 
-    def make(self, before: Sequence[Event] = ()) -> Iterator[Event]:
+    def make(self, earlier_events: Sequence[Event] = ()) -> Iterator[Event]:
         """Yield the job's events as if one engine had made it, and a warning at each restart.
 
         Args:
-            before: The events of the job's earlier runs, which readers know, if it continues.
+            earlier_events: The events of the job's earlier runs, which are not yielded again.
 
         Raises:
             EngineDied: If the engine died after the job was asked to end.
         """
-        for event in before:
-            self._fresh(event)
+        for event in earlier_events:
+            self._new_event(event)
         deaths: list[Death] = []
         while True:
             try:
@@ -148,7 +152,7 @@ class Supervisor:
                 if self._asked_to_end(_SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0):
                     raise
                 death = self._death_of(died)
-                _log.warning("the engine %s (%s) %s", death.cause, died, death.place.words)
+                _log.warning("the engine %s (%s) %s", death.cause, died, death.point.words)
                 deaths = [*deaths, death] if not self._advanced else [death]
                 self._charge(deaths)
                 if not self._engine.restarts or _is_hopeless(deaths):
@@ -160,43 +164,46 @@ class Supervisor:
                 return
 
     def _attempt(self) -> Iterator[Event]:
-        self._place, self._advanced, self._hung = StagePoint(), False, ""
+        self._point = StagePoint()
+        self._advanced = False
+        self._hung = ""
         self._kills_before = _memory_kills()
         folder = JobFolder(self._job.folder)
         folder.remove_leftovers()  # a dead engine may have left some
         checkpoints = folder.checkpoints
-        self._last = time.monotonic()
+        self._last_time = time.monotonic()
         try:
             for event in self._engine.run(self._job, blocklist=self._blocklist):
                 now = time.monotonic()
                 if event is None:
-                    yield from self._wait(now - self._last, now)
+                    yield from self._wait(now - self._last_time, now)
                     continue
-                if self._place.stage:
-                    self._timeouts.learn(self._kind(), now - self._last)
-                self._last = now
-                self._move(event)
-                if (fresh := self._fresh(event)) is not None:
-                    yield fresh
+                if self._point.stage:
+                    self._timeouts.learn(self._kind(), now - self._last_time)
+                self._last_time = now
+                self._update_point(event)
+                if (new_event := self._new_event(event)) is not None:
+                    yield new_event
         except EngineDied:
             self._advanced = self._advanced or folder.checkpoints > checkpoints
             raise
 
     def _kind(self) -> str:
         size = f"{self._started.width}x{self._started.height}" if self._started else ""
-        work = f"{self._job.request.model} {self._place.stage or 'load'} {size}".strip()
+        work = f"{self._job.request.model} {self._point.stage or 'load'} {size}".strip()
         return f"{self._card.in_use}: {work}"
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
         """React to `silence` seconds without a message, with an explanation or by killing the engine."""
-        kind, loading = self._kind(), self._place.stage in ("", "load")
+        kind = self._kind()
+        loading = self._point.stage in ("", "load")
         if self._asked_to_end(0.0):
-            self._asked = self._asked or now
+            self._asked_time = self._asked_time or now
             usual = self._timeouts.limit(kind) if self._timeouts.knows(kind) else 0.0
-            if now - self._asked > max(_CANCEL_SECONDS, usual):
+            if now - self._asked_time > max(_CANCEL_SECONDS, usual):
                 self._engine.kill()
             return
-        is_first = self._is_first or self._place.stage in TRIALS
+        is_first = self._is_first or self._point.stage in TRIALS
         limit = self._timeouts.limit(kind, load=loading, compiles=is_first)
         if self._engine.restarts and silence > limit and not self._hung:
             self._hung = f"gave no sign of life for {duration(silence)}"
@@ -206,52 +213,55 @@ class Supervisor:
             self._reported.add(_COMPILING)
             yield Warned(job=self._job.id, time=0.0, message=_COMPILING)
 
-    def _move(self, event: Event) -> None:
+    def _update_point(self, event: Event) -> None:
         if isinstance(event, JobStarted):  # kernels for attention are tried before
-            self._place = StagePoint()
+            self._point = StagePoint()
         elif isinstance(event, StageStarted):
-            self._place = StagePoint(event.stage, event.section)
+            self._point = StagePoint(event.stage, event.section)
         elif isinstance(event, StepDone):
-            self._place = StagePoint("sample", event.section, event.step)
+            self._point = StagePoint("sample", event.section, event.step)
 
-    def _fresh(self, event: Event) -> Event | None:
-        """Return the event as a reader of the whole job should see it; None for a repetition."""
+    def _new_event(self, event: Event) -> Event | None:
+        """Make the event one of the whole job, over all attempts; None for a repetition."""
         if isinstance(event, JobStarted):
-            first, self._started = self._started is None, event
-            return event if first else None
+            is_first = self._started is None
+            self._started = event
+            return event if is_first else None
         if isinstance(event, Warned):
-            first = event.message not in self._reported
+            is_first = event.message not in self._reported
             self._reported.add(event.message)
-            return event if first else None
+            return event if is_first else None
         if isinstance(event, SectionFinished):
-            shown = self._shown
-            if shown is not None and event.section <= shown.section:
+            last_shown = self._last_shown
+            if last_shown is not None and event.section <= last_shown.section:
                 return None
             self._advanced = True
-            self._shown = event
+            self._last_shown = event
             if self._job.request.mode == "inverted":
                 # The new engine does not know how many frames the earlier one had shown.
-                return replace(event, added_in_front=event.frames - shown.frames if shown else 0)
+                return replace(event, added_in_front=event.frames - last_shown.frames if last_shown else 0)
         return event
 
     def _death_of(self, died: EngineDied) -> Death:
-        """Return what is known about a death, and keep the end of the engine's standard error."""
-        killed, cause = died.exit_code == -SIGKILL, cause_of_death(died.exit_code)
-        trial, shortage = died.trial, ""
+        """Describe a death, and keep the end of the engine's standard error in the job's folder."""
+        killed = died.exit_code == -SIGKILL
+        cause = cause_of_death(died.exit_code)
+        trial = died.trial
+        memory_error = ""
         if died.errors:
-            _keep(died.errors, JobFolder(self._job.folder).engine_errors)
-        trouble, words = last_trouble(died.errors) or (None, "")
+            _append_errors(died.errors, JobFolder(self._job.folder).engine_errors)
+        trouble, line = last_trouble(died.errors) or (None, "")
         if self._hung:
             cause = self._hung
         elif killed and _memory_kills() > self._kills_before:
             cause = "was ended by the system because the computer's memory was full"
         elif killed or trouble is None:
-            return Death(self._place, cause, killed, trial)
+            return Death(self._point, cause, killed, trial)
         else:
-            cause = f"{cause} after the words “{words[:_MOST_WORDS]}”"
-            if trouble == "device_memory":  # no fault of this way of computing the convolution
-                trial, shortage = None, words
-        return Death(self._place, cause, False, trial, shortage)
+            cause = f"{cause} after the words “{line[:_MOST_WORDS]}”"
+            if trouble == "device_memory":  # no fault of the convolution backend
+                trial, memory_error = None, line
+        return Death(self._point, cause, False, trial, memory_error)
 
     def _charge(self, deaths: list[Death]) -> None:
         if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
@@ -260,17 +270,18 @@ class Supervisor:
     def _save_memory(self, deaths: list[Death]) -> None:
         """Make the next engine use the smallest plan after a second death in one stage for lack of memory."""
         last = deaths[-1]
-        here = [death for death in deaths if death.place.stage == last.place.stage and death.shortage]
+        stage = last.point.stage
+        repeated = [death for death in deaths if death.point.stage == stage and death.memory_error]
         file = JobFolder(self._job.folder).crash_record
-        if last.shortage and len(here) > 1 and not file.exists():
-            CrashRecord(last.place.stage, last.shortage).write(file)
+        if last.memory_error and len(repeated) > 1 and not file.exists():
+            CrashRecord(stage, last.memory_error).write(file)
 
     def _warning(self, death: Death) -> Warned:
         # The encodings that precede the first section are kept too.
-        begun = self._shown.section + 1 if self._shown else death.place.section
-        section = f" section {begun}" if begun else " the beginning"
+        number = self._last_shown.section + 1 if self._last_shown else death.point.section
+        section = f" section {number}" if number else " the beginning"
         message = (
-            f"The engine, the process that makes the video, {death.cause} {death.place.words}. "
+            f"The engine, the process that makes the video, {death.cause} {death.point.words}. "
             f"It was restarted from{section}; no finished work was lost."
         )
         if death.trial in self._blocklist:
@@ -281,47 +292,49 @@ class Supervisor:
         return Warned(job=self._job.id, time=0.0, message=message)
 
     def _end(self, died: EngineDied, deaths: list[Death]) -> Failed:
-        folder, shortage = JobFolder(self._job.folder), deaths[-1].shortage
-        attempts = (f"Attempt {n}: it {one.cause} {one.place.words}." for n, one in enumerate(deaths, 1))
+        folder = JobFolder(self._job.folder)
+        memory_error = deaths[-1].memory_error
+        numbered = enumerate(deaths, 1)
+        attempts = (f"Attempt {number}: it {death.cause} {death.point.words}." for number, death in numbered)
         detail = (*attempts, f"engine exit code {died.exit_code}", died.errors[-_MOST_DETAIL:])
         error = engine_died(died.exit_code, len(deaths), died.errors)
-        if shortage:
-            note = CrashRecord.read(folder.crash_record)
+        if memory_error:
+            crash = CrashRecord.read(folder.crash_record)
             error = OutOfDeviceMemory(
-                read_out_of_memory(shortage),
-                smaller_plans=1 if note and note.change else 0,
+                read_out_of_memory(memory_error),
+                smaller_plans=1 if crash and crash.change else 0,
                 is_apu=self._card.profile.machine.is_apu,
             )
-        _, shown = (change_by(self._shown, folder.path) if self._shown else None) or (None, {})
-        where = self._job.id, 0.0, *salvage(folder, shown.get("video"), shown.get("frames", 0))
-        return failed_event(error, *where, detail="\n".join(filter(None, detail)))
+        _, facts = (change_by(self._last_shown, folder.path) if self._last_shown else None) or (None, {})
+        arguments = self._job.id, 0.0, *salvage(folder, facts.get("video"), facts.get("frames", 0))
+        return failed_event(error, *arguments, detail="\n".join(filter(None, detail)))
 
 
 def _is_charged(deaths: list[Death], index: int) -> bool:
-    """Return whether a convolution caused the death. A single kill from outside is no proof of that."""
+    """Whether a convolution caused the death. A single kill from outside is no proof of that."""
     death = deaths[index]
     again = index > 0 and deaths[index - 1].trial == death.trial
     return death.trial is not None and (not death.from_outside or again)
 
 
 def _is_hopeless(deaths: list[Death]) -> bool:
-    """Return whether to give up after these deaths since the last finished section.
+    """Whether to give up after these deaths since the last finished section.
 
-    A death that is charged to a way of computing a convolution counts less, since another way is left.
+    A death that is charged to a convolution backend counts less, since another backend is left.
     """
     charged = [_is_charged(deaths, index) for index in range(len(deaths))]
-    own = [d for d, is_charged in zip(deaths, charged, strict=True) if not d.from_outside and not is_charged]
-    if len(own) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:
+    uncharged = [death for death, is_charged in zip(deaths, charged, strict=True) if not is_charged]
+    if sum(not death.from_outside for death in uncharged) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:
         return True
-    last = deaths[-1].place
-    same = takewhile(lambda death: death.place == last and death.from_outside, reversed(deaths))
-    return len(list(same)) >= (_MOST_KILLS if last.section else _MOST_EARLY_KILLS)
+    last = deaths[-1].point
+    kills = takewhile(lambda death: death.point == last and death.from_outside, reversed(deaths))
+    return len(list(kills)) >= (_MOST_KILLS if last.section else _MOST_EARLY_KILLS)
 
 
-def _keep(errors: str, file: Path) -> None:
+def _append_errors(errors: str, file: Path) -> None:
     try:
-        before = read_file(file).decode("utf-8", "replace") if file.exists() else ""
-        write_atomic(file, f"{before}{errors}\n"[-_MOST_ERRORS:].encode("utf-8", "replace"))
+        earlier = read_file(file).decode("utf-8", "replace") if file.exists() else ""
+        write_atomic(file, f"{earlier}{errors}\n"[-_MOST_ERRORS:].encode("utf-8", "replace"))
     except OSError as error:
         _log.warning("%s cannot be written (%s)", file, error.strerror)
 

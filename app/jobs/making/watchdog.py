@@ -32,12 +32,12 @@ MIOPEN_FOLDERS = (".config/miopen", ".cache/miopen")
 
 
 def has_kernels(home: Path) -> bool:
-    """Return whether MIOpen has stored kernels. Without them, as after a clean-up, it compiles them again."""
+    """Whether MIOpen has stored kernels. Without them, as after a clean-up, it compiles them again."""
     return any((home / name).is_dir() for name in MIOPEN_FOLDERS)
 
 
 def card_in_use(environ: Mapping[str, str]) -> str:
-    """Return a name that changes with the card and with anything else that makes MIOpen search again.
+    """Make a name that changes with the card and with anything else that makes MIOpen search again.
 
     Raises:
         InputError: If an environment variable has an invalid value.
@@ -74,16 +74,16 @@ class WatchdogTimeouts:
         return kind in self._longest
 
     def limit(self, kind: str, *, load: bool = False, compiles: bool = False) -> float:
-        """Return the seconds of silence after which this work counts as hung.
+        """The seconds of silence after which this work counts as hung.
 
         Args:
             load: Whether the work is loading a model, for which nothing is learned.
             compiles: Whether the driver may search and compile kernels meanwhile, as in a first job.
         """
-        most = FIRST_LOAD_SECONDS if load else FIRST_SECONDS
+        longest = FIRST_LOAD_SECONDS if load else FIRST_SECONDS
         if not self.knows(kind) or load or compiles:
-            return most
-        return min(max(_SHORTEST_SECONDS, _FACTOR * self._longest[kind]), most)
+            return longest
+        return min(max(_SHORTEST_SECONDS, _FACTOR * self._longest[kind]), longest)
 
     def learn(self, kind: str, seconds: float) -> None:
         if seconds > self._longest.get(kind, 0.0):

@@ -66,14 +66,18 @@ class Worker:
         passes_on: Callable[[Worker, Job], str],
     ) -> None:
         self._store, self._engine, self._timeouts, self._on_change = store, engine, timeouts, on_change
-        self.card, self.job, self.failures, self.trouble = card, "", 0, ""
+        self.card = card
+        self.job = ""
+        self.failures = 0
+        self.trouble = ""
         self.gives_back = False
         self._orders: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._wake, self._passes_on = wake, passes_on
         self._command: Command | None = None  # the one that was passed on to the running job
-        self._kept = 0  # its sections that were finished before, the last of which is reported again
-        self._awake, self._frees = Awake(), False  # the latter is true after a pause, until a job follows
+        self._num_finished = 0  # its sections that were finished before, the last of which is reported again
+        self._awake = Awake()
+        self._frees = False  # true after a pause, until a job follows
         self._thread: threading.Thread | None = None
 
     @property
@@ -101,7 +105,8 @@ class Worker:
         self._thread.start()
 
     def make(self, job: Job) -> None:
-        self.job, self._frees = job.id, False
+        self.job = job.id
+        self._frees = False
         self._orders.put(partial(self._run, job))
 
     def warm_up(self) -> None:
@@ -134,8 +139,8 @@ class Worker:
         # Only the main thread handles Ctrl-C. The engine inherits the blocked signal, which therefore cannot
         # end it while it starts.
         block_ctrl_c()
-        while (act := self._orders.get()) is not None:
-            act()
+        while (order := self._orders.get()) is not None:
+            order()
         self._engine.close()
 
     def _warm_up(self) -> None:
@@ -156,8 +161,10 @@ class Worker:
             self._engine.close()
             self._finish(job, failed_event(error, job.id, 0.0, *self._store.salvage(job.id)))
         finally:
-            self._store.let_go(job.id)
-            self._command, self.gives_back, self.job = None, False, ""
+            self._store.release_job(job.id)
+            self._command = None
+            self.gives_back = False
+            self.job = ""
             self._on_change()
             self._wake()
 
@@ -171,14 +178,14 @@ class Worker:
             self._break_off(job)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
-        """Have the engine make the job, and return why the job has to wait; None if it has ended.
+        """Have the engine make the job; return the message and remedy with which it has to wait, or None.
 
         Raises:
             EngineDied, _AskedToEnd: If the job was asked to end.
         """
         if self._stopping.is_set():
             raise _AskedToEnd
-        self._kept = num_finished_sections(JobFolder(job.folder))
+        self._num_finished = num_finished_sections(JobFolder(job.folder))
         asked_to_end = partial(self._is_asked_to_end, job)
         supervisor = Supervisor(job, self._engine, self._timeouts, asked_to_end, compiles=_KFD.exists())
         with self._awake:
@@ -188,11 +195,11 @@ class Worker:
         for event in supervisor.make(events_in(JobFolder(job.folder))):
             if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
                 return trouble
-            if isinstance(event, Failed) and (why := self._goes_elsewhere(job, event)):
-                told = _timed(job, Warned(job=job.id, time=0.0, message=why))
-                self._write(job, partial(self._store.record, told))
+            if isinstance(event, Failed) and (reason := self._goes_elsewhere(job, event)):
+                warning = _timed(job, Warned(job=job.id, time=0.0, message=reason))
+                self._write(job, partial(self._store.record, warning))
                 self._write(
-                    job, partial(self._store.enter, job.id, "queued", reason=why, message="", remedy="")
+                    job, partial(self._store.enter, job.id, "queued", reason=reason, message="", remedy="")
                 )
                 return None
             self.failures = 0 if isinstance(event, SectionFinished) else self.failures
@@ -212,7 +219,7 @@ class Worker:
         return self._passes_on(self, job) if failed.code == "engine_died" else ""
 
     def _passing_trouble(self, job: Job, failed: Failed) -> dict[str, str] | None:
-        """Return the `message` and `remedy` of a job that waits after a failure; None if it has failed."""
+        """Find the `message` and `remedy` of a job that waits after a failure; None if it has failed."""
         if self._store.is_removed(job.id):
             return None
         if failed.code == "disk_full":
@@ -224,7 +231,7 @@ class Worker:
     def _obey(self, job: Job, event: Event | None = None) -> Command | None:
         """Ask the engine to end within a step if a command wants that, and return this command."""
         commands = self._store.commands(job.id)
-        end = ended_by(commands, event, self._kept)
+        end = ended_by(commands, event, self._num_finished)
         is_cancelled = "cancel" in commands or end == "cancel"
         pauses = "pause" in commands or self.gives_back or end == "pause"
         if self._command is None and (is_cancelled or pauses):
@@ -254,7 +261,8 @@ class Worker:
             _AskedToEnd: If the job is asked to end before `write` succeeds.
             OSError: If only this job's own files cannot be written, so waiting would not help.
         """
-        began, trouble = time.monotonic(), dict[str, str]()
+        start_time = time.monotonic()
+        trouble = dict[str, str]()
         while True:
             try:
                 write()
@@ -270,7 +278,7 @@ class Worker:
             else:
                 break
         if trouble:
-            waited = f"{trouble['message']} The job waited for {time.monotonic() - began:.0f} seconds."
+            waited = f"{trouble['message']} The job waited for {time.monotonic() - start_time:.0f} seconds."
             warned = _timed(job, Warned(job=job.id, time=0.0, message=waited))
             self._write(job, partial(self._wait_no_more, job))
             self._write(job, partial(append_event, JobFolder(job.folder).events, warned))
@@ -294,30 +302,25 @@ class Worker:
             write = partial(self._pause, job, end)
         try:
             self._write(job, write, is_end=True)
-        except (
-            *TROUBLE,
-            LongtakeError,
-            _AskedToEnd,
-        ) as error:  # the next program settles it
+        except (*TROUBLE, LongtakeError, _AskedToEnd) as error:  # the next program recovers the job
             _log.warning("The end of job %s could not be written (%s).", job.id, error)
             return
 
     def _pause(self, job: Job, end: Cancelled) -> None:
-        """Pause a job; it goes back to the queue if its engine has ended for another reason."""
         video = None if end.video is None else Path(end.video).name
-        made = {"video": video, "frames": end.frames, "ended": None}
+        video_facts = {"video": video, "frames": end.frames, "ended": None}
         with self._store.transaction():  # in which no command comes
             commands = self._store.commands(job.id)
             if commands & {"pause", "wait"}:
                 facts = PAUSED if "pause" in commands else WAITS
-                self._store.enter(job.id, "paused", **made, **facts)
+                self._store.enter(job.id, "paused", **video_facts, **facts)
                 return
             reason = "The pause was withdrawn."
             if self.gives_back:
                 reason = f"{self.card.name} was taken out of service."
             elif "change" in commands:
                 reason = "A user changed what comes next."
-            self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **made)
+            self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **video_facts)
 
     def _break_off(self, job: Job) -> None:
         """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""
@@ -341,10 +344,10 @@ class Worker:
         """Wait up to `wait` seconds, and return whether the job or the program is to end."""
         deadline = time.monotonic() + wait
         while self._obey(job) is None:
-            left = deadline - time.monotonic()
-            if self._stopping.wait(max(0.0, min(left, _BEAT_SECONDS))):
+            seconds_left = deadline - time.monotonic()
+            if self._stopping.wait(max(0.0, min(seconds_left, _BEAT_SECONDS))):
                 return True
-            if left <= 0:
+            if seconds_left <= 0:
                 break
         return self._command is not None
 
@@ -354,14 +357,14 @@ class _AskedToEnd(Exception):
 
 
 def _timed(job: Job, event: Event) -> Event:
-    """Return the event with the time since the job began. The engine counts from its own start."""
+    """Give an event the time since the job began. The engine counts from its own start."""
     return replace(event, time=round(max(0.0, time.time() - (job.started or job.created)), 3))
 
 
 def _needed_bytes(job: Job) -> int:
     """Estimate the bytes that the rest of a job needs, from its finished sections; 0 if there are none."""
-    done = [event for event in events_in(JobFolder(job.folder)) if isinstance(event, SectionFinished)]
-    if not done:
+    finished = [event for event in events_in(JobFolder(job.folder)) if isinstance(event, SectionFinished)]
+    if not finished:
         return 0
-    left = done[-1].sections - done[-1].section
-    return size_of(job.folder) * max(1, left) // done[-1].section
+    num_left = finished[-1].sections - finished[-1].section
+    return size_of(job.folder) * max(1, num_left) // finished[-1].section

@@ -1,7 +1,7 @@
 """The commands of users for jobs, which whoever makes a job reads at its beat and carries out.
 
-Any program may leave a command. It outlasts the death of the job's maker; `settle` in `recovery.py` carries
-out those for jobs that no program makes.
+Any program may leave a command. It outlasts the death of the job's maker; `apply_commands` in `recovery.py`
+carries out those for jobs that no program makes.
 """
 
 from __future__ import annotations
@@ -60,21 +60,20 @@ def commands_of(folder: JobFolder) -> set[Command]:
     return set()
 
 
-def ended_by(commands: Collection[Command], event: Event | None, kept: int) -> Command | None:
-    """Return "cancel" or "pause" if commands want a job to end so after its newest event, else None.
+def ended_by(commands: Collection[Command], event: Event | None, num_finished: int) -> Command | None:
+    """Choose "cancel" or "pause" if commands want a job to end so after its newest event, else None.
 
     Args:
-        kept: The number of sections that were finished before, the last of which is reported again.
+        num_finished: The number of sections that were finished before, the last of which is reported again.
     """
     if not isinstance(event, SectionFinished) or event.section >= event.sections:
         return None
     if "stop_after_section" in commands:
         return "cancel"
-    return "pause" if event.section > kept and {"wait", "change"} & set(commands) else None
+    return "pause" if event.section > num_finished and {"wait", "change"} & set(commands) else None
 
 
 def pending_change(database: sqlite3.Connection, job_id: str) -> dict[str, Any]:
-    """Return the settings of a "change" command that was not carried out yet; none if there is none."""
     query = "SELECT content FROM commands WHERE job = ? AND command = 'change'"
     row = database.execute(query, (job_id,)).fetchone()
     return cast(dict[str, Any], plain_json(row["content"].encode())) if row else {}

@@ -95,8 +95,8 @@ class Database:
             if 0 < version < _VERSION:
                 file = self.folder / f"{DATABASE_FILE}.before-{version}"
                 # A connection with an open transaction would wait for itself.
-                with closing(connect(self._file, "ro")) as before, closing(connect(file, "rwc")) as copy:
-                    before.backup(copy)
+                with closing(connect(self._file, "ro")) as source, closing(connect(file, "rwc")) as copy:
+                    source.backup(copy)
             _apply(database, version)
             self._fill(database, version == 0, True)
             _commit(database)

@@ -19,7 +19,7 @@ from diffusers_helper.files import sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
-KEPT_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
+TRASH_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
 
 
 def folder_names(outputs: Path, jobs: Container[str]) -> Iterator[str]:
@@ -44,13 +44,13 @@ def new_folder(
         on_failure: Gets what removes the folder again.
     """
     folder = JobFolder.new(outputs)
-    new = JobFolder(outputs / f".{folder.job}.tmp")
-    on_failure.callback(shutil.rmtree, new.path, ignore_errors=True)
-    new.path.mkdir()
-    fill(new, folder)
-    sync_folder(new.path)
+    temporary = JobFolder(outputs / f".{folder.job}.tmp")
+    on_failure.callback(shutil.rmtree, temporary.path, ignore_errors=True)
+    temporary.path.mkdir()
+    fill(temporary, folder)
+    sync_folder(temporary.path)
     on_failure.callback(shutil.rmtree, folder.path, ignore_errors=True)
-    new.path.rename(folder.path)
+    temporary.path.rename(folder.path)
     sync_folder(outputs)
     return folder
 
@@ -65,7 +65,7 @@ def move_to_trash(folder: JobFolder, trash: Path) -> None:
     sync_folder(folder.path.parent)
 
 
-def bring_back(outputs: Path, job_id: str, trash: Path) -> JobFolder:
+def restore_folder(outputs: Path, job_id: str, trash: Path) -> JobFolder:
     """Move a job's folder back from the trash.
 
     Raises:
@@ -81,24 +81,23 @@ def bring_back(outputs: Path, job_id: str, trash: Path) -> JobFolder:
     return folder
 
 
-def empty(trash: Path, kept_seconds: float = KEPT_SECONDS) -> None:
-    """Delete the folders of jobs that were removed more than `kept_seconds` ago."""
+def empty_trash(trash: Path, max_age_seconds: float = TRASH_SECONDS) -> None:
     for path in trash.iterdir() if trash.is_dir() else ():
-        if time.time() - path.lstat().st_mtime > kept_seconds:
+        if time.time() - path.lstat().st_mtime > max_age_seconds:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep(outputs: Path, longtake: Path) -> None:
+def sweep(outputs: Path, database_folder: Path) -> None:
     """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
 
     Call this only in the process that makes the jobs, which alone writes files beside the database.
     """
     for path in outputs.glob(".*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in longtake.glob(".*.tmp"):
+    for path in database_folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()
-    remove_dead_locks(longtake)
+    remove_dead_locks(database_folder)
 
 
 def size_of(folder: Path) -> int:

@@ -19,7 +19,7 @@ from app.jobs.job import BEGUN, COMMANDS, OVER, TRANSITIONS
 from app.jobs.storage.commands import leave_command
 from app.jobs.storage.folders import folder_names
 from app.jobs.storage.logs import append_line, change_by, events_in
-from app.jobs.storage.recovery import settle
+from app.jobs.storage.recovery import apply_commands
 from app.jobs.storage.rows import (
     add_transition,
     facts_of_request,
@@ -74,12 +74,12 @@ def import_jobs(
     """
     rows = {row["id"]: row for row in database.execute("SELECT id, damage, removed FROM jobs")}
     names = set(folder_names(outputs, rows))
-    going_on = list[str]()
+    unfinished = list[str]()
     for name in sorted(names):
         folder = JobFolder(outputs / name)
         try:
             if name not in rows:
-                going_on += _import(database, folder, can_write=can_write)
+                unfinished += _import(database, folder, can_write=can_write)
             elif rows[name]["removed"] is not None or rows[name]["damage"] or anew:
                 update_row(database, name, removed=None, **request_facts(folder))
         except InputError as error:
@@ -93,9 +93,9 @@ def import_jobs(
             in_trash = (outputs / ".longtake" / "trash" / name).is_dir()
             update_row(database, name, **({"removed": time.time()} if in_trash else {"damage": "folder"}))
     was_paused = (outputs / ".longtake" / "held").exists()  # by version 0.2
-    if is_new and (going_on or was_paused):
+    if is_new and (unfinished or was_paused):
         _log.warning("The list of jobs was made from their folders. The queue is paused until you resume it.")
-        database.execute("UPDATE folder SET paused = ?", (json.dumps(going_on),))
+        database.execute("UPDATE folder SET paused = ?", (json.dumps(unfinished),))
 
 
 def mark_for_old_versions(folder: JobFolder, **facts: Any) -> None:
@@ -140,7 +140,7 @@ def _take_commands(database: sqlite3.Connection, folder: JobFolder) -> None:
         file = folder.path / f"wish-{command}"
         if file.is_file() and command != "pause":
             leave_command(database, folder.job, command, read_file(file).decode("utf-8", "replace"))
-    settle(database, folder)
+    apply_commands(database, folder)
 
 
 def _lines(folder: JobFolder) -> Iterator[dict[str, Any]]:

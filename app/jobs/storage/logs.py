@@ -70,14 +70,14 @@ def time_of_last(folder: JobFolder) -> float:
 
 
 def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | None:
-    """Return the state and the facts that follow from an event; None if it does not change the state."""
+    """Derive the state and the facts that follow from an event; None if it does not change the state."""
     if not isinstance(event, SectionFinished | Finished | Cancelled | Failed):
         return None
     # The path is stored relative to the job's folder, so that an outputs folder can be moved.
     video = event.video
     if video is not None:  # the folder may have been moved since an earlier version wrote the event
-        inside = Path(video).is_relative_to(folder)
-        video = str(Path(video).relative_to(folder)) if inside else Path(video).name or None
+        is_inside = Path(video).is_relative_to(folder)
+        video = str(Path(video).relative_to(folder)) if is_inside else Path(video).name or None
     facts: dict[str, Any] = {"video": video, "frames": event.frames, "message": "", "remedy": ""}
     if isinstance(event, SectionFinished):
         return "running", facts

@@ -30,7 +30,9 @@ class JobOwner:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._lock, self.name = folder, None, ""
+        self._folder = folder
+        self._lock = None
+        self.name = ""
 
     def enter(self) -> str:
         """Take the lock, and return the name.
@@ -50,7 +52,8 @@ class JobOwner:
         if self._lock is not None:
             _lock_file(self._folder, self.name).unlink(missing_ok=True)
             self._lock.release()
-            self._lock, self.name = None, ""
+            self._lock = None
+            self.name = ""
 
 
 def standing_of(folder: Path, owner: str) -> Literal["alive", "dead", "unknown"]:

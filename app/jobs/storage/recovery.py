@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _MOST_DEATHS = 50
 
 
-def settle(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool = False) -> None:
+def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool = False) -> None:
     """Carry out the commands for a job that no living program makes.
 
     A job whose program has ended becomes interrupted first, and is queued at last if `adopt` is true.
@@ -66,7 +66,6 @@ def settle(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool = Fal
 
 
 def _count_death(folder: JobFolder, row: sqlite3.Row, last: Event | None) -> dict[str, Any]:
-    """Return the facts that count how often the program has died at the same point of a job's work."""
     if not isinstance(last, StageStarted | StepDone | PieceDone):
         return {}  # the engine had not begun
     step = last.step if isinstance(last, StepDone) else 0

@@ -18,6 +18,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
+_COLUMNS = Job.__dataclass_fields__.keys() - {"folder", "position"}
 _MISSING = {"message": "The job's folder is missing.", "remedy": "Put it back, or remove the job."}
 
 
@@ -69,12 +70,12 @@ def enter_state(
     Raises:
         InputError: If this state cannot follow the present one.
     """
-    before: JobState = row_of(database, job_id)["state"]
-    if state not in (before, *TRANSITIONS[before]):
+    current: JobState = row_of(database, job_id)["state"]
+    if state not in (current, *TRANSITIONS[current]):
         raise InputError(
-            f"Job {job_id} is {before}; it cannot become {state}.", "Look at the job, and try again."
+            f"Job {job_id} is {current}; it cannot become {state}.", "Look at the job, and try again."
         )
-    if state != before:
+    if state != current:
         add_transition(database, job_id, state, reason or facts.get("message", ""))
     if state not in BEGUN:
         facts["owner"] = ""
@@ -84,7 +85,6 @@ def enter_state(
 def add_transition(
     database: sqlite3.Connection, job_id: str, state: JobState, reason: str, seconds: float | None = None
 ) -> None:
-    """Note that a job has entered a state, now or at a time in seconds since the epoch."""
     values = job_id, round(time.time() if seconds is None else seconds, 3), state, reason
     database.execute("INSERT INTO transitions (job, time, state, reason) VALUES (?, ?, ?, ?)", values)
 
@@ -118,7 +118,8 @@ def facts_of_request(request: GenerationRequest) -> dict[str, Any]:
 def job_from_row(outputs: Path, row: sqlite3.Row) -> Job:
     """Read a row as a job, with paths below `outputs`, so that an outputs folder can be moved."""
     folder = JobFolder(outputs / row["id"])
-    facts: dict[str, Any] = {name: row[name] for name in Job.__dataclass_fields__ if name != "folder"}
+    facts: dict[str, Any] = {name: row[name] for name in _COLUMNS}
+    facts["position"] = row["place"]
     facts["request"] = _request_of(row["request"].encode(), folder)
     facts["favourite"] = bool(row["favourite"])
     facts["video"] = None if row["video"] is None else folder.path / row["video"]

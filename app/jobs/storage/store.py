@@ -21,7 +21,7 @@ from app.jobs.storage.folders import sweep
 from app.jobs.storage.importing import import_jobs
 from app.jobs.storage.logs import append_event, change_by, time_of_last
 from app.jobs.storage.owners import JobOwner, standing_of
-from app.jobs.storage.recovery import salvage, settle
+from app.jobs.storage.recovery import apply_commands, salvage
 from app.jobs.storage.rows import (
     Transition,
     enter_state,
@@ -59,7 +59,7 @@ class JobStore:
 
     Attributes:
         adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
-        own: The jobs that this process has submitted or resumed.
+        submitted: The jobs that this process has submitted or resumed.
         making: The jobs that this process is making.
         cancelled: Those of them that are to end although the database could not be told.
     """
@@ -74,7 +74,7 @@ class JobStore:
         self.outputs = expanded_path(outputs, "outputs").absolute()
         self.adopts = False
         self._opening = threading.Lock()
-        self.own: set[str] = set()
+        self.submitted: set[str] = set()
         self.making: set[str] = set()
         self.cancelled: set[str] = set()
         self._ended: set[str] = set()  # those whose end is written, perhaps without its event
@@ -100,7 +100,7 @@ class JobStore:
         with self._opening:
             return self._opened
 
-    def lead(self, card: str) -> Lock | None:
+    def lock_card(self, card: str) -> Lock | None:
         """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken."""
         with ExitStack() as on_failure:
             with self.transaction():  # in which no other process looks whether it is locked
@@ -138,18 +138,18 @@ class JobStore:
         self._owner.leave()
 
     def makes(self, job_id: str) -> bool:
-        return self.adopts or job_id in self.own
+        return self.adopts or job_id in self.submitted
 
     def has_work(self) -> bool:
         if self.adopts:
             return True
         rows = self.select("WHERE state IN ('queued', 'running', 'waiting', 'interrupted')", what="id")
-        return any(row["id"] in self.own for row in rows)
+        return any(row["id"] in self.submitted for row in rows)
 
-    def last_place(self) -> float:
-        """Find the place at the end of the queue: the present time, or one more than the last place."""
+    def end_position(self) -> float:
+        """The present time, or one more than the last position in the queue if that is later."""
         ((last,),) = self._database.select("SELECT max(place) FROM jobs")  # also of those in the trash
-        return max(time.time(), (last or 0.0) + 1.0)  # the gaps leave places for jobs that are moved
+        return max(time.time(), (last or 0.0) + 1.0)  # the gaps leave room for jobs that are moved
 
     @property
     def is_paused(self) -> bool:
@@ -167,12 +167,12 @@ class JobStore:
         """
         if self.is_paused or not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
-        before = set(self.making)
+        making = set(self.making)
         try:
             with self.transaction() as database:
                 return self._claim(database, choose)
         except TROUBLE:
-            self.making.intersection_update(before)
+            self.making.intersection_update(making)
             raise
 
     def _claim(
@@ -189,7 +189,8 @@ class JobStore:
 
     def _take(self, database: sqlite3.Connection, job: Job, card: str) -> bool:
         """Mark a queued job as running; if its folder cannot be used, mark it as failed and return False."""
-        folder, owner = self.folder(job.id), self._owner.enter()
+        folder = self.folder(job.id)
+        owner = self._owner.enter()
         try:
             request = request_facts(folder)  # the folder's is the one that is made
             done = time_of_last(folder) if job.started else 0.0
@@ -220,7 +221,7 @@ class JobStore:
             return [row["owner"] for row in rows] == [self._owner.name]
         return True
 
-    def let_go(self, job_id: str) -> None:
+    def release_job(self, job_id: str) -> None:
         for jobs in (self.making, self.cancelled, self._ended):
             jobs.discard(job_id)
 
@@ -283,7 +284,6 @@ class JobStore:
         return not is_passing and os.access(self.outputs, os.W_OK) and self._database.is_there
 
     def commands(self, job_id: str) -> set[Command]:
-        """Read the commands for a job that were not carried out yet, as far as possible."""
         commands: set[Command] = {"cancel"} if job_id in self.cancelled else set()
         with suppress(*TROUBLE):
             query = "SELECT command FROM commands WHERE job = ?"
@@ -311,18 +311,18 @@ class JobStore:
         return [Transition(*row) for row in self._database.select(query, job_id)]
 
     def recover(self) -> None:
-        """Settle the jobs whose program has ended, and queue those of them that this process makes."""
+        """Apply the commands for jobs whose program has ended, and queue those that this process makes."""
         with self.transaction():
             for row in self.select("WHERE state IN ('running', 'waiting', 'interrupted')", what="id"):
                 try:
-                    self.settle(row["id"], adopt=self.makes(row["id"]))
+                    self.apply_commands(row["id"], adopt=self.makes(row["id"]))
                 except OSError as error:  # one unreadable job must not hold up the others
                     if is_storage_trouble(error):
                         raise
                     _log.warning("Job %s cannot be taken over: %s", row["id"], error)
 
-    def settle(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
-        """Carry out the commands for a job unless a living program makes it; see `settle` in `recovery.py`.
+    def apply_commands(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
+        """Carry out the commands for a job unless a living program makes it; see `recovery.py`.
 
         Args:
             by_person: Whether to take it from a program on another computer, which may have ended.
@@ -338,7 +338,7 @@ class JobStore:
                 return
             folder = self.folder(job_id)
             if folder.path.is_dir() or row["state"] not in BEGUN:
-                settle(database, folder, adopt=adopt)
+                apply_commands(database, folder, adopt=adopt)
             else:
                 enter_state(database, job_id, "failed", ended=time.time(), **_REMOVED)
 
@@ -370,9 +370,9 @@ class JobStore:
             self.on_change()
 
 
-def _made_on(before: str, card: str, section: int) -> str:
+def _made_on(cards: str, card: str, section: int) -> str:
     """Name the cards of a job when another one goes on with a section."""
     mark = f", from section {section} on "
-    before = before.partition(mark)[0] if section > 1 else ""
-    *_, last = before.split(" on ")
-    return before if last == card else f"{before}{mark}{card}" if before else card
+    cards = cards.partition(mark)[0] if section > 1 else ""
+    *_, last = cards.split(" on ")
+    return cards if last == card else f"{cards}{mark}{card}" if cards else card

@@ -15,7 +15,7 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class NotADatabase(sqlite3.DatabaseError):
-    """The error for a file in the place of the database that is not one of Longtake's, or that is broken."""
+    """The error for a file at the path of the database that is not one of Longtake's, or that is broken."""
 
     sqlite_errorcode = sqlite3.SQLITE_NOTADB
 
@@ -27,7 +27,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
-    """Return the facts `message` and `remedy` of a job that waits because of an error.
+    """The facts `message` and `remedy` of a job that waits because of an error.
 
     Args:
         needed_bytes: The free disk space that the job needs; 0 if it is not known.

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from typing_extensions import TypedDict
 
-from app.jobs.history import Twig
+from app.jobs.history import TreeNode
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
@@ -162,7 +162,7 @@ def branch_facts(job: Job) -> Shown:
     }
 
 
-def _tree(twigs: list[Twig], opened: str) -> Shown | None:
+def _tree(twigs: list[TreeNode], opened: str) -> Shown | None:
     """Return the tree with a row for each job, which has the sections of its own; None for a single job."""
     if len(twigs) < 2:
         return None
@@ -174,8 +174,8 @@ def _tree(twigs: list[Twig], opened: str) -> Shown | None:
     }
 
 
-def _tree_row(twig: Twig, parent: Job, opened: str) -> Shown:
-    job, kept = twig.job, twig.kept
+def _tree_row(twig: TreeNode, parent: Job, opened: str) -> Shown:
+    job, kept = twig.job, twig.num_kept_sections
     made = num_finished_sections(JobFolder(job.folder))
     sections = max(made if job.is_over else len(plan_of(job.request)), kept + 1)
     facts = [

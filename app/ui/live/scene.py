@@ -129,7 +129,7 @@ def _elapsed(live: LiveJob, now: float) -> float:
 
 def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
     state = WORDS[live.job.state]
-    state_view = view(live.job, scene.commands, held=scene.queue_is_paused, work=headline)
+    state_view = view(live.job, scene.commands, is_paused=scene.queue_is_paused, work=headline)
     return state_view | {
         "sentence": page_words(state_view["sentence"], live.job.folder.parent),
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),

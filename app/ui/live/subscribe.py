@@ -57,7 +57,7 @@ class _Watch:
             data["open"] = [job.id for job in (current.running, *current.waiting) if job is not None]
             number = f" (number {current.open_jobs + 1})" if current.open_jobs else ""
             data["queue"] = {
-                "waiting": self._service.history.count(MOVABLE), "held": self._service.queue.is_held,
+                "waiting": self._service.history.count(MOVABLE), "held": self._service.queue.is_paused,
                 "revision": self._service.revision, "download": self._service.downloads.share,
                 "models": ADDED_MODELS.revision, "start": f"Start Generation{number}",
                 "can_end": current.open_jobs > 0,

@@ -78,7 +78,7 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
         running, waiting = service.open_jobs()
         commands = frozenset(service.commands(live.job))
         jobs_first = service.queue_position(live.job.id) if live.job.state == "queued" else 0
-        queue_is_paused = live.job.state == "queued" and service.queue.is_held
+        queue_is_paused = live.job.state == "queued" and service.queue.is_paused
         awake = any(worker.keeps_awake for worker in service.crew.workers)
         yield Scene(live, running, waiting, commands, jobs_first, queue_is_paused, awake)
         shown_at = time.monotonic()

@@ -92,14 +92,14 @@ class JobCalls:
         jobs = self._queue.jobs(limit=1_000_000)
         left = seconds_left(jobs, self._paces)
         begins, turns = list[float | None](), list[int]()
-        turn, is_known, held = 0, True, self._queue.is_held
+        turn, is_known, held = 0, True, self._queue.is_paused
         free = [0.0] * self._service.engines  # the times at which the engines are free, in seconds from now
         for job, seconds in zip(jobs, left, strict=True):
             is_queued = job.state == "queued" and not job.waits
             will_be_made = is_queued or job.state in BEGUN
             turn += is_queued
             turns.append(turn if is_queued else 0)
-            able = self._service.crew.numbers(job) or range(len(free)) if will_be_made else [0]
+            able = self._service.crew.indices_for(job) or range(len(free)) if will_be_made else [0]
             engine = min(able, key=free.__getitem__)
             begins.append(free[engine] if is_queued and is_known and not held else None)
             is_known = is_known and not (will_be_made and seconds is None)
@@ -152,12 +152,12 @@ class JobCalls:
 
     def jobs_hold(self) -> QueueState:
         """Pause the whole queue: the job that is being made, and all that would follow."""
-        self._queue.hold()
+        self._queue.pause_queue()
         return {"held": True}
 
     def jobs_go_on(self) -> QueueState:
         """Resume the whole queue."""
-        self._queue.go_on()
+        self._queue.resume_queue()
         return {"held": False}
 
     def jobs_reorder(self, job: Text, before: Text = "", after: Text = "", first: Flag = False) -> Record:

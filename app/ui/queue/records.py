@@ -37,8 +37,8 @@ class Records:
         job's number among those that will begin, if it is known.
         """
         commands = self._service.commands(job)
-        held, card = self._service.queue.is_held, self._service.crew.why_waiting(job)
-        job_view = view(job, commands, held=held, turn=turn, card=card)
+        is_paused, card = self._service.queue.is_paused, self._service.crew.why_waiting(job)
+        job_view = view(job, commands, is_paused=is_paused, turn=turn, card=card)
         address, request = _address(job.folder.parent), job.request
         tells_card = self._service.engines > 1 or " on " in job.card  # or several cards have made it
         small = thumb_url(job, 1) or "" if request.is_from_words else address(job.folder / SMALL_PICTURE)

@@ -60,7 +60,7 @@ class StepWork:
 
 
 def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepWork:
-    """Return the work of a transformer's step.
+    """Count the work of a transformer's step.
 
     Args:
         tokens: The number of tokens at each of the sizes in which a step may compute, equally often.
@@ -70,12 +70,13 @@ def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepW
     width = config["num_attention_heads"] * config["attention_head_dim"]
     blocks = config["num_layers"] + config.get("num_single_layers", 0)
     # Query, key, value and result, and those of the text for queries and results; and the feed-forward part.
-    inner, own = (config["ffn_dim"], 6) if "ffn_dim" in config else (config["mlp_ratio"] * width, 4)
-    each = blocks * width * passes / len(tokens)
+    inner = config["ffn_dim"] if "ffn_dim" in config else config["mlp_ratio"] * width
+    num_projections = 6 if "ffn_dim" in config else 4
+    factor = blocks * width * passes / len(tokens)
     return StepWork(
-        2 * each * (own * width + 2 * inner) * sum(tokens),
-        4 * each * sum(count**2 for count in tokens),
-        _PASSES * _PASS_BYTES * each * sum(tokens),
+        2 * factor * (num_projections * width + 2 * inner) * sum(tokens),
+        4 * factor * sum(count**2 for count in tokens),
+        _PASSES * _PASS_BYTES * factor * sum(tokens),
     )
 
 
@@ -157,9 +158,9 @@ class Card:
         return f"{self.reported.source}{scaled}"
 
     def step(self, work: StepWork) -> Duration:
-        known = self.reported
-        computing = work.products / known.products + work.attention / known.attention
-        moving = work.traffic / (known.memory * self.bandwidth)
+        reported = self.reported
+        computing = work.products / reported.products + work.attention / reported.attention
+        moving = work.traffic / (reported.memory * self.bandwidth)
         return Duration(computing / self.arithmetic + moving, self.source)
 
 
@@ -191,24 +192,25 @@ CARDS = (
 
 
 def card_of(machine: Machine) -> Card | None:
-    """Return the row of a machine's card; None if it has none.
+    """Find the row of a machine's card; None if it has none.
 
     The driver often gives no name. Of several cards with a gfx name and memory, the slowest is taken then. A
     discrete card whose gfx name has no row with its memory counts as one of its family.
     """
-    family, size = gfx_family(machine), round(machine.total_bytes / GB)
+    family = gfx_family(machine)
+    size = round(machine.total_bytes / GB)
     rows = [row for row in CARDS if row.gb in (0, size) and row.reported.family == family]
     named = [row for row in rows if row.name in machine.name]
     if named:
         return max(named, key=lambda row: len(row.name))
-    same = [row for row in rows if row.arch and row.arch == machine.arch]
-    if not same and machine.kind == "rocm" and not machine.is_apu:
-        same = rows
-    return min(same, key=lambda row: row.reported.products * row.arithmetic, default=None)
+    same_arch = [row for row in rows if row.arch and row.arch == machine.arch]
+    if not same_arch and machine.kind == "rocm" and not machine.is_apu:
+        same_arch = rows
+    return min(same_arch, key=lambda row: row.reported.products * row.arithmetic, default=None)
 
 
 def step_key(machine: Machine, info: ModelInfo) -> str:
-    """Return the key of what steps and decodes of a model took on a machine (`Local.step_times`)."""
+    """The key of what steps and decodes of a model took on a machine (`Local.step_times`)."""
     return f"{machine.card}, {info.folder or info.name}"
 
 
@@ -219,7 +221,6 @@ def keep_times(facts: Facts, key: str, work: StepWork, step_seconds: float, deco
 
 
 def step_time(machine: Machine, work: StepWork, facts: Facts, key: str) -> Duration | None:
-    """Return the time in which a card computes a step; None if it is not known."""
     speed = facts.read(key).get("flop_per_second")
     if isinstance(speed, int | float) and speed > 0:
         return Duration(work.flop / speed, MEASURED)
@@ -230,7 +231,7 @@ def step_time(machine: Machine, work: StepWork, facts: Facts, key: str) -> Durat
 
 
 def decode_time(machine: Machine, vae: Network, pixels: int, facts: Facts, key: str) -> Duration | None:
-    """Return the time to decode a latent frame of so many pixels; None if it is not known.
+    """The time to decode a latent frame of so many pixels; None if it is not known.
 
     Others' figures are for HunyuanVideo's VAE.
     """

@@ -217,7 +217,7 @@ def test_the_command_leaves_a_report_after_ctrl_c(
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(BenchRun, "_take", lambda self, name, end: pytest.fail("it was measured"))
+    monkeypatch.setattr(BenchRun, "_run_part", lambda self, name, end: pytest.fail("it was measured"))
     monkeypatch.setattr("app.commands.bench.ask_torch", lambda environ: {})
     bad = {tmp_path / "gone" / "a.json": (1, "cannot be used (No such file"), tmp_path: (2, "is a folder")}
     for target, (code, words) in bad.items():

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from app.bench import runner
-from app.bench.report import failures, planned, read_report
+from app.bench.report import failures, planned_peaks, read_report
 from app.bench.runner import BenchRun
 from app.bench.table import PARTS
 from diffusers_helper.units import GB
@@ -43,7 +43,7 @@ def test_figures_reasons_and_wrong_plans_are_in_the_report(tmp_path: Path) -> No
     assert part["cases"]["two"]["figures"]["infinite"] is None
     assert part["cases"]["three"] == {"skipped": "this card has no such kernel"}
     assert report["is_complete"]
-    assert [(row["case"], row["ratio"], row["is_off"]) for row in planned(report)] == [
+    assert [(row["case"], row["ratio"], row["is_off"]) for row in planned_peaks(report)] == [
         ("one", 1.3, True), ("two, text", 1.0, False),
     ]  # fmt: skip
     assert not (tmp_path / "out" / "files").exists()

@@ -165,9 +165,9 @@ def test_the_queue_is_held_reordered_and_goes_on(sharing: Sharing, command: Comm
     ):  # fmt: skip
         assert command("reorder", c.id, *arguments) == 0
         assert [job.id for job in sharing.open(start=False).queue.jobs()] == [job.id for job in order]
-    assert sharing.open(start=False).queue.is_held
+    assert sharing.open(start=False).queue.is_paused
     assert command("resume", "--all") == 0
-    assert not sharing.open(start=False).queue.is_held
+    assert not sharing.open(start=False).queue.is_paused
 
 
 def test_a_job_is_removed_brought_back_and_exported(

@@ -106,7 +106,7 @@ def _check_all(folder: Folder, whole: Folder, out_of_turn: set[str]) -> None:
         assert sections == list(range(1, SECTIONS + 1))
         for kind in ("sections", "segments", "thumbs"):
             assert _names(job.path / kind) == _names(expected[number].path / kind)
-    in_order = sorted((service.job(job.job) for job in folder.jobs()[:-1]), key=lambda job: job.place)
+    in_order = sorted((service.job(job.job) for job in folder.jobs()[:-1]), key=lambda job: job.position)
     ended = [job.ended or 0.0 for job in in_order if job.id not in out_of_turn]
     assert ended == sorted(ended)
     folder.end()

@@ -38,11 +38,11 @@ queue.edit(b.id, sharing.request("another b"))
 queue.pause(a.id)
 service.history.set_favourite(b.id, True)
 queue.cancel(c.id)
-queue.hold()
+queue.pause_queue()
 queue.remove(c.id)
 queue.restore(c.id)
 service.steering.wait(b.id)
-queue.go_on()
+queue.resume_queue()
 """
 BY_A_MAKER = """
 service.start()
@@ -57,10 +57,10 @@ def reported(service: JobService) -> list[dict[str, Any]]:
     """Return what a user is told about the jobs, wherever their folders lie."""
     return [
         {
-            "id": job.id, "state": job.state, "place": job.place, "prompt": job.request.prompt,
+            "id": job.id, "state": job.state, "place": job.position, "prompt": job.request.prompt,
             "favourite": job.favourite, "frames": job.frames, "message": job.message,
             "video": job.video.read_bytes().hex() if job.video else None,
-            "picture": (job.folder / "input.png").read_bytes().hex(), "held": service.queue.is_held,
+            "picture": (job.folder / "input.png").read_bytes().hex(), "held": service.queue.is_paused,
             "waits": "wait" in service.queue.store.commands(job.id),
         }
         for job in service.jobs()

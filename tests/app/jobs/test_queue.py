@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from app.jobs.job import NoSuchJob
-from app.jobs.storage.folders import empty
+from app.jobs.storage.folders import empty_trash
 from app.jobs.storage.rows import insert_row, row_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, SectionFinished
@@ -77,7 +77,7 @@ def test_a_job_that_has_not_begun_is_edited_and_checked_like_a_new_one(sharing: 
     service = sharing.open(start=False)
     job = sharing.add(service, "before", seed=1)
     edited = service.queue.edit(job.id, sharing.request("after", seed=2, image=job.request.image))
-    assert (edited.request.prompt, edited.request.seed, edited.place) == ("after", 2, job.place)
+    assert (edited.request.prompt, edited.request.seed, edited.position) == ("after", 2, job.position)
     assert Image.open(JobFolder(job.folder).input).getpixel((5, 5)) == (200, 30, 40)
     Image.new("RGB", (48, 32), (0, 0, 255)).save(sharing.picture)
     service.queue.edit(job.id, sharing.request("after"))
@@ -125,7 +125,7 @@ def test_a_removed_job_comes_back_as_it_was_until_the_trash_is_emptied(sharing: 
     assert sharing.open(start=False).queue.restore(b.id) == b
     assert names(sharing) == "abc"
     service.queue.remove(b.id)
-    empty(sharing.outputs / ".longtake" / "trash", kept_seconds=-1.0)
+    empty_trash(sharing.outputs / ".longtake" / "trash", max_age_seconds=-1.0)
     for job_id in (b.id, "../../etc", a.id):
         with pytest.raises(NoSuchJob):
             service.queue.restore(job_id)
@@ -152,7 +152,7 @@ def test_a_queued_job_can_be_paused_and_goes_on_at_its_place(sharing: Sharing) -
     sharing.go(service)
     events(service, b)
     assert service.job(a.id).state == "paused"
-    assert service.queue.resume(a.id).place == a.place
+    assert service.queue.resume(a.id).position == a.position
     assert isinstance(events(service, a)[-1], Finished)
 
 

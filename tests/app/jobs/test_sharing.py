@@ -112,7 +112,7 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(shar
     sharing.go(maker)
     assert isinstance(events(maker, second)[-1], Finished)
     assert maker.job(first.id).state == "paused"
-    assert other.queue.resume(first.id).place == first.place
+    assert other.queue.resume(first.id).position == first.position
     reported = events(maker, first)
     assert isinstance(reported[-1], Finished)
     assert sections_of(reported) == [1, 2, 3]
@@ -142,13 +142,13 @@ def test_a_paused_queue_begins_nothing_and_goes_on_where_it_was(sharing: Sharing
     first, second = sharing.add(maker, seconds=3.6), sharing.add(maker)
     sharing.go(maker, 7)
     until(maker, first, SectionFinished)
-    other.queue.hold()
+    other.queue.pause_queue()
     sharing.go(maker)
     until_state(maker, first, "paused")
     third = sharing.add(other)
-    assert maker.queue.is_held
+    assert maker.queue.is_paused
     assert [job.state for job in maker.queue.jobs()] == ["paused", "queued", "queued"]
-    other.queue.go_on()
+    other.queue.resume_queue()
     for job in (first, second, third):
         assert isinstance(events(maker, job)[-1], Finished)
     ended = [maker.job(job.id).ended or 0.0 for job in (first, second, third)]
@@ -221,12 +221,12 @@ def test_a_job_that_another_program_has_taken_over_is_left_to_it(sharing: Sharin
     until(maker, job, StepDone)
     shutil.rmtree(sharing.outputs / ".longtake")  # with all that shows who makes it
     other = sharing.open()
-    assert (other.queue.is_held, other.job(job.id).state) == (True, "paused")
+    assert (other.queue.is_paused, other.job(job.id).state) == (True, "paused")
     wait_until(lambda: not any(worker.is_busy for worker in maker.crew.workers))
     assert other.job(job.id).state == "paused"
     for service in (maker, other):
         sharing.go(service)
-    other.queue.go_on()
+    other.queue.resume_queue()
     reported = events(other, job)
     assert isinstance(reported[-1], Finished)
     assert sections_of(reported)[-2:] == [2, 3]  # the first may have been made before it was lost
@@ -241,7 +241,7 @@ def test_a_job_of_another_computer_is_taken_over_by_a_person_alone(
     store = service.queue.store
     host = host or store._owner.enter().partition(":")[0]
     store.enter(job.id, "running", started=1.0, owner=f"{host}:1:1")
-    sharing.open(start=False).settle()
+    sharing.open(start=False).recover()
     assert service.job(job.id).state == state
     assert service.queue.pause(job.id)
     assert service.job(job.id).state == ("running" if state == "running" else "paused")

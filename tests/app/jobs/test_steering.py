@@ -152,7 +152,7 @@ def test_changes_before_the_end_of_a_section_add_up(tmp_path: Path) -> None:
     with made_elsewhere(studio, folder):
         steering.change(folder.job, {"prompt": "b", "seed": 7})
         steering.change(folder.job, {"seed": 8})
-    studio.service.settle()
+    studio.service.recover()
     request = stored_request(folder.request.read_bytes(), folder)
     assert (request.prompt, request.seed) == ("b", 8)
 

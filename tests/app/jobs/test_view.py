@@ -102,8 +102,9 @@ def test_the_stage_has_the_buttons_of_a_state() -> None:
 
 def test_the_sentences_of_a_job_in_the_queue() -> None:
     assert [sentence(JOB, turn=turn) for turn in range(3)] == ["Waiting", "Next", "Number 2"]
-    assert sentence(JOB, held=True, turn=1) == "Waiting until the queue is resumed"
-    assert sentence(replace(JOB, message="No model.", remedy="Get it."), held=True) == "No model. Get it."
+    assert sentence(JOB, is_paused=True, turn=1) == "Waiting until the queue is resumed"
+    waiting = replace(JOB, message="No model.", remedy="Get it.")
+    assert sentence(waiting, is_paused=True) == "No model. Get it."
     assert sentence(replace(JOB, state="paused")) == "Paused by you"
     assert sentence(replace(JOB, state="paused", message="Waits.")) == "Waits"
     assert sentence(replace(JOB, state="interrupted", message="Gone.")) == "Interrupted: Gone."

@@ -126,7 +126,7 @@ def test_presses_are_heard_while_a_video_is_made(page: Any, stand: Stand, photo:
     hear(page, ("Cancel editing", "form/restore", "create #form"))
     page.get_by_text("You are editing a video in the queue").wait_for()  # nothing is lost
     assert [job.state for job in stand.service.jobs()] == states
-    assert not stand.service.queue.is_held
+    assert not stand.service.queue.is_paused
 
 
 def test_presses_are_heard_while_a_video_waits_with_its_takes(page: Any, stand: Stand, photo: Path) -> None:

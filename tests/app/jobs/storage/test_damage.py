@@ -76,7 +76,7 @@ def test_damage_to_a_request_is_shown_in_its_job_alone(studio: Studio, is_lost: 
         shutil.rmtree(studio.outputs / ".longtake")
         studio.service = studio.open()
     studio.service.start()
-    studio.service.queue.go_on()
+    studio.service.queue.resume_queue()
     assert isinstance(studio.events(whole)[-1], Finished)
     for name, job in jobs.items():
         shown = studio.service.job(job.id)
@@ -151,11 +151,11 @@ def test_a_damaged_database_is_made_anew_while_programs_run_and_pauses_the_queue
     DAMAGES[damage](studio.outputs / ".longtake" / "longtake.sqlite3")
     (running.folder / "go").touch()
     other = JobService(studio.outputs)  # another program
-    wait_until(lambda: other.queue.is_held)
+    wait_until(lambda: other.queue.is_paused)
     assert [job.id for job in other.queue.jobs()] == [running.id, waiting.id]
     assert {job.state for job in other.queue.jobs()} == {"paused"}
     wait_until(lambda: not any(worker.is_busy for worker in studio.service.crew.workers))
-    other.queue.go_on()
+    other.queue.resume_queue()
     for job in (running, waiting):
         assert isinstance(studio.events(job)[-1], Finished)
     assert list((studio.outputs / ".longtake").glob("longtake.sqlite3.damaged-*"))
@@ -166,12 +166,12 @@ def test_a_damaged_database_is_made_anew_at_the_start(studio: Studio, damage: st
     jobs = [studio.submit("steps=1") for _ in range(2)]
     DAMAGES_AT_START[damage](studio.outputs / ".longtake" / "longtake.sqlite3")
     studio.service = studio.open()
-    assert [(job.id, job.state, job.place) for job in studio.service.queue.jobs()] == [
-        (job.id, "paused", job.place) for job in jobs
+    assert [(job.id, job.state, job.position) for job in studio.service.queue.jobs()] == [
+        (job.id, "paused", job.position) for job in jobs
     ]
-    assert studio.service.queue.is_held
+    assert studio.service.queue.is_paused
     studio.service.start()
-    studio.service.queue.go_on()
+    studio.service.queue.resume_queue()
     for job in jobs:
         assert isinstance(studio.events(job)[-1], Finished)
 

@@ -69,8 +69,8 @@ def test_the_queue_of_version_0_2_is_paused_and_goes_on_with_what_was_not(
     outputs: Path, by_title: dict[str, Job]
 ) -> None:
     service = JobService(outputs)
-    assert service.queue.is_held
-    service.queue.go_on()
+    assert service.queue.is_paused
+    service.queue.resume_queue()
     assert [job.request.seed for job in service.queue.jobs() if job.state == "queued"] == [4, 77, 5]
     assert service.job(by_title["a changed ball 2"].id).state == "paused"  # by its user
 
@@ -102,7 +102,7 @@ def test_unfinished_jobs_of_version_0_2_and_0_1_are_finished(outputs: Path) -> N
     try:
         found = titles(service)
         branch = service.queue.branch(found["a finished ball 1"].id, 1, seed=8)
-        service.queue.go_on()
+        service.queue.resume_queue()
         service.queue.resume(found["a changed ball 2"].id)
         service.steering.wait(found["a queued ball 5"].id, False)
         for job in (branch, *(job for job in found.values() if not job.is_over)):
@@ -176,4 +176,4 @@ def test_a_folder_that_comes_later_arrives_paused_beside_a_queue_that_goes_on(
     (queued,) = outputs.glob("*-5aa4")
     queued.rename(tmp_path / "here" / queued.name)
     here.queue.rebuild()
-    assert (here.job(queued.name).state, here.queue.is_held) == ("paused", False)
+    assert (here.job(queued.name).state, here.queue.is_paused) == ("paused", False)

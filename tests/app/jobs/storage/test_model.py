@@ -57,8 +57,8 @@ class QueueMachine(RuleBasedStateMachine):
     def add(self, by: int) -> None:
         request = GenerationRequest(image=str(self.picture), model="demo", seconds=1.0)
         job = self.programs[by].add(request)
-        assert not self.places or job.place > max(self.places.values())
-        self.states[job.id], self.places[job.id] = "queued", job.place
+        assert not self.places or job.position > max(self.places.values())
+        self.states[job.id], self.places[job.id] = "queued", job.position
 
     @precondition(lambda self: len(self.order) > 1)
     @rule(by=st.integers(0, 1), number=ANY, other=ANY, is_after=st.booleans())
@@ -73,7 +73,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.programs[by].move(job, **how)
         listed = self.programs[1 - by].jobs()
         assert [one.id for one in listed] == others
-        self.places |= {one.id: one.place for one in listed}
+        self.places |= {one.id: one.position for one in listed}
 
     @rule(by=st.integers(0, 1), number=ANY)
     def pause(self, by: int, number: int) -> None:
@@ -94,7 +94,7 @@ class QueueMachine(RuleBasedStateMachine):
     def resume(self, by: int, number: int) -> None:
         job = self.one_in(number, "paused", "interrupted", "cancelled")
         if job:
-            self.places[job] = self.programs[by].resume(job).place
+            self.places[job] = self.programs[by].resume(job).position
             self.states[job] = "queued"
 
     @rule(by=st.integers(0, 1), number=ANY)
@@ -140,19 +140,19 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(by=st.integers(0, 1))
     def pause_all(self, by: int) -> None:
         if all(state != "running" for state in self.states.values()):
-            self.programs[by].hold()
+            self.programs[by].pause_queue()
             self.is_paused = True
 
     @rule(by=st.integers(0, 1))
     def go_on(self, by: int) -> None:
         if self.is_paused:
-            self.programs[by].go_on()
+            self.programs[by].resume_queue()
             self.is_paused = False
 
     @invariant()
     def both_programs_see_the_same(self) -> None:
         for program in self.programs:
-            assert program.is_held == self.is_paused
+            assert program.is_paused == self.is_paused
             assert [job.id for job in program.jobs()] == self.order
             assert {job.id: job.state for job in program.store.jobs("")} == self.states
 

@@ -266,7 +266,7 @@ def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, 
     assert store.claim(lambda job: "") is not None
     job.folder.rename(tmp_path / "aside")
     store.record(Failed(job=job.id, time=1.0, message="No such file.", remedy=""))
-    store.let_go(job.id)
+    store.release_job(job.id)
     assert studio.service.job(job.id).message == "The job's folder was removed."
     (tmp_path / "aside").rename(job.folder)
     assert studio.service.queue.resume(job.id).state == "queued"

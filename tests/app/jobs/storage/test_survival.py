@@ -67,9 +67,9 @@ def test_a_lost_database_pauses_the_queue_which_goes_on_in_its_order(studio: Stu
     again = JobService(studio.outputs)
     again.start()
     try:
-        assert again.queue.is_held
+        assert again.queue.is_paused
         assert {again.job(job_id).state for job_id in ids} == {"paused"}
-        again.queue.go_on()
+        again.queue.resume_queue()
         ends = [[item[1] for item in again.follow(job_id) if item is not None][-1] for job_id in ids]
         assert {type(end) for end in ends} == {Finished}
         began = [again.job(job_id).started or 0.0 for job_id in ids]
@@ -207,10 +207,10 @@ def test_a_look_from_outside_finds_the_job_of_a_killed_program_interrupted(studi
     process, (job_id,) = run_program(studio, HANGS)
     studio.until(studio.service.job(job_id), SectionFinished)
     onlooker = studio.open()
-    onlooker.settle()
+    onlooker.recover()
     assert onlooker.job(job_id).state == "running"
     kill(process)
-    onlooker.settle()
+    onlooker.recover()
     job = onlooker.job(job_id)
     assert (job.state, job.message) == ("interrupted", INTERRUPTED["message"])
     studio.service.start()

@@ -101,7 +101,7 @@ def test_at_the_end_of_an_unfinished_video_its_last_section_is_marked(
 
 def test_a_take_that_waits_has_the_sections_that_it_keeps(page: Any, stand: Stand, photo: Path) -> None:
     job = grown(stand, photo, 2)
-    stand.service.queue.hold()
+    stand.service.queue.pause_queue()
     (take,) = stand.service.steering.takes(job.id, 1)
     page.get_by_role("button", name="Take 1").click()
     status(page, state="queued", job=take.id)

@@ -177,11 +177,11 @@ def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path)
     stand.engine.go(1)
     row(page, "a").get_by_text("Paused").wait_for()
     row(page, "b").get_by_text("Waiting until the queue is resumed").wait_for()
-    assert stand.service.queue.is_held
+    assert stand.service.queue.is_paused
     page.get_by_role("button", name="Resume the queue").click()
     row(page, "a").locator(".lt-row-meter").wait_for()
     wait_until(lambda: stand.service.open_jobs()[0] is not None)
-    assert not stand.service.queue.is_held
+    assert not stand.service.queue.is_paused
 
 
 def test_the_keyboard_moves_a_video_and_keeps_its_place(page: Any, stand: Stand, photo: Path) -> None:
@@ -247,7 +247,7 @@ def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) 
     shows(page, *"abc")
     other.queue.move_first(added.id)
     shows(page, *"acb")
-    other.queue.hold()
+    other.queue.pause_queue()
     page.get_by_text("The queue is paused").wait_for()
 
 

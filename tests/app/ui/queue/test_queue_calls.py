@@ -53,7 +53,7 @@ def stand(shared: Stand) -> Iterator[Stand]:
     for job in shared.service.jobs(1000):
         shared.service.queue.cancel(job.id)
     wait_until(lambda: shared.service.open_jobs() == (None, ()))
-    shared.service.queue.go_on()
+    shared.service.queue.resume_queue()
 
 
 @pytest.fixture
