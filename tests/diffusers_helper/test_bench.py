@@ -39,6 +39,21 @@ def cases(part: Any, context: Context) -> dict[str, Any]:
     return {label: work if isinstance(work, str) else work() for label, work in part(context)}
 
 
+def test_stand_in_models_have_the_published_networks_and_the_bundled_tokenizers() -> None:
+    published = find_model(context.PUBLISHED).components
+    components = context.stand_in_info().components
+    assert components == published | {
+        name: find_model("demo").components[name] for name in ("tokenizer", "tokenizer_2")
+    }
+
+
+@pytest.mark.usefixtures("small")
+def test_stand_in_models_load_random_networks(tmp_path: Path) -> None:
+    models = context.StandInModels(tmp_path, torch.device("cpu"))
+    assert len(models.component("transformer").single_transformer_blocks) == 4
+    assert (tmp_path / "transformer" / context.WEIGHTS_FILE).exists()
+
+
 def test_one_block_stands_for_all_in_the_file_and_not_on_the_device(
     small: dict[str, Any], tmp_path: Path
 ) -> None:
