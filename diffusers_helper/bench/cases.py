@@ -20,7 +20,7 @@ _OUT_OF_MEMORY = {"device_memory": "out of memory", "host_memory": "out of main 
 def function_of(name: str) -> Callable[[Context], Iterable[Case]]:
     """Import a function of this package by a name such as "kernels:bus"."""
     module, _, function = name.partition(":")
-    return getattr(import_module(f"diffusers_helper.bench.{module}"), function)
+    return getattr(import_module(f".{module}", __package__), function)
 
 
 def measure_cases(

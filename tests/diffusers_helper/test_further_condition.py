@@ -33,10 +33,10 @@ CHANGES = (
     ),
     (
         "diffusers_helper/framepack/work.py",
-        "starts=starts, references=references\n    )",
-        "starts=starts, references=references\n    )\n"
+        "section_starts=section_starts, references=references,\n    )  # fmt: skip\n",
+        "section_starts=section_starts, references=references,\n    )  # fmt: skip\n"
         '    made.depth = encodings.get("start_depth_image")\n'
-        "    return made",
+        "    return made\n",
     ),
     (
         "diffusers_helper/framepack/history.py",

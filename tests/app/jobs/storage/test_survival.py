@@ -287,7 +287,7 @@ JobService(Path(outputs)).queue.add(
 """
 
 
-@pytest.mark.parametrize("place", ["keep_request", "mark_for_old_versions", "sync_folder", "insert_row"])
+@pytest.mark.parametrize("place", ["store_request", "mark_for_old_versions", "sync_folder", "insert_row"])
 def test_a_kill_while_a_job_is_handed_in_leaves_a_whole_job_or_none(studio: Studio, place: str) -> None:
     arguments = [str(studio.outputs), str(studio.picture), str(studio.model), place]
     process = subprocess.Popen(
