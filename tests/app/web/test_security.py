@@ -134,7 +134,7 @@ def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method
     assert answer.status == 403
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]
     assert not stand.service.jobs() or stand.service.jobs()[0].request.prompt == ""
-    assert not stand.service.queue.is_held
+    assert not stand.service.queue.is_paused
 
 
 def handshake(origin: str) -> dict[str, str]:
