@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 from pathlib import Path
 from typing import Literal
@@ -23,7 +24,7 @@ def _host() -> str:
 
 
 class JobOwner:
-    """This program as an owner of jobs. Call all functions of this module while the database is locked.
+    """This program as an owner of jobs. Call `enter`, and the functions below, while the database is locked.
 
     Attributes:
         name: `host:pid:start`; empty before `enter`.
@@ -31,7 +32,8 @@ class JobOwner:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = None
+        self._lock: Lock | None = None
+        self._leaving = threading.Lock()
         self.name = ""
 
     def enter(self) -> str:
@@ -49,10 +51,12 @@ class JobOwner:
         return self.name
 
     def leave(self) -> None:
-        if self._lock is not None:
+        """Give the lock back. Several threads may call this, also without the database."""
+        with self._leaving:
+            lock, self._lock = self._lock, None
+        if lock is not None:
             _lock_file(self._folder, self.name).unlink(missing_ok=True)
-            self._lock.release()
-            self._lock = None
+            lock.release()
             self.name = ""
 
 
