@@ -78,17 +78,16 @@ def test_a_directed_video_outlasts_its_server_and_its_recipe_makes_the_same_byte
 
     mouse.press(mouse.page.get_by_text("Forward · F1"))
     start(mouse.page, photo, "the red ball moves right", seconds=SECTIONS * 1.2, steps=3)
-    status(mouse.page, state="running", section=2)
+    status(mouse.page, state="running", section=1)
     (job,) = service.jobs()
     mouse.press(mouse.page.get_by_text("Direct it"))
+    # It waits before the words are typed, so that no machine is too fast for the browser.
+    mouse.press(mouse.page.get_by_label("Wait for me after each section"))
     mouse.page.get_by_label("What happens next").fill("the red ball moves up")
     mouse.press_button("Change the words")
     mouse.page.get_by_text("What comes next has the new words.").wait_for()
-    mouse.press(mouse.page.get_by_label("Wait for me after each section"))
     assert until(job, "paused").request.prompt == "the red ball moves up"
-    kept = num_finished_sections(
-        JobFolder(job.folder)
-    )  # 2, or more on a machine that is faster than the browser
+    kept = num_finished_sections(JobFolder(job.folder))  # more than 1 if the machine is fast
 
     status(touch.page, state="paused", job=job.id)
     touch.press(touch.page.get_by_text("Direct it"))
@@ -110,7 +109,7 @@ def test_a_directed_video_outlasts_its_server_and_its_recipe_makes_the_same_byte
     status(touch.page, state="finished", job=second.id)
     spans = Lineage.read(JobFolder(second.folder).lineage).spans
     assert spans[0].settings["prompt"] == "the red ball moves right"
-    assert spans[-1].last == kept >= 2
+    assert spans[-1].last == kept >= 1
     assert finished.request.prompt == "the red ball moves up"
 
     # The recipe in the video makes it again, without a person.
