@@ -13,6 +13,7 @@ from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import TIMEOUT
 from tests.support.pages import (
     FIRST,
+    FURTHER,
     Stand,
     choose_model,
     needs_chromium,
@@ -137,9 +138,10 @@ def test_nothing_serious_in_the_queue(themed: Any, stand: Stand, photo: Path) ->
     themed.get_by_role("button", name="Edit: b").click()
     themed.get_by_role("button", name="Save Changes").wait_for()
     check(themed, "edited")
-    stand.engine.go(1000)
+    stand.engine.go(FURTHER + 1 + FIRST)  # the first video ends, and the next one is in the middle
     themed.locator(".lt-next").wait_for()
     check(themed, "next")
+    stand.engine.go(1000)
 
 
 def test_nothing_serious_among_the_models(
