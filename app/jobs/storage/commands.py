@@ -31,6 +31,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
+COMMANDS_QUERY = "SELECT command FROM commands WHERE job = ?"
 TAKEN_OVER = "Longtake was ended while it was making this video. It was resumed; no finished work was lost."
 INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it was making this video.",
@@ -51,12 +52,15 @@ def forget_commands(database: sqlite3.Connection, job_id: str, *commands: Comman
         database.execute("DELETE FROM commands WHERE job = ? AND command = ?", (job_id, command))
 
 
+def read_commands(database: sqlite3.Connection, job_id: str) -> set[Command]:
+    return {command for (command,) in database.execute(COMMANDS_QUERY, (job_id,))}
+
+
 def commands_of(folder: JobFolder) -> set[Command]:
     """Read the commands for a job from an engine's process; none if the database is out of reach."""
     file = folder.path.parent / DATABASE_FOLDER / DATABASE_FILE
     with suppress(*TROUBLE), closing(connect(file, "rw")) as database:
-        rows = database.execute("SELECT command FROM commands WHERE job = ?", (folder.job,)).fetchall()
-        return {row["command"] for row in rows}
+        return read_commands(database, folder.job)
     return set()
 
 

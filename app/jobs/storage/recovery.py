@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.job import BEGUN, OVER
-from app.jobs.storage.commands import INTERRUPTED, PAUSED, TAKEN_OVER, carry_out_change, forget_commands
+from app.jobs.storage.commands import (
+    INTERRUPTED,
+    PAUSED,
+    TAKEN_OVER,
+    carry_out_change,
+    forget_commands,
+    read_commands,
+)
 from app.jobs.storage.logs import append_event, change_by, events_in
 from app.jobs.storage.rows import enter_state, row_of
 from diffusers_helper.events import Cancelled, Event, Failed, PieceDone, StageStarted, StepDone, Warned
@@ -40,8 +47,7 @@ def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bo
     if row["state"] in OVER:
         return
     seconds = last.time if last is not None else 0.0
-    query = "SELECT command FROM commands WHERE job = ?"
-    commands = {command for (command,) in database.execute(query, (folder.job,))}
+    commands = read_commands(database, folder.job)
     if "cancel" in commands:
         video, frames = salvage(folder, row["video"], row["frames"])
         end = Cancelled(job=folder.job, time=seconds, video=video, frames=frames)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.jobs.job import BEGUN, Command, Job, JobState, LostJob, NoSuchJob
-from app.jobs.storage.commands import carry_out_change, forget_commands
+from app.jobs.storage.commands import COMMANDS_QUERY, carry_out_change, forget_commands
 from app.jobs.storage.database import DATABASE_FOLDER, Database
 from app.jobs.storage.folders import sweep
 from app.jobs.storage.importing import import_jobs
@@ -286,8 +286,7 @@ class JobStore:
     def commands(self, job_id: str) -> set[Command]:
         commands: set[Command] = {"cancel"} if job_id in self.cancelled else set()
         with suppress(*TROUBLE):
-            query = "SELECT command FROM commands WHERE job = ?"
-            commands |= {row["command"] for row in self._database.select(query, job_id)}
+            commands |= {row["command"] for row in self._database.select(COMMANDS_QUERY, job_id)}
         return commands
 
     def job(self, job_id: str) -> Job:
