@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from app.jobs.service import JobService
+from app.jobs.storage.database import DATABASE_FOLDER
 from app.machine import cache_folder, this_local, this_profile
 from app.redact import name_folder
 from app.web.guard import Guard, Hosts
@@ -97,7 +98,7 @@ def open_page(
     _, page_server.local_url, public_url = page_server.launch(
         prevent_thread_lock=True, server_name=server, server_port=port, share=share, inbrowser=inbrowser,
         # From here gradio copies the answer of /generate; its route for files is closed.
-        allowed_paths=[str(outputs)], blocked_paths=[str(outputs / ".longtake")],
+        allowed_paths=[str(outputs)], blocked_paths=[str(outputs / DATABASE_FOLDER)],
         max_threads=2 * MOST_WAITING,  # so that calls beyond those that may wait are answered, too
         max_file_size=UPLOAD_BYTES, quiet=True, ssr_mode=False, run_history=False,
         _frontend=False,  # otherwise gradio asks this server for a page, and gives up after a few seconds

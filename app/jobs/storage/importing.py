@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from app.jobs.job import BEGUN, COMMANDS, OVER, TRANSITIONS
 from app.jobs.storage.commands import leave_command
+from app.jobs.storage.database import DATABASE_FOLDER
 from app.jobs.storage.folders import folder_names
 from app.jobs.storage.logs import append_line, change_by, events_in
 from app.jobs.storage.recovery import apply_commands
@@ -90,9 +91,9 @@ def import_jobs(
             _log.warning("The job folder %s cannot be read and is left out: %s", folder.path, error)
     for name in rows.keys() - names:
         if rows[name]["removed"] is None and rows[name]["damage"] != "folder":
-            in_trash = (outputs / ".longtake" / "trash" / name).is_dir()
+            in_trash = (outputs / DATABASE_FOLDER / "trash" / name).is_dir()
             update_row(database, name, **({"removed": time.time()} if in_trash else {"damage": "folder"}))
-    was_paused = (outputs / ".longtake" / "held").exists()  # by version 0.2
+    was_paused = (outputs / DATABASE_FOLDER / "held").exists()  # by version 0.2
     if is_new and (unfinished or was_paused):
         _log.warning("The list of jobs was made from their folders. The queue is paused until you resume it.")
         database.execute("UPDATE folder SET paused = ?", (json.dumps(unfinished),))
