@@ -111,11 +111,14 @@ class JobCalls:
         return {
             "total": len(jobs), "first": first, "held": held, "left": rounded_seconds(whole),
             "say": _say(len(jobs), whole, held=held), "cards": lines(self._service),
-            "jobs": [self._row(jobs[n], turns[n], left[n], begins[n]) for n in indices],
+            "jobs": [self._row(jobs[n], turns[n], left[n], begins[n], is_paused=held) for n in indices],
         }  # fmt: skip
 
-    def _row(self, job: Job, turn: int, left: float | None, begins: float | None) -> Record:
-        made, has_reason = self._records.of(job, turn), job.waits or job.state not in ("queued", "running")
+    def _row(
+        self, job: Job, turn: int, left: float | None, begins: float | None, *, is_paused: bool
+    ) -> Record:
+        made = self._records.of(job, turn, is_paused=is_paused)
+        has_reason = job.waits or job.state not in ("queued", "running")
         return made | {
             "turn": turn, "left": rounded_seconds(left), "begins_in": rounded_seconds(begins),
             "reason": f"{made['message']} {made['remedy']}".strip() if has_reason else "",

@@ -30,14 +30,17 @@ class Records:
         self._service, self._catalogue = service, catalogue
         self._title = cache(self._find_title)
 
-    def of(self, job: Job, turn: int = 0) -> dict[str, Any]:
+    def of(self, job: Job, turn: int = 0, *, is_paused: bool | None = None) -> dict[str, Any]:
         """Return the record and the view of a job, with the address of a small picture and a few words.
 
         `offered` is whether the page offers the job's model, so its form can take the settings. `turn` is the
-        job's number among those that will begin, if it is known.
+        job's number among those that will begin, if it is known. `is_paused` is whether the whole queue is
+        paused; None to look.
         """
         commands = self._service.commands(job)
-        is_paused, card = self._service.queue.is_paused, self._service.crew.why_waiting(job)
+        if is_paused is None:
+            is_paused = self._service.queue.is_paused
+        card = self._service.crew.why_waiting(job)
         job_view = view(job, commands, is_paused=is_paused, turn=turn, card=card)
         address, request = _address(job.folder.parent), job.request
         tells_card = self._service.engines > 1 or " on " in job.card  # or several cards have made it
