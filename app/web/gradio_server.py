@@ -15,9 +15,8 @@ from diffusers_helper import __version__
 
 API_DOCUMENT = "/api/openapi.json"
 
-# With gradio's own pauses of 1 and 10 milliseconds between two checks for calls, an idle page uses 6 % of a
-# core.
-# The page's own calls do not wait in this queue.
+# With gradio's own pauses of 1 and 10 milliseconds between two checks for calls, an idle server uses 6 % of a
+# core. The page's own calls do not wait in this queue.
 _CALL_SECONDS, _PROGRESS_SECONDS = 1.0, 2.0
 
 

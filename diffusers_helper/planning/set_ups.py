@@ -62,7 +62,7 @@ class SetUp:
 
     request: GenerationRequest
     info: ModelInfo
-    copy: bool
+    needs_copy: bool
     plan: VideoPlan
 
     @property
@@ -151,11 +151,11 @@ def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
     """Return the first set-up that hides its copies, or else the fastest, and the fastest with a copy."""
     others = list[SetUp]()
     for set_up in set_ups:
-        if set_up.is_hidden and not set_up.copy:
+        if set_up.is_hidden and not set_up.needs_copy:
             return Recommendation(set_up, None)
         others.append(set_up)
-    best = min((set_up for set_up in others if not set_up.copy), key=lambda set_up: set_up.seconds)
-    copies = (set_up for set_up in others if set_up.copy and set_up.seconds < best.seconds)
+    best = min((set_up for set_up in others if not set_up.needs_copy), key=lambda set_up: set_up.seconds)
+    copies = (set_up for set_up in others if set_up.needs_copy and set_up.seconds < best.seconds)
     return Recommendation(best, min(copies, key=lambda set_up: set_up.seconds, default=None))
 
 
@@ -281,9 +281,9 @@ def _plan_on_card(
 ) -> CardPlan:
     profile = profile_for(Machine("rocm", ARCH, f"{card_gb} GB", card_gb * GB), {})
     cap_bytes = profile.budget().cap_bytes
-    plan = partial(plan_video, profile=profile)
+    plan_on_card = partial(plan_video, profile=profile)
     try:
-        plans = [plan for _, plan in _usual_and_fewest(request, info, plan, transformer)]
+        plans = [plan for _, plan in _usual_and_fewest(request, info, plan_on_card, transformer)]
     except DoesNotFit as error:
         return CardPlan(card_gb, cap_bytes, None, None, error.smallest_cap_bytes)
     usual, fewest = (
