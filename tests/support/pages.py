@@ -123,6 +123,15 @@ def staged_page(folder: Path, *engines: StagedEngine, **options: object) -> Iter
             close_page(page)
 
 
+@contextlib.contextmanager
+def staged_page_with_uploads(folder: Path) -> Iterator[Stand]:
+    """Serve the page as `staged_page` does, with a folder of its own for uploads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
+        with staged_page(folder) as stand:
+            yield stand
+
+
 class PageProgram:
     """The program `demo_gradio.py`, running in its own process and process group."""
 

@@ -13,7 +13,7 @@ from app.jobs.service import JobService
 from app.ui import scripts
 from app.web import serving
 from tests.support.asking import ask
-from tests.support.pages import Stand, free_port, staged_page
+from tests.support.pages import Stand, free_port, staged_page_with_uploads
 
 FOLDER = Path(app.ui.__file__).parent
 MODULES = sorted(FOLDER.rglob("*.js"))
@@ -21,11 +21,8 @@ MODULES = sorted(FOLDER.rglob("*.js"))
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    folder = tmp_path_factory.mktemp("stand")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
-        with staged_page(folder) as stand:
-            yield stand
+    with staged_page_with_uploads(tmp_path_factory.mktemp("stand")) as stand:
+        yield stand
 
 
 def address(module: Path) -> str:

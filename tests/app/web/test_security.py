@@ -21,7 +21,7 @@ from app.web.login import LOGIN_ATTEMPTS, LOGIN_SECONDS
 from app.web.served_files import ServedFiles, UploadRoom
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import Answer, ask
-from tests.support.pages import Stand, free_port, staged_page, write_photo
+from tests.support.pages import Stand, free_port, staged_page_with_uploads, write_photo
 
 FILE = "/gradio_api/file="
 UPLOAD = "/gradio_api/upload"
@@ -32,11 +32,8 @@ EVIL = "http://evil.example"
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     """Serve a page without a password."""
-    folder = tmp_path_factory.mktemp("stand")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
-        with staged_page(folder) as stand:
-            yield stand
+    with staged_page_with_uploads(tmp_path_factory.mktemp("stand")) as stand:
+        yield stand
 
 
 @pytest.fixture(scope="module")

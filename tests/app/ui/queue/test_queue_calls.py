@@ -19,7 +19,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.support.asking import ask
 from tests.support.jobs import wait_until
-from tests.support.pages import FIRST, Stand, staged_page, write_photo
+from tests.support.pages import FIRST, Stand, staged_page_with_uploads, write_photo
 
 VERBS = {
     "list",
@@ -39,11 +39,8 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    folder = tmp_path_factory.mktemp("stand")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
-        with staged_page(folder) as stand:
-            yield stand
+    with staged_page_with_uploads(tmp_path_factory.mktemp("stand")) as stand:
+        yield stand
 
 
 @pytest.fixture
