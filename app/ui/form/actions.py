@@ -28,7 +28,7 @@ from app.ui.pictures import upload_paths, write_uploads
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import MAX_SEED, SETTINGS, START_PICTURE
+from diffusers_helper.request import MAX_SEED, SETTINGS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.units import count_text
 
 _log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Actions:
         return {"values": values, "markup": view.model_markup(info) | options}
 
     def form_reset(self, model: str) -> FormAnswer:
-        """Return all settings except picture, prompt and model: the start settings, or the model's own."""
+        """Return all settings except start and end picture, prompt and model: the start settings, or the model's own."""
         try:
             info = self._catalogue.info(model)
         except InputError:
@@ -183,7 +183,7 @@ class Actions:
         if len(start) > 1:
             usable = form.usable_values(self._catalogue, json.dumps(start))
             values |= {name: value for name, value in usable.items() if name in values}
-        return self._form_update(values | {"model": model})
+        return self._form_update(values | {"model": model, TIMED_PICTURES: ""})
 
     def _start_settings(self) -> dict[str, Any]:
         try:
@@ -204,7 +204,7 @@ class Actions:
         values = dict[str, Any](prompt=prompt)
         if file is not None:
             path = write_uploads({START_PICTURE: file.read_bytes()}, file.name)[START_PICTURE]
-            values[START_PICTURE] = {"path": path, "orig_name": file.name}
+            values |= {START_PICTURE: {"path": path, "orig_name": file.name}, "extras": ""}
         if file is None or not starts:
             return {"values": values}
         info = self._catalogue.info(model)

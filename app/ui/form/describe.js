@@ -92,6 +92,12 @@ export function put(name, value) {
   changed();
 }
 
+/** Take a user's picture. Another start picture ends the continuation of a video, whose last frame it replaces. */
+export function putPicture(name, picture) {
+  if (name === 'image' && said.continues) write('extras', '');
+  put(name, picture);
+}
+
 /** Show the form with an endpoint's answer: settings as text, and the paths of pictures by setting. */
 export async function restoreForm({ text, pictures = {} }) {
   if (place()[0] !== 'create') goTo('create');
@@ -116,7 +122,7 @@ export async function offerPicture(address) {
   const answer = await request(address);
   if (!answer.ok) throw new Error('This picture no longer exists.');
   if (place()[0] !== 'create') goTo('create');
-  put('image', await upload(new File([await answer.blob()], address.split('/').pop())));
+  putPicture('image', await upload(new File([await answer.blob()], address.split('/').pop())));
 }
 
 onJobsReported(() => { if (isStale) describe(); }); // the server is back

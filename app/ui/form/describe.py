@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing_extensions import TypedDict
 from app.jobs.pace import Effort, PaceBook
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.form.markup import hint, model_note, refusal_line
+from app.ui.form.markup import acting_chips, hint, model_note, refusal_line
 from app.ui.form.memory_view import report
 from app.ui.form.settings import AFTER_SECTION, PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
@@ -116,6 +117,7 @@ class Describer:
             "ratio": round(width / height, 4),
             "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
             "starts": "picture" if subject else "picture or words",
+            "continues": bool(carried.settings.get("video")) and not carried.is_before,
             "look": _look(settings, info, len(weights)),
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
@@ -141,6 +143,7 @@ class Describer:
             "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
             "memory-plan": memory_plan,
             "extras-line": _extras_line(extras, info),
+            "acting": acting_chips(_acting(settings, info)),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
 
@@ -228,6 +231,21 @@ def _look(settings: dict[str, Any], info: ModelInfo, loras: int) -> str:
     guidance = _number(settings.get(info.family.guidance_setting))
     text = f"{seed} · {steps} steps · guidance {guidance}"
     return f"{text} · {count_text(loras, 'LoRA')}" if loras else text
+
+
+def _acting(settings: dict[str, Any], info: ModelInfo) -> dict[str, str]:
+    """Name, by setting, what changes the next video although its control may be folded away."""
+    texts = dict[str, str]()
+    with contextlib.suppress(InputError):
+        pictures = timed_pictures_of(str(settings.get(TIMED_PICTURES) or ""))
+        times = ", ".join(f"{picture.time:g} s" for picture in pictures)
+        texts[TIMED_PICTURES] = f"{count_text(len(pictures), 'picture')} at {times}" if times else ""
+    loras = parsed_choices(str(settings.get("lora") or ""))
+    texts["lora"] = f"LoRA: {', '.join(choice.name for choice in loras)}" if loras else ""
+    for name, text in {"loop": "The video loops", "one_frame": "One picture instead of a video"}.items():
+        is_usual = usable_value(settings, name) == SETTINGS[name].default
+        texts[name] = "" if is_usual or name in info.family.unsupported else text
+    return {name: text for name, text in texts.items() if text}
 
 
 def _extras(settings: dict[str, Any]) -> Extras | InputError:

@@ -127,6 +127,10 @@ function prepareBoxes() {
   within('#examples', 'button', (button) => actOnce(button, () => fill(example(indexOf(button), false)), refuse));
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
   for (const note of ['#end-note', '#timeline-note']) within(note, 'button', () => put('mode', 'inverted'));
+  within('#acting', '[data-setting]', ({ dataset }) => {
+    put(dataset.setting, dataset.default);
+    find('#start').focus({ preventScroll: true }); // the button is about to disappear
+  });
   within('#extras-line', '.lt-forget', () => {
     put('extras', '');
     find('#set-prompt textarea').focus(); // the button is about to disappear

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -14,6 +14,7 @@ from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.downloads import Absence, NotHere
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import gb_text
 
 _EXAMPLES = Path(__file__).resolve().parents[3] / "assets" / "examples"
@@ -32,6 +33,15 @@ def options(choices: Iterable[tuple[str, str]], selected: str = "") -> str:
 def hint(text: str) -> str:
     """Mark up a line of explanation; "" without a text."""
     return f'<p class="lt-hint">{escape(text)}</p>' if text else ""
+
+
+def acting_chips(texts: Mapping[str, str]) -> str:
+    """Mark up what acts on the next video, by setting, each as a button that gives the setting its default."""
+    return "".join(
+        f'<button type="button" data-setting="{name}" data-default="{escape(str(SETTINGS[name].default))}" '
+        f'aria-label="Leave out: {escape(text)}"><span>{escape(text)}</span> ×</button>'
+        for name, text in texts.items()
+    )
 
 
 def refusal_line(error: LongtakeError, prefix: str = "", *, is_alert: bool = False) -> str:

@@ -4,7 +4,7 @@
 import { actOnce, make } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
 import { goTo, place } from '../tabs.js';
-import { changed, facts, onDescribed, put, restoreForm } from './describe.js';
+import { changed, facts, onDescribed, putPicture, restoreForm } from './describe.js';
 import { onWritten, pictureNames, read, values, write } from './values.js';
 
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
@@ -222,7 +222,7 @@ async function giveFile(file, name) {
   const isMeant = name && file.type.startsWith('image/');
   const found = await (isMeant ? post('form/picture', { file: given }) : post('form/file', { file: given, name: given.orig_name }));
   if (found.text) await restoreForm(found);
-  else put(name ?? START, given);
+  else putPicture(name ?? START, given);
 }
 
 async function addBatch(file, others) {
@@ -291,7 +291,7 @@ function prepareField(field) {
   const name = nameOf(field);
   const remove = () => {
     problem.remove();
-    put(name, null);
+    putPicture(name, null);
     showField(name, false);
     (document.querySelector(`[data-opens="${name}"]`) ?? field.querySelector('.lt-drop')).focus();
   };

@@ -280,7 +280,7 @@ def merged(
         notices.append(f"The model {info.title} does not support that order, so its own is chosen.")
     default_values = defaults(info, catalogue.planner)
     # Texts have no default, so those that a file does not contain become empty.
-    default_values |= {"prompt": "", "negative": ""}
+    default_values |= {"prompt": "", "negative": "", TIMED_PICTURES: ""}
     values = dict(default_values) if restored_settings.is_whole else {**default_values, **current}
     values |= {name: default_values.get(name) if value is None else value for name, value in settings.items()}
     values |= {"model": model, "extras": restored_settings.extras}

@@ -1,0 +1,97 @@
+"""Tests in Chromium of what acts on the next video: it is in sight, and goes with its button, a reset or a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffusers_helper.output.video import GrowingVideo
+from tests.app.ui.test_page_restore import drop
+from tests.support.clips import scene
+from tests.support.pages import Stand, needs_chromium, start, status
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture
+def timed(page: Any, photo: Path) -> Any:
+    """Choose a picture for the last section of the form's video, and close the strip."""
+    page.wait_for_selector("html[data-ready]")
+    page.set_input_files("#set-image input[type=file]", str(photo))
+    page.get_by_label("Prompt", exact=True).fill("a ball")
+    page.get_by_text("Say what happens when").click()
+    page.locator(".lt-sections input[type=file]").nth(3).set_input_files(str(photo))
+    chip(page, "1 picture at 3.6 s").wait_for()
+    page.get_by_text("Say what happens when").click()
+    return page
+
+
+def chip(page: Any, text: str) -> Any:
+    return page.locator("#acting").get_by_role("button", name=f"Leave out: {text}")
+
+
+def gone(page: Any) -> bool:
+    page.wait_for_function("document.querySelector('#acting').childElementCount === 0")
+    return page.locator("[name=pictures]").input_value() == ""
+
+
+def test_a_picture_at_a_time_is_in_sight_and_is_left_out_by_its_button(timed: Any, stand: Stand) -> None:
+    timed.reload()
+    timed.wait_for_selector("html[data-ready]")
+    chip(timed, "1 picture at 3.6 s").click()
+    assert gone(timed)
+    assert timed.evaluate("document.activeElement.id") == "start"
+    timed.locator("#start").click()
+    request = stand.service.job(status(timed, state="running").get_attribute("data-job")).request
+    assert request.pictures == ""
+
+
+def test_a_reset_leaves_out_the_pictures_at_times(timed: Any) -> None:
+    timed.get_by_role("button", name="Reset to defaults").click()
+    assert gone(timed)
+
+
+def test_settings_from_a_file_replace_the_pictures_at_times(timed: Any) -> None:
+    drop(timed, json.dumps({"prompt": "a ring", "seed": 9}).encode(), "request.json", "application/json")
+    timed.wait_for_function("document.querySelector('[name=prompt]').value === 'a ring'")
+    assert gone(timed)
+
+
+def test_what_is_set_in_closed_folds_is_in_sight(page: Any) -> None:
+    given = {"prompt": "a ring", "loop": "on", "one_frame": 9}
+    drop(page, json.dumps(given).encode(), "request.json", "application/json")
+    page.wait_for_function("document.querySelector('[name=prompt]').value === 'a ring'")
+    chip(page, "One picture instead of a video").click()
+    page.wait_for_function("document.querySelector('[name=one_frame]').value === '0'")
+    page.wait_for_function("document.querySelector('#acting').childElementCount === 1")
+    chip(page, "The video loops").click()
+    page.wait_for_function("document.querySelector('[name=loop]:checked').value === 'off'")
+
+
+def test_another_start_picture_ends_the_continuation_of_a_video(
+    page: Any, photo: Path, tmp_path: Path
+) -> None:
+    video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
+    content = video.add_section(scene(30)).read_bytes()
+    carried = page.locator("#extras-line").get_by_text("Video to Continue: holiday.mp4.")
+    for name, act in {
+        "remove": lambda: page.locator("#set-image [data-from='']").click(),
+        "choose": lambda: page.set_input_files("#set-image input[type=file]", str(photo)),
+    }.items():
+        drop(page, content, "holiday.mp4", "video/mp4")
+        carried.wait_for()
+        page.wait_for_selector("#set-image img")
+        act()
+        carried.wait_for(state="detached")
+        assert page.locator("[name=extras]").input_value() == "", name
+
+
+def test_in_a_low_window_the_buttons_do_not_cover_the_form(page: Any) -> None:
+    page.set_viewport_size({"width": 360, "height": 225})  # 1440 by 900 at 400 %
+    assert page.evaluate("getComputedStyle(document.querySelector('.lt-go')).position") == "static"
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("getComputedStyle(document.querySelector('.lt-go')).position") == "fixed"
+    start(page, None)  # it can be reached
