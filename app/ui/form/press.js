@@ -1,5 +1,5 @@
-// The presses of the buttons below the form. Each is heard at once. One of Start is kept while the server does not
-// answer, also over a reload, and sent until it is answered; its id lets the server start the video only once. While a
+// The presses of the buttons below the form. Each is heard at once. Those of Start are kept while the server does not
+// answer, also over a reload, and sent in turn until they are answered; its id lets each start one video only. While a
 // video that waits is edited, the form shows its settings, and a button in place of Start saves them.
 import { actOnce, fromTemplate, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
@@ -18,7 +18,8 @@ const LIMIT = 20000; // milliseconds for one attempt
 const MOST_PROMPT = 80; // characters
 const BEGUN = 'The video has begun and keeps its settings. You can start another one with these.';
 
-let pending = null; // the press of Start that is not answered: { id, settings, mayDownload }
+let presses = []; // those of Start that are not answered, in order: { id, settings, mayDownload }
+let isReading = false; // whether a press waits for the files of its video
 let job = null; // the job that is edited
 let before = null; // the form's values before that
 
@@ -26,10 +27,12 @@ const find = (selector) => document.querySelector(selector);
 const pause = () => new Promise((done) => { setTimeout(done, AGAIN); });
 const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 
-function keepPress(given) {
-  pending = given;
-  keep('press', pending && JSON.stringify(pending), 'sessionStorage');
-  find('#start').setAttribute('aria-busy', String(Boolean(pending)));
+const showBusy = () => find('#start').setAttribute('aria-busy', String(presses.length > 0 || isReading));
+
+function keepPresses(list) {
+  presses = list;
+  keep('press', list.length ? JSON.stringify(list) : null, 'sessionStorage');
+  showBusy();
 }
 
 /** Send the press. The result shows the answer, or is null without one. */
@@ -42,41 +45,51 @@ async function attempt({ id, settings, mayDownload }) {
   }
 }
 
-async function deliver(own) {
-  keepPress(own);
-  expectStage();
-  const isWanted = () => pending === own;
+async function deliver(press) {
+  const isWanted = () => presses.includes(press);
   const sayWaiting = () => { if (isWanted()) showNotice(fromTemplate('press-kept').outerHTML); };
   const missed = setTimeout(sayWaiting, SLOW);
-  let show = await attempt(own);
+  let show = await attempt(press);
   while (isWanted() && !show) {
     sayWaiting();
     await pause();
-    if (isWanted()) show = await attempt(own);
+    if (isWanted()) show = await attempt(press);
   }
   clearTimeout(missed);
   if (!isWanted()) return;
-  keepPress(null);
+  keepPresses(presses.filter((other) => other !== press));
   show();
   requestAnimationFrame(() => showStage());
 }
 
+/** Send these presses after those that are not answered yet. */
+async function send(...more) {
+  const isSending = presses.length > 0;
+  keepPresses([...presses, ...more]);
+  expectStage();
+  while (!isSending && presses.length) await deliver(presses[0]);
+}
+
 async function begin(mayDownload = false) {
-  if (pending) return;
-  let isRead = false;
-  await actOnce(find('#start'), async () => { isRead = await filesRead(); }); // they belong to the video
+  if (isReading) return;
+  isReading = true;
+  showBusy();
+  const isRead = await filesRead();
+  isReading = false;
+  showBusy();
   if (!isRead) return;
   showNotice('');
   judge();
-  deliver({ id: newId(), settings: values(), mayDownload });
+  send({ id: newId(), settings: values(), mayDownload });
 }
 
-/** Send the press that a page kept before it was reloaded, with the pictures that were put back. */
+/** Send the presses that a page kept before it was reloaded, with the pictures that were put back. */
 export function resume() {
-  const kept = recallValue('press', 'sessionStorage');
-  if (!kept?.settings || pending) return;
-  for (const [name, value] of Object.entries(kept.settings)) if (value?.path) kept.settings[name] = read(name) ?? value;
-  deliver(kept);
+  const kept = [recallValue('press', 'sessionStorage')].flat().filter((press) => press?.settings);
+  for (const { settings } of kept) {
+    for (const [name, value] of Object.entries(settings)) if (value?.path) settings[name] = read(name) ?? value;
+  }
+  if (kept.length) send(...kept);
 }
 
 const bar = find('.lt-editing');
@@ -132,9 +145,8 @@ export function press(button) {
 
 onPress(leave, async () => (job ? end() : say()), refuse);
 find('#notice').addEventListener('click', ({ target }) => {
-  const { answer } = target.closest('[data-answer]')?.dataset ?? {};
-  if (answer === 'yes') begin(true);
-  else if (answer && pending) keepPress(null);
+  if (target.closest('[data-answer="yes"]')) begin(true);
+  else if (target.closest('.lt-withdraw')) keepPresses([]);
 });
 onJobsReported(() => {
   if (!job || sceneNow().job !== job.id || sceneNow().actions.includes('edit')) return;

@@ -11,6 +11,7 @@ import pytest
 from diffusers_helper.output.video import GrowingVideo
 from tests.app.ui.test_page_restore import drop
 from tests.support.clips import scene
+from tests.support.jobs import wait_until
 from tests.support.pages import Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
@@ -95,3 +96,23 @@ def test_in_a_low_window_the_buttons_do_not_cover_the_form(page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("getComputedStyle(document.querySelector('.lt-go')).position") == "fixed"
     start(page, None)  # it can be reached
+
+
+def test_presses_of_start_that_are_not_answered_are_sent_in_turn_each_once(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    held: list[Any] = []
+    page.route("**/api/form/start", lambda route: held.append(route))
+    start(page, photo, "the first")
+    page.wait_for_selector("#start[aria-busy=true]")
+    page.get_by_label("Prompt", exact=True).fill("the second")
+    page.locator("#start").click()
+    page.wait_for_function("JSON.parse(sessionStorage['longtake.press']).length === 2")
+    page.unroute("**/api/form/start")
+    page.reload()  # both outlast it
+    page.wait_for_selector("html[data-ready]")
+    wait_until(lambda: len(stand.service.jobs()) == 2)
+    page.wait_for_selector("#start[aria-busy=false]")
+    jobs = sorted(stand.service.jobs(), key=lambda job: job.id)
+    assert sorted(job.request.prompt for job in jobs) == ["the first", "the second"]
+    assert page.evaluate("sessionStorage['longtake.press']") is None
