@@ -153,6 +153,11 @@ class JobService:
         """List the jobs with the last positions in the queue, whatever their state, the last one first."""
         return self._store.jobs("ORDER BY place DESC LIMIT ?", limit)
 
+    def recent_jobs(self, limit: int = 20) -> list[Job]:
+        """List the jobs whose states changed last, the last one first."""
+        changed = "(SELECT max(time) FROM transitions WHERE job = listed.id)"
+        return self._store.jobs(f"ORDER BY coalesce({changed}, ended, started, created) DESC LIMIT ?", limit)
+
     def open_jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
         """Find the job that began first, and the others that are not over; those without a model last."""
         cached = self._open_jobs

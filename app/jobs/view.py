@@ -70,6 +70,7 @@ _REQUESTED: dict[Command, str] = {
 }  # fmt: skip
 _BUTTONS: dict[Action, str] = {
     "resume": "Resume", "pause": "Pause Generation", "stop_after_section": "Stop after this section",
+    "cancel": "End it here",
 }  # fmt: skip
 
 
@@ -163,6 +164,8 @@ def buttons(
     elif "cancel" not in commands and "stop_after_section" in commands:
         entries["stop_after_section"] = {"label": _REQUESTED["stop_after_section"], "enabled": False}
     for action in actions(job, commands):
+        if action == "cancel" and "resume" not in ALLOWED[job.state]:  # the button beside Start ends it
+            continue
         if action in _BUTTONS and (action != "stop_after_section" or sections > 1):
             ready = action != "stop_after_section" or section < sections
             entries[action] = {"label": _BUTTONS[action], "enabled": ready}

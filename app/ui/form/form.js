@@ -92,7 +92,8 @@ function showWholeField(event) {
 }
 
 function showJobs() {
-  const { models, start, can_end: canEnd } = queueNow();
+  const { models, start, held, can_end: canEnd } = queueNow();
+  find('#held').hidden = !held;
   setText(find('#start'), start);
   find('#end').disabled = !canEnd;
   if (models === known && !missed) return;
@@ -149,6 +150,7 @@ function prepareBoxes() {
   });
   closeDemo();
   find('#dice').addEventListener('click', () => put('seed', newSeed()));
+  onPress(find('#held'), () => post('queue/go_on'), refuse);
   onPress(find('#reset'), () => fill(get('form/reset', { model: read('model') })), refuse);
 }
 

@@ -113,7 +113,7 @@ export class Actions {
   constructor(box, expect) {
     this.#find = (selector) => box.querySelector(selector);
     this.#expect = expect;
-    this.#jobs = { resume: this.#find('.lt-resume'), pause: this.#find('.lt-pause'), stop_after_section: this.#find('.lt-stop') };
+    this.#jobs = { resume: this.#find('.lt-resume'), pause: this.#find('.lt-pause'), stop_after_section: this.#find('.lt-stop'), cancel: this.#find('.lt-end') };
     this.#onward = box.querySelectorAll('.lt-after');
     this.#folds = [this.#find('.lt-change'), this.#find('.lt-longer')];
     this.#branch = new Branch(...this.#folds, (words, made) => {
@@ -128,6 +128,7 @@ export class Actions {
     const on = (button, act) => onPress(button, act, (words) => this.report(words));
     on(this.#jobs.pause, () => post('queue/pause', { jobs: [this.#scene.job] }));
     on(this.#jobs.stop_after_section, () => post('queue/cancel', { jobs: [this.#scene.job], after_section: true }));
+    on(this.#jobs.cancel, () => post('queue/cancel', { jobs: [this.#scene.job] }));
     on(this.#jobs.resume, async () => {
       this.#expect();
       await this.steer.goOn();

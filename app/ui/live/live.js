@@ -60,7 +60,8 @@ export function watchRunning(job = now?.job) {
   if (now) showOnStage(now);
 }
 
-async function openOnStage(job) {
+/** Show a job that rests or waits, while another one may be made. */
+export async function openOnStage(job) {
   const scene = await load(job);
   watched = true;
   stays = scene.job !== now?.job;

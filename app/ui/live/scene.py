@@ -96,7 +96,6 @@ def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneD
         "sectionsDone": live.sections_done,
         "step": live.step,
         "steps": live.steps,
-        "percent": round(live.percent, 1),
         "sectionPercent": round(live.section_percent, 1),
         "isGuess": live.is_guess,
         "elapsed": round(elapsed, 1),
@@ -131,6 +130,7 @@ def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
     state = WORDS[live.job.state]
     state_view = view(live.job, scene.commands, is_paused=scene.queue_is_paused, work=headline)
     return state_view | {
+        "percent": round(live.percent, 1) if live.job.state == "running" else state_view["percent"],
         "sentence": page_words(state_view["sentence"], live.job.folder.parent),
         "buttons": buttons(live.job, scene.commands, live.section, live.sections),
         "steering": _steering_data(scene, live),

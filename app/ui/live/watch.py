@@ -89,10 +89,8 @@ def _watch_job(service: JobService, live: LiveJob) -> Iterator[Scene]:
 
 
 def _newest(service: JobService, live: LiveJob | None) -> Job | None:
-    """Find the job that was made last; if none was shown yet, the last with a video or a recent end."""
-    for job in sorted(
-        service.jobs(limit=20), key=lambda job: job.ended or job.started or job.created, reverse=True
-    ):
+    """Find the job that changed its state last; if none was shown yet, with a video or a recent end."""
+    for job in service.recent_jobs():
         if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT_SECONDS:
             return job
     return None

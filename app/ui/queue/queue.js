@@ -3,7 +3,7 @@
 import { actionButton, actOnce, arrange, hasChanged, make, makeUndo, onPress, setText } from '../elements.js';
 import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
-import { watchRunning } from '../live/live.js';
+import { openOnStage, watchRunning } from '../live/live.js';
 import { get, post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { isMovable, isMoving, makeRow, prepareMoves } from './rows.js';
@@ -20,7 +20,7 @@ let known = data; // what the server sent last
 let revision = null; // that of the data
 let asked = 0; // the number of the last request
 let changes = Promise.resolve();
-let open = 0; // changes that the server has not answered yet
+let unanswered = 0; // changes
 const undo = makeUndo(find('.lt-undo'), (jobs) => change(() => post('queue/restore', { jobs })));
 
 // The time for all of them changes after each section.
@@ -39,13 +39,18 @@ function watch(job) {
   watchRunning(job);
 }
 
+async function open(job) {
+  await openOnStage(job);
+  goTo('create');
+}
+
 async function load() {
   const now = revisionNow();
   asked += 1;
   const own = asked;
   try {
     const found = await get('queue', wanted());
-    if (own !== asked || open || isMoving()) return;
+    if (own !== asked || unanswered || isMoving()) return;
     revision = now;
     known = found;
     draw(known);
@@ -57,7 +62,7 @@ async function load() {
 
 /** Change the queue once earlier changes are done, and then show it; false if that was not possible. */
 function change(act) {
-  open += 1;
+  unanswered += 1;
   complain(null);
   const done = changes.then(act).then(() => true).catch((error) => {
     revision = null; // the rows are asked for again with the next update
@@ -66,8 +71,8 @@ function change(act) {
     return false;
   });
   changes = done.then(() => {
-    open -= 1;
-    return open ? null : load();
+    unanswered -= 1;
+    return unanswered ? null : load();
   });
   return changes.then(() => done);
 }
@@ -178,7 +183,7 @@ function showHead() {
 
 function hear() {
   if (!isShown()) return;
-  if (revisionNow() !== revision && !open) load();
+  if (revisionNow() !== revision && !unanswered) load();
   const { job: shown, percent, timeLeft, sentence, state } = sceneNow();
   const index = data.jobs.findIndex((job) => job.id === shown && !isMovable(job));
   if (index < 0) return;
@@ -200,7 +205,7 @@ function isBeyond() {
 }
 
 function scrolled() {
-  if (isShown() && !open && !isMoving() && isBeyond()) load();
+  if (isShown() && !unanswered && !isMoving() && isBeyond()) load();
 }
 
 function closeMenus(target) {
@@ -229,7 +234,7 @@ function takeCardClick({ target }) {
 }
 
 const ACTS = {
-  watch: (job) => watch(job.id),
+  watch: (job) => (isMovable(job) ? open(job.id).catch(complain) : watch(job.id)),
   edit: (job) => editJob(job).catch(complain),
   pause: (job) => change(() => post('queue/pause', { jobs: [job.id] })),
   resume: (job) => change(() => post('queue/resume', { jobs: [job.id] })),

@@ -51,7 +51,8 @@ class Records:
             "picture": small,
             "title": title_of(job),
             "offered": self._catalogue.name_of(request.model) in self._catalogue.names,
-            "about": f"{order} · {length:.1f} s · {self._title(request.model, ADDED_MODELS.revision)}"
+            "about": f"{order} · {length:.1f} s · seed {request.seed} · "
+            + self._title(request.model, ADDED_MODELS.revision)
             + (f" · {job.card}" if job.card and tells_card else ""),
         }
 

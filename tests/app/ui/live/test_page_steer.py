@@ -175,3 +175,42 @@ def test_words_are_changed_and_the_video_waits_while_it_is_made(page: Any, stand
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     fold.get_by_label("Wait for me after each section").uncheck()
     wait_until(lambda: commands_of(JobFolder(job.folder)) == {"change"})
+
+
+def test_other_words_for_a_take_that_was_kept_leave_it_on_the_stage(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    def rests(number: int, *jobs: Job) -> bool:
+        finished = [num_finished_sections(JobFolder(job.folder)) for job in jobs]
+        return finished == [number] * len(jobs) and all(
+            stand.service.job(job.id).state == "paused" for job in jobs
+        )
+
+    stand.engine.go(10_000)
+    request = GenerationRequest(image=str(photo), prompt="a ball", seconds=4.8, mode="forward")
+    job = stand.service.queue.add(request, waits=True)
+    wait_until(lambda: rests(1, job))
+    takes = stand.service.steering.takes(job.id, 2)
+    wait_until(lambda: rests(2, *takes))
+    take = takes[0]
+    page.get_by_role("button", name="Take 1").click()
+    page.get_by_role("button", name="Keep take 1 and go on").click()
+    wait_until(lambda: rests(3, take))  # it waits after each section, as its parent did, which has ended
+    status(page, state="paused", job=take.id)
+    page.get_by_text("Direct it").click()
+    page.locator(".lt-steer-words").fill("it goes up")
+    page.get_by_role("button", name="Change the words", exact=True).click()
+    page.get_by_text("What comes next has the new words.").wait_for()
+    assert stand.service.job(take.id).request.prompt == "it goes up"
+    beat = float(page.locator(".lt-view").get_attribute("data-beat"))
+    page.wait_for_function("(beat) => document.querySelector('.lt-view').dataset.beat > beat + 2", arg=beat)
+    status(page, state="paused", job=take.id)
+    assert page.locator(".lt-status").get_attribute("data-job") == take.id
+
+
+def test_a_video_that_is_paused_ends_from_the_stage(page: Any, stand: Stand, photo: Path) -> None:
+    job = grown(stand, photo, 1)
+    status(page, state="paused", job=job.id, percent=33)
+    page.get_by_role("button", name="End it here").click()
+    status(page, state="cancelled", job=job.id)
+    page.get_by_role("button", name="End it here").wait_for(state="hidden")

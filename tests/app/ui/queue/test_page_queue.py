@@ -173,7 +173,7 @@ def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path)
     add(stand, photo, *"ab")
     open_queue(page, *"ab")
     page.get_by_role("button", name="Pause everything").click()
-    page.get_by_text("The queue is paused").wait_for()
+    page.locator(".lt-queue-say", has_text="The queue is paused").wait_for()
     stand.engine.go(1)
     row(page, "a").get_by_text("Paused").wait_for()
     row(page, "b").get_by_text("Waiting until the queue is resumed").wait_for()
@@ -181,6 +181,24 @@ def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path)
     page.get_by_role("button", name="Resume the queue").click()
     row(page, "a").locator(".lt-row-meter").wait_for()
     wait_until(lambda: stand.service.open_jobs()[0] is not None)
+    assert not stand.service.queue.is_paused
+
+
+def test_a_row_opens_its_video_on_the_stage(page: Any, stand: Stand, photo: Path) -> None:
+    running, waiting = add(stand, photo, *"ab")
+    open_queue(page, *"ab")
+    row(page, "b").get_by_role("button", name="b", exact=True).click()
+    status(page, state="queued", job=waiting)
+    assert page.get_by_role("tab", name="Create").get_attribute("aria-selected") == "true"
+    page.get_by_role("tab", name="Queue").click()
+    row(page, "a").locator(".lt-row-picture").click()
+    status(page, state="running", job=running)
+
+
+def test_a_paused_queue_goes_on_from_the_form(page: Any, stand: Stand) -> None:
+    stand.service.queue.pause_queue()
+    page.get_by_role("button", name="The queue is paused. Resume it").click()
+    page.locator("#held").wait_for(state="hidden")
     assert not stand.service.queue.is_paused
 
 
@@ -248,7 +266,7 @@ def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) 
     other.queue.move_first(added.id)
     shows(page, *"acb")
     other.queue.pause_queue()
-    page.get_by_text("The queue is paused").wait_for()
+    page.locator(".lt-queue-say", has_text="The queue is paused").wait_for()
 
 
 def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, monkeypatch: Any) -> None:

@@ -119,7 +119,7 @@ def test_the_queue_is_told_in_parts_with_places_and_times(stand: Stand, call: As
     assert [[name for name, _ in job["buttons"]["more"]] for job in queue["jobs"]] == [
         ["watch", "duplicate", "cancel"], *2 * [["first", "earlier", "later", "last", "duplicate"]],
     ]  # fmt: skip
-    assert queue["jobs"][1]["about"] == "End first · I2V · 2.4 s · Longtake demo model"
+    assert queue["jobs"][1]["about"] == "End first · I2V · 2.4 s · seed 31337 · Longtake demo model"
     assert (prompts(call("jobs_queue", 1, 1)), prompts(call("jobs_queue", -5, 0))) == ("b", "a")
     assert call("jobs_queue", 2**70, 50)["first"] == queue["total"]
     # Once a video is finished, its pace tells the times of the others.
