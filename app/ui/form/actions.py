@@ -161,7 +161,9 @@ class Actions:
         except ValueError:
             error = InputError("These settings cannot be read.", "Restore them again.")
             return {"notice": view.error_box(error)}
-        return self._form_update(usable) | {"notice": view.restored_note(settings.name, notices)}
+        return self._form_update(usable) | {
+            "notice": view.restored_note(settings.name, notices, settings.video)
+        }
 
     def _form_update(self, values: dict[str, Any]) -> FormAnswer:
         name, mode = values["model"], values["mode"]
@@ -173,7 +175,7 @@ class Actions:
         return {"values": values, "markup": view.model_markup(info) | options}
 
     def form_reset(self, model: str) -> FormAnswer:
-        """Return all settings except start and end picture, prompt and model: the start settings, or the model's own."""
+        """Return all settings but start and end picture, prompt and model, as a page begins with them."""
         try:
             info = self._catalogue.info(model)
         except InputError:

@@ -122,7 +122,7 @@ class Describer:
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
-            "many": "" if count == 1 else f"{count} videos with different seeds",
+            "many": _many(count, is_picture=subject == "One frame"),
             "output": f"{_number(settings.get('resolution'))} px · compression {crf}",
             "memory": memory_state,
             "model": info.title,
@@ -231,6 +231,12 @@ def _look(settings: dict[str, Any], info: ModelInfo, loras: int) -> str:
     guidance = _number(settings.get(info.family.guidance_setting))
     text = f"{seed} · {steps} steps · guidance {guidance}"
     return f"{text} · {count_text(loras, 'LoRA')}" if loras else text
+
+
+def _many(count: int, *, is_picture: bool) -> str:
+    if is_picture:
+        return "makes a picture" if count == 1 else f"makes {count} pictures with different seeds"
+    return "" if count == 1 else f"{count} videos with different seeds"
 
 
 def _acting(settings: dict[str, Any], info: ModelInfo) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,17 +21,16 @@ from app.ui.fields import Text
 from app.ui.form.actions import Actions
 from app.ui.form.settings import (
     PAGE_ONLY,
-    Extras,
     Restored,
     RestoredForm,
+    continuation,
     defaults,
     seed_of,
     to_request,
     waits,
 )
 from app.ui.loras import LoraCalls
-from app.ui.pictures import Upload, upload_name, upload_path, write_last_frame
-from diffusers_helper.conditions.footage import read_footage
+from app.ui.pictures import Upload, upload_name, upload_path
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
@@ -166,18 +166,19 @@ class DropCalls:
         path, name = uploaded(file), name[:_MOST_NAME]
         kind = guess_type(name)[0] or ""
         try:
-            return Restored.of_recipe(read_recipe(path), name, self._catalogue).to_dict()
+            restored = Restored.of_recipe(read_recipe(path), name, self._catalogue)
+            return replace(restored, video=upload_name(path) if kind.startswith("video/") else "").to_dict()
         except InputError:
             if kind == "application/json":
                 raise
         if not kind.startswith("video/"):
             self.picture_check(file)
             return {}
-        footage = read_footage(path)
-        notice = f"The new video continues {name} ({footage.seconds:.1f} s)."
-        extras = Extras.of({"video": upload_name(path)}, ()).to_text()
-        pictures = write_last_frame(footage)
-        return Restored("", {}, extras, is_whole=False, pictures=pictures, notices=(notice,)).to_dict()
+        return continuation(path, name).to_dict()
+
+    def file_continue(self, file: File, name: Text = "the file") -> RestoredForm:
+        """Return what lets the form continue an uploaded video, also one with settings of its own."""
+        return continuation(uploaded(file), name[:_MOST_NAME]).to_dict()
 
     def picture_check(self, file: File) -> list[int]:
         """Return the width and the height of an uploaded picture, or refuse it."""
@@ -257,6 +258,7 @@ def form_router(actions: Actions, presets: FormCalls, drops: DropCalls, loras: L
     router.post("/presets/default")(presets.preset_default)
     router.post("/presets/remove")(presets.preset_remove)
     router.post("/file")(drops.file_read)
+    router.post("/continue")(drops.file_continue)
     router.post("/picture")(drops.picture_check)
     router.post("/batch")(drops.batch_add)
     router.get("/loras")(loras.lora_list)

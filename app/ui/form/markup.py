@@ -36,7 +36,7 @@ def hint(text: str) -> str:
 
 
 def acting_chips(texts: Mapping[str, str]) -> str:
-    """Mark up what acts on the next video, by setting, each as a button that gives the setting its default."""
+    """Mark up what acts on the next video, by setting, as buttons that give each its default."""
     return "".join(
         f'<button type="button" data-setting="{name}" data-default="{escape(str(SETTINGS[name].default))}" '
         f'aria-label="Leave out: {escape(text)}"><span>{escape(text)}</span> ×</button>'
@@ -91,16 +91,23 @@ def passing_note(text: str, *, saved: bool = False) -> str:
     return f'<div class="lt-box" role="status" {data}>{escape(text)}</div>'
 
 
-def restored_note(name: str, notices: Sequence[str]) -> str:
-    """Mark up a notice about settings from `name`, which stays if some could not be restored."""
-    if not notices:
-        return passing_note(f"These are the settings of {name}.") if name else ""
+def restored_note(name: str, notices: Sequence[str], video: str = "") -> str:
+    """Mark up a notice about settings from `name`, which stays if some could not be restored.
+
+    If they come with a `video`, the name of an upload, the notice offers to continue that.
+    """
+    if not notices and not video:
+        return passing_note(f"Settings of {name} loaded.") if name else ""
     items = "".join(f"<li>{escape(page_words(notice))}</li>" for notice in notices)
-    title = f"<b>These are the settings of {escape(name)}</b>, except for this:" if name else ""
+    listed = f'<ul class="lt-notices">{items}</ul>' if items else ""
+    title = (
+        f"<b>Settings of {escape(name)} loaded</b>{', except for this:' if notices else '.'}" if name else ""
+    )
+    data = f'data-continue="{escape(video)}" data-name="{escape(name)}"'
+    offer = f'<button type="button" {data}>Continue the video instead</button>' if video else ""
     return (
-        f'<div class="lt-box" role="status">{title}'
-        f'<ul class="lt-notices">{items}</ul>'
-        '<p class="lt-answers"><button type="button" data-answer="no">Close</button></p></div>'
+        f'<div class="lt-box" role="status">{title}{listed}'
+        f'<p class="lt-answers">{offer}<button type="button" data-answer="no">Close</button></p></div>'
     )
 
 

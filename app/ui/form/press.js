@@ -145,6 +145,11 @@ export function press(button) {
 
 onPress(leave, async () => (job ? end() : say()), refuse);
 find('#notice').addEventListener('click', ({ target }) => {
+  const offered = target.closest('[data-continue]');
+  if (offered) {
+    const { continue: path, name } = offered.dataset;
+    actOnce(offered, async () => restoreForm(await post('form/continue', { file: { path }, name })), refuse);
+  }
   if (target.closest('[data-answer="yes"]')) begin(true);
   else if (target.closest('.lt-withdraw')) keepPresses([]);
 });

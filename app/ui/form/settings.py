@@ -10,20 +10,24 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from textwrap import shorten
 from typing import Any, Self
 
 from typing_extensions import TypedDict
 
 from app.batch import random_seed
 from app.jobs.job import Job
+from app.jobs.view import title_of
 from app.ui.catalogue import Catalogue
 from app.ui.loras import with_lora_names
-from app.ui.pictures import upload_name, uploads_folder, write_uploads
+from app.ui.pictures import upload_name, uploads_folder, write_last_frame, write_uploads
 from app.ui.planner import Planner
 from app.ui.timeline import SECTION_WORDS, prompt_of_strip
+from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.pictures import picture_paths, stored_pictures
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, info_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
@@ -32,6 +36,7 @@ from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 from diffusers_helper.untrusted.limited_json import json_or_none, parse_json
 
 _MAX_CHARACTERS = 200_000
+_MOST_TITLE = 80  # characters of a prompt in a notice
 # Above this bound a browser's numbers have gaps, so it could send a different seed from the one it shows.
 PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
@@ -195,6 +200,7 @@ class Restored:
         settings: The settings that the form has controls for; None stands for the default.
         is_whole: Whether missing settings get their defaults, instead of staying as they are.
         pictures: The names of the pictures among the uploads, by setting; "" for a video from words alone.
+        video: The upload that holds them, if that is a video, which could be continued instead.
     """
 
     name: str
@@ -203,6 +209,7 @@ class Restored:
     is_whole: bool = True
     pictures: Mapping[str, str] = field(default_factory=dict[str, str])
     notices: tuple[str, ...] = ()
+    video: str = ""
 
     @classmethod
     def of_job(cls, job: Job, catalogue: Catalogue) -> Self:
@@ -222,7 +229,9 @@ class Restored:
                 f"The files of job {job.id} cannot be read ({error.strerror}); expected its folder.",
                 "Choose another video.",
             ) from error
-        return cls._of(f"job {job.id}", settings, spans, catalogue, pictures)
+        return cls._of(
+            f"“{shorten(title_of(job), _MOST_TITLE, placeholder='…')}”", settings, spans, catalogue, pictures
+        )
 
     @classmethod
     def of_recipe(cls, recipe: Recipe, name: str, catalogue: Catalogue) -> Self:
@@ -250,18 +259,58 @@ class Restored:
         notices: tuple[str, ...] = (),
     ) -> Self:
         extras = Extras.of(settings, spans).to_text()
-        names = PAGE_SETTINGS.keys() - set(PICTURES)
-        named_settings = with_lora_names(with_pictures(settings, pictures))
-        page_settings = {name: value for name, value in named_settings.items() if name in names}
-        if "model" in page_settings:
-            page_settings["model"] = catalogue.name_of(page_settings["model"])
+        controlled = page_settings(with_pictures(settings, pictures), catalogue)
         no_picture = {START_PICTURE: ""} if settings.get(START_PICTURE) == "" else {}
-        return cls(name, page_settings, extras, pictures={**no_picture, **pictures}, notices=notices)
+        return cls(name, controlled, extras, pictures={**no_picture, **pictures}, notices=notices)
 
     def to_dict(self) -> RestoredForm:
         data = {name: value for name, value in asdict(self).items() if name != "pictures"}
         text = json.dumps(data, ensure_ascii=False)
         return {"name": self.name, "pictures": dict(self.pictures), "text": text}
+
+
+def page_settings(settings: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
+    """Select the settings that have controls, with the names by which the form knows model and LoRAs."""
+    names = PAGE_SETTINGS.keys() - set(PICTURES)
+    selected = {name: value for name, value in with_lora_names(settings).items() if name in names}
+    return selected | {name: catalogue.name_of(selected[name]) for name in ("model",) if name in selected}
+
+
+def continuation(path: Path, name: str, settings: Mapping[str, Any] | None = None) -> Restored:
+    """Let the form continue a video among the uploads after its end, with other settings if any are given.
+
+    Raises:
+        InputError: If the video cannot be read.
+    """
+    footage = read_footage(path)
+    notice = f"The new video continues {name} ({footage.seconds:.1f} s)."
+    extras = Extras.of({"video": upload_name(path)}, ()).to_text()
+    pictures = write_last_frame(footage)
+    return Restored(
+        "", settings or {}, extras, is_whole=settings is not None, pictures=pictures, notices=(notice,)
+    )
+
+
+def continuation_of(job: Job, catalogue: Catalogue) -> Restored:
+    """Let the form continue a job's video with its settings, in forward order if its model has that."""
+    if job.state != "finished" or job.video is None or job.request.one_frame:
+        raise InputError(
+            f"Job {job.id} has no finished video; expected one to continue.", "Choose another video."
+        )
+    copy = uploads_folder() / job.id / job.video.name
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(job.video, copy)
+    except OSError as error:
+        raise InputError(
+            f"The video of job {job.id} cannot be read ({error.strerror}); expected its folder.",
+            "Choose another video.",
+        ) from error
+    changes = {TIMED_PICTURES: "", "loop": "off"}
+    if "forward" in info_of(job.request.model).modes:
+        changes["mode"] = "forward"
+    settings = page_settings(json.loads(job.request.to_json()) | changes, catalogue)
+    return continuation(copy, "this one", settings)
 
 
 def merged(

@@ -20,7 +20,7 @@ from app.jobs.view import GROUPS, WORDS, states_named, view
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
-from app.ui.form.settings import Restored, RestoredForm
+from app.ui.form.settings import Restored, RestoredForm, continuation_of
 from app.ui.live.scene import Presenter, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import find_model, model_family, model_names, plan_of
@@ -41,13 +41,12 @@ _NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears h
 
 def card(job: Job, commands: Collection[Command]) -> Shown:
     """Return the data of a job's card, given the commands for it if it is being made."""
-    seconds = job.frames / model_family(job.request.model).fps
     return view(job, commands) | {
         "job": job.id,
         "state": job.state,
         "sentence": "" if job.state == "finished" else WORDS[job.state].label,
         "words": job.request.prompt[:_MOST_WORDS],
-        "length": f"{seconds:.2f} s" if job.frames else "",
+        "length": _length_text(job),
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
         "created": job.created,
         "model": model_title(job.request.model),
@@ -55,6 +54,13 @@ def card(job: Job, commands: Collection[Command]) -> Shown:
         "still": _still(job),
         "video": video_url(job),
     }
+
+
+def _length_text(job: Job) -> str:
+    if not job.frames:
+        return ""
+    seconds = job.frames / model_family(job.request.model).fps
+    return "Picture" if job.request.one_frame else f"{seconds:.2f} s"
 
 
 def model_title(model: str) -> str:
@@ -269,6 +275,10 @@ class HistoryCalls:
         """Return the settings of a video for the form, and the names of its pictures among the uploads."""
         return Restored.of_job(self._service.job(job), self._catalogue).to_dict()
 
+    def history_continue(self, job: str) -> RestoredForm:
+        """Return settings for the form that continue a finished video after its end."""
+        return continuation_of(self._service.job(job), self._catalogue).to_dict()
+
     def _states(self, job: Job) -> list[Shown]:
         return [
             {
@@ -286,4 +296,5 @@ def history_router(calls: HistoryCalls) -> APIRouter:
     router.get("")(calls.history_search)
     router.get("/{job}")(calls.history_open)
     router.get("/{job}/settings")(calls.history_settings)
+    router.get("/{job}/continue")(calls.history_continue)
     return router

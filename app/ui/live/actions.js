@@ -1,7 +1,7 @@
 // The actions on a video: those on the job while it is made, and those that lead on from it once it rests, such as
 // branches: another continuation from one of its sections, or a longer version.
 import { make, makeItem, onPress, onSubmit, setText } from '../elements.js';
-import { offerPicture } from '../form/describe.js';
+import { offerPicture, restoreForm } from '../form/describe.js';
 import { newSeed } from '../form/values.js';
 import { setFavourite, showStar } from '../history/card.js';
 import { get, post } from '../server.js';
@@ -140,6 +140,10 @@ export class Actions {
       const made = await post('queue/duplicate', { job: this.#scene.job, changes: { seed } });
       this.report(`The same video with the seed ${seed} is in the queue.`, made.id);
     });
+    on(this.#find('.lt-continue'), async () => {
+      await restoreForm(await get(`history/${encodeURIComponent(this.#scene.job)}/continue`));
+      document.querySelector('#set-prompt textarea').focus();
+    });
     on(this.#find('.lt-first'), () => offerPicture(this.#scene.first));
     on(this.#find('.lt-favourite'), async () => {
       this.#scene = await setFavourite(this.#scene);
@@ -164,6 +168,7 @@ export class Actions {
       button.disabled = !shown.enabled;
     }
     this.#find('.lt-first').hidden = !scene.first;
+    this.#find('.lt-continue').hidden = !scene.continues;
     const offered = scene.offersMore ? scene.job : '';
     if (offered) this.#showStar();
     if (offered === this.#offered) return;

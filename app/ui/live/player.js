@@ -206,6 +206,7 @@ export class Player {
   #videos;
   #onTime;
   #job = null;
+  #poster = null; // the picture that it shows without a video
   #loops = null; // whether the user wants the video to loop; null without a wish
 
   /** `onTime` is called with the time, in the whole video, of the frame that is shown. */
@@ -241,10 +242,12 @@ export class Player {
     if (scene.job !== this.#job) {
       this.#job = scene.job;
       this.#clear(scene.poster);
+      this.#poster = scene.poster;
       this.#parts.poster.style.objectPosition = `${100 * scene.crop}% ${100 * scene.crop}%`;
     }
     if (this.#loops === null) this.#setLoop(scene.plays && !reducedMotion.matches);
-    if (!scene.video) return;
+    if (scene.poster !== this.#poster && scene.video?.isPicture) this.#clear(this.#poster = scene.poster);
+    if (!scene.video || scene.video.isPicture) return;
     const { url, front, hidden, fps } = scene.video;
     this.#videos.want({ url, front, hidden, fps, autoplay: scene.plays });
   }

@@ -18,6 +18,7 @@ from diffusers_helper.events import Event, Stage
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.registry import info_of, plan_of
+from diffusers_helper.request import BEFORE
 
 CellState = Literal["waiting", "running", "done"]
 _TAIL: tuple[Stage, ...] = ("decode", "write")
@@ -29,7 +30,7 @@ class Cell:
 
     Attributes:
         number: Its number in the order in which sections are made, from 1.
-        start, end: In seconds of the video.
+        start, end: In seconds of the video, the one that is continued included.
         text: Its prompt, if the prompt changes within the video.
     """
 
@@ -232,6 +233,7 @@ class LiveJob:
         cells: list[Cell] = []
         # From words alone, the first section lacks the frames of a picture.
         missing_seconds = max(0.0, len(self.plan) * self._section_seconds - self.plan.seconds)
+        before = self.seconds_before
         for section in sorted(self.plan, key=lambda section: section.video_index):
             number, index = section.number, section.video_index
             state: CellState = "waiting"
@@ -245,9 +247,17 @@ class LiveJob:
             end = max(0.0, (index + 1) * self._section_seconds - missing_seconds)
             if index == len(self.plan) - 1:
                 end = self.plan.seconds
+            start, end = start + before, end + before
             text = self.section_texts.get(number, "")
             cells.append(Cell(number, start, end, state, self.thumbnails.get(number), text))
         return cells
+
+    @property
+    def seconds_before(self) -> float:
+        """The length of the video that is continued, once it is in front of what can be watched."""
+        if not self.video_frames or not self.job.request.video or self.job.request.extend == BEFORE:
+            return 0.0
+        return max(0, self.video_frames - self.plan[self.sections_made - 1].total_frames) / self.plan.fps
 
     @property
     def hidden_in_front(self) -> float:

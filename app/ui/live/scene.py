@@ -102,7 +102,7 @@ def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneD
         "took": words.time_taken(live, elapsed),
         "left": rounded_seconds(seconds_left),
         "warnings": _warnings(live),
-        "cells": [_cell_data(live, cell) for cell in live.cells],
+        "cells": [] if live.job.request.one_frame else [_cell_data(live, cell) for cell in live.cells],
         "settings": words.settings(live.job.request),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
         "memory": memory_of(JobFolder(live.job.folder).memory),
@@ -191,6 +191,9 @@ def _picture_data(live: LiveJob) -> SceneData:
         "ratio": ratio and round(ratio, 4),
         "words": "beneath" if ratio is None or ratio > _MAX_RATIO_BESIDE else "beside",
         "video": None,
+        "continues": live.video is not None
+        and live.job.state == "finished"
+        and not live.job.request.one_frame,
         "offersMore": live.video is not None and bool(WORDS[live.job.state].ending),
         "preview": None,
     }
@@ -200,15 +203,18 @@ def _picture_data(live: LiveJob) -> SceneData:
         url = f"{file_url(live.job, Path(live.video).name)}?v={live.video_frames}"
         is_finished = live.job.state == "finished"
         seconds = live.video_frames / live.plan.fps
+        is_picture = live.job.request.one_frame > 0 and picture["first"] is not None
+        if is_picture:
+            picture["poster"] = picture["first"]
         name = download_name(live.job.request.prompt, live.job.id, 0 if is_finished else live.video_frames)
         label = f"Download the video{'' if is_finished else ' so far'} ({seconds:.2f} s)"
-        is_picture = live.job.request.one_frame and picture["first"]
         picture["video"] = {
             "url": url,
             "front": round(live.seconds_in_front, 4),
             "hidden": round(live.hidden_in_front, 4),
             "frames": live.video_frames,
             "fps": live.plan.fps,
+            "isPicture": is_picture,
             "file": picture["first"] if is_picture else url,
             "name": str(Path(name).with_suffix(folder.first.suffix)) if is_picture else name,
             "download": "Download the picture" if is_picture else label,
@@ -327,8 +333,11 @@ def takes_for(service: JobService, job_id: str) -> SceneData | None:
 
 
 def _take_data(job: Job, number: int, keep: int) -> SceneData:
-    section_seconds = model_family(job.request.model).section_seconds
+    family = model_family(job.request.model)
+    section_seconds = family.section_seconds
     start = 0.0 if job.request.mode == "inverted" else keep * section_seconds
+    if job.request.video and job.frames and start:  # behind the video that is continued
+        start += max(0, job.frames - family.sections(job.request)[keep].total_frames) / family.fps
     return {
         "job": job.id,
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53

@@ -195,6 +195,8 @@ def remark(
 def _outcome(live: LiveJob) -> str:
     if live.video is None:
         return "No section was finished, so there is no video."
+    if live.job.request.one_frame:
+        return "One picture"
     length = f"{live.video_frames / live.plan.fps:.2f} s, {count_text(live.video_frames, 'frame')}"
     return length if live.job.state == "finished" else f"The part made until then is kept: {length}."
 

@@ -1,4 +1,4 @@
-"""Tests in Chromium of what acts on the next video: it is in sight, and goes with its button, a reset or a recipe."""
+"""Tests in Chromium of what acts on the next video, and of the videos that lead on from one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from diffusers_helper.output.video import GrowingVideo
+from diffusers_helper.provenance.recipe import Recipe
 from tests.app.ui.test_page_restore import drop
 from tests.support.clips import scene
 from tests.support.jobs import wait_until
-from tests.support.pages import Stand, needs_chromium, start, status
+from tests.support.pages import Stand, needs_chromium, notice, start, status
 
 pytestmark = needs_chromium
 
@@ -116,3 +117,34 @@ def test_presses_of_start_that_are_not_answered_are_sent_in_turn_each_once(
     jobs = sorted(stand.service.jobs(), key=lambda job: job.id)
     assert sorted(job.request.prompt for job in jobs) == ["the first", "the second"]
     assert page.evaluate("sessionStorage['longtake.press']") is None
+
+
+def test_a_finished_video_is_continued_after_its_end(page: Any, stand: Stand, photo: Path) -> None:
+    stand.engine.go(10_000)
+    start(page, photo, "a ball", seconds=2.4)
+    first = status(page, state="finished").get_attribute("data-job")
+    page.get_by_role("button", name="Continue after its end").click()
+    notice(page, "The new video continues this one")
+    assert page.evaluate("document.activeElement.name") == "prompt"
+    assert page.get_by_role("radio", name="Forward · F1").is_checked()
+    page.locator("#start").click()
+    wait_until(lambda: len(stand.service.jobs()) == 2)
+    (job,) = (job for job in stand.service.jobs() if job.id != first)
+    assert (job.request.mode, job.request.prompt, job.request.extend) == ("forward", "a ball", "after")
+    kept = stand.service.job(first).video
+    assert kept is not None
+    assert Path(job.request.video).read_bytes() == kept.read_bytes()
+
+
+def test_a_dropped_video_of_longtake_gives_its_settings_or_is_continued(page: Any, tmp_path: Path) -> None:
+    video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
+    video.recipe = lambda: Recipe({"prompt": "a ring", "seed": 9})
+    content = video.add_section(scene(30)).read_bytes()
+    drop(page, content, "mine.mp4", "video/mp4")
+    offered = notice(page, "Settings of mine.mp4 loaded, except for this:")  # it does not name its model
+    page.wait_for_function("document.querySelector('[name=prompt]').value === 'a ring'")
+    assert page.locator("[name=extras]").input_value() == ""
+    offered.get_by_role("button", name="Continue the video instead").click()
+    page.locator("#extras-line").get_by_text("Video to Continue").wait_for()
+    page.wait_for_selector("#set-image img")
+    assert page.locator("[name=prompt]").input_value() == "a ring"

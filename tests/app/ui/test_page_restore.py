@@ -42,7 +42,7 @@ def drop(page: Any, content: bytes, name: str, kind: str) -> None:
 def test_a_dropped_request_restores_every_setting_and_tells_the_unknown_ones(page: Any, stand: Stand) -> None:
     given = {"prompt": 'say "hi" <b>', "seed": 9, "steps": 12, "seconds": 3.6, "mode": "forward", "glow": 3}
     drop(page, json.dumps(given).encode(), "request.json", "application/json")
-    reported = notice(page, "These are the settings of request.json, except for this:")
+    reported = notice(page, "Settings of request.json loaded, except for this:")
     assert "settings that this version does not know: 'glow'" in reported.inner_text()
     page.wait_for_selector('#fold-look > summary[data-state="seed 9 · 12 steps · guidance 10"]')
     assert page.get_by_label("Prompt", exact=True).input_value() == 'say "hi" <b>'
@@ -240,7 +240,7 @@ def test_a_preset_is_saved_used_made_the_default_and_passed_on(
     dialog.get_by_text("“Given” is saved.").wait_for()
     dialog.get_by_role("button", name="Use: Given").click()
     page.wait_for_selector('#fold-look > summary[data-state*="19 steps"]')
-    notice(page, "These are the settings of the preset “Given”.")
+    notice(page, "Settings of the preset “Given” loaded.")
     page.get_by_role("button", name="Reset to defaults").click()
     page.wait_for_selector('#fold-look > summary[data-state*="17 steps"]')
     page.get_by_role("button", name="Presets of settings").click()

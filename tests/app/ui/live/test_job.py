@@ -342,3 +342,41 @@ def test_the_reading_of_a_model_is_told_by_bytes_until_the_model_is_loaded() -> 
 def test_what_there_is_of_a_video_is_saved_under_another_name_than_the_whole() -> None:
     assert download_name("a ball", "1-3f9a") == "longtake-a-ball-3f9a.mp4"
     assert download_name("a ball", "1-3f9a", 33) == "longtake-a-ball-3f9a-so-far-33-frames.mp4"
+
+
+@pytest.mark.parametrize(("mode", "extend", "joined"), [
+    ("forward", "after", 1), ("inverted", "after", 3), ("inverted", "before", 4),
+])  # fmt: skip
+def test_the_cells_of_a_continued_video_lie_behind_the_one_that_it_continues(
+    mode: Mode, extend: str, joined: int
+) -> None:
+    """The old footage, 1 s long, is in front of what can be watched from a section on; or behind it."""
+    job = job_of(mode, 3.6)
+    request = replace(job.request, video="holiday.mp4", extend=extend)
+    live = LiveJob(replace(job, request=request))
+    for section in live.plan:
+        has_old = joined <= section.number or extend == "before"
+        live.apply(
+            SectionFinished(
+                job=job.id, time=float(section.number), section=section.number, sections=3,
+                video="v.mp4", frames=section.total_frames + 30 * has_old,
+            )
+        )  # fmt: skip
+        begin = 1.0 if joined <= section.number else 0.0
+        assert [round(cell.start, 3) for cell in live.cells] == [begin, 1.2 + begin, 2.4 + begin]
+        assert live.cells[-1].end == pytest.approx(begin + live.plan.seconds)
+    assert live.hidden_in_front == 0.0
+
+
+def test_one_frame_is_shown_as_a_picture(tmp_path: Path) -> None:
+    job = job_of("inverted", folder=tmp_path)
+    request = replace(job.request, one_frame=9)
+    (tmp_path / "first.png").write_bytes(b"picture")
+    live = LiveJob(replace(job, request=request, state="finished", started=0.0, ended=1.0))
+    live.apply(SectionFinished(job=job.id, time=1.0, section=1, sections=1, video="video.mp4", frames=1))
+    data = scene_data(Scene(live, None, ()), 2.0, lambda _: "")
+    assert data["cells"] == []
+    assert data["remark"] == "One picture"
+    assert data["video"]["isPicture"]
+    assert not data["continues"]
+    assert data["poster"] == data["video"]["file"] == data["first"] != data["video"]["url"]

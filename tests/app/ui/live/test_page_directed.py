@@ -114,7 +114,7 @@ def test_a_directed_video_outlasts_its_server_and_its_recipe_makes_the_same_byte
 
     # The recipe in the video makes it again, without a person.
     mouse.page.set_input_files("#file-image", str(finished.video))
-    mouse.page.locator("#notice").get_by_text("These are the settings of video.mp4").wait_for()
+    mouse.page.locator("#notice").get_by_text("Settings of video.mp4 loaded").wait_for()
     mouse.press(mouse.page.locator("#start"))
     wait_until(lambda: len(service.jobs()) == 5)
     again = until(service.jobs()[0], "finished")
