@@ -87,7 +87,7 @@ class GenerationRequest:
         "Look", low=1, high=100, scope="section", if_empty="the model's own",
     )] = 25
     mode: Annotated[Mode, SettingInfo(
-        "Order", "End first is steadier; forward can continue.", "What to make", choices=_ORDERS,
+        "Order", "From the end: steadier. From the start: can be extended.", "What to make", choices=_ORDERS,
         if_empty="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
@@ -125,9 +125,9 @@ class GenerationRequest:
         "Model", "It has its own steps, guidance and size.", "What to make", unit="name|dir",
     )] = "demo"
     preserved_gb: Annotated[float | None, SettingInfo(
-        "GPU Inference Preserved Memory (GB) (larger means slower)",
+        "Memory Kept Free (GB)",
         "The GPU memory that weights leave free, in GB. Weights that do not fit beside it "
-        "are streamed.",
+        "are streamed, so larger means slower. FramePack calls it GPU Inference Preserved Memory.",
         "Memory", low=0, high=128, step=0.1, unit="GB", if_empty="by the card's size", scope="memory",
     )] = None
     vram_cap_gb: Annotated[float | None, SettingInfo(
@@ -188,9 +188,9 @@ class GenerationRequest:
         "Look", unit="file[:weight]", parse_lines=choices_of, summary=lora_summary, scope="input",
     )] = ""
     prompt_blend: Annotated[int, SettingInfo(
-        "Change of Words (Sections)",
-        "The number of sections over which one text of the prompt turns into the next; 0 is a cut. It has an "
-        "effect only if `prompt` has times, as in [2.4s: ...].",
+        "Blend Between Prompts",
+        "The number of sections over which one text of `prompt` turns into the next, if it has times; 0 is a "
+        "cut.",
         "Look", high=8, unit="sections", scope="section",
     )] = 0
     shift: Annotated[float, SettingInfo(
@@ -231,7 +231,7 @@ class GenerationRequest:
     loop: Annotated[str, SettingInfo(
         "Loop",
         "One more section leads from the video's end back to its start, so that the file plays in a loop. It "
-        "needs inverted order.",
+        "needs the order End first.",
         "Size and output", choices={OFF: "No", "on": "Yes"}, scope="section",
     )] = OFF
     video: Annotated[str, SettingInfo(

@@ -109,7 +109,7 @@ class Queue:
                 folder = new_folder(store.outputs, fill_all, on_failure)
                 facts = {"id": folder.job, "state": "queued", "created": created, "place": position}
                 insert_row(database, {**facts, "press": press, **request_facts(folder)})
-                add_transition(database, folder.job, "queued", "A user submitted it.")
+                add_transition(database, folder.job, "queued", "You started it.")
                 if waits:
                     leave_command(database, folder.job, "wait")
             on_failure.pop_all()
@@ -289,7 +289,7 @@ class Queue:
             job = self.job_with_request(job_id)
             position = self.store.end_position() if job.state in OVER else job.position
             job = self.store.enter(
-                job_id, "queued", reason="A user resumed it.", place=position, ended=None, message="",
+                job_id, "queued", reason="You resumed it.", place=position, ended=None, message="",
                 remedy="", deaths=0, death="",
             )  # fmt: skip
             folder = self.store.folder(job_id)

@@ -120,7 +120,7 @@ def sentence(
             return reason or "Waiting until the queue is resumed"
         return card or turns.get(turn, f"Number {turn}")
     if job.state == "paused":
-        return job.message.rstrip(".") or "Paused by you"
+        return job.message.rstrip(".") or "Paused"
     if job.state == "running" or not reason:
         return work or WORDS[job.state].label
     return reason if job.state == "waiting" else f"{WORDS[job.state].label}: {reason}"

@@ -6,16 +6,15 @@ const GATEWAY = [502, 503, 504]; // statuses with which a proxy answers for a se
 const LATE_AFTER = 1500; // milliseconds
 const LEGIBLE = 4000; // milliseconds for which a sentence stays at least
 const PRESSED = 'Once the server answers, this page shows what your press has done; if nothing, press again.';
-const LATE = 'This page waits for the answer; do not press again.';
 
 let lost = ''; // what follows if the stream of updates is lost
 let away = 0; // when a call had no answer; 0 if updates have come since
 const late = new Set(); // the answers that are late
 
 function show() {
-  const gone = (lost && 'Connection lost.') || (away && 'The server does not answer.') || (late.size && 'The server has not answered yet.');
-  const rest = (away && PRESSED) || (late.size && LATE) || lost;
-  setText(document.querySelector('.lt-lost'), gone ? `${gone} ${rest}` : '');
+  const gone = (lost && 'Connection lost.') || (away && 'The server does not answer.') || (late.size && 'Still waiting for the server…');
+  const rest = (away && PRESSED) || lost;
+  setText(document.querySelector('.lt-lost'), `${gone || ''} ${gone ? rest : ''}`.trim());
 }
 
 /** Say that the stream of updates is lost, and what follows from that; "" if it is not. */

@@ -189,7 +189,7 @@ def picture_warning(mode: str, info: ModelInfo) -> str:
     if mode == "inverted":
         return ""
     has_inverted = "inverted" in info.modes
-    trained = "inverted order, which makes the end first," if has_inverted else "framepack-i2v"
+    trained = "the order End first" if has_inverted else "framepack-i2v"
     return (
         "Forward order was not trained for an end picture or pictures at times, which only draw the video "
         "towards them; "

@@ -205,11 +205,8 @@ def kept_words(request: GenerationRequest, keep: int) -> str:
     """Write a sentence for the user that says which part of the video a branch keeps."""
     seconds = f"{keep * model_family(request.model).section_seconds:.1f} s"
     if request.mode == "forward":
-        return f"The first {seconds} of the video are kept, and the rest is made anew."
-    return (
-        f"The last {seconds} of the video are kept, because the end is made before the beginning; the part "
-        "before them is made anew."
-    )
+        return f"The first {seconds} stay, and what follows is made anew."
+    return f"The last {seconds} stay, and what comes before them is made anew."
 
 
 def read_sums(file: Path) -> dict[str, str]:

@@ -319,7 +319,7 @@ class Worker:
             if self.gives_back:
                 reason = f"{self.card.name} was taken out of service."
             elif "change" in commands:
-                reason = "A user changed what comes next."
+                reason = "You changed what comes next."
             self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **video_facts)
 
     def _break_off(self, job: Job) -> None:

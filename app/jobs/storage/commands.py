@@ -37,8 +37,8 @@ INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it was making this video.",
     "remedy": "It continues when the page is started on this folder, or with: generate --resume",
 }
-PAUSED: dict[str, Any] = {"message": "Paused by you.", "remedy": "It continues when you resume it."}
-WAITS: dict[str, Any] = PAUSED | {"message": "Waits for you after each section."}
+PAUSED: dict[str, Any] = {"message": "Paused.", "remedy": ""}
+WAITS: dict[str, Any] = PAUSED | {"message": "Your turn: go on, change the words, or try takes."}
 
 
 def leave_command(database: sqlite3.Connection, job_id: str, command: Command, content: str = "") -> None:

@@ -51,7 +51,7 @@ def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bo
     if "cancel" in commands:
         video, frames = salvage(folder, row["video"], row["frames"])
         end = Cancelled(job=folder.job, time=seconds, video=video, frames=frames)
-        _end(database, folder, end, "A user cancelled it.")
+        _end(database, folder, end, "You ended it.")
     elif "pause" in commands:
         enter_state(database, folder.job, "paused", **PAUSED)
     elif row["state"] == "interrupted" and row["deaths"] >= _MOST_DEATHS:

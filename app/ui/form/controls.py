@@ -42,8 +42,9 @@ _PICTURE = """
 <div class="lt-field lt-picture" id="set-{name}" data-crop="{crop}">
 <div class="lt-picture-head">
 <label class="lt-label" for="file-{name}" data-hint="">{label}</label>{besides}</div>
-<div class="lt-well"><button type="button" class="lt-drop" data-from="file">Drop a picture here, paste one, or
-click to choose</button></div>
+<div class="lt-well"><button type="button" class="lt-drop" data-from="file">
+<span>Drop a picture here, paste one, or click to choose</span>
+<span class="lt-touch">Tap to choose a photo</span></button></div>
 <div class="lt-sources"><button type="button" data-from="file">Choose a file</button>
 <button type="button" data-from="camera">Camera</button><button type="button" data-from="paste">Paste</button>
 <button type="button" data-from="" aria-label="Remove {label}"{hidden}>Remove</button></div>

@@ -115,7 +115,7 @@ class Describer:
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
-            "size": f"{width} × {height} of {start.width} × {start.height}" if start else "",
+            "size": f"Video: {width} × {height}" if start else "",
             "starts": "picture" if subject else "picture or words",
             "continues": bool(carried.settings.get("video")) and not carried.is_before,
             "look": _look(settings, info, len(weights)),

@@ -62,7 +62,7 @@ function report() {
 
 function showMissing() {
   const isEnough = read('image') || (facts().starts !== 'picture' && read('prompt')?.trim());
-  find('#start').dataset.missing = isEnough ? '' : `choose a ${facts().starts === 'picture' ? 'picture' : 'picture or write'} first`;
+  find('#start').dataset.missing = isEnough ? '' : `Add a ${facts().starts === 'picture' ? 'picture' : 'picture or a prompt'}`;
 }
 
 // A double click counts as one press.

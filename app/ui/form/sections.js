@@ -116,7 +116,7 @@ function fill({ element, time, field, change, tile }, section) {
   setText(time, section.time);
   setText(change, section.change);
   field.setAttribute('aria-label', section.label);
-  field.placeholder = section.begins ? 'No words' : 'Goes on';
+  field.placeholder = section.begins ? 'No words' : 'same as above';
   if (document.activeElement !== field) field.value = section.begins ? section.words : '';
   Object.assign(element.dataset, { begins: section.begins, tone: section.tone });
   element.style.setProperty('--share', `${section.share}%`);

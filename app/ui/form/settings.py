@@ -44,7 +44,7 @@ PAGE_SETTINGS: dict[str, SettingInfo] = {
 } | {"seed": PAGE_SEED}
 _TEXTS = ("prompt", "negative", "lora", TIMED_PICTURES)
 VARIANTS = SettingInfo(
-    "Videos at Once", "Each start makes this many videos, which differ only in their seeds.", "Look",
+    "How Many", "Each start makes this many videos, which differ only in their seeds.", "Look",
     low=1, high=50, name="variants", kind=int, default=1,
 )  # fmt: skip
 AFTER_SECTION = SettingInfo(

@@ -135,8 +135,9 @@ def _why_not_longer(most: int, why_not: str, *, is_whole: bool, has_room: bool) 
 
 def _longer_words(request: GenerationRequest, keep: int) -> str:
     if request.mode == "forward":
-        return "The video is kept, and continues after its end."
-    return f"{kept_words(request, keep)} Only forward order continues after the end."
+        return "Adds time after the end; the video stays."
+    seconds = keep * model_family(request.model).section_seconds
+    return f"Adds time at the start; the last {seconds:.1f} s stay."
 
 
 def branch_facts(job: Job) -> Shown:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from app.jobs.job import BEGUN, Job, allows, size_of
 from app.jobs.service import JobService
+from app.jobs.steering import TakeChoice
 from app.jobs.view import WORDS, buttons, view
 from app.report_text import report_text
 from app.ui.errors import page_words
@@ -323,13 +324,19 @@ def takes_for(service: JobService, job_id: str) -> SceneData | None:
         return None
     ready = sum(num_finished_sections(JobFolder(job.folder)) > choice.keep for _, job in choice.takes)
     return {
-        "title": f"Section {choice.keep + 1}: which take?",
+        "title": f"{_take_span(choice)}: which take?",
         "hint": f"{ready} of {count_text(len(choice.takes), 'take')} ready. All of them stay in the history.",
         "of": choice.parent,
         "keep": choice.keep,
         "waits": choice.waits,
         "tiles": [_take_data(job, number, choice.keep) for number, job in choice.takes],
     }
+
+
+def _take_span(choice: TakeChoice) -> str:
+    """Name the part of the video between whose takes a user chooses, such as "1.2 – 2.4 s"."""
+    take = _take_data(choice.takes[-1][1], 0, choice.keep)
+    return f"{take['begin']:.1f} – {take['end']:.1f} s"
 
 
 def _take_data(job: Job, number: int, keep: int) -> SceneData:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from app.jobs.job import Command, JobState
+from app.jobs.storage.commands import PAUSED
 from app.jobs.view import WORDS, title_of
 from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.errors import InputError
@@ -166,7 +167,8 @@ def remark(
     if live.job.state == "queued":
         return f"{'You' if queue_is_paused else 'It starts by itself; you'} may close this tab."
     if live.job.state in ("waiting", "paused", "interrupted"):
-        return f"{live.job.message} {live.job.remedy}"
+        reason = f"{live.job.message} {live.job.remedy}".strip()
+        return "" if reason == PAUSED["message"] else reason
     if "stop_after_section" in commands:
         return "It ends after the current section."
     if live.job.is_over:

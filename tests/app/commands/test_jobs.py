@@ -85,10 +85,10 @@ def test_a_job_is_shown_with_the_states_that_it_went_through(sharing: Sharing, c
     sharing.open(start=False).queue.cancel(job.id)
     (shown,) = command.records("show", job.id)
     assert [state["state"] for state in shown["states"]] == ["queued", "cancelled"]
-    assert shown["states"][1]["reason"] == "A user cancelled it."
+    assert shown["states"][1]["reason"] == "You ended it."
     assert command("show", job.id) == 0
     text = command.text
-    for words in (f"{job.id}: cancelled", "Prompt: a ball", "A user submitted it."):
+    for words in (f"{job.id}: cancelled", "Prompt: a ball", "You started it."):
         assert words in text
 
 

@@ -62,7 +62,7 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
     branch = ("generate", "--branch", folder.job, "--keep", "2")
     code, out, err = program.run(*branch, "--seed", "12", *shared)
     assert code == 0, err
-    assert "The last 2.4 s of the video are kept, because the end is made before the beginning" in err
+    assert "The last 2.4 s stay, and what comes before them is made anew." in err
     child = JobFolder(Path(out.splitlines()[-1]).parent)
     lineage = Lineage.read(child.lineage)
     assert (lineage.parent, lineage.kept, [span.last for span in lineage.spans]) == (folder.job, 2, [1, 2])

@@ -105,7 +105,7 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(shar
     assert other.queue.pause(first.id)
     sharing.go(maker, 1)
     paused = until_state(maker, first, "paused")
-    assert paused.message == "Paused by you."
+    assert paused.message == "Paused."
     wait_until(lambda: bool(closed))
     second = sharing.add(maker)
     assert not commands_of(JobFolder(first.folder))
@@ -120,7 +120,7 @@ def test_a_paused_job_gives_the_engine_back_and_goes_on_when_a_user_says_so(shar
     assert [one.state for one in states] == ["queued", "running", "paused", "queued", "running", "finished"]
     assert all(one.time for one in states)
     assert [one.reason for one in states][:4] == [
-        "A user submitted it.", "It is its turn.", "Paused by you.", "A user resumed it.",
+        "You started it.", "It is its turn.", "Paused.", "You resumed it.",
     ]  # fmt: skip
 
 

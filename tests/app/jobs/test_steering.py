@@ -68,7 +68,7 @@ def test_words_change_while_a_section_is_made_and_the_recipe_makes_the_same_byte
     director.service.steering.wait(job.id)
     director.service.steering.change(job.id, {"prompt": "it moves up"})
     paused = director.until_state(job, "paused")
-    assert paused.message == "Waits for you after each section."
+    assert paused.message == "Your turn: go on, change the words, or try takes."
     assert paused.request.prompt == "it moves up"
     folder = JobFolder(job.folder)
     (span,) = Lineage.read(folder.lineage).spans
@@ -315,7 +315,7 @@ def test_a_change_is_carried_out_at_whatever_end(tmp_path: Path) -> None:
     (folder.sections / "0001.safetensors").write_bytes(b"latents")
     with studio.service.queue.store.transaction() as database:
         leave_command(database, job.id, "change", '{"prompt": "b"}')
-    ended = studio.service.queue.store.enter(job.id, "cancelled", reason="A user cancelled it.")
+    ended = studio.service.queue.store.enter(job.id, "cancelled", reason="You ended it.")
     assert (ended.state, ended.request.prompt) == ("cancelled", "b")
     (span,) = Lineage.read(folder.lineage).spans
     assert (span.last, span.settings["prompt"]) == (1, "a")

@@ -105,7 +105,7 @@ def test_the_sentences_of_a_job_in_the_queue() -> None:
     assert sentence(JOB, is_paused=True, turn=1) == "Waiting until the queue is resumed"
     waiting = replace(JOB, message="No model.", remedy="Get it.")
     assert sentence(waiting, is_paused=True) == "No model. Get it."
-    assert sentence(replace(JOB, state="paused")) == "Paused by you"
+    assert sentence(replace(JOB, state="paused")) == "Paused"
     assert sentence(replace(JOB, state="paused", message="Waits.")) == "Waits"
     assert sentence(replace(JOB, state="interrupted", message="Gone.")) == "Interrupted: Gone."
     assert sentence(replace(JOB, state="waiting", message="Full.")) == "Full."

@@ -143,7 +143,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     reported = describer.describe(values)
     assert "5 s becomes <b>4.83 s</b> (145 frames, 4 sections)." in reported["markup"]["length"]
     assert "The first video will show how long it takes." in reported["markup"]["length"]
-    assert reported["facts"]["size"] == "144 × 112 of 320 × 240"
+    assert reported["facts"]["size"] == "Video: 144 × 112"
     assert reported["facts"]["look"] == "seed 31337 · 4 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640})["facts"]["size"]
     assert reported["markup"]["timeline-note"] == ""
@@ -234,7 +234,7 @@ def test_an_upright_photo_is_measured_upright(tmp_path: Path, monkeypatch: pytes
     image.save(tmp_path / "phone.jpg", exif=exif)
     describer = Describer(JobService(tmp_path / "outputs"), Catalogue())
     values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": {"path": str(tmp_path / "phone.jpg")}}
-    assert describer.describe(values)["facts"]["size"] == "112 × 144 of 300 × 400"
+    assert describer.describe(values)["facts"]["size"] == "Video: 112 × 144"
 
 
 def test_an_example_is_made_with_the_models_own_settings(

@@ -49,7 +49,7 @@ def test_before_the_first_video_the_examples_move_on_the_stage(
     assert page.evaluate("document.documentElement.scrollHeight") <= 900
     assert controls_are_in_sight(page)
     assert not page.locator(".lt-examples").is_visible()
-    page.get_by_role("button", name="Start Generation choose a picture or write first").wait_for()
+    page.get_by_role("button", name="Start Generation Add a picture or a prompt").wait_for()
     page.get_by_role("button", name="Close").click()
     page.locator(".lt-demo").wait_for(state="hidden")
 

@@ -78,7 +78,7 @@ def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo
     status(page, state="running")
     page.reload()
     status(page, state="running")
-    page.wait_for_selector('#set-image label[data-hint*=" of "]')
+    page.wait_for_selector('#set-image label[data-hint^="Video: "]')
     seen += page.content()
     made, broken = (job.id for job in reversed(stand.service.jobs()[-2:]))
     for job in (broken, made):

@@ -169,7 +169,7 @@ def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo:
     page.route("**/api/queue/duplicate", lambda route: held.append(route))
     again = button(page, AFTERWARDS[0])
     again.evaluate("one => { one.click(); one.click(); }")
-    page.locator(".lt-lost").get_by_text("The server has not answered yet.").wait_for()
+    page.locator(".lt-lost").get_by_text("Still waiting for the server…").wait_for()
     again.evaluate("one => one.click()")
     held[0].continue_()
     page.get_by_text("is in the queue.").wait_for()

@@ -117,7 +117,7 @@ def test_a_picture_of_any_name_is_shown_and_kept(page: Any, photo: Path) -> None
 def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
     page.set_input_files("input[type=file]", str(photo))
     page.wait_for_selector("#set-image img")
-    page.wait_for_selector('#set-image label[data-hint*=" of "]')  # the page has taken the picture
+    page.wait_for_selector('#set-image label[data-hint^="Video: "]')  # the page has taken the picture
     drop(page, b"prompt,steps\na ball,3\nanother,many\n", "wishes.csv", "text/csv")
     refused = page.get_by_role("alert").filter(has_text="Line 3 of wishes.csv")
     assert "nothing was queued" in refused.inner_text()
@@ -138,7 +138,7 @@ def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
     page.get_by_label("Prompt", exact=True).fill("a ball")
     page.get_by_role("button", name="Make what comes before it").click()
     page.locator("#picture-note").get_by_text("What comes before a video needs a picture").wait_for()
-    page.wait_for_selector('#start[data-missing="choose a picture first"]')
+    page.wait_for_selector('#start[data-missing="Add a picture"]')
     page.locator("#extras-line").get_by_text("New Part of a Continued Video: Before it.").wait_for()
     page.set_input_files("#set-image input[type=file]", str(photo))
     page.click("#start:not([disabled])")
@@ -154,7 +154,7 @@ def test_a_start_waits_for_the_picture_that_is_on_its_way(page: Any, stand: Stan
     held: list[Any] = []
     page.route("**/gradio_api/upload", lambda route: held.append(route))
     page.get_by_label("Prompt", exact=True).fill("a ball")
-    page.click("#start:not([data-missing^=choose])", trial=True)
+    page.click("#start:not([data-missing^=Add])", trial=True)
     page.set_input_files("#set-image input[type=file]", str(photo))
     wait_until(lambda: page.evaluate("1") and held)
     page.click("#start")
@@ -177,8 +177,8 @@ def test_a_start_waits_for_the_picture_that_is_on_its_way(page: Any, stand: Stan
 
 def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Path) -> None:
     open_folds(page)
-    page.get_by_label("number input for Videos at Once").fill("3")
-    page.get_by_label("number input for Videos at Once").press("Tab")
+    page.get_by_label("number input for How Many").fill("3")
+    page.get_by_label("number input for How Many").press("Tab")
     start(page, photo, seconds=1)
     notice(page, "Queued 3 videos")
     assert [job.request.seed for job in stand.service.jobs()] == [31339, 31338, 31337]
@@ -188,7 +188,7 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     page.reload()
     page.wait_for_selector('#fold-look > summary[data-state="random seed · 4 steps · guidance 10"]')
     page.wait_for_selector("#set-image img")
-    assert page.get_by_label("number input for Videos at Once").input_value() == "3"
+    assert page.get_by_label("number input for How Many").input_value() == "3"
     page.locator('#start[data-many="3 videos with different seeds"]').click()
     wait_until(lambda: len(stand.service.jobs()) == 6)
     seeds = [job.request.seed for job in stand.service.jobs(limit=3)]
@@ -282,7 +282,7 @@ def test_a_video_dropped_on_the_page_becomes_the_same_video_again(
         for video, words in ((first, "seed 11 · 2 steps"), (longer, "seed 11 · 2 steps")):
             drop(page, video.read_bytes(), "dropped.mp4", "video/mp4")
             page.wait_for_selector(f'#fold-look > summary[data-state^="{words}"]')
-            page.wait_for_selector('#set-image label[data-hint*=" of "]')
+            page.wait_for_selector('#set-image label[data-hint^="Video: "]')
             if video == longer:
                 page.get_by_text("The first section is made with the settings of the video").wait_for()
             old = set(program.outputs.glob("2*/video.mp4"))

@@ -39,7 +39,7 @@ def test_the_prompt_and_the_strip_say_the_same(page: Any, stand: Stand, strip: A
     page.set_input_files("input[type=file]", str(photo))
     prompt = page.get_by_label("Prompt", exact=True)
     prompt.fill("the red ball moves right")
-    fields_are(page, "the red ball moves right", "Goes on", "Goes on", "Goes on")
+    fields_are(page, "the red ball moves right", "same as above", "same as above", "same as above")
     strip.first.focus()
     page.keyboard.press("Tab")
     page.keyboard.type("the ball grows")
@@ -55,11 +55,11 @@ def test_the_prompt_and_the_strip_say_the_same(page: Any, stand: Stand, strip: A
     page.get_by_label("Words for section 1, 0.0 – 1.2 s, film 0.5").wait_for()
     assert page.locator(".lt-mirror span").count() == 0
     prompt.fill("a ball  [2.5s: the ball moves up]")
-    fields_are(page, "a ball", "Goes on", "the ball moves up", "Goes on")
+    fields_are(page, "a ball", "same as above", "the ball moves up", "same as above")
     page.get_by_text("The words change at 2.4 s. 2.5 s is moved to 2.4 s, where sections meet.").wait_for()
     assert page.locator(".lt-mirror span").count() == 0  # the times are no words that the model lacks
     assert not page.locator("#lt-unknown").is_visible()
-    page.get_by_label("number input for Change of Words (Sections)").fill("1")
+    page.get_by_label("number input for Blend Between Prompts").fill("1")
     page.get_by_label("Words for section 3, 2.4 – 3.6 s, 50 % new words").wait_for()
     page.locator("#start").click()
     # The order is from end to start, and the strips are in the order of the video.
@@ -79,7 +79,7 @@ def test_a_start_takes_what_the_server_has_not_answered_yet(
 ) -> None:
     page.set_input_files("input[type=file]", str(photo))
     page.wait_for_selector('#start[data-missing=""]')
-    fields_are(page, "No words", "Goes on", "Goes on", "Goes on")
+    fields_are(page, "No words", "same as above", "same as above", "same as above")
     page.route("**/api/form/describe", lambda route: route.abort())
     page.get_by_label("Prompt", exact=True).fill("a ball")
     strip.nth(1).fill("early")  # before the server has read the prompt
@@ -87,7 +87,7 @@ def test_a_start_takes_what_the_server_has_not_answered_yet(
     page.unroute("**/api/form/describe")
     prompt_is(page, "a ball [1.2s: early] [3.6s: words]")
     page.get_by_label("Prompt", exact=True).fill("a ball")
-    fields_are(page, "a ball", "Goes on", "Goes on", "Goes on")
+    fields_are(page, "a ball", "same as above", "same as above", "same as above")
     page.route("**/api/form/describe", lambda route: route.abort())
     strip.nth(1).fill("it grows")
     strip.nth(2).fill("it moves")
@@ -106,7 +106,7 @@ def test_a_start_takes_what_the_server_has_not_answered_yet(
 
 def test_on_a_phone_the_sections_are_stacked(page: Any, strip: Any) -> None:
     page.get_by_label("Prompt", exact=True).fill("a ball [1.2s: it grows] [3.6s-9s: it moves]")
-    fields_are(page, "a ball", "it grows", "Goes on", "it moves")
+    fields_are(page, "a ball", "it grows", "same as above", "it moves")
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate(SMALL) == []
     places = [field.bounding_box() for field in strip.all()]

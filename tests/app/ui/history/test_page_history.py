@@ -242,9 +242,7 @@ def test_a_branch_says_what_it_keeps_and_grows_in_the_tree(page: Any, stand: Sta
     assert keep.get_attribute("max") == "2"  # the last section of an inverted video has met the picture
     keep.focus()
     page.keyboard.press("Home")
-    view.get_by_text(
-        "The last 1.2 s of the video are kept, because the end is made before the beginning"
-    ).wait_for()
+    view.get_by_text("The last 1.2 s stay, and what comes before them is made anew.").wait_for()
     assert view.locator('.lt-kept-strip img[data-kept="true"]').count() == 1
     view.get_by_text("What stays as it is, and why").click()
     assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
@@ -284,7 +282,7 @@ def test_a_finished_video_is_made_longer(page: Any, stand: Stand, make: Any) -> 
     view = opened(page, job)
     view.get_by_text("Make it longer").first.click()
     view.get_by_text(
-        "Whole sections of 1.2 s are added. The video is kept, and continues after its end."
+        "Whole sections of 1.2 s are added. Adds time after the end; the video stays."
     ).wait_for()
     view.get_by_label("Seconds to add").fill("3.6")
     view.get_by_role("button", name="Make it longer").click()
