@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from mimetypes import guess_type
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +29,7 @@ from app.ui.form.settings import (
 )
 from app.ui.loras import LoraCalls
 from app.ui.pictures import Upload, upload_name, upload_path, write_last_frame
+from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.registry import model_names
@@ -164,13 +164,12 @@ class DropCalls:
             name: The file's name, for messages.
         """
         path, name = uploaded(file), name[:_MOST_NAME]
-        kind = guess_type(name)[0] or ""
         try:
             return Restored.of_recipe(read_recipe(path), name, self._catalogue).to_dict()
         except InputError:
-            if kind == "application/json":
+            if name.lower().endswith(".json"):
                 raise
-        if not kind.startswith("video/"):
+        if not any(text.lower().endswith(ENDINGS) for text in (name, path.name)):
             self.picture_check(file)
             return {}
         footage = read_footage(path)
