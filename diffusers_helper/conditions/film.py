@@ -7,7 +7,6 @@ cannot be used.
 
 from __future__ import annotations
 
-import errno
 import stat
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +19,6 @@ from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
 
 if TYPE_CHECKING:
-    from av.codec.context import CodecContext
     from av.container import InputContainer
     from av.filter.graph import Graph
     from av.video.frame import VideoFrame
@@ -96,22 +94,31 @@ class Film:
         return float((self.stream.duration or 0) * self._time_base)
 
     def _decoded(self) -> Iterator[VideoFrame]:
-        from av.error import InvalidDataError
+        from av.error import FFmpegError, InvalidDataError
 
-        decoder: Any = _decoder_of(self.stream)
+        decoder = _decoder_of(self.stream)
         for packet in self.container.demux(self.stream):
-            with suppress(InvalidDataError):
-                for frame in decoder.decode(packet):
-                    self._check_size(frame.width, frame.height)
-                    yield frame
+            try:
+                frames = decoder.decode(packet)
+            except FFmpegError as error:
+                # A decoder that refuses a new size has that size, or none.
+                self._check_size(decoder.width, decoder.height)
+                if not isinstance(error, InvalidDataError):
+                    raise
+                continue
+            for frame in frames:
+                self._check_size(frame.width, frame.height)
+                yield frame
+        self._check_size(decoder.width, decoder.height)
 
     def _check_size(self, width: int, height: int) -> None:
         """Refuse a size of frames, which may change within a film, or what square pixels make of it."""
         for side in (width, round(width * self.pixel_aspect_ratio)):
             if side * height > MAX_PIXELS or min(side, height) < MIN_SIDE:
+                size = f"{side}x{height} pixels" if side * height else "frames of another size in its middle"
                 raise PictureError(
-                    f"{self.name} has {side}x{height} pixels; expected at least {MIN_SIDE} each way and at "
-                    f"most {MAX_PIXELS / 1e6:.1f} million.",
+                    f"{self.name} has {size}; expected at least {MIN_SIDE} pixels each way and at most "
+                    f"{MAX_PIXELS / 1e6:.1f} million.",
                     "Scale it.",
                 )
 
@@ -136,8 +143,6 @@ def opened(path: Path) -> Generator[Film]:
     except MemoryError as error:
         raise PictureError(f"{name} takes too much memory; expected a smaller video.", _CONVERT) from error
     except (FFmpegError, OSError, ValueError) as error:
-        if getattr(error, "errno", None) == errno.EINVAL:  # FFmpeg knows it, but it is none of the formats
-            raise PictureError(f"{name} is no MP4, MOV, WebM, MKV or AVI.", _CONVERT) from error
         reason = getattr(error, "strerror", None) or error
         raise PictureError(f"{name} cannot be read ({reason}); expected a video.", _CONVERT) from error
 
@@ -145,9 +150,13 @@ def opened(path: Path) -> Generator[Film]:
 def open_container(path: Path, **options: Any) -> InputContainer:
     """Open a file that refers to nothing outside itself, with further options of `av.open`."""
     import av
+    from av.error import ArgumentError
 
     limits = {"format_whitelist": ",".join(_FORMATS), "protocol_whitelist": "file"}
-    return av.open(path, options=limits, metadata_errors="replace", **options)
+    try:
+        return av.open(path, options=limits, metadata_errors="replace", **options)
+    except ArgumentError as error:
+        raise PictureError(f"The video {path.name} is no MP4, MOV, WebM, MKV or AVI.", _CONVERT) from error
 
 
 def picture_stream(container: InputContainer) -> VideoStream | None:
@@ -160,13 +169,14 @@ def picture_stream(container: InputContainer) -> VideoStream | None:
     return min(decodable, key=lambda track: not track.disposition & Is.default, default=None)
 
 
-def _decoder_of(stream: VideoStream) -> CodecContext:
+def _decoder_of(stream: VideoStream) -> Any:
     """Prepare a stream's decoder, which refuses larger frames before it takes memory for them."""
     import av
 
-    decoder: CodecContext = stream.codec_context
+    decoder: Any = stream.codec_context
     if stream.metadata.get("alpha_mode") == "1" and decoder.name in _TRANSPARENT_DECODERS:
         decoder = av.CodecContext.create(_TRANSPARENT_DECODERS[decoder.name], "r")
+        decoder.width, decoder.height = stream.width, stream.height
     decoder.options = {"max_pixels": str(MAX_PIXELS)}
     decoder.thread_type, decoder.thread_count = "AUTO", _THREADS
     return decoder
