@@ -34,7 +34,7 @@ ENDINGS = (
 _FORMATS = ("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "dv", "gif", "apng")
 _CONVERT = "Convert it to MP4 with H.264."
 _PER_SECOND = 1_000_000  # AV_TIME_BASE of FFmpeg
-_THREADS = 4  # each takes the memory of a frame more
+_THREADS = 4
 # FFmpeg's own decoders leave the transparency of these codecs out.
 _TRANSPARENT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
@@ -82,7 +82,7 @@ class Film:
         for frame in _deinterlaced(self._decoded()):
             unit = frame.time_base or self._time_base
             time = self.end if frame.pts is None else frame.pts * unit - self._origin
-            self.end = time + (frame.duration * unit if frame.duration else default_duration)
+            self.end = max(self.end, time + (frame.duration * unit if frame.duration else default_duration))
             if self.end > MAX_SECONDS + 1:
                 length = max(float(self.end), self._stated_seconds)
                 problem = f"{self.name} has {length:.0f} s; expected at most {MAX_SECONDS}."
@@ -178,7 +178,8 @@ def _decoder_of(stream: VideoStream) -> Any:
         decoder = av.CodecContext.create(_TRANSPARENT_DECODERS[decoder.name], "r")
         decoder.width, decoder.height = stream.width, stream.height
     decoder.options = {"max_pixels": str(MAX_PIXELS)}
-    decoder.thread_type, decoder.thread_count = "AUTO", _THREADS
+    # Threads that decode frames at once would keep errors of the last ones to themselves.
+    decoder.thread_type, decoder.thread_count = "SLICE", _THREADS
     return decoder
 
 

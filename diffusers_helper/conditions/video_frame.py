@@ -82,20 +82,23 @@ def _hlg_light(pixels: np.ndarray) -> np.ndarray:
     return 1000 * scene * (scene @ _LUMA)[..., None] ** 0.2
 
 
+_ROWS = 64  # that are converted at once
 _LIGHT = {_PQ: _pq_light, _HLG: _hlg_light}
 
 
 def _standard_colours(pixels: np.ndarray, frame: VideoFrame) -> np.ndarray:
     """Convert (H, W, 3) bytes to those that a standard screen shows."""
     is_wide, light_of = frame.color_primaries == _BT2020, _LIGHT.get(frame.color_trc)
-    if light_of is None and not is_wide:
-        return np.ascontiguousarray(pixels)
-    light = (_VALUES**2.2)[pixels] if light_of is None else light_of(pixels) / _WHITE_NITS
-    if is_wide:
-        light = np.maximum(light @ _TO_BT709.T, 0)
-    if light_of is not None:
-        light = _tone_map(light)
-    return (255 * np.clip(light, 0, 1) ** (1 / 2.2) + 0.5).astype(np.uint8)
+    standard = np.array(pixels, order="C")
+    # A whole frame as numbers with a point would take ten times its memory.
+    for rows in np.array_split(standard, -(-len(standard) // _ROWS)) if is_wide or light_of else ():
+        light = light_of(rows) / _WHITE_NITS if light_of else (_VALUES**2.2)[rows]
+        if is_wide:
+            light = np.maximum(light @ _TO_BT709.T, 0)
+        if light_of:
+            light = _tone_map(light)
+        rows[:] = 255 * np.clip(light, 0, 1) ** (1 / 2.2) + 0.5
+    return standard
 
 
 def _tone_map(light: np.ndarray) -> np.ndarray:

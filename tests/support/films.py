@@ -41,14 +41,19 @@ def write_film(path: Path, pictures: Sequence[np.ndarray] = (flat(),) * 30, **ch
     """Write a film with the arguments of `adds_film`.
 
     Args:
-        changes: Besides, `file_options`, and `first`, which adds a stream in front of the film.
+        changes: Besides, `file_options`, `container_format`, and `first`, which adds a stream in front of
+            the film.
     """
-    options, first = changes.pop("file_options", {}), changes.pop("first", None)
-    return write_streams(path, *filter(None, [first]), adds_film(pictures, **changes), options=options)
+    options, first = changes.pop("file_options", None), changes.pop("first", None)
+    form = changes.pop("container_format", None)
+    streams = [*filter(None, [first]), adds_film(pictures, **changes)]
+    return write_streams(path, *streams, options=options, form=form)
 
 
-def write_streams(path: Path, *streams: Adds, options: dict[str, str] | None = None) -> Path:
-    with av.open(path, "w", options=options or {}) as container:
+def write_streams(
+    path: Path, *streams: Adds, options: dict[str, str] | None = None, form: str | None = None
+) -> Path:
+    with av.open(path, "w", options=options or {}, format=form) as container:
         for write in [add(container) for add in streams]:
             write()
     return path
@@ -125,6 +130,15 @@ def adds_cover(container: OutputContainer) -> Callable[[], None]:
         container.mux(stream.encode(None))
 
     return write
+
+
+def comb(number: int, size: tuple[int, int] = (192, 128)) -> np.ndarray:
+    """Draw a square that moves, of which the odd lines are half a frame later."""
+    picture = np.full((size[1], size[0], 3), 40, np.uint8)
+    for field in range(2):
+        left = 16 + 8 * number + 4 * field
+        picture[32 + field : 96 : 2, left : left + 48] = 230
+    return picture
 
 
 def with_cover_first(path: Path) -> Path:

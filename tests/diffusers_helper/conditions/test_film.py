@@ -25,6 +25,7 @@ from tests.support.films import (
     adds_cover,
     adds_film,
     adds_sound,
+    comb,
     corners,
     flat,
     replaced,
@@ -162,15 +163,6 @@ def test_turns_and_mirrors_are_followed(name: str, tmp_path: Path) -> None:
     assert is_near(colour_at(picture, *white), WHITE)
     assert is_near(colour_at(picture, *red), RED)
     assert is_near(colour_at(picture, 1 - white[0], 1 - white[1]), BLUE)
-
-
-def comb(number: int, size: tuple[int, int] = (192, 128)) -> np.ndarray:
-    """Draw a white square that moves, of which the odd lines are half a frame later."""
-    picture = np.full((size[1], size[0], 3), 40, np.uint8)
-    for field in range(2):
-        left = 16 + 8 * number + 4 * field
-        picture[32 + field : 96 : 2, left : left + 48] = 230
-    return picture
 
 
 @pytest.mark.parametrize(("codec", "colorspace"), [("libx264", 1), ("mpeg2video", 5)])
