@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 MAX_BYTES, MAX_SECONDS, MAX_PIXELS = 4 * 2**30, 600, 4096 * 2304
 ENDINGS = (
     ".mp4", ".m4v", ".mov", ".3gp", ".3g2", ".mkv", ".webm", ".avi", ".ts", ".mts", ".m2ts", ".mpg", ".mpeg",
-    ".vob", ".mod", ".flv", ".wmv", ".asf", ".ogv", ".dv",
+    ".vob", ".mod", ".flv", ".wmv", ".asf", ".ogv", ".ogg", ".dv", ".m4a", ".mka", ".wma", ".oga",
 )  # fmt: skip
-"""The endings of the names of videos, in small letters."""
+"""The endings of the names of films, and of sound in the same formats, in small letters."""
 # Formats that refer to other files or addresses, such as playlists, are left out.
 _FORMATS = ("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "dv", "gif", "apng")
 _CONVERT = "Convert it to MP4 with H.264."
