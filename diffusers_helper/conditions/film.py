@@ -11,8 +11,9 @@ import stat
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from diffusers_helper.conditions.picture import MIN_SIDE
 from diffusers_helper.errors import PictureError
@@ -115,7 +116,7 @@ class Film:
         """Refuse a size of frames, which may change within a film, or what square pixels make of it."""
         for side in (width, round(width * self.pixel_aspect_ratio)):
             if side * height > MAX_PIXELS or min(side, height) < MIN_SIDE:
-                size = f"{side}x{height} pixels" if side * height else "frames of another size in its middle"
+                size = f"{side}x{height} pixels" if side * height else "frames of a size that cannot be read"
                 raise PictureError(
                     f"{self.name} has {size}; expected at least {MIN_SIDE} pixels each way and at most "
                     f"{MAX_PIXELS / 1e6:.1f} million.",
@@ -152,9 +153,9 @@ def open_container(path: Path, **options: Any) -> InputContainer:
     import av
     from av.error import ArgumentError
 
-    limits = {"format_whitelist": ",".join(_FORMATS), "protocol_whitelist": "file"}
+    options["options"] = {"format_whitelist": ",".join(_FORMATS), "protocol_whitelist": "file"}
     try:
-        return av.open(path, options=limits, metadata_errors="replace", **options)
+        return cast("InputContainer", av.open(path, metadata_errors="replace", **options))
     except ArgumentError as error:
         raise PictureError(f"The video {path.name} is no MP4, MOV, WebM, MKV or AVI.", _CONVERT) from error
 
@@ -185,19 +186,17 @@ def _decoder_of(stream: VideoStream) -> Any:
 
 def _deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
     """Replace one of the two fields of each interlaced frame by lines that suit the other one."""
-    graph, form = None, None
-    for frame in frames:
-        if graph is not None and form != (form := (frame.width, frame.height, frame.format.name)):
+    for _, alike in groupby(frames, lambda frame: (frame.width, frame.height, frame.format.name)):
+        graph = None
+        for frame in alike:
+            if graph is None and frame.interlaced_frame:
+                graph = _deinterlacer(frame)
+            if graph is None:
+                yield frame
+            else:
+                yield from _filtered(graph, frame)
+        if graph is not None:
             yield from _filtered(graph, None)
-            graph = None
-        if graph is None and frame.interlaced_frame:
-            graph, form = _deinterlacer(frame), (frame.width, frame.height, frame.format.name)
-        if graph is None:
-            yield frame
-        else:
-            yield from _filtered(graph, frame)
-    if graph is not None:
-        yield from _filtered(graph, None)
 
 
 def _deinterlacer(frame: VideoFrame) -> Graph:
@@ -205,13 +204,9 @@ def _deinterlacer(frame: VideoFrame) -> Graph:
 
     graph = Graph()
     graph.threads = 1
-    graph.link_nodes(
-        graph.add_buffer(
-            width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
-        ),
-        graph.add("bwdif", "mode=send_frame:deint=interlaced"),
-        graph.add("buffersink"),
-    ).configure()  # fmt: skip
+    source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=frame.time_base)
+    fields = graph.add("bwdif", "mode=send_frame:deint=interlaced")
+    graph.link_nodes(source, fields, graph.add("buffersink")).configure()
     return graph
 
 

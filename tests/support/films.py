@@ -21,7 +21,7 @@ _EXACT = {"preset": "ultrafast", "crf": "4", "x265-params": "log-level=none"}
 
 def flat(colour: tuple[int, ...] = RED, size: tuple[int, int] = (192, 128)) -> np.ndarray:
     """Return a picture of one colour, (height, width, 3 or 4) bytes."""
-    return np.broadcast_to(np.uint8(colour), (size[1], size[0], len(colour)))
+    return np.broadcast_to(np.array(colour, np.uint8), (size[1], size[0], len(colour)))
 
 
 def corners(size: tuple[int, int] = (192, 128)) -> np.ndarray:
@@ -76,7 +76,7 @@ def adds_film(
         stream = cast(VideoStream, container.add_stream(codec, rate=rate, options=options or _EXACT))
         stream.height, stream.width, stream.pix_fmt = *pictures[0].shape[:2], form
         if disposition is not None:
-            stream.disposition = disposition
+            stream.disposition = Disposition(disposition)
         for name, value in changes.items():
             setattr(stream.codec_context, name, value)
         return partial(write, container, stream)
