@@ -128,7 +128,7 @@ class ReadingProcess:
             _close(self._process)
         command, variables = module_command("app.reading.worker", os.environ)
         # The threads of numpy's library, which nothing here uses, would reserve address space, as would
-        # memory of their own for the threads of decoders.
+        # memory for each of the threads that decode a video.
         variables |= {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
         return subprocess.Popen(
             (*(self._command or command), str(self.limits.memory)),

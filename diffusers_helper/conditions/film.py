@@ -35,7 +35,7 @@ ENDINGS = (
 _FORMATS = ("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "dv", "gif", "apng")
 _CONVERT = "Convert it to MP4 with H.264."
 _PER_SECOND = 1_000_000  # AV_TIME_BASE of FFmpeg
-_THREADS = 4
+_THREADS = 4  # each takes the memory of a frame more
 # FFmpeg's own decoders leave the transparency of these codecs out.
 _TRANSPARENT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
@@ -179,8 +179,7 @@ def _decoder_of(stream: VideoStream) -> Any:
         decoder = av.CodecContext.create(_TRANSPARENT_DECODERS[decoder.name], "r")
         decoder.width, decoder.height = stream.width, stream.height
     decoder.options = {"max_pixels": str(MAX_PIXELS)}
-    # Threads that decode frames at once would keep errors of the last ones to themselves.
-    decoder.thread_type, decoder.thread_count = "SLICE", _THREADS
+    decoder.thread_type, decoder.thread_count = "AUTO", _THREADS
     return decoder
 
 

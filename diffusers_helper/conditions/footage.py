@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from diffusers_helper.conditions.film import Film, opened
+from diffusers_helper.conditions.film import MAX_SECONDS, Film, opened
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import PictureError
@@ -27,6 +27,10 @@ from diffusers_helper.untrusted.confined import confined
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
+
+# Decoding begins so many seconds before the wanted frames, until there are enough of them: key frames may be
+# far apart, a video may be short, and its index or its times may be wrong.
+_MARGINS = (1, 15, MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +55,13 @@ def last_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
 
 def _end_of(path: Path, count: int, fps: int) -> tuple[list[Image.Image], float]:
     """Read up to `count` frames from the end of a video, and the time at which it ends."""
-    end = _decoded_end(path, count, fps, is_near=True)
-    # Fewer frames mean that the video is short, or that its index or its times are wrong.
-    return end if len(end[0]) == count else _decoded_end(path, count, fps, is_near=False)
-
-
-def _decoded_end(path: Path, count: int, fps: int, *, is_near: bool) -> tuple[list[Image.Image], float]:
-    with opened(path) as film:
-        if is_near:
-            film.seek_to_end((count + 1) / fps + 1)
-        frames = deque(_at_rate(film, fps), maxlen=count)
-        if not frames and not is_near:
-            raise _empty(film)
-        return [_to_picture(frame, film) for frame in frames], float(film.end)
+    for margin in _MARGINS:
+        with opened(path) as film:
+            film.seek_to_end((count + 1) / fps + margin)
+            frames = deque(_at_rate(film, fps), maxlen=count)
+            if len(frames) == count or (margin == _MARGINS[-1] and frames):
+                return [_to_picture(frame, film) for frame in frames], float(film.end)
+    raise _empty(path)
 
 
 def first_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
@@ -78,11 +76,12 @@ def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
         for frame in _at_rate(film, fps):
             yield _to_picture(frame, film)
         if frame is None:
-            raise _empty(film)
+            raise _empty(path)
 
 
-def _empty(film: Film) -> PictureError:
-    return PictureError(f"{film.name} has no frame that can be decoded.", "Convert it to MP4 with H.264.")
+def _empty(path: Path) -> PictureError:
+    problem = f"The video {path.name} has no frame that can be decoded."
+    return PictureError(problem, "Convert it to MP4 with H.264.")
 
 
 def largest_encodable(count: int) -> int:

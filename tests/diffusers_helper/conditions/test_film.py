@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffusers_helper.conditions.film import MAX_SECONDS
+from diffusers_helper.conditions.film import MAX_SECONDS, Film, opened
 from diffusers_helper.conditions.footage import all_frames, last_frames, read_footage
 from diffusers_helper.errors import PictureError
 from tests.support.films import (
@@ -36,6 +36,7 @@ from tests.support.films import (
 )
 
 FIVE = (flat(),) * 150
+EVERY_SECOND = {"g": "30", "deadline": "realtime"}
 FRAGMENTED = {"movflags": "frag_keyframe+empty_moov"}
 Colour = tuple[int, int, int]
 
@@ -84,7 +85,11 @@ def live(path: Path) -> Path:
 
 
 def with_long_sound(path: Path) -> Path:
-    return write_film(path, FIVE, first=adds_sound(MAX_SECONDS + 100))
+    return write_film(path, FIVE, first=adds_sound(MAX_SECONDS + 100), gop_size=30)
+
+
+def broadcast(path: Path) -> Path:
+    return write_film(path, FIVE, gop_size=30)
 
 
 def from_the_middle(path: Path) -> Path:
@@ -122,6 +127,29 @@ def test_the_pictures_say_how_long_a_film_is(
     assert read_footage(film).seconds == pytest.approx(seconds, abs=0.002)
     assert len([*all_frames(film)]) == count
     assert len(last_frames(film, 9)) == min(9, count)
+
+
+@pytest.mark.parametrize(("write", "ending"), [(live, "webm"), (with_long_sound, "mkv"), (broadcast, "ts")])
+def test_the_end_is_found_without_decoding_what_comes_before(
+    write: Callable[[Path], Path], ending: str, tmp_path: Path
+) -> None:
+    with opened(write(tmp_path / f"film.{ending}")) as film:
+        film.seek_to_end(1.5)
+        times = [time for time, _ in film.frames()]
+    assert times[0] > 3
+    assert round(float(times[-1]), 2) == 4.97
+
+
+def test_the_end_is_found_where_key_frames_are_far_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    film = write_film(tmp_path / "film.ts", (flat(size=(32, 32)),) * 900, gop_size=300)
+    looked = []
+    seek = Film.seek_to_end
+    monkeypatch.setattr(Film, "seek_to_end", lambda self, ahead: [looked.append(ahead), seek(self, ahead)])
+    assert read_footage(film).seconds == 30
+    assert len(looked) == 2
+    assert len(last_frames(film, 73)) == 73
 
 
 def test_frames_before_the_first_key_frame_are_left_out(tmp_path: Path) -> None:
