@@ -127,8 +127,9 @@ class ReadingProcess:
                 return self._process
             _close(self._process)
         command, variables = module_command("app.reading.worker", os.environ)
-        # The threads of numpy's library, which nothing here uses, would reserve address space.
-        variables["OPENBLAS_NUM_THREADS"] = "1"
+        # The threads of numpy's library, which nothing here uses, would reserve address space, as would
+        # memory for each of the threads that decode a video.
+        variables |= {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
         return subprocess.Popen(
             (*(self._command or command), str(self.limits.memory)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables,

@@ -27,6 +27,7 @@ from av.container import InputContainer, OutputContainer
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
+from diffusers_helper.conditions.film import open_container, picture_stream
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, Mode
 from diffusers_helper.files import file_sha256, file_signature, link_or_copy, replacing, write_atomic
@@ -145,7 +146,7 @@ class GrowingVideo:
             return ""
         first_frame = next(frames)
         self._encode(self._original, [first_frame], _X264)
-        with av.open(self._original) as sample, av.open(original) as source:
+        with open_container(self._original) as sample, open_container(original) as source:
             is_copied = self._can_copy(source, sample)
         if is_copied:
             with (
@@ -166,7 +167,7 @@ class GrowingVideo:
 
     def _can_copy(self, source: InputContainer, sample: InputContainer) -> bool:
         """Tell whether packets of a file can be copied between sections as they are."""
-        stream = source.streams.video[0]
+        stream = cast(VideoStream, picture_stream(source))
         headers = sample.streams.video[0].codec_context.extradata
         if stream.codec_context.extradata != headers or source.streams.audio:
             return False
@@ -329,8 +330,8 @@ class GrowingVideo:
         num_frames = 0
         output_stream: VideoStream | None = None
         for segment in segments:
-            with av.open(segment, stream_options=_COPY_ONLY) as source:
-                stream = source.streams.video[0]
+            with open_container(segment, stream_options=_COPY_ONLY) as source:
+                stream = cast(VideoStream, picture_stream(source))
                 if output_stream is None:
                     output_stream = output.add_stream_from_template(stream, time_base=self._time_base)
                     headers = stream.codec_context.extradata
@@ -352,5 +353,5 @@ class GrowingVideo:
 
 
 def _count_frames(video: Path) -> int:
-    with av.open(video) as container:
+    with open_container(video) as container:
         return container.streams.video[0].frames

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from mimetypes import guess_type
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +30,7 @@ from app.ui.form.settings import (
 )
 from app.ui.loras import LoraCalls
 from app.ui.pictures import Upload, upload_name, upload_path
+from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
@@ -164,14 +164,14 @@ class DropCalls:
             name: The file's name, for messages.
         """
         path, name = uploaded(file), name[:_MOST_NAME]
-        kind = guess_type(name)[0] or ""
+        is_video = any(text.lower().endswith(ENDINGS) for text in (name, path.name))
         try:
             restored = Restored.of_recipe(read_recipe(path), name, self._catalogue)
-            return replace(restored, video=upload_name(path) if kind.startswith("video/") else "").to_dict()
+            return replace(restored, video=upload_name(path) if is_video else "").to_dict()
         except InputError:
-            if kind == "application/json":
+            if name.lower().endswith(".json"):
                 raise
-        if not kind.startswith("video/"):
+        if not is_video:
             self.picture_check(file)
             return {}
         return continuation(path, name).to_dict()

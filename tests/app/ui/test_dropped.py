@@ -14,6 +14,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.form.endpoints import DropCalls
 from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError
+from tests.support.films import adds_cover, adds_sound, write_film, write_streams
 from tests.support.pages import write_photo
 from tests.support.shared import Sharing
 
@@ -95,3 +96,26 @@ def test_a_file_brings_its_settings_or_is_a_picture(calls: DropCalls) -> None:
             calls.file_read(upload(name, content), name)
     with pytest.raises(InputError, match="is not an upload"):
         calls.file_read(Upload(path="/etc/passwd"), "x.png")
+
+
+FILMS = {
+    "00001.MTS": "libx264", "clip.m2ts": "libx264", "clip.TS": "mpeg2video", "clip.3gp": "libx264",
+    "CLIP.3GP": "mpeg4", "clip.mkv": "libx265", "clip.AVI": "mpeg4", "IMG_0001.MOV": "libx264",
+    "clip.WebM": "libvpx-vp9", "clip.m4v": "libx264", "clip.MPG": "mpeg2video", "clip.wmv": "wmv2",
+    "clip.vob": "mpeg2video",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILMS)
+def test_a_video_with_any_usual_ending_is_continued(name: str, calls: DropCalls, tmp_path: Path) -> None:
+    film = write_film(tmp_path / name.lower(), codec=FILMS[name])
+    file = upload(name, film.read_bytes())
+    for called, answer in ((name, calls.file_read(file, name)), ("the file", calls.file_read(file))):
+        assert json.loads(answer["text"])["notices"] == [f"The new video continues {called} (1.0 s)."]
+        assert answer["pictures"]["image"].endswith("last-frame.png")
+
+
+def test_a_song_is_refused_for_what_it_lacks(calls: DropCalls, tmp_path: Path) -> None:
+    song = write_streams(tmp_path / "song.mp4", adds_cover, adds_sound(1))
+    with pytest.raises(InputError, match=r"The video song\.m4a has no picture; expected a video"):
+        calls.file_read(upload("song.m4a", song.read_bytes()), "song.m4a")

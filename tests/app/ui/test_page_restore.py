@@ -18,10 +18,17 @@ from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.app.ui.test_accessibility import violations
 from tests.support.clips import read, scene
+from tests.support.films import write_film
 from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import PageProgram, Stand, needs_chromium, notice, open_folds, start, status
 
 pytestmark = needs_chromium
+PASTE = """([bytes, name, type]) => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
+    document.body.dispatchEvent(
+        new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true }));
+}"""
 DROP = """async (files) => {
     const transfer = new DataTransfer();
     const made = files.map(([bytes, name, type]) => new File([new Uint8Array(bytes)], name, { type }));
@@ -84,6 +91,19 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     assert np.array_equal(np.asarray(load_picture(job.folder / "input.png")), last)
     drop(page, b"\0\0\0\x10ftypisom\0\0\0\0" + bytes(100), "broken.mp4", "video/mp4")
     page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
+
+
+@pytest.mark.parametrize("way", ["drop", "paste", "button"])
+def test_a_video_of_a_camera_is_continued(way: str, page: Any, tmp_path: Path) -> None:
+    film = write_film(tmp_path / "00001.MTS")
+    page.wait_for_selector("html[data-ready]")
+    if way == "button":
+        page.set_input_files("#set-image input[type=file]", str(film))
+    else:
+        content = [list(film.read_bytes()), film.name, ""]  # a browser knows no type of such a file
+        page.evaluate(*((DROP, [content]) if way == "drop" else (PASTE, content)))
+    assert notice(page, "continues").inner_text() == "The new video continues 00001.MTS (1.0 s).\n\nClose"
+    page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 192")
 
 
 def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path, tmp_path: Path) -> None:
