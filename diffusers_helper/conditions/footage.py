@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from PIL import Image
 
+from diffusers_helper.conditions.colour import to_standard_range
 from diffusers_helper.conditions.picture import MIN_SIDE, plain_png
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 MAX_BYTES, MAX_SECONDS, MAX_PIXELS = 4 * 2**30, 600.0, 4096 * 2304
 # Protocols and formats that refer to other files or addresses are left out.
 FORMATS = ("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "gif")
-_PQ, _HLG, _BT2020 = 16, 18, 9  # the codes of the two high ranges and of BT.2020 in ITU-T H.273
 _CONVERT = "Convert it to MP4 with H.264."
 _PER_SECOND = 1_000_000  # AV_TIME_BASE of FFmpeg
 
@@ -188,57 +187,10 @@ def _to_picture(frame: VideoFrame, pixel_aspect_ratio: float) -> Image.Image:
 
     flags = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
     pixels = frame.reformat(format="rgb24", interpolation=flags, threads=1).to_ndarray()
-    if frame.color_trc in _LIGHT:
-        pixels = _tone_map(_LIGHT[frame.color_trc](pixels), is_wide=frame.color_primaries == _BT2020)
-    picture = Image.fromarray(pixels)
+    picture = Image.fromarray(to_standard_range(pixels, frame.color_trc, frame.color_primaries))
     if pixel_aspect_ratio != 1:
         size = max(1, round(picture.width * pixel_aspect_ratio)), picture.height
         picture = picture.resize(size, Image.Resampling.LANCZOS)
     turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
     turn = turns.get(round(frame.rotation) % 360)
     return picture if turn is None else picture.transpose(turn)
-
-
-_VALUES = np.arange(256, dtype=np.float32) / 255
-_LUMA = np.array([0.2627, 0.6780, 0.0593], np.float32)  # of BT.2020
-_TO_BT709 = np.array(
-    [[1.6605, -0.5876, -0.0728], [-0.1246, 1.1329, -0.0083], [-0.0182, -0.1006, 1.1187]], np.float32
-)
-_WHITE_NITS = 203  # of a white surface (ITU-R BT.2408)
-_MAX_NITS = 1000  # of the light that is shown as white
-_KNEE = 0.5  # the share of a white surface's light up to which brightness stays as it is
-
-
-def _pq_light(pixels: np.ndarray) -> np.ndarray:
-    """Convert PQ values (ITU-R BT.2100) to light in nits."""
-    power = _VALUES ** (1 / 78.84375)
-    ratio = np.maximum(power - 0.8359375, 0) / (18.8515625 - 18.6875 * power)
-    return (10000 * ratio ** (1 / 0.1593017578125))[pixels]
-
-
-def _hlg_light(pixels: np.ndarray) -> np.ndarray:
-    """Convert HLG values (ITU-R BT.2100) to light in nits on a screen of 1000 nits."""
-    bright = (np.exp((_VALUES - 0.55991073) / 0.17883277) + 0.28466892) / 12
-    scene = np.where(_VALUES <= 0.5, _VALUES**2 / 3, bright)[pixels]
-    return 1000 * scene * (scene @ _LUMA)[..., None] ** 0.2
-
-
-_LIGHT = {_PQ: _pq_light, _HLG: _hlg_light}
-
-
-def _tone_map(nits: np.ndarray, *, is_wide: bool) -> np.ndarray:
-    """Convert light in nits to the picture, (H, W, 3) bytes, that a standard screen shows.
-
-    What is brighter than the knee is compressed by an extended Reinhard curve, which continues the straight
-    line without a bend. It is applied to the brightest channel, which keeps the hue.
-    """
-    light = nits / _WHITE_NITS
-    if is_wide:
-        light = np.maximum(light @ _TO_BT709.T, 0)
-    brightest = light.max(-1, keepdims=True)
-    headroom = 1 - _KNEE
-    excess = np.maximum(brightest - _KNEE, 0) / headroom
-    max_excess = np.maximum(_MAX_NITS / _WHITE_NITS - _KNEE, 0) / headroom
-    compressed = headroom * excess * (1 + excess / max_excess**2) / (1 + excess)
-    light = light * (np.minimum(brightest, _KNEE) + compressed) / np.maximum(brightest, 1e-9)
-    return (255 * np.clip(light, 0, 1) ** (1 / 2.2) + 0.5).astype(np.uint8)
