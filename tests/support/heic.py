@@ -92,13 +92,15 @@ def _frame(image: Image.Image, bits: int) -> tuple[bytes, bytes]:
     """Encode a frame, and return the box with the decoder's configuration, and the coded frame."""
     content, kind = BytesIO(), "yuv444p" if bits == 8 else "yuv444p10le"
     with av.open(content, "w", format="mp4") as container:
-        stream = container.add_stream("libx265", rate=1, options={"x265-params": "lossless=1:log-level=none:pools=none:frame-threads=1"})
+        stream = container.add_stream(
+            "libx265", rate=1, options={"x265-params": "lossless=1:log-level=none:pools=none:frame-threads=1"}
+        )
         stream.width, stream.height, stream.pix_fmt = *image.size, kind
         stream.codec_context.colorspace = 1
         frame = av.VideoFrame.from_ndarray(np.asarray(image.convert("RGB")), "rgb24")
         frame = frame.reformat(format=kind, dst_colorspace="ITU709")
-        frame.pts = 0
         for packet in (*stream.encode(frame), *stream.encode()):
+            packet.pts = packet.dts = 0
             container.mux(packet)
     mp4 = content.getvalue()
     start = mp4.index(b"hvcC") - 4
