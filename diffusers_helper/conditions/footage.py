@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from diffusers_helper.conditions.colour import to_standard_range
+from diffusers_helper.conditions.colour import to_standard_colours
 from diffusers_helper.conditions.picture import MIN_SIDE, plain_png
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
@@ -187,7 +187,7 @@ def _to_picture(frame: VideoFrame, pixel_aspect_ratio: float) -> Image.Image:
 
     flags = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
     pixels = frame.reformat(format="rgb24", interpolation=flags, threads=1).to_ndarray()
-    picture = Image.fromarray(to_standard_range(pixels, frame.color_trc, frame.color_primaries))
+    picture = Image.fromarray(to_standard_colours(pixels, frame.color_trc, frame.color_primaries))
     if pixel_aspect_ratio != 1:
         size = max(1, round(picture.width * pixel_aspect_ratio)), picture.height
         picture = picture.resize(size, Image.Resampling.LANCZOS)

@@ -138,6 +138,9 @@ def _decode_header(content: bytes, name: str, ending: str) -> Image.Image:
         if _DNG_VERSION in tags or tags.get(_SUBFILE_TYPE, 0) & 1:
             ending = ending if ending in _RAW else "dng"
         image.info[_CODES] = _declared_codes(image, content)
+    except ImportError as error:  # ComfyUI's Python lacks what only few pictures need
+        problem = f"{name} is a HEIC; the package pi-heif, which reads it, is not installed."
+        raise PictureError(problem, "Install pi-heif, or export the picture as JPEG or PNG.") from error
     except Exception as error:  # decoders raise many kinds of errors for a damaged header too
         if ending in _UNREAD:
             raise _unread(name, ending) from error
@@ -176,7 +179,7 @@ def _declared_codes(image: Image.Image, content: bytes) -> tuple[int, int]:
         return (content[at + 9], content[at + 8]) if at >= 0 else (0, 0)
     colours: dict[str, int] | None = image.info.get("nclx_profile")
     if image.format == "AVIF":
-        with contextlib.suppress(OSError, ValueError, SyntaxError, RuntimeError, EOFError):
+        with contextlib.suppress(ImportError, OSError, ValueError, SyntaxError, RuntimeError, EOFError):
             colours = _heif().open_heif(content).info.get("nclx_profile")
     return (colours["transfer_characteristics"], colours["color_primaries"]) if colours else (0, 0)
 

@@ -191,3 +191,16 @@ def test_a_picture_and_a_frame_of_high_range_look_alike(tmp_path: Any) -> None:
     (frame,) = last_frames(path, 1)
     still = cicp(encoded(Image.new("RGB", SIZE, (148, 148, 148)), "PNG"), 9, PQ)
     assert_colour(still, frame.getpixel((5, 5)), tolerance=3)
+
+
+@pytest.mark.parametrize(
+    ("primaries", "expected"), [(1, COLOUR), (9, (249, 0, 0)), (12, (218, 42, 0))], ids=["709", "2020", "P3"]
+)
+def test_wide_colours_of_the_standard_range_are_narrowed(
+    primaries: int, expected: tuple[int, int, int]
+) -> None:
+    image = Image.new("RGB", SIZE, COLOUR)
+    assert_colour(cicp(encoded(image, "PNG"), primaries, 13), expected)
+    assert_colour(heic([image], properties=[nclx(primaries, 13, 1)]), expected, tolerance=2)
+    profiled = cicp(encoded(image, "PNG", icc_profile=swapping_profile()), primaries, 13)
+    assert_colour(profiled, SWAPPED)

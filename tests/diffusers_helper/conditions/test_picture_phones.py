@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,14 @@ def test_a_heic_of_too_many_pixels_is_refused_by_its_header() -> None:
     at = content.index(b"ispe") + 8
     large = content[:at] + struct.pack(">II", 9_000, 9_000) + content[at + 8 :]
     assert "9000x9000 pixels; expected at most 64 million" in refusal(large).message
+
+
+def test_without_the_decoder_of_heic_only_a_heic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pi_heif", None)
+    assert_same(encoded(marked(), "AVIF"), marked())
+    error = refusal(heic([marked()]))
+    assert error.message == "The picture is a HEIC; the package pi-heif, which reads it, is not installed."
+    assert error.remedy == "Install pi-heif, or export the picture as JPEG or PNG."
 
 
 def scans_behind(count: int) -> bytes:
