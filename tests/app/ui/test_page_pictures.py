@@ -102,7 +102,7 @@ def test_text_with_a_picture_of_it_is_text_in_the_prompt_and_a_mere_picture_is_a
     assert page.evaluate(WIDTH) == 40
     # A file manager gives the file's name as the text, and a field of a picture takes no text.
     for name, text, place, width in (
-        ("photo.png", "/home/me/photo.png", PROMPT, 52),
+        ("photo.png", "/media/card/photo.png", PROMPT, 52),
         ("image.png", "a red ball", "#set-image", 44),
     ):
         picture = list(encoded("PNG", (width, 40)))
