@@ -39,7 +39,7 @@ _RAW = (
 )  # fmt: skip
 _UNREAD = dict.fromkeys(_RAW, "a camera's raw file") | {"jxl": "a JPEG XL picture", "svg": "a drawing"}
 _JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL ")  # the beginnings of its files
-_DNG_VERSION, _SUBFILE_TYPE = 50706, 254  # tags of a TIFF; the second is 1 for a small copy of the picture
+_DNG_VERSION = 50706  # a tag of the TIFF that a DNG is
 
 _CODES = "codes"  # the entry of an image's `info` with its codes of ITU-T H.273
 # The markers of a JPEG that begin a part with a length, and the end of the picture
@@ -134,9 +134,8 @@ def _decode_header(content: bytes, name: str, ending: str) -> Image.Image:
         ending = "jxl"
     try:
         image = Image.open(io.BytesIO(content), formats=_formats_of(content))
-        tags = getattr(image, "tag_v2", {})
-        if _DNG_VERSION in tags or tags.get(_SUBFILE_TYPE, 0) & 1:
-            ending = ending if ending in _RAW else "dng"
+        if _DNG_VERSION in getattr(image, "tag_v2", {}):
+            ending = "dng"
         image.info[_CODES] = _declared_codes(image, content)
     except ImportError as error:  # ComfyUI's Python lacks what only few pictures need
         problem = f"{name} is a HEIC; the package pi-heif, which reads it, is not installed."

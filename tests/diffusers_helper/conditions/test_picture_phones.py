@@ -151,10 +151,8 @@ def dng(size: tuple[int, int]) -> bytes:
 
 
 def preview() -> bytes:
-    """Return a TIFF whose first picture is a small copy of another, as cameras write it."""
-    tags = ImageFileDirectory_v2()
-    tags[254] = 1
-    return encoded(Image.new("RGB", SIZE), "TIFF", tiffinfo=tags)
+    """Return a TIFF, which a decoder takes most raw files for."""
+    return encoded(Image.new("RGB", SIZE), "TIFF")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,6 @@ def preview() -> bytes:
         ("a.dng", lambda: b"anything"),
         *((f"a.{ending}", preview) for ending in ("cr2", "NEF", "arw", "pef")),
         *((f"a.{ending}", lambda: b"anything") for ending in ("CR3", "raf", "orf", "rw2")),
-        ("plain.nef", lambda: encoded(Image.new("RGB", SIZE), "TIFF")),
     ],
 )
 def test_a_raw_file_is_refused_by_name(name: str, content: Callable[[], bytes], tmp_path: Path) -> None:
