@@ -36,8 +36,9 @@ _TYPES = {
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
     ".bmp": "image/bmp",
 }  # fmt: skip
-# The beginnings of pictures that browsers do not show, whatever their names end with: TIFF and HEIC
-_NOT_SHOWN = re.compile(rb"II\*\0|MM\0\*|....ftyp(?!avi[fs])", re.DOTALL)
+# The beginnings of pictures that browsers do not show (TIFF and HEIC) or do not turn (WebP), whatever their
+# names end with
+_NOT_SHOWN = re.compile(rb"II\*\0|MM\0\*|....ftyp(?!avi[fs])|RIFF....WEBP", re.DOTALL)
 _HEADERS = {"content-disposition": "inline", "cache-control": "private"}
 _YOUNG_SECONDS, _OLD_SECONDS = 600.0, 86400.0  # a younger upload may be about to become a job
 

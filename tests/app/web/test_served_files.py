@@ -234,6 +234,11 @@ def test_an_upload_that_browsers_do_not_show_is_served_as_png(stand: Stand, tmp_
         picture = Image.open(io.BytesIO(answer.body))
         assert (picture.format, picture.size) == ("PNG", (64, 48))
         assert picture.getpixel((9, 9)) == pytest.approx((200, 60, 30), abs=3)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    image.save(tmp_path / "x", "WEBP", exif=turned)
+    answer = ask(stand.url, uploaded(stand, "a.webp", (tmp_path / "x").read_bytes()))
+    assert Image.open(io.BytesIO(answer.body)).size == (48, 64)
     for name, kind in (("a.jpg", "JPEG"), (".a.PNG", "PNG"), ("a.avif", "AVIF")):
         answer = ask(stand.url, uploaded(stand, name, contents[kind]))
         assert (answer.status, answer.body) == (200, contents[kind])
