@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 import sys
 from collections.abc import Callable
@@ -105,6 +106,20 @@ def test_a_heic_that_was_cut_off_is_refused() -> None:
         assert "\n" not in error.message
 
 
+def test_a_damaged_heic_is_refused_or_harmless() -> None:
+    content, rng = heic([marked()]), random.Random(5)
+    num_refused = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(rng.randint(1, 8)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        try:
+            assert load_picture(bytes(damaged)).mode == "RGB"
+        except PictureError:
+            num_refused += 1
+    assert 0 < num_refused < 60
+
+
 def test_a_heic_of_too_many_pixels_is_refused_by_its_header() -> None:
     content = heic([marked()])
     at = content.index(b"ispe") + 8
@@ -129,6 +144,7 @@ def scans_behind(count: int) -> bytes:
 def test_a_motion_photo_is_its_picture(progressive: bool) -> None:
     photo = marked((256, 192))
     assert_same(encoded(photo, progressive=progressive) + scans_behind(500), photo)
+    assert_same(heic([photo]) + box(b"mpvd", scans_behind(9)), photo)
 
 
 def test_a_photo_with_a_gain_map_or_further_views_is_its_first_picture() -> None:
