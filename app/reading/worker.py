@@ -15,6 +15,7 @@ from app.jobs.stdio import take_stdin, take_stdout
 from app.reading.pictures import read_picture
 from app.reading.values import from_data, to_data
 from diffusers_helper.conditions.footage import read_footage
+from diffusers_helper.conditions.picture import read_as_png, read_small, size_of
 from diffusers_helper.conditions.prompts import count_tokens, largest_token
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.limits import limit_process, limit_time
@@ -28,8 +29,8 @@ from diffusers_helper.weights.lora_files import read_lora_file, read_lora_trigge
 READERS = {
     reader.__name__: reader
     for reader in (
-        read_picture, read_footage, read_recipe, inspect_weights, origin_at, read_lora_triggers,
-        read_lora_file, layers_of, count_values, count_tokens, largest_token,
+        read_picture, size_of, read_as_png, read_small, read_footage, read_recipe, inspect_weights, origin_at,
+        read_lora_triggers, read_lora_file, layers_of, count_values, count_tokens, largest_token,
     )
 }  # fmt: skip
 _IDLE_SECONDS = 60.0

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import shutil
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from PIL import Image
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from app.redact import without_names, without_paths
 from app.ui import scripts
+from app.ui.pictures import Pictures
 from app.ui.queue.records import SMALL_PICTURE
+from diffusers_helper.conditions.picture import read_small
+from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.job_folder import JobFolder
 
 # Of a job's folder, the pictures, the first frame, a small copy of the start, the versions of the video, the
@@ -33,8 +34,12 @@ _SMALL = (240, 160)  # the pixels of a small start picture, at most
 _TYPES = {
     ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
-    ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff",
+    ".bmp": "image/bmp",
 }  # fmt: skip
+# The beginnings of pictures that browsers do not show (TIFF and HEIC) or do not turn (WebP), whatever their
+# names end with
+_NOT_SHOWN = re.compile(rb"II\*\0|MM\0\*|....ftyp(?!avi[fs])|RIFF....WEBP", re.DOTALL)
+_HEADERS = {"content-disposition": "inline", "cache-control": "private"}
 _YOUNG_SECONDS, _OLD_SECONDS = 600.0, 86400.0  # a younger upload may be about to become a job
 
 
@@ -48,15 +53,17 @@ class ServedFiles:
     Attributes:
         outputs: The folder of the jobs, absolute.
         uploads: gradio's folder for uploads and for the pictures of examples, absolute.
+        pictures: The reader of uploaded pictures.
     """
 
     outputs: Path
     uploads: Path
+    pictures: Pictures = field(default_factory=Pictures)
 
     def of_job(self, path: str) -> Response:
         """Serve one of the public files of a job's folder, given as `<job>/<name>`."""
         job, _, name = path.partition("/")
-        if _SHOWN.fullmatch(name) is None or not _is_plain(job):
+        if _SHOWN.fullmatch(name) is None or not _is_plain(job) or job.startswith("."):
             return _NOT_THERE
         folder = self.outputs / job
         try:
@@ -69,12 +76,19 @@ class ServedFiles:
         if name == SMALL_PICTURE:
             return _served_small_picture(folder)
         is_log = name == JobFolder(folder).log.name
-        return _served_log(folder, self.outputs) if is_log else _served(folder, name)
+        return _served_log(folder, self.outputs) if is_log else _served(_inside(folder, name))
 
     def upload(self, path: str) -> Response:
-        if not all(map(_is_plain, path.split("/"))):
+        """Serve an upload, as a PNG of what becomes of it if it is a picture that browsers do not show."""
+        is_plain = all(map(_is_plain, path.split("/")))
+        real = _inside(self.uploads, path) if is_plain else None
+        if real is None or _is_shown(real):
+            return _served(real)
+        try:
+            content = self.pictures.plain(str(self.uploads / path))
+        except InputError:  # it is no picture
             return _NOT_THERE
-        return _served(self.uploads, path)
+        return Response(content, media_type=_TYPES[".png"], headers=_HEADERS)
 
 
 _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
@@ -91,16 +105,21 @@ def page_file(address: str) -> Response:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether a name is a single part of a path, and neither leads upwards nor names a hidden file."""
-    return bool(part) and not part.startswith(".") and not any(mark in part for mark in "/\\\0")
+    """Return whether a name is a single part of a path, and does not lead upwards."""
+    return part not in ("", ".", "..") and not any(mark in part for mark in "/\\\0")
 
 
-def _served(folder: Path, name: str) -> Response:
-    kind, real = _TYPES.get(Path(name).suffix.lower()), _inside(folder, name)
-    if kind is None or real is None:
-        return _NOT_THERE
-    headers = {"content-disposition": "inline", "cache-control": "private"}
-    return FileResponse(real, media_type=kind, headers=headers)
+def _served(real: Path | None) -> Response:
+    kind = real and _TYPES.get(real.suffix.lower())
+    return FileResponse(real, media_type=kind, headers=_HEADERS) if real and kind else _NOT_THERE
+
+
+def _is_shown(file: Path) -> bool:
+    kind = _TYPES.get(file.suffix.lower(), "")
+    if not kind.startswith("image/"):
+        return bool(kind)
+    with file.open("rb") as content:
+        return _NOT_SHOWN.match(content.read(12)) is None
 
 
 def _inside(folder: Path, name: str) -> Path | None:
@@ -115,12 +134,12 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _served_small_picture(folder: Path) -> Response:
-    """Serve a small copy of a job's start picture or first frame, which Longtake wrote as a plain PNG."""
+    """Serve a small copy of a job's start picture or first frame."""
     job = JobFolder(folder)
     real = _inside(folder, job.input.name) or _inside(folder, job.first.name)
     try:
         content = None if real is None else _small_picture(real, real.stat().st_mtime_ns)
-    except OSError:
+    except (OSError, InputError):  # someone has replaced it
         content = None
     if content is None:
         return _NOT_THERE
@@ -130,12 +149,7 @@ def _served_small_picture(folder: Path) -> Response:
 
 @lru_cache(maxsize=1024)
 def _small_picture(file: Path, _changed: int) -> bytes:
-    with Image.open(file, formats=["PNG"]) as picture:
-        small = picture.convert("RGB")
-        small.thumbnail(_SMALL)
-    content = io.BytesIO()
-    small.save(content, "WEBP", quality=80)
-    return content.getvalue()
+    return read_small(file, *_SMALL)
 
 
 def _served_log(folder: Path, outputs: Path) -> Response:

@@ -89,10 +89,11 @@ def open_page(
     name_folder(outputs, "outputs")
     hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
     page_server, login = GuardedServer(), Login(*auth) if auth else None
-    files, room = ServedFiles(outputs, uploads), UploadRoom(uploads, UPLOAD_BYTES)
+    planner = Planner(profile, local)
+    files, room = ServedFiles(outputs, uploads, planner.pictures), UploadRoom(uploads, UPLOAD_BYTES)
     room.make_room()
     guard = Guard(page_server.unguarded, hosts=hosts, files=files, uploads=room, login=login)
-    page = build_page(service, Catalogue.starting_with(model, Planner(profile, local)))
+    page = build_page(service, Catalogue.starting_with(model, planner))
     page_server.guard = guard
     _add_routes(page_server, page, files, login)
     _, page_server.local_url, public_url = page_server.launch(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import re
 import struct
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
-from diffusers_helper.errors import PictureError
+from diffusers_helper.conditions.colour import to_srgb
+from diffusers_helper.errors import PictureError, first_line
 from diffusers_helper.files import read_file
+from diffusers_helper.untrusted.confined import confined
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 64_000_000
@@ -27,6 +31,20 @@ STORED_PIXELS = 16_000_000
 MAX_SCANS = 64
 # These decoders are in wide use. Pillow's others are rarely needed, and each would be one more way to attack.
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
+_TITLES = "PNG, JPEG, WebP, AVIF, HEIC, GIF, BMP or TIFF"
+# Formats that people have and nothing here reads, by the endings of their files' names
+_RAW = (
+    "3fr", "arw", "cr2", "cr3", "crw", "dng", "erf", "iiq", "mef", "mos", "mrw", "nef", "nrw", "orf", "pef",
+    "raf", "raw", "rw2", "rwl", "sr2", "srf", "srw", "x3f",
+)  # fmt: skip
+_UNREAD = dict.fromkeys(_RAW, "a camera's raw file") | {"jxl": "a JPEG XL picture", "svg": "a drawing"}
+_JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL ")  # the beginnings of its files
+_DNG_VERSION = 50706  # a tag of the TIFF that a DNG is
+
+_CODES = "codes"  # the entry of an image's `info` with its codes of ITU-T H.273
+# The markers of a JPEG that begin a part with a length, and the end of the picture
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
+_SCAN, _END = 0xDA, 0xD9
 
 _OTHER = "Choose another file."
 _CONVERT = "Open it in a picture viewer and save it as PNG or JPEG."
@@ -39,7 +57,7 @@ def load_picture(source: Path | bytes) -> Image.Image:
     a colour profile in the file is applied, and a picture of more than 16 megapixels is scaled down to that.
 
     Raises:
-        PictureError: If the source is no picture of `FORMATS`, is damaged, too large or too small. The size
+        PictureError: If the source is no picture of `_TITLES`, is damaged, too large or too small. The size
             is checked in the header, before decoding.
     """
     with _open_checked(source) as (image, name):
@@ -49,13 +67,30 @@ def load_picture(source: Path | bytes) -> Image.Image:
             raise
         except Exception as error:
             # Decoders meet damage with many kinds of errors: OSError, SyntaxError, EOFError, zlib.error, ...
-            raise PictureError(f"{name} is damaged ({error}); expected a whole file.", _CONVERT) from error
+            problem = f"{name} is damaged ({first_line(error)}); expected a whole file."
+            raise PictureError(problem, _CONVERT) from error
 
 
-def size_of(source: Path | bytes) -> tuple[int, int]:
+@confined
+def size_of(path: Path) -> tuple[int, int]:
     """Read the width and height in the header of a picture, or refuse it as `load_picture` does."""
-    with _open_checked(source) as (image, _):
+    with _open_checked(path) as (image, _):
         return image.size
+
+
+@confined
+def read_as_png(path: Path) -> bytes:
+    """Read a picture as `load_picture` does, as a plain PNG file."""
+    return plain_png(load_picture(path))
+
+
+@confined
+def read_small(path: Path, width: int, height: int) -> bytes:
+    """Read a picture as `load_picture` does, as a WebP file that is at most so wide and high."""
+    small, content = load_picture(path), io.BytesIO()
+    small.thumbnail((width, height))
+    small.save(content, "WEBP", quality=80)
+    return content.getvalue()
 
 
 def plain_png(image: Image.Image, chunks: PngInfo | None = None) -> bytes:
@@ -68,11 +103,13 @@ def plain_png(image: Image.Image, chunks: PngInfo | None = None) -> bytes:
 @contextlib.contextmanager
 def _open_checked(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
     """Yield a picture whose header was read and checked, and the name for it in messages."""
-    name = "The picture" if isinstance(source, bytes) else f"The picture {source}"
+    name, ending = "The picture", ""
+    if isinstance(source, Path):
+        name, ending = f"The picture {source}", source.suffix[1:].lower()
     content = _read_content(source, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a faulty file that Pillow can read is accepted
-        image = _decode_header(content, name)
+        image = _decode_header(content, name, ending)
         _check_size(image, name)
         _check_scans(content, image, name)
         yield image, name
@@ -92,15 +129,58 @@ def _read_content(source: Path | bytes, name: str) -> bytes:
         raise PictureError(f"{name} cannot be read ({reason}); expected {expected}.", _OTHER) from error
 
 
-def _decode_header(content: bytes, name: str) -> Image.Image:
+def _decode_header(content: bytes, name: str, ending: str) -> Image.Image:
+    if content.startswith(_JPEG_XL):
+        ending = "jxl"
     try:
-        return Image.open(io.BytesIO(content), formats=FORMATS)
+        image = Image.open(io.BytesIO(content), formats=_formats_of(content))
+        if _DNG_VERSION in getattr(image, "tag_v2", {}):
+            ending = "dng"
+        image.info[_CODES] = _declared_codes(image, content)
+    except ImportError as error:  # ComfyUI's Python lacks what only few pictures need
+        problem = f"{name} is a HEIC; the package pi-heif, which reads it, is not installed."
+        raise PictureError(problem, "Install pi-heif, or export the picture as JPEG or PNG.") from error
     except Exception as error:  # decoders raise many kinds of errors for a damaged header too
+        if ending in _UNREAD:
+            raise _unread(name, ending) from error
         raise PictureError(
             f"{name.replace('The picture', 'The file', 1)} is not a picture that can be read.",
-            f"Choose a PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF file of at most {MAX_PIXELS // 10**6} "
-            "million pixels.",
+            f"Choose a {_TITLES} file of at most {MAX_PIXELS // 10**6} million pixels.",
         ) from error
+    # To a decoder, a camera's raw file is often a TIFF of a small preview.
+    if image.format == "TIFF" and ending in _RAW:
+        raise _unread(name, ending)
+    return image
+
+
+def _unread(name: str, ending: str) -> PictureError:
+    problem = f"{name} is {_UNREAD[ending]} ({ending.upper()}); expected {_TITLES}."
+    return PictureError(problem, "Export it as JPEG or PNG, and choose that file.")
+
+
+def _formats_of(content: bytes) -> tuple[str, ...]:
+    """Select the decoder of HEIC for a file that begins as HEIC and AVIF do but is no AVIF, or `FORMATS`."""
+    brands = content[8 : int.from_bytes(content[:4])] if content[4:8] == b"ftyp" else b"avif"
+    if b"avif" in brands or b"avis" in brands:
+        return FORMATS
+    _heif().register_heif_opener()
+    return ("HEIF",)
+
+
+def _heif() -> Any:
+    return import_module("pi_heif")  # it has no types, and most programs meet no HEIC
+
+
+def _declared_codes(image: Image.Image, content: bytes) -> tuple[int, int]:
+    """Read the codes of ITU-T H.273 that a picture declares for its transfer and primaries, 0 for none."""
+    if image.format == "PNG":
+        at = content.find(b"\0\0\0\4cICP", 0, content.find(b"IDAT"))
+        return (content[at + 9], content[at + 8]) if at >= 0 else (0, 0)
+    colours: dict[str, int] | None = image.info.get("nclx_profile")
+    if image.format == "AVIF":
+        with contextlib.suppress(ImportError, OSError, ValueError, SyntaxError, RuntimeError, EOFError):
+            colours = _heif().open_heif(content).info.get("nclx_profile")
+    return (colours["transfer_characteristics"], colours["color_primaries"]) if colours else (0, 0)
 
 
 def _check_size(image: Image.Image, name: str) -> None:
@@ -115,21 +195,33 @@ def _check_size(image: Image.Image, name: str) -> None:
 def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
     if image.format not in ("JPEG", "MPO"):
         return
-    scans = content.count(b"\xff\xda")  # the marker of a scan, which cannot occur in the coded data
+    scans = sum(1 for _ in _scans(content))
     if scans > MAX_SCANS:
         raise PictureError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
 
 
+def _scans(content: bytes) -> Iterator[int]:
+    """Yield the positions of the scans of a JPEG up to its end, behind which phones put videos and more."""
+    position = 2
+    while (marker := _MARKER.search(content, position)) and content[marker.start() + 1] != _END:
+        if content[marker.start() + 1] == _SCAN:
+            yield marker.start()
+        position = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
+    profile, codes = image.info.get("icc_profile"), image.info[_CODES]
     image.load()
     orientation = _orientation(image)  # read after loading, during which Pillow turns a TIFF by itself
-    image = _without_profile(_to_8_bits(image))
+    image = _to_8_bits(image)
+    is_grey, alpha = image.getbands()[0] in ("1", "L"), None
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    if image.mode != "RGB":
-        image = image.convert("RGB")
+        alpha = image.getchannel("A")
+    image = to_srgb(image.convert("L") if is_grey else image, profile, *codes)
+    if alpha is not None:
+        image.putalpha(alpha)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     if image.width * image.height > STORED_PIXELS:
         scale = math.sqrt(STORED_PIXELS / (image.width * image.height))
         size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
@@ -172,16 +264,3 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
             scaled[row] = (values[row].astype(np.int64).clip(0, 65535) + 128) // 257
         return Image.fromarray(scaled)
     return image
-
-
-def _without_profile(image: Image.Image) -> Image.Image:
-    profile = image.info.get("icc_profile")
-    if not profile or image.mode not in ("RGB", "CMYK"):
-        return image
-    try:
-        source_profile = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        cms: Any = ImageCms  # Pillow's profiles have no type
-        converted = cms.profileToProfile(image, source_profile, cms.createProfile("sRGB"), outputMode="RGB")
-    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
-        return image  # an unusable profile is ignored
-    return image if converted is None else converted

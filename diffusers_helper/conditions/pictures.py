@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from diffusers_helper.conditions.footage import read_footage
-from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png
+from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png, read_as_png
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import expanded_path, read_file, replacing, sha256_of, write_atomic
 from diffusers_helper.library_errors import is_storage_trouble
@@ -54,9 +54,14 @@ def with_paths(request: GenerationRequest, paths: Mapping[str, str]) -> Generati
 def read_pictures(request: GenerationRequest, contents: Contents) -> dict[str, bytes]:
     """Read the contents of a request's pictures unless they are in `contents`, or raise PictureError."""
     return {
-        name: contents[name] if name in contents else plain_png(load_named(request, name, path))
+        name: contents[name] if name in contents else _read_named(request, name, path)
         for name, path in picture_paths(request).items()
     }
+
+
+def _read_named(request: GenerationRequest, name: str, path: str) -> bytes:
+    file = expanded_path(path, name)
+    return read_footage(file).last_frame if path == request.video else read_as_png(file)
 
 
 def load_named(request: GenerationRequest, name: str, path: str) -> Image.Image:

@@ -148,7 +148,7 @@ class Field {
     if (picture) {
       const image = make('img', { alt: this.#label, src: addressOf(picture.path) });
       image.addEventListener('load', () => this.#place());
-      // A picture that browsers cannot show, such as a TIFF, may still be used; the server says which cannot.
+      // The server says why a picture cannot be used.
       image.addEventListener('error', () => this.#block.classList.add('lt-unseen'));
       this.#find('.lt-well').append(image);
     }
@@ -161,13 +161,14 @@ class Field {
   get #key() { return this.#name === 'image' ? 'start' : this.#name; }
 
   async #keep(picture) {
-    if (picture) {
-      const content = await (await fetch(addressOf(picture.path))).blob();
+    const reply = picture && await fetch(addressOf(picture.path));
+    if (reply?.ok) {
+      const content = await reply.blob();
       if (this.#shown !== picture.path) return;
       await inPictures('readwrite', (store) => store.put({ content, name: picture.orig_name, type: content.type }, this.#key));
     } else if (isRestored) await inPictures('readwrite', (store) => store.delete(this.#key));
     else return;
-    document.documentElement.dataset.kept = picture ? 'picture' : '';
+    document.documentElement.dataset.kept = reply?.ok ? 'picture' : '';
   }
 
   async restore() {
@@ -274,6 +275,15 @@ function take(event, transfer) {
   handle(files, field ? nameOf(field) : undefined);
 }
 
+// A cell of a spreadsheet is text with a picture of it. For a file, a file manager gives its name as the text.
+function paste(event) {
+  const { clipboardData, target } = event;
+  const text = clipboardData?.getData('text/plain').trim();
+  const isNamed = [...(clipboardData?.files ?? [])].some(({ name }) => text.includes(name));
+  const isForText = text && !isNamed && typeof target.selectionStart === 'number';
+  if (!isForText) take(event, clipboardData);
+}
+
 async function pasted() {
   const items = await navigator.clipboard.read().catch(() => []);
   for (const item of items) {
@@ -311,7 +321,7 @@ function prepareField(field) {
 
 export function acceptPictures() {
   for (const field of document.querySelectorAll('.lt-picture')) prepareField(field);
-  document.addEventListener('paste', (event) => take(event, event.clipboardData));
+  document.addEventListener('paste', paste);
   document.addEventListener('dragover', (event) => {
     if (!event.dataTransfer?.types.includes('Files')) return;
     event.preventDefault();

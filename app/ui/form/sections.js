@@ -14,7 +14,7 @@ function makeTile(save, report) {
   const choose = makeButton('+ Picture', () => input.click());
   const image = make('img', { tabIndex: 0, draggable: false, role: 'slider', ariaValueMin: 0, ariaValueMax: 100 });
   const remove = makeButton('×', () => { save(section.place, null); choose.focus(); });
-  const input = make('input', { type: 'file', accept: 'image/*', hidden: true });
+  const input = make('input', { type: 'file', hidden: true });
   let section = {};
   let crop = 0.5;
 

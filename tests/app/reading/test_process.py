@@ -17,6 +17,7 @@ from app.reading import worker
 from app.reading.process import Limits, ReadingProcess, Unreadable, reading_elsewhere
 from app.reading.values import from_data, to_data
 from diffusers_helper.conditions import prompts
+from diffusers_helper.conditions.picture import read_as_png, read_small, size_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import ComponentSource, find_model
 from diffusers_helper.models.sizes import NETWORKS, count_values, layers_of, networks
@@ -28,6 +29,7 @@ from diffusers_helper.weights import reading
 from diffusers_helper.weights.inspection import inspect_weights
 from diffusers_helper.weights.lora_files import read_lora, read_lora_file
 from tests.support.hostile import gguf, safetensors, tensor, text
+from tests.support.pages import write_photo
 
 DEMO = find_model("demo")
 TRANSFORMER = Path(DEMO.components["transformer"].location)
@@ -85,7 +87,7 @@ def test_plain_data_goes_to_json_and_back() -> None:
 
 def test_each_reader_gives_elsewhere_what_it_gives_here(tmp_path: Path) -> None:
     lora = write_lora(tmp_path / "boat.safetensors")
-    recipe = tmp_path / "recipe.json"
+    recipe, photo = tmp_path / "recipe.json", write_photo(tmp_path / "photo.png")
     recipe.write_text(
         json.dumps({"recipe": 1, "settings": {"steps": 7, "speed": 2}, "made_with": {"a": "1"}})
     )
@@ -95,6 +97,7 @@ def test_each_reader_gives_elsewhere_what_it_gives_here(tmp_path: Path) -> None:
         return [
             inspect_weights(TRANSFORMER), inspect_weights(TRANSFORMER / "config.json"), read_lora(lora),
             layers_of(TRANSFORMER), read_recipe(recipe), networks(DEMO, on_cpu=True),
+            size_of(photo), read_as_png(photo), read_small(photo, 24, 24),
             *(count_values(name, Path(DEMO.components[name].location), None) for name in NETWORKS),
         ]  # fmt: skip
 

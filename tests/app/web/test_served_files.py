@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -10,11 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from PIL import Image
 
+from app.jobs.job import size_of
 from app.web import serving
 from app.web.served_files import UploadRoom
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
+from tests.support.heic import heic
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, staged_page, write_photo
 
@@ -207,6 +211,61 @@ def test_an_upload_never_runs(stand: Stand) -> None:
         answer = ask(stand.url, FILE + quote(path))
         assert answer.status == served
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def uploaded(stand: Stand, name: str, content: bytes) -> str:
+    headers, body = form(name.encode(), content)
+    (path,) = json.loads(ask(stand.url, UPLOAD, method="POST", headers=headers, body=body).body)
+    return FILE + quote(path)
+
+
+def test_an_upload_that_browsers_do_not_show_is_served_as_png(stand: Stand, tmp_path: Path) -> None:
+    image = Image.new("RGB", (64, 48), (200, 60, 30))
+    contents = {"HEIC": heic([image])}
+    for kind in ("JPEG", "PNG", "TIFF", "AVIF"):
+        image.save(tmp_path / "x", kind)
+        contents[kind] = (tmp_path / "x").read_bytes()
+    for name, kind in (
+        ("a.jfif", "JPEG"), ("a.jpe", "JPEG"), ("a", "JPEG"), (".a", "PNG"), (".b.tif", "TIFF"),
+        ("a.HEIC", "HEIC"), ("heic.jpg", "HEIC"), ("tiff.png", "TIFF"),
+    ):  # fmt: skip
+        answer = ask(stand.url, uploaded(stand, name, contents[kind]))
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "image/png"), name
+        picture = Image.open(io.BytesIO(answer.body))
+        assert (picture.format, picture.size) == ("PNG", (64, 48))
+        assert picture.getpixel((9, 9)) == pytest.approx((200, 60, 30), abs=3)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    image.save(tmp_path / "x", "WEBP", exif=turned)
+    answer = ask(stand.url, uploaded(stand, "a.webp", (tmp_path / "x").read_bytes()))
+    assert Image.open(io.BytesIO(answer.body)).size == (48, 64)
+    for name, kind in (("a.jpg", "JPEG"), (".a.PNG", "PNG"), ("a.avif", "AVIF")):
+        answer = ask(stand.url, uploaded(stand, name, contents[kind]))
+        assert (answer.status, answer.body) == (200, contents[kind])
+    for name, content in (("a.dng", b"x" * 50), ("b", b"<script>alert(1)</script>"), ("c.heic", b"x")):
+        answer = ask(stand.url, uploaded(stand, name, content))
+        assert answer.status == 404
+        assert b"script" not in answer.body
+
+
+def test_the_server_decodes_no_picture_of_a_job_itself(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone with the outputs folder may have replaced a picture."""
+    photo = write_photo(tmp_path / "photo.png")
+    jobs = [stand.service.queue.add(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2)]
+    (jobs[1].folder / "input.png").write_bytes(photo.read_bytes()[:-900])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("decoded in the web process")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "open", refuse)
+        whole, cut = (ask(stand.url, f"{JOBS}{job.id}/picture.webp") for job in jobs)
+        sizes = [size_of(job) for job in jobs]
+    assert (whole.status, cut.status) == (200, 404)
+    assert Image.open(io.BytesIO(whole.body)).size == (213, 160)
+    assert sizes == [(144, 112)] * 2
 
 
 def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

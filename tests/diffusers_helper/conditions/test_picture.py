@@ -185,7 +185,7 @@ def test_the_camera_is_held_upright(orientation: int) -> None:
     stored = scene() if seen is None else scene().transpose(seen)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    for kind, tolerance in (("JPEG", 3), ("PNG", 0), ("WEBP", 8), ("TIFF", 0)):
+    for kind, tolerance in (("JPEG", 3), ("PNG", 0), ("WEBP", 8), ("TIFF", 0), ("AVIF", 8)):
         assert_near(load_picture(encoded(stored, kind, exif=exif)), scene(), tolerance)
 
 
