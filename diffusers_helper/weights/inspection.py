@@ -28,7 +28,7 @@ from diffusers_helper.weights.recognition import (
     quantisation_of,
     variant_of,
 )
-from diffusers_helper.weights.tensors import Contents, Format, NotWeights, TensorInfo
+from diffusers_helper.weights.tensors import Contents, Format, NotWeights, TensorInfo, layout_problem
 
 INDEX = ".index.json"
 STANDARD_NAMES = ("diffusion_pytorch_model.safetensors", "model.safetensors")
@@ -51,6 +51,7 @@ class Inspection:
         problems: Sentences about faults, with the file's name and a remedy; empty if it can be used.
         hints: Sentences about facts that only the file's name suggests.
         parts: The components of a model's folder, by their names.
+        layout: See `weights.tensors.Contents`.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Inspection:
     hints: tuple[str, ...] = ()
     file_bytes: int = 0
     parts: Mapping[str, Inspection] = field(default_factory=dict[str, "Inspection"])
+    layout: str = ""
 
     @property
     def types(self) -> str:
@@ -219,7 +221,10 @@ def _inspect_files(
         by_type[tensor.dtype] += tensor.num_bytes
     models = models_of(tensors)
     style = key_style_of(tensors)
-    quantised = quantisation_of(tensors, by_type)
+    layout = next((contents.layout for contents in by_file.values() if contents.layout), "")
+    quantised = layout or quantisation_of(tensors, by_type)
+    if any(contents.rotations for contents in by_file.values()):
+        quantised += " ConvRot"
     if models == [FRAMEPACK.title] and style == "diffusers" and not is_shard(path) and not sentences:
         expected = expected_names(tensors)
         unprefixed = expected & tensors.keys()  # none behind a prefix
@@ -238,6 +243,7 @@ def _inspect_files(
         problems=tuple(map(_shortened, sentences)),
         hints=_hints(path.name),
         file_bytes=sum(file.stat().st_size for file in files),
+        layout=layout,
     )  # fmt: skip
 
 
@@ -274,6 +280,8 @@ def _list_problems(
 def _component_problems(facts: Inspection, component: str) -> Iterable[str]:
     path = Path(facts.path)
     models = models_by_component().get(component)
+    if facts.layout:
+        yield f"{path.name} {layout_problem(facts.layout)}"
     if models is None:
         expected = f"the files of the {component}"
         yield f"{path.name} contains weights, but must contain {expected}; choose another one."

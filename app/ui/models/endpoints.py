@@ -31,6 +31,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import size_text
 from diffusers_helper.weights.inspection import INDEX, STANDARD_NAMES, Inspection, inspect_weights, is_shard
 from diffusers_helper.weights.reading import SUFFIXES, weight_files
+from diffusers_helper.weights.tensors import layout_problem
 
 VARIABLE = "LONGTAKE_WEIGHTS"
 _MOST_LISTED, _MOST_FOLDERS, _MOST_SIGNS = 400, 2000, 1000
@@ -240,6 +241,8 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     problem = plain_paths(next(iter(facts.problems), ""))
     if facts.model == "LoRA":
         problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."
+    if not problem and facts.layout:
+        problem = f"{path.name} {layout_problem(facts.layout)}"
     if not problem and not part:
         problem = f"{facts.model or 'This file'} cannot be a part of a model."
     if not problem and path.name.endswith(INDEX):
