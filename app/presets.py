@@ -27,7 +27,7 @@ def presets_folder() -> Path:
 
 
 def preset_names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(file.stem for file in folder.glob("*.json")))
+    return tuple(sorted(file.stem for file in folder.glob("[!.]*.json")))
 
 
 def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:

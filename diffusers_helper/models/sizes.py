@@ -348,7 +348,7 @@ def check_loras(text: str, info: ModelInfo) -> None:
 def layers_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Read (outputs, inputs) of each linear layer in a transformer's files; none for other files."""
     try:
-        headers = [read_safetensors(file).tensors for file in folder.glob("*.safetensors")]
+        headers = [read_safetensors(file).tensors for file in weight_files(folder)]
     except (OSError, NotWeights):
         return {}
     layers = {
