@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from app.tables import Row, decoded, table_rows
+from app.reading.tables import Row, decoded, table_rows
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import size_of
 from diffusers_helper.conditions.pictures import picture_paths, with_paths

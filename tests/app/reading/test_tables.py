@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.batch import read_batch
-from app.tables import decoded, table_rows
+from app.reading.tables import decoded, table_rows
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
