@@ -81,7 +81,7 @@ def table_rows(text: str) -> Iterator[Row]:
     while True:
         line = rows.line_num + 1
         try:
-            row = [field.strip() for field in next(rows, [])]
+            row = [field.strip() for field in next(rows, list[str]())]
         except csv.Error as error:
             yield line, f"It is not CSV ({error}). Check its quotes; what follows it was not read."
             return

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 from diffusers_helper.untrusted.limited_json import json_or_none
 from diffusers_helper.weights.tensors import TensorInfo
 
-MARK = ".comfy_quant"
+_MARK = ".comfy_quant"
 _METADATA = "_quantization_metadata"
 _MAX_MARK_BYTES = 4096
 _SCALED = re.compile(r"(?:int8|float8_e4m3fn|float8_e5m2)(?:_tensorwise|_rowwise|_scaled)?")
@@ -34,40 +34,37 @@ def layouts_in(
     rotations, others = dict[str, int](), dict[str, None]()
     for layer, mark in _marks(stream, tensors, metadata):
         layout = str(mark.get("format"))[:_MAX_NAME]
-        parameters = mark.get("params")
-        options = {**parameters, **mark} if isinstance(parameters, dict) else mark
+        options = mark | _dict(mark.get("params"))
+        size, weight = options.get("convrot_groupsize", _GROUP_SIZE), tensors.get(f"{layer}.weight")
         if not _SCALED.fullmatch(layout):
             others[layout] = None
+        elif options.get("convrot") and weight and _is_group_size(size, weight.shape):
+            rotations[layer] = size
         elif options.get("convrot"):
-            size = options.get("convrot_groupsize", _GROUP_SIZE)
-            weight = tensors.get(f"{layer}.weight")
-            if weight is None or not _is_group_size(size, weight.shape):
-                others[f"{layout} rotated in groups of {str(size)[:_MAX_NAME]}"] = None
-            else:
-                rotations[layer] = size
+            others[f"{layout} rotated in groups of {str(size)[:_MAX_NAME]}"] = None
     return rotations, ", ".join(others)
 
 
 def _is_group_size(size: object, shape: tuple[int, ...]) -> bool:
-    is_power = isinstance(size, int) and size >= 4 and size.bit_count() == 1 and size.bit_length() % 2 == 1
-    return is_power and len(shape) == 2 and shape[1] % cast(int, size) == 0
+    is_power_of_4 = isinstance(size, int) and size >= 4 and size.bit_count() == 1 == size.bit_length() % 2
+    return is_power_of_4 and len(shape) == 2 and shape[1] % cast(int, size) == 0
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
 def _marks(
     stream: BinaryIO, tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    listed = json_or_none(metadata.get(_METADATA, "{}"))
-    layers: Any = cast(dict[str, Any], listed).get("layers") if isinstance(listed, dict) else None
-    for name, mark in layers.items() if isinstance(layers, dict) else ():
+    for name, mark in _dict(_dict(json_or_none(metadata.get(_METADATA))).get("layers")).items():
         # Some programs write the names without the prefix that the tensors have.
         weight = f"{name}.weight"
         weights = [weight] if weight in tensors else [key for key in tensors if key.endswith(f".{weight}")]
         for key in weights:
-            yield key.removesuffix(".weight"), mark if isinstance(mark, dict) else {"format": mark}
+            yield key.removesuffix(".weight"), _dict(mark) or {"format": mark}
     for name, tensor in tensors.items():
-        if name.endswith(MARK):
+        if name.endswith(_MARK):
             stream.seek(tensor.offset)
-            mark = json_or_none(
-                stream.read(min(tensor.num_bytes, _MAX_MARK_BYTES)).decode("utf-8", "replace")
-            )
-            yield name.removesuffix(MARK), mark if isinstance(mark, dict) else {"format": mark}
+            text = stream.read(min(tensor.num_bytes, _MAX_MARK_BYTES)).decode("utf-8", "replace")
+            yield name.removesuffix(_MARK), _dict(json_or_none(text))
