@@ -19,15 +19,20 @@ from diffusers_helper.setting import number_or_text
 
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # begin the files of Excel, LibreOffice and Numbers
 _UNCERTAIN = "cp949"  # Korean, in whose encoding a few words of Chinese look like Korean
-_SIGNS = "\xa0-¿×÷‘-„†-•…‰‹›€™–—№"
-# What runs of letters beyond ASCII look like in the encodings of Windows without Unicode, of which the first
-# that fits counts. Libraries that guess encodings are often wrong about the few words of a prompt.
+_SIGNS = "[\xa0-¿×÷‘-„†-•…‰‹›€™–—№]"
+_LATIN = rf"{_SIGNS}{{0,3}}[À-ÖØ-öø-þŒœŠšŽžŸ]{{1,2}}{_SIGNS}{{0,3}}"
+_LIKE_UTF_8 = rf"[ÂÃ]{_SIGNS}|â€"  # in cp1252
+_WIDE = "\u3000-〕！-～"
+# What words with letters beyond ASCII look like in the encodings of Windows without Unicode, of which the
+# first that fits counts. Libraries that guess encodings are often wrong about the few words of a prompt.
+_WORD = re.compile(r"[A-Za-z]?[^\0-\x7f]+[A-Za-z]?")
 _ENCODINGS = {
-    "cp1252": re.compile(rf"[{_SIGNS}]{{1,3}}|[{_SIGNS}]{{0,3}}[À-ÖØ-öø-þŒœŠšŽžŸ]{{1,2}}[{_SIGNS}]{{0,3}}"),
-    "cp1251": re.compile(rf"[{_SIGNS}]*(?:[А-ЯЁ]?[а-яё]+|[А-ЯЁ]+)?[{_SIGNS}]*"),
-    "cp932": re.compile(r"[ぁ-ヿ一-龠々\u3000-〕！-～]+"),
-    _UNCERTAIN: re.compile(r"[가-힣\u3000-〕！-～]+"),
-    "gb2312": re.compile(r"[一-龥·‘-”…―\u3000-〕！-～]+"),
+    "cp1252": rf"(?!.*(?:{_LIKE_UTF_8}))[A-Za-z]?(?:{_SIGNS}{{1,3}}|{_LATIN})[A-Za-z]?",
+    "cp1251": rf"[A-Za-z]?{_SIGNS}+[A-Za-z]?|{_SIGNS}*(?:[А-ЯЁ]?[а-яё]+|[А-ЯЁ]+){_SIGNS}*",
+    # Without kana, the words of other encodings may look like it.
+    "cp932": rf"[A-Za-z]?[ぁ-ヿ一-龠々{_WIDE}]+[A-Za-z]?",
+    _UNCERTAIN: rf"[A-Za-z]?[가-힣{_WIDE}]+[A-Za-z]?",
+    "gb2312": rf"[A-Za-z]?[一-龥·‘-”…―{_WIDE}]+[A-Za-z]?",
 }
 _SEPARATORS = ",;\t"
 _NO_SEPARATOR = "\x1f"  # of a table with one column, whose texts may have any sign that people write
@@ -70,8 +75,10 @@ def _fits(content: bytes, encoding: str) -> bool:
         text = content.decode(encoding)
     except UnicodeDecodeError:
         return False
-    words = re.findall(r"[^\0-\x7f]+", text) if encoding in _ENCODINGS else ()
-    return all(map(_ENCODINGS[encoding].fullmatch, words)) if words else True
+    if encoding not in _ENCODINGS:
+        return True
+    are_words = all(re.fullmatch(_ENCODINGS[encoding], word) for word in _WORD.findall(text))
+    return are_words and (encoding != "cp932" or re.search("[ぁ-ヿ]", text) is not None)
 
 
 def table_rows(text: str) -> Iterator[Row]:

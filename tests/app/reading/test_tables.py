@@ -93,6 +93,13 @@ def test_an_encoding_that_is_not_certain_is_refused(encoding: str) -> None:
         decoded(f"prompt\n{texts[encoding]}".encode(encoding), "a.csv")
 
 
+@pytest.mark.parametrize("text", ["the caméra", "it’s late", "« à la mer »"])
+def test_a_mixture_of_encodings_is_refused(text: str) -> None:
+    lines = f"prompt\n{text}\n".encode() + "le garçon\n".encode("cp1252")
+    with pytest.raises(InputError, match="an encoding that is not certain"):
+        decoded(lines, "a.csv")
+
+
 @pytest.mark.parametrize("content", [b"PK\x03\x04\x14\0\x06\0", b"\xd0\xcf\x11\xe0\xa1\xb1"])
 @pytest.mark.parametrize("name", ["a.xlsx", "a.csv"])
 def test_a_workbook_is_refused_with_what_to_save(tmp_path: Path, content: bytes, name: str) -> None:
