@@ -77,7 +77,7 @@ def _fits(content: bytes, encoding: str) -> bool:
         return False
     if encoding not in _ENCODINGS:
         return True
-    are_words = all(re.fullmatch(_ENCODINGS[encoding], word) for word in _WORD.findall(text))
+    are_words = all(re.fullmatch(_ENCODINGS[encoding], word) for word in {*_WORD.findall(text)})
     return are_words and (encoding != "cp932" or re.search("[ぁ-ヿ]", text) is not None)
 
 
