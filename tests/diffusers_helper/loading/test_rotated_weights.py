@@ -17,6 +17,7 @@ from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import load_network
 from diffusers_helper.models.added import ADDED_MODELS
+from diffusers_helper.models.sizes import networks
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from tests.support.checkpoints import (
     comfyui_names,
@@ -105,6 +106,17 @@ def test_rotated_weights_give_the_video(
         for name, file in files.items()
     }
     assert decibels(latents["rotated"], latents["plain"]) > 25
+
+
+def test_a_plan_counts_both_copies_of_a_layer_whose_rotation_is_undone(
+    weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+) -> None:
+    files = {"int8": to_int8(weights), "rotated": to_convrot(weights, 4)}
+    cast_bytes = dict[str, int]()
+    for name, file in files.items():
+        info = add(name, transformer=write_safetensors(tmp_path / f"{name}.safetensors", file)).info
+        cast_bytes[name] = networks(info, on_cpu=True)["transformer"].cast_bytes
+    assert cast_bytes["rotated"] == 2 * cast_bytes["int8"] > 0
 
 
 LAYOUTS = ["nvfp4", "mxfp8", "convrot_w4a4", "svdquant_w4a4", "asym_w4a8_int8", "float8_e4m3fn_blockwise"]
