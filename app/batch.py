@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import secrets
@@ -12,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from app.reading.tables import Row, decoded, table_rows
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import size_of
 from diffusers_helper.conditions.pictures import picture_paths, with_paths
@@ -22,8 +21,8 @@ from diffusers_helper.lora_choice import lora_folder, with_absolute_paths
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
 from diffusers_helper.models.sizes import check_loras
 from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
-from diffusers_helper.setting import number_or_text
 
+_TABLES = (".csv", ".tsv", ".txt")
 MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000
 
 
@@ -52,14 +51,14 @@ def read_batch(
     *,
     allow_folder: bool = False,
 ) -> dict[int, GenerationRequest | str]:
-    """Read a batch file, which holds JSON lines, or CSV with the names of settings in the first line.
+    """Read a batch file, which holds JSON lines, or a table with the names of settings in the first line.
 
     The paths of pictures and LoRAs are relative to the file; a LoRA may also be a name in the folder for
-    LoRAs. In CSV, an empty field means that the setting is not given, and "auto" that the program chooses it.
-    Empty lines, and lines of JSON that begin with #, are skipped.
+    LoRAs. In a table, an empty field means that the setting is not given, and "auto" that the program chooses
+    it. Empty lines, and lines of JSON that begin with #, are skipped.
 
     Args:
-        file: The file; it is read as CSV if its name ends with .csv.
+        file: The file; it is read as a table if its name ends as one of `_TABLES`.
         common: The settings for all videos; those in a line take precedence.
         check: Refuses a request that cannot be carried out, with an InputError.
         allow_folder: Whether a model may be a local folder.
@@ -91,11 +90,12 @@ def read_batch(
     return entries
 
 
-def batch_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def batch_lines(file: Path) -> Iterator[Row]:
     """Yield the number of each line with a video, and its settings, or else the reason why it has none."""
     text = _text_of(file)
     count = 0
-    for entry in _csv_lines(text) if file.suffix.lower() == ".csv" else _json_lines(text):
+    is_json = not _is_table(file) or text.lstrip()[:1] in ("{", "#")
+    for entry in _json_lines(text) if is_json else table_rows(text):
         if (count := count + 1) > MAX_VIDEOS:
             raise InputError(
                 f"{file.name} has more than {MAX_VIDEOS} lines with videos; expected at most that many.",
@@ -106,6 +106,10 @@ def batch_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
         raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
 
 
+def _is_table(file: Path) -> bool:
+    return file.suffix.lower() in _TABLES
+
+
 def _text_of(file: Path) -> str:
     try:
         with file.open("rb") as stream:
@@ -114,15 +118,13 @@ def _text_of(file: Path) -> str:
             raise InputError(
                 f"{file.name} is larger than {MAX_BYTES // 2**20} MiB; expected a batch file.", "Split it."
             )
-        return content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"{file.name} cannot be read ({reason}); expected a text file in UTF-8.", "Check the file."
-        ) from error
+    except OSError as error:
+        problem = f"{file.name} cannot be read ({error.strerror}); expected a text file."
+        raise InputError(problem, "Check the file.") from error
+    return decoded(content, file.name)
 
 
-def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _json_lines(text: str) -> Iterator[Row]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -135,41 +137,6 @@ def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
             yield number, cast(dict[str, Any], data)
         else:
             yield number, f"It is {short_repr(data)}; expected a JSON object of settings. Write one per line."
-
-
-def _csv_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    names: list[str] | None = None
-    while True:
-        line = rows.line_num + 1
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            yield line, f"It is not CSV ({error}). Check its quotes; what follows it was not read."
-            return
-        if row is None:
-            return
-        if not any(field.strip() for field in row):
-            continue
-        if names is None:
-            names = [field.strip() for field in row]
-            duplicates = sorted({name for name in names if names.count(name) > 1})
-            if duplicates:
-                yield line, f"The column {short_repr(duplicates[0])} appears twice. Remove one of them."
-                return
-        elif len(row) > len(names):
-            yield line, f"It has {len(row)} fields, and the first line has {len(names)}. Check its quotes."
-        else:
-            values = {name: field for name, field in zip(names, row, strict=False) if field.strip()}
-            yield line, {name: _value(name, field.strip()) for name, field in values.items()}
-
-
-def _value(name: str, field: str) -> Any:
-    """Turn a CSV field into a value for its setting. Text where a number belongs is refused later."""
-    setting = SETTINGS.get(name)
-    if setting is None or not setting.is_number:
-        return None if setting and setting.is_optional and field == "auto" else field
-    return number_or_text(field)
 
 
 def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> GenerationRequest:

@@ -13,7 +13,7 @@ from app.machine import user_folder
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import write_atomic
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
-from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES
+from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, check_names
 
 START = "start"
 """The name of the preset whose settings the page starts with, if it exists."""
@@ -27,7 +27,7 @@ def presets_folder() -> Path:
 
 
 def preset_names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(file.stem for file in folder.glob("*.json")))
+    return tuple(sorted(file.stem for file in folder.glob("[!.]*.json")))
 
 
 def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
@@ -44,10 +44,7 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
     file = _file(folder, name)
     if not file.exists() and len(preset_names(folder)) >= MAX_PRESETS:
         raise InputError(f"There are {MAX_PRESETS} presets; expected at most that many.", "Remove one.")
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise InputError(
-            f"{unknown[0]!r} is not a setting; expected some of {', '.join(SETTINGS)}.", "Leave it out."
-        )
+    check_names(settings)
     excluded = (*PICTURES, TIMED_PICTURES)
     values = {key: SETTINGS[key].check(value) for key, value in settings.items() if key not in excluded}
     if not values:

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from diffusers_helper.errors import InputError
 _log = logging.getLogger(__name__)
 MAX_BYTES = 64 * 2**20
 _SHA256_LENGTH = 64
+_SYSTEM_FOLDERS, _MAX_FOLDERS = ("__MACOSX", "@eaDir"), 2000
 
 
 def expanded_path(path: str | Path, setting: str) -> Path:
@@ -41,6 +42,27 @@ def expanded_path(path: str | Path, setting: str) -> Path:
 
 def named_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
     return expanded_path(environ.get(variable) or default, variable).absolute()
+
+
+def is_visible(name: str) -> bool:
+    """Tell the names of a person's files and folders from those that systems keep beside them.
+
+    A Mac writes a twin "._NAME" of each file to other disks, and a folder into archives; so does Synology.
+    """
+    return not name.startswith(".") and name not in _SYSTEM_FOLDERS
+
+
+def visible_files(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Walk through a folder and those in it, also behind links, and yield each with its files' names."""
+    seen: set[tuple[int, int]] = set()  # a link may lead to a folder that contains it
+    for place, folders, names in os.walk(folder, followlinks=True):
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen or len(seen) == _MAX_FOLDERS:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(filter(is_visible, folders))
+        yield Path(place), [name for name in names if is_visible(name) and Path(place, name).is_file()]
 
 
 def read_file(path: Path, max_bytes: int = MAX_BYTES, *, start: int = 0) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import expanded_path, named_folder
+from diffusers_helper.files import expanded_path, named_folder, visible_files
 from diffusers_helper.setting import text_of
 
 MAX_LORAS = 16
@@ -96,7 +96,12 @@ def lora_folder(environ: Mapping[str, str]) -> Path:
 
 
 def lora_names(folder: Path) -> tuple[str, ...]:
-    names = (path.relative_to(folder).as_posix() for path in folder.rglob(f"*{_SUFFIX}") if path.is_file())
+    names = (
+        (place.relative_to(folder) / name).as_posix()
+        for place, files in visible_files(folder)
+        for name in files
+        if name.lower().endswith(_SUFFIX)
+    )
     return tuple(sorted(names, key=str.lower))
 
 
@@ -139,10 +144,11 @@ def with_relative_names(text: str, folder: Path) -> str:
 
 def _find(choice: Choice, names: tuple[str, ...]) -> str:
     """Find the file of a choice among those of the folder: by its whole name, or by the last part of it."""
-    file_name = choice.file.removesuffix(_SUFFIX) + _SUFFIX
-    if file_name in names:
-        return file_name
-    matches = [name for name in names if "/" not in file_name and Path(name).name == file_name]
+    file_name = choice.file if choice.file.lower().endswith(_SUFFIX) else choice.file + _SUFFIX
+    spellings = {file_name, f"{choice.file}{_SUFFIX.upper()}"}
+    if found_names := [name for name in names if name in spellings]:
+        return found_names[0]
+    matches = [name for name in names if "/" not in file_name and Path(name).name in spellings]
     if len(matches) == 1:
         return matches[0]
     if matches:

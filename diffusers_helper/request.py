@@ -7,8 +7,9 @@ endpoint and the table in docs/api.md are made from these definitions.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Annotated, Any, Self
 
@@ -349,13 +350,7 @@ class GenerationRequest:
         Raises:
             InputError: If a setting is unknown, or a value cannot be used.
         """
-        names = sorted(field.name for field in fields(cls))
-        unknown = sorted(set(data) - set(names))
-        if unknown:
-            raise InputError(
-                f"{short_repr(unknown[0])} is not a setting; expected one of {', '.join(names)}.",
-                "Leave it out.",
-            )
+        check_names(data)
         return cls(**data)
 
 
@@ -364,6 +359,16 @@ START_PICTURE, END_PICTURE, TIMED_PICTURES = "image", "end_image", "pictures"
 PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
 FILES = (*PICTURES, "video")  # what the page and its endpoints take as uploads
 CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse a name of no setting, with the settings that are spelt most like it."""
+    for name in sorted({*names} - {*SETTINGS}):
+        similar = ", ".join(get_close_matches(name, SETTINGS, cutoff=0.5))
+        expected = f"one of {similar}" if similar else "the name of one, such as prompt or seconds"
+        raise InputError(
+            f"{short_repr(name)} is not a setting; expected {expected}.", "Correct it, or leave it out."
+        )
 
 
 def timed_picture_name(number: int) -> str:

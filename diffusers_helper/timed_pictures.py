@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.units import TIME, seconds_in
 
 MAX_PICTURES = 16
 _LINE = re.compile(
-    r"(?P<time>\d{1,4}(?:\.\d*)?)\s*s(?:\s*@\s*(?P<crop>0(?:\.\d*)?|1(?:\.0*)?|\.\d+))?\s*:\s*(?P<file>.+)"
+    rf"(?P<time>{TIME})(?:\s*@\s*(?P<crop>0(?:\.\d*)?|1(?:\.0*)?|\.\d+))?\s*:\s*(?P<file>.+)",
+    re.IGNORECASE,
 )
 
 
@@ -57,7 +59,7 @@ def timed_pictures_of(text: str) -> tuple[TimedPicture, ...]:
                 expected="a time and a file, as in 2.4s: photo.jpg", remedy="Correct the line.",
             )  # fmt: skip
         crop = 0.5 if match["crop"] is None else float(match["crop"])
-        pictures.append(TimedPicture(float(match["time"]), match["file"], crop))
+        pictures.append(TimedPicture(seconds_in(match["time"]), match["file"], crop))
     if len(pictures) > MAX_PICTURES:
         raise InputError(
             setting="pictures", problem=f"names {len(pictures)} pictures", expected=f"at most {MAX_PICTURES}",

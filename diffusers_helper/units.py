@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 
 GB = 1024**3
+NUMBER = r"\d{1,9}(?:[.,]\d*)?"
+CLOCK = r"(?:\d{1,2}:)?\d{1,3}:[0-5]\d(?:[.,]\d*)?"
+UNIT = r"\s*s(?:ec(?:ond)?s?)?"
+TIME = rf"(?:{CLOCK}(?:{UNIT})?|{NUMBER}{UNIT})"
+"""Times as people write them: 2s, 1.5 s, 1,5 seconds, 0:02."""
+
+
+def seconds_in(text: str) -> float:
+    """Parse a text that `TIME` matches, also without its unit."""
+    parts = re.sub(r"[^\d.:]", "", text.replace(",", ".")).split(":")
+    return sum(float(part) * 60**power for power, part in enumerate(reversed(parts)))
 
 
 def gb_bytes(num_gb: float) -> int:

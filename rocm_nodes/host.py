@@ -9,14 +9,16 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 from typing import Any
 
 import torch
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
+from diffusers_helper.files import is_visible
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.units import gb_text
 
@@ -37,12 +39,21 @@ def device() -> Device:
     return open_device(management().get_torch_device(), is_guest=True)
 
 
+def file_names(kind: str) -> list[str]:
+    """List the files in ComfyUI's folders of a kind, without those that systems keep beside them."""
+    return _visible(comfy("folder_paths").get_filename_list(kind))
+
+
 def model_files(kind: str) -> list[str]:
-    """List the files in ComfyUI's folders of a kind, with GGUF files, which ComfyUI omits."""
+    """List the files of `file_names`, with GGUF files, which ComfyUI omits."""
     paths = comfy("folder_paths")
     listings = (paths.recursive_search(folder)[0] for folder in paths.get_folder_paths(kind))
     extra = [name for names in listings for name in names if name.lower().endswith(".gguf")]
-    return sorted({*paths.get_filename_list(kind), *extra})
+    return sorted({*file_names(kind), *_visible(extra)})
+
+
+def _visible(names: Iterable[str]) -> list[str]:
+    return [name for name in names if all(map(is_visible, PurePath(name).parts))]
 
 
 class Interrupt(CancelToken):

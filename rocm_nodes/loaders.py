@@ -13,7 +13,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.machine.packages import FRAMEPACK, install_command, package_problem, version_of
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
-from rocm_nodes.host import comfy, device_lines, free_bytes, importing, management, model_files
+from rocm_nodes.host import comfy, device_lines, file_names, free_bytes, importing, management, model_files
 from rocm_nodes.page import Node, choice, explained, number, of_type, reported, timing, unused_input
 
 _CATEGORY = "ROCm Ninodes/Loaders"
@@ -33,7 +33,7 @@ class ROCMOptimizedCheckpointLoader(Node):
     SEARCH_ALIASES = ("load checkpoint", "load model", "ckpt", "longtake")
     OUTPUT_TOOLTIPS = ("The diffusion model.", "The text encoder, if the file has one.", "The VAE.")
 
-    REQUIRED: ClassVar = {"ckpt_name": lambda: choice(_names("checkpoints"), "The checkpoint to load.")}
+    REQUIRED: ClassVar = {"ckpt_name": lambda: choice(file_names("checkpoints"), "The checkpoint to load.")}
     OPTIONAL: ClassVar = {"compatibility_mode": unused_input(False, "ComfyUI's own loader loads every file")}
 
     def work(self, inputs: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class ROCMLoRALoader(Node):
 
     REQUIRED: ClassVar = {
         "model": of_type("MODEL", "The model that the LoRA changes, which may be quantised."),
-        "lora_name": lambda: choice(_names("loras"), "The file of the LoRA."),
+        "lora_name": lambda: choice(file_names("loras"), "The file of the LoRA."),
         "strength_model": number(1.0, -10.0, 10.0, "How much the model changes.", step=0.01),
         "strength_clip": number(1.0, -10.0, 10.0, "How much the text encoder changes.", step=0.01),
     }
@@ -135,10 +135,6 @@ class ROCMLoRALoader(Node):
         if clip is not None:
             line += f" and {_added(clip.patcher.patches, result[1].patcher.patches)} of the text encoder"
         return reported("LoRA", [f"{line}.", _unused(complaints.names, facts.tensors)], result)
-
-
-def _names(kind: str) -> list[str]:
-    return comfy("folder_paths").get_filename_list(kind)
 
 
 def _path(kind: str, name: str) -> str:

@@ -27,6 +27,7 @@ from app.commands.arguments import (
     switch,
 )  # fmt: skip
 from app.commands.origin import check_changes_of, queue_branch, request_of
+from app.commands.plan import tell_times
 from app.jobs.job import Job, JobState, allows
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
@@ -122,7 +123,9 @@ def _clock(seconds: float) -> str:
 
 
 def _add(service: JobService, arguments: argparse.Namespace) -> int:
-    job = service.queue.add(request_of(arguments), allow_folder=True, waits=arguments.wait)
+    request = request_of(arguments)
+    tell_times(request)
+    job = service.queue.add(request, allow_folder=True, waits=arguments.wait)
     return _queued(service, arguments, job)
 
 

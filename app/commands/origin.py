@@ -21,7 +21,7 @@ from app.commands.arguments import (
     switch,
     with_lora_paths,
 )
-from app.commands.plan import check_plan
+from app.commands.plan import check_plan, tell_times
 from app.commands.terminal import download
 from app.jobs.job import Job
 from app.jobs.service import JobService
@@ -147,6 +147,8 @@ def _origin_of_requests(
     """
     for request in requests if arguments.dry_run else ():
         read_pictures(request, pictures)
+        if arguments.batch is None:
+            tell_times(request)
     count = 1 if arguments.variants is None else arguments.variants
     all_requests = tuple(variant for request in requests for variant in variants(request, count))
 
@@ -168,10 +170,12 @@ def _origin_of_batch(arguments: argparse.Namespace) -> Origin:
         raise InputError(
             f"{len(problems)} lines of {file.name} cannot be used; nothing was started.", "Correct them."
         )
-    requests = [entry for entry in entries.values() if not isinstance(entry, str)]
-    for model in dict.fromkeys(request.model for request in requests):
+    requests = {line: entry for line, entry in entries.items() if not isinstance(entry, str)}
+    for line, request in requests.items():
+        tell_times(request, f"{file.name}, line {line}: ")
+    for model in dict.fromkeys(request.model for request in requests.values()):
         provide_model(model, arguments)
-    return _origin_of_requests(arguments, requests)
+    return _origin_of_requests(arguments, [*requests.values()])
 
 
 def _resume_job(job_id: str, waits: bool, service: JobService) -> list[Job]:
@@ -248,8 +252,10 @@ def queue_branch(
 
 
 def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any] | None = None) -> None:
-    job = service.job(job_id)
-    check_plan(GenerationRequest.from_dict({**asdict(job.request), **(changes or {})}))
+    request = GenerationRequest.from_dict({**asdict(service.job(job_id).request), **(changes or {})})
+    check_plan(request)
+    if changes:
+        tell_times(request)
 
 
 def provide_model(name: str, arguments: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from app.jobs.stdio import complain, say
 from app.machine import machine_of_card, this_local, this_machine, this_profile
 from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.conditions.pictures import load_named, picture_warning
+from diffusers_helper.conditions.times import time_notes
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.machine.local import DiskSpeeds, Local
@@ -57,10 +58,9 @@ def print_plan(arguments: argparse.Namespace) -> int:
     try:
         recommendation = recommend(request, info, plan_of) if arguments.recommended else None
         plan = recommendation.set_up.plan if recommendation else plan_of(request, info)
-        if request.end_image:
-            plan = replace(
-                plan, notes=tuple(filter(None, (*plan.notes, picture_warning(request.mode, info))))
-            )
+        warning = picture_warning(request.mode, info) if request.end_image else ""
+        notes = *plan.notes, *time_notes(request, info.family), warning
+        plan = replace(plan, notes=tuple(filter(None, notes)))
     except DoesNotFit as error:
         if arguments.json:
             refusal = {
@@ -106,6 +106,16 @@ def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> 
         raise
     except LongtakeError as error:
         _log.info("the plan is left to the engine: %s", error)
+
+
+def tell_times(request: GenerationRequest, place: str = "") -> None:
+    """Tell of times in a request that do not do what was written, before anything starts.
+
+    Args:
+        place: What begins each sentence.
+    """
+    for note in time_notes(request, find_model(request.model, allow_folder=True).family):
+        complain(f"{place}{note}")
 
 
 def _recommended_lines(recommendation: Recommendation | None) -> list[str]:

@@ -16,7 +16,9 @@ from app.ui.api import Endpoint, GradioApi, as_gradio_error
 from app.ui.catalogue import Catalogue
 from app.ui.pictures import upload_path, upload_paths
 from app.ui.queue.records import Record, Records
+from diffusers_helper.conditions.times import time_notes
 from diffusers_helper.errors import LongtakeError
+from diffusers_helper.models.registry import model_family
 from diffusers_helper.request import FILES, PICTURES, SETTINGS, TIMED_PICTURES
 
 MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
@@ -77,7 +79,8 @@ def generate_endpoints(service: JobService, catalogue: Catalogue, gradio: Gradio
         return _video(await jobs.wait(await jobs.store(settings)))
 
     async def add(settings: dict[str, Any]) -> Record:
-        return records.of(await jobs.store(settings))
+        job = await jobs.store(settings)
+        return records.of(job) | {"notes": time_notes(job.request, model_family(job.request.model))}
 
     return [
         Endpoint(_with_settings(generate, catalogue, FileData), "generate", _GENERATE, is_queued=True),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import isclose
 from typing import Any, cast
 
 from app.jobs.job import Job
 from app.ui.form.markup import hint, refusal_line
 from diffusers_helper.conditions.timeline import Shares, Timeline, blend_prompts, prompts_of, with_prompts
+from diffusers_helper.conditions.times import notes_on_times
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import SectionPlan
@@ -80,7 +80,8 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         return facts, ""
     count, seconds = len(plan), family.section_seconds
     texts = timeline.prompts_by_section(count, seconds)
-    pictures = _pictures(settings, seconds)
+    timed_pictures = _pictures(settings)
+    pictures = {picture.section_index(seconds): picture for picture in timed_pictures}
     blend = usable_value(settings, "prompt_blend")
     seeds = timeline.seeds_by_section(count, seconds)
     changes = map(_change_phrase, seeds, timeline.weights_by_section(count, seconds))
@@ -90,23 +91,15 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         | {"picture": (picture := pictures.get(index)) and {"path": picture.file, "crop": picture.crop}}
         for index, change in enumerate(changes)
     ]
-    return facts, hint(" ".join([*_notes(timeline, texts, seconds), *_move_notes(pictures, seconds)]))
+    notes = notes_on_times(prompt, timed_pictures, plan, family)
+    return facts, hint(" ".join([*_change_notes(timeline, texts, seconds), *notes]))
 
 
-def _pictures(settings: dict[str, Any], section_seconds: float) -> dict[int, TimedPicture]:
+def _pictures(settings: dict[str, Any]) -> tuple[TimedPicture, ...]:
     try:
-        pictures = timed_pictures_of(str(settings.get(TIMED_PICTURES) or ""))
+        return timed_pictures_of(str(settings.get(TIMED_PICTURES) or ""))
     except InputError:  # the start refuses it
-        return {}
-    return {picture.section_index(section_seconds): picture for picture in pictures}
-
-
-def _move_notes(pictures: dict[int, TimedPicture], section_seconds: float) -> list[str]:
-    borders = [(picture.time, index * section_seconds) for index, picture in pictures.items()]
-    return [
-        f"The picture at {time:g} s is moved to {border:g} s."
-        for time, border in borders if not isclose(time, border, abs_tol=1e-6)
-    ]  # fmt: skip
+        return ()
 
 
 def _section(
@@ -162,17 +155,9 @@ def section_prompts(job: Job) -> tuple[dict[int, str], int]:
     return dict(enumerate(texts, 1)), lineage.kept
 
 
-def _notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
-    notes = list[str]()
+def _change_notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
     changes = [f"{index * seconds:g}" for index in range(1, len(texts)) if texts[index] != texts[index - 1]]
     times = " and ".join(filter(None, (", ".join(changes[:-1]), *changes[-1:])))
-    if timeline.cues:
-        notes.append(f"The words change at {times} s." if changes else "The same words hold throughout.")
-    rounded_times = dict[float, float]()
-    for cue in (*timeline.cues, *timeline.overrides):
-        if cue.section_indices(seconds, open_end=cue.start).start < len(texts):
-            rounded_times |= cue.rounded_times(len(texts), seconds)
-        else:
-            notes.append(f"{cue.start:g} s is after the end of the video.")
-    moves = rounded_times.items()
-    return [*notes, *(f"{time:g} s is moved to {border:g} s, where sections meet." for time, border in moves)]
+    if not timeline.cues:
+        return []
+    return [f"The words change at {times} s." if changes else "The same words hold throughout."]

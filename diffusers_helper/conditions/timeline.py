@@ -28,12 +28,16 @@ from diffusers_helper.request import (
     GenerationRequest,
     timed_picture_name,
 )
+from diffusers_helper.units import NUMBER, TIME, seconds_in
 
-_TIME = r"(\d{1,9}(?:\.\d*)?)\s*s"
 _REFERENCE_SHARE = 0.3  # of all reference pictures for a single picture, as in kijai's wrapper
 _SEED = re.compile(r"seed (\d{1,19})")
 _LORA = re.compile(r"lora (\S.*:[+-]?(?:\d+\.?\d*|\.\d+))")
-_CUE = re.compile(rf"\[\s*{_TIME}\s*(?:-\s*{_TIME}\s*)?:([^\[\]]*)\]")
+CUE = re.compile(
+    rf"\[\s*(?P<start>{TIME}|{NUMBER}(?=\s*[-–—]\s*{TIME}))\s*(?:[-–—]\s*(?P<end>{TIME}|{NUMBER})\s*)?"
+    r"[:：](?P<text>[^\[\]]*)\]",
+    re.IGNORECASE,
+)
 
 Shares = tuple[tuple[str, float], ...]
 """Texts or pictures that condition a section, each with its share. The shares sum to 1."""
@@ -86,22 +90,22 @@ class Timeline:
     @classmethod
     def of(cls, prompt: str) -> Timeline:
         """Parse a prompt, or raise InputError for a cue with a wrong end, seed or weight."""
-        matches = list(_CUE.finditer(prompt))
+        matches = list(CUE.finditer(prompt))
         if not matches:
             return cls(prompt, ())
         cues: list[Cue] = []
         for match in matches:
-            start = float(match[1])
-            end = float(match[2]) if match[2] else None
+            start = seconds_in(match["start"])
+            end = seconds_in(match["end"]) if match["end"] else None
             if end is not None and end <= start:
                 raise InputError(
                     setting="prompt", value=match[0], expected="an end after its begin",
-                    remedy=f"Write [{match[1]}s: ...] to let it last until the next one.",
+                    remedy=f"Write [{start:.9g}s: ...] to let it last until the next one.",
                 )  # fmt: skip
-            cues.append(Cue(_collapse_spaces(match[3]), start, end))
+            cues.append(Cue(_collapse_spaces(match["text"]), start, end))
         cues.sort(key=lambda cue: cue.start)
         overrides = tuple(cue for cue in cues if _parse_seed(cue.text) is not None or _parse_lora(cue.text))
-        base = _collapse_spaces(_CUE.sub(" ", prompt))
+        base = _collapse_spaces(CUE.sub(" ", prompt))
         return cls(base, tuple(cue for cue in cues if cue not in overrides), overrides)
 
     @property
@@ -219,7 +223,7 @@ def _round_brackets(text: str) -> str:
 def _escape_cue(text: str) -> str:
     """Collapse spaces, and make sure that nothing in the text counts as a cue."""
     text = _collapse_spaces(text)
-    return _round_brackets(text) if _CUE.search(text) else text
+    return _round_brackets(text) if CUE.search(text) else text
 
 
 def blend_prompts(prompts: Sequence[str], index: int, num_blend_sections: int) -> Shares:

@@ -21,6 +21,7 @@ from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_original
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.conditions.timeline import Timeline, all_prompts, cuts_of
+from diffusers_helper.conditions.times import time_notes
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Stage
 from diffusers_helper.families.family import Family
@@ -279,7 +280,8 @@ def open_job(
     )
     report.started(video, plans.attention[0], plans.expected_seconds())
     original, join_note = _join_original(job_folder, request, family, video, report)
-    for warning in filter(None, (video.warning, join_note, *plans.notes, _unknown_words(request, models))):
+    notes = *plans.notes, *time_notes(request, family), _unknown_words(request, models)
+    for warning in filter(None, (video.warning, join_note, *notes)):
         report.warned(warning)
     on_trial = partial(report.trying, "convolutions")
     before_vae = partial(choose_convolutions, plans, sections, local, on_trial, cancel)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,7 @@ _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a
 # since torch's attention reads the weight of such a layer itself.
 CASTABLE = (nn.Linear, nn.Embedding)
 SCALE = "weight_scale"
+_ROTATION = "weight_rotation"
 _SCALES_ATTRIBUTE = (
     "found_row_scales"  # the attribute of a weight that keeps its scales between jobs with other types
 )
@@ -75,7 +77,7 @@ class RestoringCasting(LayerwiseCastingHook):
             # T5 casts the input of some layers to the type in which their weights are stored.
             args = tuple(arg.to(self.compute_dtype) for arg in args)
         self._stored_weight = stored_weight
-        weight = stored_weight.to(self.compute_dtype)
+        weight = unrotated(stored_weight.to(self.compute_dtype), getattr(module, _ROTATION, 0))
         scale = getattr(module, SCALE, None)
         module.weight.data = weight if scale is None else weight.mul_(scale)
         return args, kwargs
@@ -135,6 +137,29 @@ def add_scales(layer: nn.Module, scales: Tensor) -> None:
     """Let a layer multiply its weight with scales, which the memory management counts with the weight."""
     cast(Any, scales).storage_dtype = scales.dtype
     layer.register_buffer(SCALE, scales, persistent=False)
+    setattr(layer, _ROTATION, rotation_of(scales))
+
+
+def rotation_of(scales: Tensor) -> int:
+    """Get the size of the groups in which the weight of these scales is rotated; 0 if it is not."""
+    return getattr(scales, "rotation", 0)
+
+
+def unrotated(weight: Tensor, size: int) -> Tensor:
+    """Undo the rotation of the values of each row in groups of a size; 0 for none.
+
+    Its matrix is the one of comfy-kitchen, which is its own inverse.
+    """
+    if not size:
+        return weight
+    groups = weight.reshape(weight.shape[0], -1, size)
+    return (groups @ _hadamard(size).to(weight)).reshape(weight.shape)
+
+
+@lru_cache(maxsize=4)
+def _hadamard(size: int) -> Tensor:
+    base = 0.5 - torch.eye(4).flip(1)
+    return base if size == 4 else torch.kron(_hadamard(size // 4), base)
 
 
 def cast_weights(

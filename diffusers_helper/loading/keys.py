@@ -15,6 +15,7 @@ from diffusers.quantizers.gguf.utils import GGUFParameter, dequantize_gguf_tenso
 from gguf import MODEL_ARCH, get_tensor_name_map
 from torch import Tensor, nn
 
+from diffusers_helper.loading.tensors import ROTATION
 from diffusers_helper.weights.lora_keys import Target, layers_named
 from diffusers_helper.weights.recognition import SCALE, is_extra
 
@@ -39,7 +40,8 @@ def library_names(
         width: The width of the transformer's blocks, by which its authors' layout is split; 0 for others.
 
     Returns:
-        The tensors, and the factors that some weights have to be multiplied with, by the weight's name.
+        The tensors, and the factors that some weights have to be multiplied with, by the weight's name. The
+        attribute `rotation` of a factor is the size of the groups in which the weight is rotated.
     """
     plain = {name: tensor for name, tensor in tensors.items() if not is_extra(name)}
     if is_llama_cpp(plain):
@@ -50,6 +52,9 @@ def library_names(
         plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
     if _WAN_VAE in plain:
         plain = cast(dict[str, Tensor], convert_wan_vae_to_diffusers(plain))
+    rotations = {
+        name.replace(ROTATION, "weight"): plain.pop(name) for name in list(plain) if name.endswith(ROTATION)
+    }
     scales = {SCALE.sub(".weight", name): plain.pop(name) for name in list(plain) if SCALE.search(name)}
     # The same conversion splits the scales as it splits the rows that they belong to.
     rows = {
@@ -57,15 +62,19 @@ def library_names(
         for name, scale in scales.items()
         if name in plain and scale.numel() in (1, plain[name].shape[0])
     }
-    if len(rows) < len(scales):
-        weight_name = sorted(scales.keys() - rows.keys())[0]
+    if wrong := sorted({*scales, *rotations} - rows.keys()):
+        weight_name = wrong[0]
         raise ValueError(f"has a scale for {weight_name} that does not belong to its rows; use another file")
+    groups = {name: size.expand(plain[name].shape[0], 1) for name, size in rotations.items()}
     if width:
         try:
-            plain, rows = _from_original(plain, width), _from_original(rows, width)
+            plain, rows, groups = (_from_original(part, width) for part in (plain, rows, groups))
         except (RuntimeError, TypeError) as error:  # what torch says about a layer that cannot be split
             raise ValueError("has layers of other sizes than the model; choose a file for it") from error
-    return plain, {name: _smallest(scale) for name, scale in rows.items()}
+    factors = {name: _smallest(scale) for name, scale in rows.items()}
+    for name, sizes in groups.items():
+        cast(Any, factors[name]).rotation = int(sizes[0])
+    return plain, factors
 
 
 def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:

@@ -26,7 +26,14 @@ from transformers import PretrainedConfig
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.registry import network_named, networks_of
-from diffusers_helper.loading.casting import CASTABLE, EIGHT_BIT, add_scales, cast_weights
+from diffusers_helper.loading.casting import (
+    CASTABLE,
+    EIGHT_BIT,
+    add_scales,
+    cast_weights,
+    rotation_of,
+    unrotated,
+)
 from diffusers_helper.loading.keys import is_llama_cpp, library_names, replace_embeddings, rows_in_order
 from diffusers_helper.loading.quick_vae import speed_up
 from diffusers_helper.loading.tensors import read_tensors
@@ -275,6 +282,7 @@ def _dequantised(tensor: Tensor, compute_dtype: torch.dtype, scale: Tensor | Non
     values = tensor.to(compute_dtype)
     if scale is None:
         return values
+    values = unrotated(values, rotation_of(scale))
     return (values * scale.reshape(-1, *[1] * (values.dim() - 1))).to(compute_dtype)
 
 

@@ -21,8 +21,9 @@ from diffusers.quantizers.gguf.utils import SUPPORTED_GGUF_QUANT_TYPES, GGUFPara
 from torch import Tensor
 
 from diffusers_helper.weights.reading import read_contents
-from diffusers_helper.weights.tensors import Contents
+from diffusers_helper.weights.tensors import Contents, layout_problem
 
+ROTATION = "weight_rotation"
 # The maps of each file that tensors still refer to
 MAPS = defaultdict[Path, WeakSet[mmap.mmap]](WeakSet)
 # The types of GGUF that torch has, too.
@@ -32,7 +33,8 @@ _PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 def read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
     """Map the tensors of several files into memory, by name.
 
-    Those that GGUF has quantised are diffusers' `GGUFParameter`.
+    Those that GGUF has quantised are diffusers' `GGUFParameter`. Beside a weight that ComfyUI has rotated,
+    `ROTATION` has the size of the groups.
 
     Raises:
         OSError: If a file cannot be read.
@@ -41,8 +43,8 @@ def read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in files:
         contents = read_contents(file)
-        if contents.problems:
-            raise ValueError(f"{file.name} {contents.problems[0]}")
+        if problems := [*contents.problems, *([layout_problem(contents.layout)] if contents.layout else [])]:
+            raise ValueError(f"{file.name} {problems[0]}")
         tensors |= (_read_gguf if contents.format == "gguf" else _read_plain)(file, contents)
     return tensors
 
@@ -64,7 +66,7 @@ def _mapped(file: Path) -> Tensor:
 
 def _read_plain(file: Path, contents: Contents) -> dict[str, Tensor]:
     storage = _mapped(file)
-    tensors = dict[str, Tensor]()
+    tensors = {f"{layer}.{ROTATION}": torch.tensor(size) for layer, size in contents.rotations.items()}
     for name, entry in contents.tensors.items():
         dtype = getattr(torch, entry.dtype)
         num_bytes = entry.num_bytes

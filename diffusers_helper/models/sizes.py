@@ -231,6 +231,7 @@ def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Si
             counts_by_block[block] = counts_by_block.get(block, ParameterCounts()) + counts
     file_bytes = sum(tensor.num_bytes for tensor in tensors.values())
     layers = {key: math.prod(tensor.shape) for key, tensor in tensors.items() if _is_layer(key, tensor)}
+    num_copies = 2 if any(file_contents.rotations for file_contents in contents) else 1  # of a cast layer
     linear_sizes = [num_values for key, num_values in layers.items() if not key.endswith(_TABLES)]
     gguf_sizes = [  # the tensors that are dequantised as a whole when their layer computes
         math.prod(tensor.shape)
@@ -240,7 +241,7 @@ def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Si
     return _Sizes(
         total, tuple(counts_by_block[block] for block in sorted(counts_by_block)), config, dtype,
         keeps_bf16(file_bytes, is_quantised=is_quantised), file_bytes,
-        max(layers.values(), default=0), max(linear_sizes, default=0),
+        num_copies * max(layers.values(), default=0), max(linear_sizes, default=0),
         sum(math.prod(tensor.shape) for key, tensor in tensors.items() if key not in layers),
         max(gguf_sizes, default=0),
         any(SCALE.search(key) or tensor.dtype not in BITS for key, tensor in all_tensors.items()),
@@ -348,7 +349,7 @@ def check_loras(text: str, info: ModelInfo) -> None:
 def layers_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Read (outputs, inputs) of each linear layer in a transformer's files; none for other files."""
     try:
-        headers = [read_safetensors(file).tensors for file in folder.glob("*.safetensors")]
+        headers = [read_safetensors(file).tensors for file in weight_files(folder)]
     except (OSError, NotWeights):
         return {}
     layers = {

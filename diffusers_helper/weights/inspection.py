@@ -18,7 +18,7 @@ from diffusers_helper.families.registry import FAMILIES, all_components, models_
 from diffusers_helper.units import count_text
 from diffusers_helper.untrusted.confined import confined
 from diffusers_helper.untrusted.limited_json import read_json
-from diffusers_helper.weights.reading import SUFFIXES, is_complete, read_contents
+from diffusers_helper.weights.reading import INDEX, files_in, is_complete, read_contents, weight_files
 from diffusers_helper.weights.recognition import (
     KeyStyle,
     expected_names,
@@ -28,9 +28,8 @@ from diffusers_helper.weights.recognition import (
     quantisation_of,
     variant_of,
 )
-from diffusers_helper.weights.tensors import Contents, Format, NotWeights, TensorInfo
+from diffusers_helper.weights.tensors import Contents, Format, NotWeights, TensorInfo, layout_problem
 
-INDEX = ".index.json"
 STANDARD_NAMES = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 _MAX_LENGTH, _MAX_TYPES = 300, 9  # of a sentence with names from a file, and of an answer
 _MAX_SHARDS = 1000
@@ -51,6 +50,7 @@ class Inspection:
         problems: Sentences about faults, with the file's name and a remedy; empty if it can be used.
         hints: Sentences about facts that only the file's name suggests.
         parts: The components of a model's folder, by their names.
+        layout: See `weights.tensors.Contents`.
     """
 
     path: str
@@ -66,6 +66,7 @@ class Inspection:
     hints: tuple[str, ...] = ()
     file_bytes: int = 0
     parts: Mapping[str, Inspection] = field(default_factory=dict[str, "Inspection"])
+    layout: str = ""
 
     @property
     def types(self) -> str:
@@ -101,7 +102,9 @@ def inspect_weights(path: Path, component: str = "") -> Inspection:
     if path.is_dir():
         inspection = _inspect_folder(path, component)
     else:
-        inspection = _inspect_shards(path) if path.name.endswith(INDEX) else _inspect_files(path, [path])
+        inspection = (
+            _inspect_shards(path) if path.name.lower().endswith(INDEX) else _inspect_files(path, [path])
+        )
     # A tokenizer has no tensors, and may be in any folder but one for weights.
     if component and not inspection.problems and (inspection.tensors or component in models_by_component()):
         return replace(inspection, problems=tuple(_component_problems(inspection, component)))
@@ -112,7 +115,7 @@ def weights_at(path: Path) -> Path:
     """Find the only file with weights of a folder that has no configuration; otherwise keep the path."""
     if not path.is_dir() or (path / "config.json").is_file():
         return path
-    files = [file for file in path.iterdir() if file.suffix in SUFFIXES]
+    files = files_in(path)
     return files[0] if len(files) == 1 else path
 
 
@@ -150,13 +153,13 @@ def _inspect_model(folder: Path, components: Sequence[str]) -> Inspection:
 
 
 def _inspect_folder(folder: Path, component: str) -> Inspection:
-    indices = sorted(folder.glob(f"*.safetensors{INDEX}"))
+    indices = files_in(folder, f".safetensors{INDEX}")
     if indices:
         return _inspect_shards(indices[0])
-    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    files = files_in(folder)
     # The libraries prefer these files if they exist.
-    files = [file for file in files if file.suffix == ".safetensors"] or files
-    files = [file for file in files if file.name in STANDARD_NAMES] or files
+    files = weight_files(folder) or files
+    files = [file for file in files if file.name.lower() in STANDARD_NAMES] or files
     if len(files) > 1:
         shards = [file for file in files if is_shard(file)]
         if shards:
@@ -219,7 +222,10 @@ def _inspect_files(
         by_type[tensor.dtype] += tensor.num_bytes
     models = models_of(tensors)
     style = key_style_of(tensors)
-    quantised = quantisation_of(tensors, by_type)
+    layout = next((contents.layout for contents in by_file.values() if contents.layout), "")
+    quantised = layout or quantisation_of(tensors, by_type)
+    if any(contents.rotations for contents in by_file.values()):
+        quantised += " ConvRot"
     if models == [FRAMEPACK.title] and style == "diffusers" and not is_shard(path) and not sentences:
         expected = expected_names(tensors)
         unprefixed = expected & tensors.keys()  # none behind a prefix
@@ -238,6 +244,7 @@ def _inspect_files(
         problems=tuple(map(_shortened, sentences)),
         hints=_hints(path.name),
         file_bytes=sum(file.stat().st_size for file in files),
+        layout=layout,
     )  # fmt: skip
 
 
@@ -274,6 +281,8 @@ def _list_problems(
 def _component_problems(facts: Inspection, component: str) -> Iterable[str]:
     path = Path(facts.path)
     models = models_by_component().get(component)
+    if facts.layout:
+        yield f"{path.name} {layout_problem(facts.layout)}"
     if models is None:
         expected = f"the files of the {component}"
         yield f"{path.name} contains weights, but must contain {expected}; choose another one."

@@ -2,7 +2,7 @@
 
 Each family knows how files name its layers (`families.family.LayerNames`): as diffusers does, as the
 network's authors do, who may join the layers for queries, keys and values, or as ComfyUI's class does.
-Trainers put a prefix before the name, and those of the kohya family replace its dots by underscores.
+Trainers put a prefix before the name, and those of kohya's family and Tencent write _ for each dot.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from diffusers_helper.families.registry import FAMILIES
 Kind = Literal["down", "up", "alpha", "bias"]
 
 _PREFIX = re.compile(
-    r"^(?:(?:base_model\.model|model|diffusion_model|transformer|unet)\.)*(?:(?:lora_unet|lora_transformer)_)?"
+    r"^(?:(?:base_model\.model|model|diffusion_model|transformer|unet|dit|module|_orig_mod)\.)*"
+    r"(?:(?:lora_unet|lora_transformer|lycoris|Hunyuan_video(?:_[A-Z0-9]+)?_lora)__?)?"
 )
 _ENDINGS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    ("down", re.compile(r"\.(?:lora_A|lora_down|lora\.down)(?:\.default)?\.weight$")),
-    ("up", re.compile(r"\.(?:lora_B|lora_up|lora\.up)(?:\.default)?\.weight$")),
+    ("down", re.compile(r"\.(?:lora_A|lora_down|lora\.down)(?:\.[a-z]\w*)?\.weight$")),
+    ("up", re.compile(r"\.(?:lora_B|lora_up|lora\.up)(?:\.[a-z]\w*)?\.weight$")),
     ("alpha", re.compile(r"\.alpha$")),
-    ("bias", re.compile(r"\.(?:diff_b|lora_B(?:\.default)?\.bias)$")),
+    ("bias", re.compile(r"\.(?:diff_b|lora_B(?:\.[a-z]\w*)?\.bias)$")),
 )
 _BLOCK = re.compile(r"^(.*?blocks)_(\d+)_(.+)$")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from diffusers_helper.files import is_visible
 from diffusers_helper.units import gb_text
 from diffusers_helper.untrusted.limited_json import MAX_BYTES
 from diffusers_helper.weights.gguf_file import read_gguf
@@ -41,7 +42,7 @@ def read_contents(file: Path) -> Contents:
     # The first eight bytes are the length of the header.
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 2**40:
         return read_safetensors(file)
-    if file.suffix == ".safetensors" and 0 < len(start) < 9:
+    if file.suffix.lower() == ".safetensors" and 0 < len(start) < 9:
         return read_safetensors(file)
     raise NotWeights(_content_problem(start))
 
@@ -74,12 +75,22 @@ def _content_problem(start: bytes) -> str:
 
 
 _PARTIAL = ".part"
-_LISTED_FILE = re.compile(rb':\s*"([^"\\]{1,255}\.safetensors)"')
-_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+_LISTED_FILE = re.compile(rb':\s*"([^"\\]{1,255}\.safetensors)"', re.IGNORECASE)
+INDEX = ".index.json"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$", re.IGNORECASE)
+
+
+def names_weights(name: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
+    return is_visible(name) and name.lower().endswith(suffixes)
+
+
+def files_in(folder: Path, *suffixes: str) -> list[Path]:
+    """List the files with weights in a folder, or those with these suffixes."""
+    return sorted(file for file in folder.iterdir() if names_weights(file.name, suffixes or SUFFIXES))
 
 
 def weight_files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    return files_in(path, ".safetensors") if path.is_dir() else [path]
 
 
 def is_complete(folder: Path) -> bool:
@@ -89,8 +100,8 @@ def is_complete(folder: Path) -> bool:
     if partial_files(folder):
         return False
     if (folder / "config.json").is_file():
-        weights = {file.name for file in folder.glob("*.safetensors") if file.is_file()}
-        for index in folder.glob("*.safetensors.index.json"):
+        weights = {file.name for file in files_in(folder, ".safetensors") if file.is_file()}
+        for index in files_in(folder, f".safetensors{INDEX}"):
             return _listed_files(index) <= weights
         return bool(weights) and not any(map(_SHARD.search, weights))
     if (folder / "tokenizer_config.json").is_file():

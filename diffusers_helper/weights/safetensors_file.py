@@ -7,12 +7,13 @@ import math
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from diffusers_helper.files import sha256_of
 from diffusers_helper.untrusted.limited_json import parse_json
+from diffusers_helper.weights.comfy_layouts import layouts_in
 from diffusers_helper.weights.tensors import (
     BITS,
     Contents,
@@ -72,7 +73,9 @@ def read_safetensors(file: Path) -> Contents:
         try:
             if length > _MAX_HEADER_BYTES:
                 raise ValueError(f"a header of {length} bytes")
-            return _contents(parse_json(stream.read(length), parse_number=int), 8 + length, file_bytes)
+            contents = _contents(parse_json(stream.read(length), parse_number=int), 8 + length, file_bytes)
+            rotations, layout = layouts_in(stream, contents.tensors, contents.metadata)
+            return replace(contents, rotations=rotations, layout=layout)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotWeights("has a damaged header; download it again.") from error
 

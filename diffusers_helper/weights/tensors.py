@@ -40,12 +40,16 @@ class Contents:
 
     Attributes:
         problems: The file's faults, each as the end of a sentence that begins with the file's name.
+        rotations: The size of the groups in which the weights of layers are rotated, by the layer's name.
+        layout: The names of ComfyUI's layouts of weights that only ComfyUI can read; "" for none.
     """
 
     format: Format
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: tuple[str, ...] = ()
+    rotations: Mapping[str, int] = field(default_factory=dict[str, int])
+    layout: str = ""
 
 
 # The bits of a value, by the name of the type in torch.
@@ -81,6 +85,12 @@ def unknown_types(dtypes: Iterable[str], label: str = "") -> list[str]:
         raise NotWeights(f"has {len(unknown)} {label}types that are not known; use another file.")
     names = ", ".join(unknown)
     return [f"has the {label}types {names}, which are not known; use another file."] if names else []
+
+
+def layout_problem(layout: str) -> str:
+    return (
+        f"has weights in the layout {layout}, which only ComfyUI reads; use one in 16 bit, fp8, int8 or GGUF."
+    )
 
 
 def truncation_problem(size: int, expected_bytes: int | None = None) -> str:

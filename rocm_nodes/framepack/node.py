@@ -25,7 +25,7 @@ from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, Generat
 from diffusers_helper.setting import SettingInfo, number_or_text, text_of
 from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.units import count_text
-from rocm_nodes.host import comfy, importing, interruptible, management, progress_bar
+from rocm_nodes.host import comfy, importing, interruptible, management, progress_bar, show_text
 from rocm_nodes.page import Input, Inputs, Node, choice, explained, number, of_type, reported
 
 _AUTO = "auto"
@@ -189,6 +189,7 @@ def _event_listener(notes: list[str]) -> Callable[[Event], None]:
             section_steps[:] = [0] * event.sections
         elif isinstance(event, Warned):
             notes.append(event.message)
+            show_text(event.message)  # before the work, which may take an hour
         elif isinstance(event, StepDone):
             show(*event.progress(section_steps), _preview(event.preview))
 

@@ -64,6 +64,21 @@ def test_words_alone_become_frames(tiny: ModelInfo, comfy: Comfy) -> None:
     assert frames.shape == (33, 48, 80, 3)
 
 
+def test_a_time_that_is_not_understood_is_shown_before_the_work(
+    tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        "rocm_nodes.framepack.node.show_text", lambda text: shown.append((text, len(comfy.shown)))
+    )
+    _, text = run("ROCMFramePackVideo", prompt="a ball [2s x]", model="tiny", seconds=1.0, seed=1, steps=1)
+    assert (
+        "'[2s x]' is no time that is understood and counts as words. Write it as [2.4s: ...].",
+        0,
+    ) in shown
+    assert "'[2s x]' is no time" in text
+
+
 @pytest.mark.slow
 def test_a_lora_is_a_file_in_comfyuis_folder(tiny: ModelInfo, comfy: Comfy, tmp_path: Path) -> None:
     write_lora(comfy.root / "loras" / "style.safetensors", tiny_transformer(), size=1.0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.failures import LONGTAKE_DRIVER
 from diffusers_helper.planning.out_of_memory import LONGTAKE
+from rocm_nodes import NODE_CLASS_MAPPINGS
 from rocm_nodes.page import COMFYUI, COMFYUI_DRIVER
 from tests.support.comfy_double import VAE, Comfy, ModelPatcher
 from tests.support.node_runs import SHORT, run
@@ -49,6 +50,17 @@ def test_a_diffusion_model_is_loaded_in_the_wished_type(comfy: Comfy, dtype: str
     write_weights(comfy, "diffusion_models", "wan.safetensors")
     run("ROCmDiffusionLoader", unet_name="wan.safetensors", weight_dtype=dtype)
     assert comfy.calls == [f"load_diffusion_model {options}"]
+
+
+def test_what_systems_keep_beside_files_is_not_offered(comfy: Comfy) -> None:
+    for name in ("a.safetensors", "._a.safetensors", "b.gguf", "._b.gguf"):
+        write_weights(comfy, "diffusion_models", name)
+        write_weights(comfy, "loras", name)
+    inputs = NODE_CLASS_MAPPINGS["ROCmDiffusionLoader"].INPUT_TYPES()["required"]
+    assert inputs["unet_name"][0] == ["a.safetensors", "b.gguf"]
+    assert NODE_CLASS_MAPPINGS["ROCMLoRALoader"].INPUT_TYPES()["required"]["lora_name"][0] == [
+        "a.safetensors"
+    ]
 
 
 def test_scaled_weights_keep_their_type(comfy: Comfy) -> None:

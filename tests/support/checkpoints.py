@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -160,6 +161,25 @@ def to_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             scale = tensor.double().abs().amax(1, keepdim=True).float() / 127
             found[name] = (tensor / scale).round().to(torch.int8)
             found[f"{name}_scale"] = scale
+    return found
+
+
+def to_convrot(tensors: Mapping[str, Tensor], size: int) -> dict[str, Tensor]:
+    """Rotate groups of each row as comfy-kitchen does, and round them to int8 with a mark for ComfyUI."""
+    base = torch.tensor([[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]]) / 2
+    rotation = base
+    while len(rotation) < size:
+        rotation = torch.kron(rotation, base)
+    mark = json.dumps({"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": size})
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        is_rotated = tensor.dim() == 2 and name.endswith(".weight") and tensor.shape[1] % size == 0
+        groups = tensor.float().reshape(tensor.shape[0], -1, size) if is_rotated else tensor
+        rotated = (groups @ rotation.T).reshape(tensor.shape) if is_rotated else tensor
+        found |= to_int8({name: rotated}) if is_rotated else {name: tensor}
+        if is_rotated:
+            found[f"{name}_scale"] = found[f"{name}_scale"].reshape(-1)
+            found[name.replace(".weight", ".comfy_quant")] = torch.tensor([*mark.encode()], dtype=torch.uint8)
     return found
 
 

@@ -24,7 +24,7 @@ function addToPrompt(words) {
 }
 
 function makeRow({ name, triggers, problem }) {
-  const title = name.replace(/\.safetensors$/, '');
+  const title = name.replace(/\.safetensors$/i, '');
   const box = make('input', { type: 'checkbox', disabled: Boolean(problem) });
   const weight = make('input', { type: 'number', step: '0.05', value: '1', ariaLabel: `Weight of ${title}` });
   const label = make('label', {}, box, make('span', { textContent: title }));

@@ -211,7 +211,7 @@ async function photograph() {
   return blob ? new File([blob], 'camera.png', { type: 'image/png' }) : null;
 }
 
-const BATCH = /\.(csv|jsonl|ndjson)$/i;
+const BATCH = /\.(csv|tsv|txt|jsonl|ndjson|xlsx?|ods)$/i;
 const START = 'image';
 let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read

@@ -9,7 +9,7 @@ import { onWritten } from './values.js';
 const box = document.querySelector('#set-prompt textarea');
 const WORD = /[\p{L}\p{N}]+/gu;
 // The head of a part such as [2.4s: ...], and all of one with a seed or the weight of a LoRA
-const TIME = /\[\s*\d[\d.]*\s*s(?:\s*-\s*\d[\d.]*\s*s)?\s*:(?:\s*(?:seed \d+|lora [^\]]+:[-+.\d]+)\s*\])?/g;
+const TIME = /\[\s*\d[\d.,:]*(?:\s*s(?:ec(?:ond)?s?)?)?(?:\s*[-–—]\s*\d[\d.,:]*(?:\s*s(?:ec(?:ond)?s?)?)?)?\s*[:：](?:\s*(?:seed \d+|lora [^\]]+:[-+.\d]+)\s*\])?/gi;
 const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is shown
 const PAUSE = 900; // milliseconds without a key before a screen reader is reported
 const MOST_SHOWN = 12;

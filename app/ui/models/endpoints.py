@@ -24,16 +24,17 @@ from app.ui.fields import Text, Values
 from app.ui.models.present import ModelPresenter, card_plans, component_title, copy_offer, format_plans
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.registry import models_by_component
-from diffusers_helper.files import file_signature, named_folder
+from diffusers_helper.files import file_signature, named_folder, visible_files
 from diffusers_helper.models.added import check_new_name, name_for
 from diffusers_helper.models.installed import remove
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import size_text
-from diffusers_helper.weights.inspection import INDEX, STANDARD_NAMES, Inspection, inspect_weights, is_shard
-from diffusers_helper.weights.reading import SUFFIXES, weight_files
+from diffusers_helper.weights.inspection import STANDARD_NAMES, Inspection, inspect_weights, is_shard
+from diffusers_helper.weights.reading import INDEX, SUFFIXES, names_weights, weight_files
+from diffusers_helper.weights.tensors import layout_problem
 
 VARIABLE = "LONGTAKE_WEIGHTS"
-_MOST_LISTED, _MOST_FOLDERS, _MOST_SIGNS = 400, 2000, 1000
+_MOST_LISTED, _MOST_SIGNS = 400, 1000
 
 
 class ModelCalls:
@@ -130,25 +131,18 @@ def weights_names(folder: Path) -> list[str]:
 
 
 def _names(folder: Path) -> Iterator[str]:
-    seen: set[tuple[int, int]] = set()  # a link may lead to a folder that contains it
-    for place, folders, files in os.walk(folder, followlinks=True):
-        status = os.stat(place)
-        if (status.st_dev, status.st_ino) in seen or len(seen) == _MOST_FOLDERS:
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        here = Path(place).relative_to(folder)
-        weights = [name for name in files if name.endswith((*SUFFIXES, INDEX))]
-        weights = [name for name in weights if Path(place, name).is_file()]
+    for place, files in visible_files(folder):
+        here = place.relative_to(folder)
+        weights = [name for name in files if names_weights(name, (*SUFFIXES, INDEX))]
         names = [here.as_posix()] if here.parts and _is_part(files, weights) else []
         names = names or [(here / name).as_posix() for name in weights if not is_shard(Path(name))]
         yield from (name for name in names if name.isprintable())
 
 
 def _is_part(files: Collection[str], weights: Collection[str]) -> bool:
-    plain = [name for name in weights if name.endswith(".safetensors")]
-    is_clear = len(plain) == 1 or any(name in STANDARD_NAMES or name.endswith(INDEX) for name in weights)
+    lower = [name.lower() for name in weights]
+    plain = [name for name in lower if name.endswith(".safetensors")]
+    is_clear = len(plain) == 1 or any(name in STANDARD_NAMES or name.endswith(INDEX) for name in lower)
     return "config.json" in files and bool(plain) and is_clear
 
 
@@ -210,7 +204,7 @@ def inspected(path: Path) -> Inspection:
         InputError: If it cannot be read.
     """
     try:
-        place = path.parent if path.name.endswith(INDEX) else path
+        place = path.parent if path.name.lower().endswith(INDEX) else path
         files = sorted(place.iterdir())[:_MOST_SIGNS] if place.is_dir() else [place]
         return _remembered(path, tuple(file_signature(file) for file in files if file.exists()))
     except OSError as error:
@@ -240,9 +234,11 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     problem = plain_paths(next(iter(facts.problems), ""))
     if facts.model == "LoRA":
         problem = "This is a LoRA, which belongs into the folder for LoRAs and is chosen for each video."
+    if not problem and facts.layout:
+        problem = f"{path.name} {layout_problem(facts.layout)}"
     if not problem and not part:
         problem = f"{facts.model or 'This file'} cannot be a part of a model."
-    if not problem and path.name.endswith(INDEX):
+    if not problem and path.name.lower().endswith(INDEX):
         problem = "Shards can only be used from a folder that has their config.json, too."
     if not problem and path.is_dir() and not weight_files(path):
         problem = "In a folder, only safetensors files can be used."
@@ -255,7 +251,7 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
 
 def _stem(name: str) -> str:
     last = Path(name).name.removesuffix(INDEX)
-    return Path(last).stem if last.endswith(SUFFIXES) else last
+    return Path(last).stem if last.lower().endswith(SUFFIXES) else last
 
 
 def _words(facts: Inspection) -> str:

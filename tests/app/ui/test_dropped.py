@@ -55,6 +55,18 @@ def test_lines_take_their_pictures_from_the_drop_and_the_rest_from_the_form(
     assert [(one.prompt, one.seed, one.seconds) for one in found] == [("a", 9, 2.4), ("b", 5, 1.0)]
 
 
+def test_a_dropped_table_is_read_as_its_spreadsheet_program_wrote_it(
+    service: JobService, calls: DropCalls
+) -> None:
+    table = "sep=;\r\nImage;PROMPT;seconds;;\r\nown.png;the caméra, left;1,5;;\r\n"
+    file = upload("w.csv", table.encode("utf-16"))
+    (job,) = calls.batch_add(file, {"own.png": upload("own.png")}, "{}")
+    request = service.job(job).request
+    assert (request.prompt, request.seconds) == ("the caméra, left", 1.5)
+    with pytest.raises(InputError, match="is a workbook; expected a text file"):
+        calls.batch_add(upload("w.xlsx", b"PK\x03\x04"), {}, "{}")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

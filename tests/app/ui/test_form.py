@@ -194,6 +194,9 @@ def test_the_strip_has_the_sections_of_the_video_and_their_words() -> None:
     assert "4 s is moved to 3.6 s" in note
     _, note = timeline_of(prompt="a [0s: a] [9s: b]")
     assert "The same words hold throughout. 9 s is after the end of the video." in note
+    _, note = timeline_of(prompt="a [2s x]", pictures="9s: p.png")
+    assert "[2s x]&#x27; is no time that is understood and counts as words." in note
+    assert "The picture at 9 s is after the end of the video, and has no effect." in note
     assert timeline_of(seconds=None)[0]["sections"] == []
     facts, note = timeline_of(prompt="a [1s: seed 7]")
     assert [one["change"] for one in facts["sections"]] == ["", "seed 7", "seed 7", "seed 7"]

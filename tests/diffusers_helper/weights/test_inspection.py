@@ -17,8 +17,8 @@ from app.commands.inspect import STYLE_WORDS
 from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.untrusted.limited_json import MAX_BYTES
-from diffusers_helper.weights.inspection import inspect_checkpoint
-from diffusers_helper.weights.reading import is_complete
+from diffusers_helper.weights.inspection import inspect_checkpoint, weights_at
+from diffusers_helper.weights.reading import is_complete, weight_files
 from diffusers_helper.weights.recognition import KeyStyle, expected_names
 from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published
@@ -258,6 +258,41 @@ def test_folders_without_weights_or_with_several_files(tmp_path: Path) -> None:
     assert inspect_checkpoint(folder).problems == ()
     save(folder / "model.safetensors", a=torch.zeros(1), b=torch.zeros(1))
     assert inspect_checkpoint(folder).tensors == 2
+
+
+def test_what_systems_keep_beside_files_is_as_if_absent(published: Path, tmp_path: Path) -> None:
+    place = tmp_path / "transformer"
+    shutil.copytree(part_folder(published, INFO, "transformer"), place)
+    expected, files = inspect_checkpoint(place, "transformer"), weight_files(place)
+    for file in [*place.iterdir()]:
+        file.with_name(f"._{file.name}").write_bytes(b"\0\5\26\7")
+    assert inspect_checkpoint(place, "transformer") == expected
+    assert (weight_files(place), is_complete(place)) == (files, True)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    file = save(alone / "a.safetensors", a=torch.zeros(1))
+    save(alone / "._a.safetensors", a=torch.zeros(1))
+    assert weights_at(alone) == file
+
+
+def test_endings_may_have_capitals(published: Path, tmp_path: Path) -> None:
+    place = tmp_path / "transformer"
+    shutil.copytree(part_folder(published, INFO, "transformer"), place)
+    expected = inspect_checkpoint(place, "transformer")
+    index = next(place.glob("*.index.json"))
+    index.write_text(index.read_text().replace(".safetensors", ".SAFETENSORS"))
+    for file in place.glob("*.safetensors"):
+        file.rename(file.with_suffix(".SAFETENSORS"))
+    index = index.rename(index.with_name(index.name.replace(".safetensors.", ".Safetensors.")))
+    facts = inspect_checkpoint(place, "transformer")
+    assert (facts.tensors, facts.problems) == (expected.tensors, ())
+    assert is_complete(place)
+    assert len(weight_files(place)) > 1
+    index.unlink()
+    assert not is_complete(place)
+    short = tmp_path / "x.SafeTensors"
+    short.write_bytes(b"\1")
+    assert inspect_checkpoint(short).problems[0].startswith("x.SafeTensors is incomplete")
 
 
 @pytest.mark.parametrize(

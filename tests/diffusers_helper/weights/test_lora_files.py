@@ -275,12 +275,37 @@ def test_a_text_that_cannot_be_used(text: str, words: str) -> None:
     assert caught.value.setting == "lora"
 
 
+def test_endings_may_have_capitals_and_folders_may_be_links(tmp_path: Path) -> None:
+    folder, far = tmp_path / "mine", tmp_path / "far"
+    for file in folder / "Film.SAFETENSORS", far / "z.SafeTensors":
+        file.parent.mkdir()
+        file.touch()
+    (folder / "linked").symlink_to(far)
+    (far / "back").symlink_to(folder)
+    assert lora_names(folder) == ("Film.SAFETENSORS", "linked/z.SafeTensors")
+    found = with_paths("Film\nz.SafeTensors", folder)
+    assert found == f"{folder}/Film.SAFETENSORS:1\n{folder}/linked/z.SafeTensors:1"
+
+
 def test_names_stand_for_files_of_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     names = ("b.safetensors", "other/c.safetensors", "styles/A.safetensors", "styles/c.safetensors")
     for name in (*names, "x.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
+    hidden = (
+        ".git/d",
+        ".Trash-1000/d",
+        "__MACOSX/d",
+        ".AppleDouble/b",
+        "@eaDir/d",
+        "styles/._A",
+        "._b",
+        ".d",
+    )
+    for name in hidden:  # as if absent
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.safetensors").touch()
     assert lora_names(folder) == names
     assert lora_names(tmp_path / "none") == ()
     found = with_paths("b:0.5\nA.safetensors\nother/c.safetensors", folder)

@@ -11,6 +11,7 @@ from torch import nn
 from diffusers_helper.weights.lora_keys import Target, split_key, target_of
 from tests.support.loras import HUNYUAN, comfyui_name, numbered
 
+TENCENT = "Hunyuan_video_I2V_lora_", "Hunyuan_video_lora_"
 OWN_TO_FRAMEPACK = ("clean_x_embedder", "image_projection", "x_embedder")
 
 
@@ -35,6 +36,8 @@ def test_every_layer_of_framepack_is_known_by_its_own_name(layers: dict[str, tup
             f"diffusion_model.{name}",
             f"base_model.model.{name}",
             f"lora_unet_{name.replace('.', '_')}",
+            f"lycoris_{name.replace('.', '_')}",
+            f"module.{name}",
         ):
             assert target_of(beginning) == Target((name,)), beginning
 
@@ -48,6 +51,8 @@ def test_hunyuans_names_stand_for_the_layers_with_their_sizes(layers: dict[str, 
             assert target is not None
             assert sum(layers[layer][0] for layer in target.layers) == outputs
             assert {layers[layer][1] for layer in target.layers} == {inputs}
+            for prefix in TENCENT:
+                assert target_of(prefix + name.replace(".", "_")) == target
             seen += target.layers
     assert sorted(seen) == sorted(name for name in layers if not name.startswith(OWN_TO_FRAMEPACK))
 
@@ -91,6 +96,7 @@ def test_the_outputs_are_divided_as_diffusers_divides_them() -> None:
         ("base_model.model.proj_out.lora_B.default.weight", ("base_model.model.proj_out", "up")),
         ("lora_unet_single_blocks_0_linear1.lora_down.weight", ("lora_unet_single_blocks_0_linear1", "down")),
         ("proj_out.lora.up.weight", ("proj_out", "up")),
+        ("proj_out.lora_A.style_1.weight", ("proj_out", "down")),
         ("lora_unet_single_blocks_0_linear1.alpha", ("lora_unet_single_blocks_0_linear1", "alpha")),
         ("proj_out.weight", None),
         ("proj_out.lora_B.bias", ("proj_out", "bias")),
@@ -120,3 +126,19 @@ def test_foreign_names_stand_for_no_layer(beginning: str) -> None:
 
 def _kohya(name: str) -> str:
     return f"lora_unet_{name.replace('.', '_')}"
+
+
+WAN = "blocks.3.self_attn.q", "blocks.3.cross_attn.o", "blocks.3.ffn.0", "blocks.3.ffn.2"
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    ["{}", "diffusion_model.{}", "base_model.model.{}", "lora_unet_{}", "lora_unet__{}", "dit.{}"],
+)
+def test_wans_names_are_known_with_each_trainers_prefix(beginning: str) -> None:
+    for name in WAN:
+        flat = name.replace(".", "_") if "lora_unet" in beginning else name
+        target = target_of(beginning.format(flat))
+        assert target is not None
+        assert target == target_of(name)
+        assert target.family == "helios"

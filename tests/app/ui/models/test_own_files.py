@@ -57,15 +57,16 @@ def test_shards_hidden_folders_and_the_files_of_a_part_are_not_listed_by_themsel
         "big/model-00001-of-00002.safetensors", "big/model-00002-of-00002.safetensors",
         "big/model.safetensors.index.json", "vae/config.json", "vae/model.safetensors",
         "vae/other.safetensors", "two/config.json", "two/a.safetensors", "two/b.safetensors",
-        ".cache/x.gguf", "note.txt", "B.gguf", "a.ckpt",
+        ".cache/x.gguf", "note.txt", "B.gguf", "a.ckpt", "._a.ckpt", "vae/._model.safetensors",
+        "__MACOSX/a.ckpt", "x/C.GGUF", "X/d.SafeTensors", "caps/config.json", "caps/MODEL.SAFETENSORS",
     ):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (folder / "big" / "again").symlink_to(folder)
     os.mkfifo(folder / "pipe.gguf")
     assert weights_names(folder) == [
-        "a.ckpt", "B.gguf", "big/model.safetensors.index.json", "two/a.safetensors", "two/b.safetensors",
-        "vae",
+        "a.ckpt", "B.gguf", "big/model.safetensors.index.json", "caps", "two/a.safetensors",
+        "two/b.safetensors", "vae", "x/C.GGUF", "X/d.SafeTensors",
     ]  # fmt: skip
     assert weights_names(tmp_path / "missing") == []
 

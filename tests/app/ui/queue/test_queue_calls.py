@@ -202,8 +202,10 @@ def test_a_job_is_steered(stand: Stand, call: Ask, ids: list[str]) -> None:
 def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Path) -> None:
     client = Client(stand.url, verbose=False)
     photo = write_photo(tmp_path / "own.png")
-    added = client.predict(handle_file(photo), "a ball", seconds=1, seed=4, wait=True, api_name="/jobs_add")
+    settings = {"seconds": 1, "seed": 4, "wait": True}
+    added = client.predict(handle_file(photo), "a ball [9s: b]", **settings, api_name="/jobs_add")
     assert added["state"] in ("queued", "running")
+    assert added["notes"] == ["9 s is after the end of the video."]
     assert stand.service.job(added["id"]).request.seed == 4
     assert commands_of(JobFolder(stand.outputs / added["id"])) == {"wait"}
     with pytest.raises(AppError, match="There is no job 'nobody'"):
