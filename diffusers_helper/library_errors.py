@@ -17,7 +17,6 @@ Trouble = Literal[
     "installation",
 ]  # fmt: skip
 _UNREACHABLE = (errno.ESTALE, errno.ENODEV, errno.EIO, errno.EROFS)
-_OF_ITS_FILES = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)  # trouble of the storage if the path is the job's
 _EXHAUSTED = {
     errno.EMFILE: ("Too many files are open.", "Close some pages or raise `ulimit -n`"),
     errno.ENFILE: ("Too many files are open on this computer.", "Close other programs"),
@@ -117,11 +116,15 @@ def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool
     """Check whether an error passes, such as that of a full disk, and is neither damage nor the work's fault.
 
     Args:
-        folder: The job's folder. A path that is missing or closed to this program counts only if it is in it.
+        folder: The job's folder. A missing file or folder counts as such only if it is in this folder, and
+            one that this program may not use does not if it is elsewhere.
     """
     error_number = getattr(error, "errno", None)
-    if error_number in _OF_ITS_FILES and folder is not None:
-        return str(folder) in str(getattr(error, "filename", ""))
+    name = str(getattr(error, "filename", None) or "")
+    if folder is not None and error_number in (errno.ENOENT, errno.ENOTDIR):
+        return str(folder) in name
+    if folder is not None and error_number == errno.EACCES:
+        return not name or str(folder) in name  # a write to an open file has no name
     passing = (*_UNREACHABLE, *_EXHAUSTED, errno.EACCES)
     return error_number in passing or trouble_of(error) == "disk_full"
 

@@ -188,7 +188,8 @@ class Database:
     def _fill_reserve(self, size: int) -> None:
         if size:
             with self._reserve.open("ab") as file:
-                os.posix_fallocate(file.fileno(), 0, size)
+                most = file.tell() + shutil.disk_usage(self.folder).free
+                os.posix_fallocate(file.fileno(), 0, min(size, most))
 
 
 def connect(file: Path, mode: str) -> sqlite3.Connection:
