@@ -63,7 +63,7 @@ def end_within(seconds: float, code: int) -> threading.Timer:
 
 
 def prepare(environ: Mapping[str, str]) -> None:
-    """Prepare the streams, the limit of open files, and the rights of files, also for this process's children.
+    """Prepare the streams, and the number and the rights of the files of this process and its children.
 
     Raises:
         InputError: If the variable for the rights has an invalid value.

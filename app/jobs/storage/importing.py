@@ -88,7 +88,7 @@ def import_jobs(
         except OSError as error:  # one unreadable job must not hold up the others
             if is_exhausted(error):
                 raise
-            _log.warning("The job folder %s cannot be read and is left out: %s", folder.path, error)
+            _log.warning("The job folder %s cannot be read now: %s", folder.path, error)
     for name in rows.keys() - names:
         if rows[name]["removed"] is None and rows[name]["damage"] != "folder":
             in_trash = (outputs / DATABASE_FOLDER / "trash" / name).is_dir()

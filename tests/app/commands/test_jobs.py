@@ -191,7 +191,7 @@ def test_jobs_are_deleted_for_good_and_their_space_is_shown(sharing: Sharing, co
     kept, deleted, removed = (sharing.add(sharing.open(start=False)) for _ in range(3))
     (deleted.folder / "video.mp4").write_bytes(bytes(2**20))
     *usage, rest = command.records("usage")
-    assert [record["id"] for record in usage][0] == deleted.id
+    assert usage[0]["id"] == deleted.id
     assert usage[0]["bytes"] > 2**20
     assert rest["removed_bytes"] == 0
     assert command("remove", removed.id) == 0

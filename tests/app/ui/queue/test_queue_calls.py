@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,26 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(
     call: Ask, name: str, values: tuple[object, ...], words: str
 ) -> None:
     assert words in call(name, *values, refused=True)
+
+
+def test_a_folder_that_cannot_be_read_now_is_listed_with_the_others(
+    stand: Stand, call: Ask, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = stand.service.queue.add(GenerationRequest(prompt="d"))
+
+    def stat(path: Path, *arguments: Any, **named: Any) -> os.stat_result:
+        if words.folder in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return os.stat(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert prompts(call("jobs_queue", 0, 50)) == "abcd"
+    assert {job["id"] for job in call("jobs_list", "", None, None, None, None, False, "", 50)["jobs"]} >= {
+        words.id,
+        *ids,
+    }
+    (paused,) = call("jobs_pause", [words.id])
+    assert (paused["state"], paused["damage"]) == ("paused", "")
 
 
 def test_jobs_are_deleted_for_good_and_their_space_is_told(stand: Stand, call: Ask, ids: list[str]) -> None:
