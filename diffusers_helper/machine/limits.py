@@ -1,4 +1,4 @@
-"""Limits of the memory, time and files of a process, which Linux enforces, and the memory that it has used."""
+"""Limits of the memory, time and files of a process, which Linux enforces, and the memory that it uses."""
 
 from __future__ import annotations
 
