@@ -63,7 +63,7 @@ def end_within(seconds: float, code: int) -> threading.Timer:
 
 
 def prepare(environ: Mapping[str, str]) -> None:
-    """Prepare the streams, and the rights of the files that this process and its children make.
+    """Prepare the streams, and the number and the rights of the files of this process and its children.
 
     Raises:
         InputError: If the variable for the rights has an invalid value.
@@ -73,8 +73,10 @@ def prepare(environ: Mapping[str, str]) -> None:
 
     from app.jobs.stdio import prepare_streams
     from diffusers_helper.errors import InputError, short_repr
+    from diffusers_helper.machine.limits import allow_open_files
 
     prepare_streams()
+    allow_open_files()
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     text = environ.get(UMASK_VARIABLE, "")
     try:

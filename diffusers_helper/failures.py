@@ -98,7 +98,12 @@ def failed_event(
     Args:
         detail: The technical detail; None for the exception's traceback.
     """
-    failure = error if isinstance(error, LongtakeError) else _explained(error, folder)
+    cause = error.__cause__
+    is_refusal = isinstance(error, LongtakeError)
+    if is_refusal and cause and folder and is_storage_trouble(cause) and is_storage_trouble(cause, folder):
+        failure = _explained(cause, folder)  # what was refused, such as a picture, cannot be read now
+    else:
+        failure = error if is_refusal else _explained(error, folder)
     if detail is None:
         detail = "".join(traceback.format_exception(error))[-MAX_DETAIL:]
     return Failed(

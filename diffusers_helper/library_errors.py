@@ -17,8 +17,12 @@ Trouble = Literal[
     "installation",
 ]  # fmt: skip
 _UNREACHABLE = (errno.ESTALE, errno.ENODEV, errno.EIO, errno.EROFS)
+_EXHAUSTED = {
+    errno.EMFILE: ("Too many files are open.", "Close some pages or raise `ulimit -n`"),
+    errno.ENFILE: ("Too many files are open on this computer.", "Close other programs"),
+    errno.ENOMEM: ("The computer's memory is full.", "Close other programs"),
+}
 _GOES_ON = "the job then goes on by itself."
-
 
 # The names of exceptions that always mean a trouble, as do their subclasses.
 _CLASSES: dict[str, Trouble] = {
@@ -109,15 +113,25 @@ def memory_sizes(text: str) -> dict[str, int]:
 
 
 def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
-    """Check whether an error comes from a disk that is full or disconnected, and not from the work itself.
+    """Check whether an error passes, such as that of a full disk, and is neither damage nor the work's fault.
 
     Args:
-        folder: The job's folder. A missing file or folder counts as such only if it is in this folder.
+        folder: The job's folder. A missing file or folder counts as such only if it is in this folder, and
+            one that this program may not use does not if it is elsewhere.
     """
     error_number = getattr(error, "errno", None)
-    if error_number in (errno.ENOENT, errno.ENOTDIR) and folder is not None:
-        return str(folder) in str(getattr(error, "filename", ""))
-    return error_number in _UNREACHABLE or trouble_of(error) == "disk_full"
+    name = str(getattr(error, "filename", None) or "")
+    if folder is not None and error_number in (errno.ENOENT, errno.ENOTDIR):
+        return str(folder) in name
+    if folder is not None and error_number == errno.EACCES:
+        return not name or str(folder) in name  # a write to an open file has no name
+    passing = (*_UNREACHABLE, *_EXHAUSTED, errno.EACCES)
+    return error_number in passing or trouble_of(error) == "disk_full"
+
+
+def is_exhausted(error: OSError) -> bool:
+    """Check whether an error says that this program lacks files or memory, and nothing about its path."""
+    return error.errno in _EXHAUSTED
 
 
 def storage_explanation(error: BaseException) -> tuple[str, str]:
@@ -125,6 +139,8 @@ def storage_explanation(error: BaseException) -> tuple[str, str]:
         return "The disk is full.", f"Free some space; {_GOES_ON}"
     if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "Another program keeps the job index locked.", f"End that program; {_GOES_ON}"
+    if exhausted := _EXHAUSTED.get(getattr(error, "errno", None) or 0):
+        return exhausted[0], f"{exhausted[1]}; {_GOES_ON}"
     if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR, *_UNREACHABLE[:2]):
         return "The outputs folder is missing.", f"Restore it, or connect its disk; {_GOES_ON}"
     reason = getattr(error, "strerror", None) or error

@@ -36,7 +36,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path, replacing
 from diffusers_helper.provenance.branch import may_differ
 from diffusers_helper.request import SETTINGS
-from diffusers_helper.units import count_text
+from diffusers_helper.units import count_text, size_text
 
 _EXIT_CODES = (
     "exit codes: 0 done, 1 the job's state does not allow the change, 2 the command is invalid or names a\n"
@@ -221,7 +221,7 @@ def _remove(service: JobService, arguments: argparse.Namespace) -> int:
     for job_id in arguments.jobs:
         job = service.job(job_id)
         service.queue.remove(job_id)
-        command = f"python -m app jobs restore {job_id}"
+        command = f"python -m app jobs restore {job_id} --outputs {shlex.quote(str(arguments.outputs))}"
         report(arguments, job, f"{job_id}: removed. For a week, it can be restored with: {command}")
     return 0
 
@@ -230,6 +230,32 @@ def _restore(service: JobService, arguments: argparse.Namespace) -> int:
     for job_id in arguments.jobs:
         job = service.queue.restore(job_id)
         report(arguments, job, f"{job.id}: {job.state}")
+    return 0
+
+
+def _delete(service: JobService, arguments: argparse.Namespace) -> int:
+    for job_id in arguments.jobs:
+        service.queue.delete(job_id)
+        say(json.dumps({"id": job_id}) if arguments.json else f"{job_id}: deleted")
+    return 0
+
+
+def _empty_trash(service: JobService, arguments: argparse.Namespace) -> int:
+    deleted = service.queue.empty_trash()
+    text = f"Deleted: {count_text(len(deleted), 'job')}"
+    say(json.dumps({"deleted": deleted}) if arguments.json else text)
+    return 0
+
+
+def _usage(service: JobService, arguments: argparse.Namespace) -> int:
+    usage = service.history.usage()
+    for job, size in usage.jobs:
+        report(arguments, job, f"{size_text(size):>11}  {_line(job)}", bytes=size)
+    rest = {"removed_bytes": usage.removed_bytes, "free_bytes": usage.free_bytes}
+    empty = f"python -m app jobs empty-trash --outputs {shlex.quote(str(arguments.outputs))}"
+    text = f"{size_text(usage.removed_bytes):>11}  removed jobs; delete them for good with: {empty}"
+    lines = [command_words(text), f"{size_text(usage.free_bytes):>11}  free"]
+    say(*([json.dumps(rest)] if arguments.json else lines))
     return 0
 
 
@@ -317,6 +343,9 @@ VERBS = (
     ("reorder", "move a job within the queue", _reorder, *_REORDER),
     ("remove", "remove jobs with their files; they can be restored for a week", _remove, _JOBS),
     ("restore", "restore removed jobs", _restore, _JOBS),
+    ("delete", "delete jobs for good, removed ones included; this frees space at once", _delete, _JOBS),
+    ("empty-trash", "delete all removed jobs for good", _empty_trash),
+    ("usage", "show how much space each job takes, the largest first", _usage),
     ("rebuild", "read all jobs anew from their folders", _rebuild),
     ("export", "copy the video of a job to another place", _export, _JOB, _TO),
 )

@@ -5,17 +5,19 @@ Old jobs are removed automatically only if a user sets a limit.
 
 from __future__ import annotations
 
-import contextlib
 import math
+import shutil
 import time
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-from app.jobs.job import OVER, Job, JobState, NoSuchJob
-from app.jobs.queue import remove_job
-from app.jobs.storage.folders import TRASH_SECONDS, empty_trash, size_of
+from app.jobs.job import OVER, Job, JobState
+from app.jobs.storage.folders import size_of
 from app.jobs.storage.rows import Transition
 from app.jobs.storage.store import JobStore
+from app.jobs.storage.trash import TRASH_SECONDS, delete_job, remove_job, removed_jobs
 from diffusers_helper.errors import InputError
 from diffusers_helper.units import GB
 
@@ -35,6 +37,20 @@ class SearchPage:
     jobs: list[Job]
     next: str
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What takes space on the disk of an outputs folder, in bytes.
+
+    Attributes:
+        jobs: Each job with its size, the largest first.
+        removed_bytes: The size of all removed jobs.
+    """
+
+    jobs: list[tuple[Job, int]]
+    removed_bytes: int
+    free_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +160,13 @@ class History:
             pending += [TreeNode(child, len(nodes) - 1, child.kept) for child in children]
         return nodes
 
+    def usage(self) -> Usage:
+        outputs = self.store.outputs
+        jobs = [(job, size_of(job.folder)) for job in self.store.jobs("ORDER BY created")]
+        jobs.sort(key=lambda entry: -entry[1])
+        removed_bytes = sum(map(size_of, removed_jobs(outputs)))
+        return Usage(jobs, removed_bytes, shutil.disk_usage(outputs).free)
+
     def transitions(self, job_id: str) -> list[Transition]:
         self.store.job(job_id)
         return self.store.transitions(job_id)
@@ -197,39 +220,55 @@ def _number(environ: Mapping[str, str], name: str) -> float:
     return number
 
 
+_MAY_GO = f"NOT favourite AND state IN {OVER}"
+
+
 def tidy(store: JobStore, retention: Retention) -> list[str]:
-    """Move the jobs beyond the limits to the trash, and delete those that have been there for a week.
+    """Move old jobs to the trash, delete those that were in it for a week, and keep to the limit of size.
 
     Returns:
-        The ids of the removed jobs.
+        The ids of the jobs that have left the history.
     """
-    states = ", ".join(f"'{state}'" for state in OVER)
-    removed: list[str] = []
-    if not (math.isinf(retention.seconds) and math.isinf(retention.size_bytes)):
-        jobs = store.jobs(f"WHERE NOT favourite AND state IN ({states}) ORDER BY created, id")
-        for job in _jobs_over_limits(store, jobs, retention):
-            with store.transaction() as database, contextlib.suppress(NoSuchJob):
-                current = store.job(job.id)  # a user may have changed it in the meantime
-                if current.is_over and not current.favourite:
-                    remove_job(store, database, current)
-                    removed.append(job.id)
-    empty_trash(store.trash)
+    oldest = time.time() - retention.seconds
+    condition = f"WHERE {_MAY_GO} AND coalesce(ended, created) < ? ORDER BY created, id"
+    gone = [row["id"] for row in store.select(condition, oldest, what="id")]
+    for job_id in gone:
+        with ExitStack() as on_failure:
+            with store.transaction() as database:
+                if _may_go(store, store.outputs / job_id):
+                    remove_job(database, store.outputs, job_id, on_failure)
+            on_failure.pop_all()
+    for folder in removed_jobs(store.outputs):
+        if time.time() - folder.lstat().st_mtime > TRASH_SECONDS:
+            _delete(store, folder)
     with store.transaction() as database:
         database.execute("DELETE FROM jobs WHERE removed < ?", (time.time() - TRASH_SECONDS,))
-    return removed
+    return gone if math.isinf(retention.size_bytes) else [*gone, *_reduce(store, retention.size_bytes)]
 
 
-def _jobs_over_limits(store: JobStore, jobs: list[Job], retention: Retention) -> list[Job]:
-    oldest = time.time() - retention.seconds
-    jobs_to_remove = [job for job in jobs if (job.ended or job.created) < oldest]
-    if math.isinf(retention.size_bytes):
-        return jobs_to_remove
-    others = [job for job in jobs if job not in jobs_to_remove]
-    sizes = {job.id: size_of(job.folder) for job in store.jobs("ORDER BY id")}
-    size_bytes = sum(sizes.values()) - sum(sizes.get(job.id, 0) for job in jobs_to_remove)
-    for job in others:
-        if size_bytes <= retention.size_bytes:
+def _reduce(store: JobStore, most_bytes: float) -> list[str]:
+    """Delete the jobs in the trash, and then the oldest ones, until all together are small enough."""
+    rows = store.select("ORDER BY created, id", what=f"id, {_MAY_GO} AS may_go")
+    trash, folders = removed_jobs(store.outputs), {store.outputs / row["id"]: row["may_go"] for row in rows}
+    sizes = {folder: size_of(folder) for folder in [*trash, *folders]}
+    size_bytes = sum(sizes.values())
+    deleted = list[str]()
+    for folder in [*trash, *(folder for folder, may_go in folders.items() if may_go)]:
+        if size_bytes <= most_bytes:
             break
-        size_bytes -= sizes.get(job.id, 0)
-        jobs_to_remove.append(job)
-    return jobs_to_remove
+        _delete(store, folder)
+        size_bytes -= sizes[folder]
+        deleted += [] if folder in trash else [folder.name]
+    return deleted
+
+
+def _delete(store: JobStore, folder: Path) -> None:
+    with store.transaction() as database:
+        if _may_go(store, folder):
+            delete_job(database, store.outputs, folder)
+
+
+def _may_go(store: JobStore, folder: Path) -> bool:
+    """Whether a job may still be removed; a user may have changed or restored it in the meantime."""
+    is_in_trash = folder.parent != store.outputs
+    return folder.exists() if is_in_trash else bool(store.select(f"WHERE id = ? AND {_MAY_GO}", folder.name))

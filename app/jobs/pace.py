@@ -11,6 +11,7 @@ does not distort it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -154,8 +155,14 @@ class PaceBook:
     def pace(self, model: str) -> Pace | None:
         """The median pace of a model's last jobs; `model` is the name in their requests."""
         jobs = [job for job in self._service.finished_jobs(_RECENT) if job.request.model == model]
-        paces = filter(None, (_pace_in(JobFolder(job.folder), job.request) for job in jobs))
+        paces = filter(None, map(_readable_pace, jobs))
         return usual(list(islice(paces, LAST_JOBS)))
+
+
+def _readable_pace(job: Job) -> Pace | None:
+    with suppress(OSError):  # the log cannot be read now
+        return _pace_in(JobFolder(job.folder), job.request)
+    return None
 
 
 @lru_cache(maxsize=1024)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, allows
+from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, NoSuchJob, allows
 from app.jobs.storage.commands import forget_commands, leave_command
-from app.jobs.storage.folders import move_to_trash, new_folder, restore_folder
+from app.jobs.storage.folders import new_folder
 from app.jobs.storage.importing import import_jobs, mark_for_old_versions
 from app.jobs.storage.logs import append_event, time_of_last
 from app.jobs.storage.rows import (
@@ -24,6 +24,7 @@ from app.jobs.storage.rows import (
     words_of_damage,
 )
 from app.jobs.storage.store import JobStore
+from app.jobs.storage.trash import delete_job, remove_job, removed_jobs, restore_job
 from diffusers_helper.conditions.pictures import (
     NO_PICTURES,
     Contents,
@@ -299,23 +300,44 @@ class Queue:
 
     def remove(self, job_id: str) -> None:
         """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
-        with self.store.change() as database:
-            job = self.store.job(job_id)
-            if job.state in BEGUN:
-                self.store.apply_commands(job_id)
-                job = self.store.job(job_id)
-            if job.state in BEGUN:
-                raise InputError(
-                    f"Job {job_id} is being made; expected one that is not.", "Cancel it first, or pause it."
-                )
-            remove_job(self.store, database, job)
+        with contextlib.ExitStack() as on_failure:
+            with self.store.change() as database:
+                self._check_idle(job_id)
+                remove_job(database, self.store.outputs, job_id, on_failure)
+            on_failure.pop_all()
+
+    def _check_idle(self, job_id: str) -> None:
+        if self.store.job(job_id).state in BEGUN:
+            self.store.apply_commands(job_id)
+        if self.store.job(job_id).state in BEGUN:
+            raise InputError(
+                f"Job {job_id} is being made; expected one that is not.", "Cancel it first, or pause it."
+            )
 
     def restore(self, job_id: str) -> Job:
-        with self.store.change() as database:
-            folder = restore_folder(self.store.outputs, job_id, self.store.trash)
-            update_row(database, folder.job, removed=None)
-            import_jobs(database, self.store.outputs)  # if the database was lost since
+        with contextlib.ExitStack() as on_failure:
+            with self.store.change() as database:
+                restore_job(database, self.store.outputs, job_id, on_failure)
+                import_jobs(database, self.store.outputs)  # if the database was lost since
+            on_failure.pop_all()
         return self.store.job(job_id)
+
+    def delete(self, job_id: str) -> None:
+        """Delete a job for good, whether it was removed before or not. A full disk does not prevent this."""
+        outputs = self.store.outputs
+        with self.store.change() as database:
+            removed = next((folder for folder in removed_jobs(outputs) if folder.name == job_id), None)
+            if removed is None:
+                self._check_idle(job_id)
+            delete_job(database, outputs, removed or outputs / job_id)
+
+    def empty_trash(self) -> list[str]:
+        """Delete all removed jobs for good, and return their ids."""
+        job_ids = [folder.name for folder in removed_jobs(self.store.outputs)]
+        for job_id in job_ids:
+            with contextlib.suppress(NoSuchJob):  # another program has deleted it
+                self.delete(job_id)
+        return job_ids
 
     def rebuild(self) -> None:
         """Read all jobs anew from their folders, for example after a manual change."""
@@ -347,14 +369,6 @@ class Queue:
         with self.store.change() as database:
             ((paused,),) = database.execute("SELECT paused FROM folder")
         return json.loads(paused or "[]")
-
-
-def remove_job(store: JobStore, database: sqlite3.Connection, job: Job) -> None:
-    if job.folder.exists():
-        move_to_trash(store.folder(job.id), store.trash)
-        update_row(database, job.id, removed=time.time())
-    else:
-        database.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
 
 
 def _checked(

@@ -189,8 +189,11 @@ class JobService:
         return sum(row["state"] != "queued" or not waits(row["model"]) for row in rows)
 
     def events(self, job_id: str) -> list[Event]:
+        """Read the events of a job; none if its log cannot be read now."""
         self._store.job(job_id)
-        return events_in(self._store.folder(job_id))
+        with contextlib.suppress(OSError):
+            return events_in(self._store.folder(job_id))
+        return []
 
     def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event] | None]:
         """Yield a job's events with their sequence numbers, from number `after` + 1 until the job ends.
@@ -216,11 +219,12 @@ class JobService:
                 pass
             is_over = job.is_over
             is_idle = True
-            for sequence, event in reader.read():
-                is_idle = False
-                if sequence > after:
-                    yield sequence, event
-                ended = event.is_final
+            with contextlib.suppress(OSError):  # the log cannot be read now
+                for sequence, event in reader.read():
+                    is_idle = False
+                    if sequence > after:
+                        yield sequence, event
+                    ended = event.is_final
             if ended and is_over:
                 return
             if is_idle:

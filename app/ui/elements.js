@@ -126,9 +126,9 @@ export function arrange(list, elements) {
 
 /**
  * Make the bar that offers to undo a removal, until it is closed or a later removal replaces it. `restore` is
- * called with the jobs to bring back, and returns whether they are.
+ * called with the jobs to bring back, and returns whether they are; so does `erase` for those to delete for good.
  */
-export function makeUndo(bar, restore) {
+export function makeUndo(bar, restore, erase) {
   let jobs = [];
   let last = 0; // the time of the last removal
 
@@ -138,6 +138,7 @@ export function makeUndo(bar, restore) {
   }
 
   onPress(bar.querySelector('.lt-undo-do'), async () => { if (await restore(jobs)) close(); });
+  onPress(bar.querySelector('.lt-undo-delete'), async () => { if (await erase(jobs)) close(); });
   bar.querySelector('.lt-undo-close').addEventListener('click', close);
   return {
     /** Offer to bring a job back, together with those that were removed just before it. */

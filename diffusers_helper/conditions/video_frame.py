@@ -1,4 +1,4 @@
-"""A frame of a video as the picture that a player shows: RGB with 8 bits, upright, opaque, of square pixels."""
+"""A frame of a video as the picture that a player shows: RGB, 8 bits, upright, opaque, of square pixels."""
 
 from __future__ import annotations
 

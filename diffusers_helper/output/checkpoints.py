@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, contiguous_format, uint8
 
 from diffusers_helper import __version__
@@ -28,15 +28,17 @@ from diffusers_helper.conditions.timeline import (
 )
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.family import Family
-from diffusers_helper.files import sha256_of, write_atomic
+from diffusers_helper.files import read_file, sha256_of, write_atomic
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, later_settings, merged_spans, setting_names
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.untrusted.limited_json import plain_texts
+from diffusers_helper.untrusted.limited_json import plain_json, plain_texts
 
 _log = logging.getLogger(__name__)
 _LATENTS_KEY = "latents"
+_MAX_BYTES = 2**30
 # Version 0.1 did not record these settings, so its files are accepted with any values of them.
 _VAE = setting_names("vae")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
@@ -112,6 +114,7 @@ class Checkpoints:
 
         Raises:
             LongtakeError: If the sections have another origin than this job.
+            OSError: If a file cannot be read now, which does not mean that it is damaged.
         """
         self._folder = folder
         self._origins = origins
@@ -156,6 +159,8 @@ class Checkpoints:
             has_origin = _with_vae_settings(plain_texts(metadata["origin"]), expected) == expected
             is_usable = has_origin and plain_texts(metadata["versions"]) == versions()
         except (OSError, SafetensorError, ValueError, KeyError) as error:
+            if is_storage_trouble(error):
+                raise
             _log.warning("%s: %s; the encodings are made again", earlier.encodings, error)
             return
         if is_usable:
@@ -173,6 +178,8 @@ class Checkpoints:
                 origin = plain_texts(metadata["origin"])
                 file_versions = plain_texts(metadata["versions"])
             except (OSError, SafetensorError, ValueError, KeyError) as error:
+                if is_storage_trouble(error):
+                    raise
                 _log.warning("%s: %s", file, error)
                 warning = f"The kept latents of section {number} are damaged, so it is made again."
                 self.warnings.append(warning)
@@ -230,9 +237,10 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         OSError: If the file cannot be read.
         SafetensorError, ValueError, KeyError: If the file is damaged.
     """
-    with safe_open(file, "pt") as reader:
-        metadata = reader.metadata() or {}
-        tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
+    content = read_file(file, _MAX_BYTES)  # the library calls a file missing that cannot be opened now
+    tensors = {name: tensor.clone() for name, tensor in load(content).items()}
+    header = plain_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata: dict[str, str] = header["__metadata__"]
     unsigned_metadata = {name: value for name, value in metadata.items() if name != "checksum"}
     if metadata["checksum"] != _checksum(unsigned_metadata, tensors):
         raise ValueError("the checksum does not match")

@@ -124,7 +124,8 @@ class GrowingVideo:
         damaged = (n for n in range(1, last_section + 1) if not self._is_intact(self._segment(n)))
         self.sections = max(0, next(damaged, last_section + 1) - 1)
         self.warning = ""
-        has_unrecorded = not num_recorded and any(self._folder.segments.glob("[0-9]*.mp4"))
+        # Without checksums, the first section may just have been interrupted, but not a second one.
+        has_unrecorded = not num_recorded and self._segment(2).is_file()
         if self.sections < num_recorded or has_unrecorded:
             self.warning = (
                 f"Files of the video so far are damaged, so section {self.sections + 1} and all later ones "

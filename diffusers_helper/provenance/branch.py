@@ -15,6 +15,7 @@ from typing import Any
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.files import link_or_copy, read_file, write_atomic
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.models.registry import model_family, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span, setting_names
@@ -210,7 +211,14 @@ def kept_words(request: GenerationRequest, keep: int) -> str:
 
 
 def read_sums(file: Path) -> dict[str, str]:
+    """Read the checksums in a file; none if it is missing or damaged.
+
+    Raises:
+        OSError: If it cannot be read now.
+    """
     try:
         return plain_texts(read_file(file))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if is_storage_trouble(error):
+            raise
         return {}

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.request import START_PICTURE
 from diffusers_helper.untrusted.limited_json import plain_json
 
@@ -112,10 +113,16 @@ class CrashRecord:
 
     @classmethod
     def read(cls, file: Path) -> CrashRecord | None:
-        """Read the record in a file; None if the file is missing or cannot be read."""
+        """Read the record in a file; None if it is missing or damaged.
+
+        Raises:
+            OSError: If it cannot be read now.
+        """
         try:
             return cls(**plain_json(read_file(file)))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError) as error:
+            if is_storage_trouble(error):
+                raise
             return None
 
     def write(self, file: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Self, cast
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans, recorded_settings
 from diffusers_helper.provenance.metadata import MAX_TEXT, read_embedded
 from diffusers_helper.request import (
@@ -65,10 +66,16 @@ class VaeUse:
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
-    """Read the uses in a job's record, in order of sections; none if there is no readable record."""
+    """Read the uses in a job's record, in order of sections; none if it is missing or damaged.
+
+    Raises:
+        OSError: If it cannot be read now.
+    """
     try:
         return tuple(VaeUse(**item) for item in plain_json(read_file(file)))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError) as error:
+        if is_storage_trouble(error):
+            raise
         return ()
 
 

@@ -51,6 +51,15 @@ def test_the_rights_are_the_owners_unless_a_user_sets_others(given: str, mask: i
     assert os.umask(0o022) == mask
 
 
+def test_as_many_files_may_be_open_as_the_system_allows() -> None:
+    script = (
+        "import resource, sys; from app.starting import prepare; kind = resource.RLIMIT_NOFILE\n"
+        "resource.setrlimit(kind, (128, 512)); prepare({}); print(*resource.getrlimit(kind))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True)
+    assert done.stdout == b"512 512\n"
+
+
 @pytest.mark.parametrize("given", ["8", "x", "-1", "1000", "rwx", "0x3f", "\udcff"])
 def test_rights_that_are_none_are_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=f"^{UMASK_VARIABLE} is .*; expected the rights to withhold"):

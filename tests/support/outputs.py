@@ -22,9 +22,11 @@ SECTIONS = 3
 SERVER = """
 import json, sys
 from pathlib import Path
+from app.jobs.making import crew, worker
 from app.jobs.service import JobService
 from app.jobs.storage.store import JobStore
 from diffusers_helper.request import GenerationRequest
+crew._RETRY_SECONDS = worker._RETRY_SECONDS = 0.1
 service = JobService(Path(sys.argv[1]))
 service.start()
 for settings in sys.argv[2:]:

@@ -18,6 +18,7 @@ from app.jobs.making.worker import Worker
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of, unwritable
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.library_errors import trouble_of
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
 
@@ -78,14 +79,21 @@ class Crew:
         try:
             self.lock_cards()
         except TROUBLE as error:
-            raise unwritable(self.store.outputs, error) from error
+            if trouble_of(error) != "disk_full":  # on a full disk, a user can still delete jobs
+                raise unwritable(self.store.outputs, error) from error
         for worker in self.workers:
             worker.start()
         self._thread = threading.Thread(target=self._work, args=(warm,), name="queue", daemon=True)
         self._thread.start()
 
     def _worker(self, engine: EngineProcess, card: VideoCard) -> Worker:
-        return Worker(self.store, engine, card, self._timeouts, self.on_change, self.wake, self.passes_on)
+        return Worker(
+            self.store, engine, card, self._timeouts, self.on_change, self._job_ended, self.passes_on
+        )
+
+    def _job_ended(self) -> None:
+        self._tidied = -_TIDY_SECONDS  # its files count for the limit of size
+        self.wake()
 
     def add(self, engine: EngineProcess) -> bool:
         """Have one more worker, for a card of another machine; return False if nothing is made now."""

@@ -27,6 +27,7 @@ from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.signals import block_ctrl_c
 from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -185,11 +186,17 @@ class Worker:
         """
         if self._stopping.is_set():
             raise _AskedToEnd
-        self._num_finished = num_finished_sections(JobFolder(job.folder))
         asked_to_end = partial(self._is_asked_to_end, job)
         supervisor = Supervisor(job, self._engine, self._timeouts, asked_to_end, compiles=_KFD.exists())
-        with self._awake:
-            return self._follow(job, supervisor)
+        try:
+            self._num_finished = num_finished_sections(JobFolder(job.folder))
+            with self._awake:
+                return self._follow(job, supervisor)
+        except OSError as error:
+            if not is_storage_trouble(error):
+                raise
+            self._engine.close()
+            return facts_of(error)
 
     def _follow(self, job: Job, supervisor: Supervisor) -> dict[str, str] | None:
         for event in supervisor.make(events_in(JobFolder(job.folder))):

@@ -20,7 +20,6 @@ from app.jobs.storage.schema import MIGRATIONS
 from app.jobs.storage.trouble import TROUBLE, NotADatabase, is_damage
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import set_aside, sync_folder
-from diffusers_helper.library_errors import trouble_of
 from diffusers_helper.machine.file_locks import is_locked, locked_folder
 
 DATABASE_FOLDER, DATABASE_FILE = ".longtake", "longtake.sqlite3"
@@ -28,8 +27,8 @@ _APPLICATION_ID = 0x4C6F6E67  # "Long"
 _VERSION = len(MIGRATIONS)
 # The waits for a lock are short: writing delays the page, and necessary writes are repeated.
 _BUSY_SECONDS = 2.0
-_RESERVE_BYTES = 4 * 2**20
-_LEAST_FREE_BYTES = 2**20  # with less, the reserve is given up
+_RESERVE_BYTES = 2 * 2**20
+_CHANGE_BYTES = 2**18  # with less free space, a change gets so much of the reserve
 
 Fill = Callable[[sqlite3.Connection, bool, bool], None]
 
@@ -71,7 +70,9 @@ class Database:
                 "End it, and try again.",
             )
         self._bring_up_to_date("quick_check")
-        self._fill_reserve()
+        with suppress(OSError):
+            if shutil.disk_usage(self.folder).free > 4 * _RESERVE_BYTES:
+                self._fill_reserve(_RESERVE_BYTES)
 
     def _bring_up_to_date(self, check: str) -> None:
         """Make the database if it is missing or damaged, and give it this version's tables and all jobs."""
@@ -97,9 +98,11 @@ class Database:
                 # A connection with an open transaction would wait for itself.
                 with closing(connect(self._file, "ro")) as source, closing(connect(file, "rwc")) as copy:
                     source.backup(copy)
-            _apply(database, version)
-            self._fill(database, version == 0, True)
-            _commit(database)
+            with self._lent_room():
+                if version < _VERSION:
+                    _apply(database, version)
+                self._fill(database, version == 0, True)
+                _commit(database)
         sync_folder(self.folder)
 
     def _copy_to_memory(self) -> sqlite3.Connection:
@@ -139,13 +142,13 @@ class Database:
                 return
             if self._memory is not None:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._outputs))
-            self._make_room()
             with self._mending(), closing(self._connection()) as database:
-                database.execute("BEGIN IMMEDIATE")
+                database.execute("BEGIN IMMEDIATE")  # which needs no space
                 self._current, self._writer = database, threading.get_ident()
                 try:
-                    yield database
-                    _commit(database)
+                    with self._lent_room():
+                        yield database
+                        _commit(database)
                 finally:
                     self._current, self._writer = None, 0
 
@@ -157,27 +160,36 @@ class Database:
 
     @contextmanager
     def _mending(self) -> Generator[None, None, None]:
-        """Make a database anew that proves to be damaged, and give up the reserve on a full disk."""
+        """Make a database anew that proves to be damaged."""
         try:
             yield
         except sqlite3.DatabaseError as error:
             if is_damage(error):
                 self._bring_up_to_date("integrity_check")
-            elif trouble_of(error) == "disk_full":
-                self._reserve.unlink(missing_ok=True)
             raise
 
-    def _make_room(self) -> None:
-        """Give up the reserve if the disk is full, so that changes can still be written."""
-        with suppress(OSError):
-            if shutil.disk_usage(self.folder).free < _LEAST_FREE_BYTES:
-                self._reserve.unlink(missing_ok=True)
+    @contextmanager
+    def _lent_room(self) -> Generator[None, None, None]:
+        """Give a change a part of the reserve on a full disk, and take it back afterwards.
 
-    def _fill_reserve(self) -> None:
+        What a job writes meanwhile takes such a part at most, and the rest is left for later changes.
+        """
+        lent_from = 0
         with suppress(OSError):
-            if not self._reserve.exists() and shutil.disk_usage(self.folder).free > 16 * _RESERVE_BYTES:
-                with self._reserve.open("wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+            if shutil.disk_usage(self.folder).free < _CHANGE_BYTES:
+                lent_from = self._reserve.stat().st_size
+                os.truncate(self._reserve, max(0, lent_from - _CHANGE_BYTES))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                self._fill_reserve(lent_from)
+
+    def _fill_reserve(self, size: int) -> None:
+        if size:
+            with self._reserve.open("ab") as file:
+                most = file.tell() + shutil.disk_usage(self.folder).free
+                os.posix_fallocate(file.fileno(), 0, min(size, most))
 
 
 def connect(file: Path, mode: str) -> sqlite3.Connection:

@@ -1,7 +1,4 @@
-"""The folders of jobs: how they come and go.
-
-Functions that make or move folders are called only in a transaction, which keeps other programs from it.
-"""
+"""The folders of jobs: their names, their sizes, and how new ones appear."""
 
 from __future__ import annotations
 
@@ -9,17 +6,14 @@ import contextlib
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
-from app.jobs.job import NoSuchJob
 from app.jobs.storage.owners import remove_dead_locks
 from diffusers_helper.files import sync_folder
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _log = logging.getLogger(__name__)
-TRASH_SECONDS = 7 * 24 * 3600.0  # the time that a removed job stays in the trash
 
 
 def folder_names(outputs: Path, jobs: Container[str]) -> Iterator[str]:
@@ -37,7 +31,7 @@ def folder_names(outputs: Path, jobs: Container[str]) -> Iterator[str]:
 def new_folder(
     outputs: Path, fill: Callable[[JobFolder, JobFolder], object], on_failure: contextlib.ExitStack
 ) -> JobFolder:
-    """Write the folder of a new job, which appears complete.
+    """Write the folder of a new job, which appears complete. Call this in a transaction.
 
     Args:
         fill: Writes the job's files into the first folder, which then is renamed to the second.
@@ -55,38 +49,6 @@ def new_folder(
     return folder
 
 
-def move_to_trash(folder: JobFolder, trash: Path) -> None:
-    if not trash.is_dir():
-        trash.mkdir()
-        sync_folder(trash.parent)
-    os.utime(folder.path)  # the time of the removal
-    folder.path.rename(trash / folder.job)
-    sync_folder(trash)
-    sync_folder(folder.path.parent)
-
-
-def restore_folder(outputs: Path, job_id: str, trash: Path) -> JobFolder:
-    """Move a job's folder back from the trash.
-
-    Raises:
-        NoSuchJob: If the folder is not in the trash.
-        OSError: If the folder cannot be moved.
-    """
-    # A name such as "../x" would lead out of the folder, so the given name has to be in the list of names.
-    if not trash.is_dir() or job_id not in os.listdir(trash) or not (trash / job_id).is_dir():
-        raise NoSuchJob(job_id)
-    folder = JobFolder(outputs / job_id)
-    (trash / job_id).rename(folder.path)
-    sync_folder(outputs)
-    return folder
-
-
-def empty_trash(trash: Path, max_age_seconds: float = TRASH_SECONDS) -> None:
-    for path in trash.iterdir() if trash.is_dir() else ():
-        if time.time() - path.lstat().st_mtime > max_age_seconds:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def sweep(outputs: Path, database_folder: Path) -> None:
     """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
 
@@ -101,8 +63,10 @@ def sweep(outputs: Path, database_folder: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
+    """Count the bytes of a job's files, as far as they can be seen now."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # the file is being replaced
-            total += path.lstat().st_size
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # the file is being replaced
+                total += os.lstat(f"{parent}/{name}").st_size
     return total

@@ -31,7 +31,7 @@ from app.jobs.storage.rows import (
 )
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import json_line, read_file, sync_folder
-from diffusers_helper.library_errors import is_storage_trouble
+from diffusers_helper.library_errors import is_exhausted, is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.untrusted.limited_json import plain_json
@@ -86,9 +86,9 @@ def import_jobs(
         except InputError as error:
             update_row(database, name, removed=None, damage="request", **words_of_damage(error))
         except OSError as error:  # one unreadable job must not hold up the others
-            if is_storage_trouble(error):
+            if is_exhausted(error):
                 raise
-            _log.warning("The job folder %s cannot be read and is left out: %s", folder.path, error)
+            _log.warning("The job folder %s cannot be read now: %s", folder.path, error)
     for name in rows.keys() - names:
         if rows[name]["removed"] is None and rows[name]["damage"] != "folder":
             in_trash = (outputs / DATABASE_FOLDER / "trash" / name).is_dir()

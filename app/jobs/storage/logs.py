@@ -12,6 +12,7 @@ from typing import Any
 from app.jobs.job import JobState
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, from_dict, to_dict
 from diffusers_helper.files import json_line, read_file
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.untrusted.limited_json import plain_json
 
@@ -45,9 +46,16 @@ class EventReader:
     _offset: int = 0
 
     def read(self) -> Iterator[tuple[int, Event]]:
+        """Yield the new events with their numbers; none if the log is missing or damaged.
+
+        Raises:
+            OSError: If it cannot be read now.
+        """
         try:
             data = read_file(self.path, start=self._offset)
-        except OSError:  # a missing or unreadable log must not prevent the reading of other logs
+        except OSError as error:
+            if is_storage_trouble(error):
+                raise
             return
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._offset += len(line)

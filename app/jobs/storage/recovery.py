@@ -34,10 +34,17 @@ def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bo
     """Carry out the commands for a job that no living program makes.
 
     A job whose program has ended becomes interrupted first, and is queued at last if `adopt` is true.
+
+    Raises:
+        OSError: If the job was being made, and its log cannot be read now.
     """
     row = row_of(database, folder.job)
-    events = events_in(folder)
-    last = events[-1] if events else None
+    last = None
+    try:
+        last = next(reversed(events_in(folder)), None)
+    except OSError:
+        if row["state"] in BEGUN or adopt:
+            raise
     if row["state"] in BEGUN:
         counted = _count_death(folder, row, last)
         enter_state(database, folder.job, "interrupted", **INTERRUPTED, **counted)

@@ -31,7 +31,7 @@ from app.jobs.storage.rows import (
     update_row,
     words_of_damage,
 )
-from app.jobs.storage.trouble import TROUBLE, unwritable
+from app.jobs.storage.trouble import TROUBLE, facts_of_folder, unwritable
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event
 from diffusers_helper.files import expanded_path, sync_folder
@@ -79,7 +79,6 @@ class JobStore:
         self.cancelled: set[str] = set()
         self._ended: set[str] = set()  # those whose end is written, perhaps without its event
         self._longtake = self.outputs / DATABASE_FOLDER
-        self.trash = self._longtake / "trash"
         self._owner = JobOwner(self._longtake)
 
     @cached_property
@@ -188,7 +187,7 @@ class JobStore:
         return None
 
     def _take(self, database: sqlite3.Connection, job: Job, card: str) -> bool:
-        """Mark a queued job as running; if its folder cannot be used, mark it as failed and return False."""
+        """Mark a queued job as running; return False if its folder is damaged, or cannot be used now."""
         folder = self.folder(job.id)
         owner = self._owner.enter()
         try:
@@ -197,8 +196,11 @@ class JobStore:
         except InputError as error:
             failure: dict[str, Any] = {"damage": "request", **words_of_damage(error)}
         except OSError as error:  # the other jobs must not wait for this one
-            if not self.concerns_one_job(error):
+            if not self._database.is_there:
                 raise
+            if is_storage_trouble(error):
+                _explain_wait(database, job.id, error)
+                return False
             words = f"The job's folder cannot be used ({error})."
             failure = {"message": words, "remedy": "Repair the folder, and resume the job."}
             failure = _REMOVED if self.is_removed(job.id) else failure
@@ -311,14 +313,12 @@ class JobStore:
 
     def recover(self) -> None:
         """Apply the commands for jobs whose program has ended, and queue those that this process makes."""
-        with self.transaction():
+        with self.transaction() as database:
             for row in self.select("WHERE state IN ('running', 'waiting', 'interrupted')", what="id"):
                 try:
                     self.apply_commands(row["id"], adopt=self.makes(row["id"]))
                 except OSError as error:  # one unreadable job must not hold up the others
-                    if is_storage_trouble(error):
-                        raise
-                    _log.warning("Job %s cannot be taken over: %s", row["id"], error)
+                    _explain_wait(database, row["id"], error)
 
     def apply_commands(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
         """Carry out the commands for a job unless a living program makes it; see `recovery.py`.
@@ -367,6 +367,15 @@ class JobStore:
             raise unwritable(self.outputs, error) from error
         finally:
             self.on_change()
+
+
+def _explain_wait(database: sqlite3.Connection, job_id: str, error: OSError) -> None:
+    """Say why a job whose folder cannot be used now does not go on. It is tried again and again."""
+    row, facts = row_of(database, job_id), facts_of_folder(error)
+    if row["message"] != facts["message"]:
+        _log.warning("Job %s waits. %s", job_id, facts["message"])
+        state = "interrupted" if row["state"] in BEGUN else row["state"]
+        enter_state(database, job_id, state, **facts)
 
 
 def _made_on(cards: str, card: str, section: int) -> str:

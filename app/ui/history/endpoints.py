@@ -183,7 +183,10 @@ def _tree(twigs: list[TreeNode], opened: str) -> Shown | None:
 
 def _tree_row(twig: TreeNode, parent: Job, opened: str) -> Shown:
     job, kept = twig.job, twig.num_kept_sections
-    made = num_finished_sections(JobFolder(job.folder))
+    try:
+        made = num_finished_sections(JobFolder(job.folder))
+    except OSError:  # this folder cannot be read now, but the others can
+        made = 0
     sections = max(made if job.is_over else len(plan_of(job.request)), kept + 1)
     facts = [
         f"seed {job.request.seed}",

@@ -1,6 +1,6 @@
 // The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
 // video, which has its own address, its records, the tree of its branches, and the actions on it.
-import { arrange, fillRows, hasChanged, make, makeUndo, offerCopy, onPress, setOptions, setText } from '../elements.js';
+import { arrange, fillRows, hasChanged, make, makeButton, makeUndo, offerCopy, onPress, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { makeFilm, pastView } from '../live/film.js';
@@ -14,6 +14,7 @@ const MOST = 200; // the most that an endpoint returns
 const TYPING = 200; // milliseconds without a key before a search
 const LEAST_PAUSE = 1000; // milliseconds between two refreshes
 const MOST_WORDS = 60; // characters of a prompt beside Undo
+const SURE = 'Press again to delete it';
 
 const root = document.querySelector('.lt-past');
 const find = (selector) => root.querySelector(selector);
@@ -36,7 +37,7 @@ let removed = ''; // the video that was removed last
 const isPressed = () => favourites.getAttribute('aria-pressed') === 'true';
 const report = (words) => setText(find('.lt-gallery-count'), words);
 const lookAgain = () => { revision = null; }; // with the next update, since the server had no answer
-const undo = makeUndo(find('.lt-undo'), restore);
+const undo = makeUndo(find('.lt-undo'), restore, (jobs) => erase('delete', { jobs }));
 
 function wanted() {
   const chosen = (name) => find(`.lt-find-${name}`).value;
@@ -239,13 +240,47 @@ async function remove({ job, words }) {
   undo.offer(job, words.slice(0, MOST_WORDS) || job);
   find('.lt-undo-do').focus({ preventScroll: true });
   if (open) goTo('history');
-  else refresh();
+  else lookAtAll().catch((error) => report(error.message));
 }
+
+/** Delete videos for good; false if that was not possible. */
+async function erase(action, jobs) {
+  try {
+    await post(`queue/${action}`, jobs);
+    await lookAtAll();
+    return true;
+  } catch (error) {
+    report(error.message);
+    return false;
+  }
+}
+
+/** The row of a video with its size, whose button deletes it with the second press. */
+function spaceRow({ id, title, size }) {
+  const button = makeButton('Delete for good', async () => {
+    if (button.textContent === SURE) await erase('delete', { jobs: [id] });
+    else {
+      setText(button, SURE);
+      button.ariaLabel = `${SURE}: ${title}`;
+    }
+  }, { ariaLabel: `Delete for good: ${title}` });
+  return make('li', {}, make('a', { href: `#history/${id}`, textContent: title }), make('span', { textContent: size }), button);
+}
+
+async function showSpace() {
+  if (!find('.lt-space').open) return;
+  const usage = await get('queue/usage');
+  setText(find('.lt-space-say'), usage.say);
+  find('.lt-space-empty').hidden = !usage.removed_bytes;
+  find('.lt-space-videos').replaceChildren(...usage.jobs.map(spaceRow));
+}
+
+const lookAtAll = () => Promise.all([refresh(), showSpace()]);
 
 async function restore(jobs) {
   try {
     await post('queue/restore', { jobs });
-    await refresh();
+    await lookAtAll();
     cards.get(jobs[0])?.focus();
     return true;
   } catch (error) {
@@ -274,6 +309,8 @@ export default function startHistory() {
     load();
   });
   more.addEventListener('click', loadMore);
+  find('.lt-space').addEventListener('toggle', () => { showSpace().catch((error) => report(error.message)); });
+  onPress(find('.lt-space-empty'), () => erase('empty_trash', {}));
   list.addEventListener('keydown', walk);
   root.addEventListener('keydown', takeKey);
   whenShown('history', turnTo);

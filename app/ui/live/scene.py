@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import os
 import re
 import time
 import unicodedata
@@ -51,9 +52,9 @@ def video_url(job: Job) -> str | None:
 
 
 def thumb_url(job: Job, number: int) -> str | None:
-    """Build the address of a section's thumbnail; None if there is none."""
+    """Build the address of a section's thumbnail; None if there is none, or its folder cannot be read now."""
     thumb = JobFolder(job.folder).thumb(number)
-    return file_url(job, f"{thumb.parent.name}/{thumb.name}") if thumb.is_file() else None
+    return file_url(job, f"{thumb.parent.name}/{thumb.name}") if os.path.isfile(thumb) else None
 
 
 def start_picture(job: Job) -> str | None:

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from app.jobs.job import BEGUN, MOVABLE, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
-from app.jobs.view import row_buttons, states_named
+from app.jobs.view import row_buttons, states_named, title_of
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.fields import Count, Flag, Jobs, MaybeCount, MaybeNumber, MaybeValues, Text, Values
@@ -22,7 +22,7 @@ from app.ui.queue.cards import CardCalls, CardLine, lines
 from app.ui.queue.records import Record, Records
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, GenerationRequest
-from diffusers_helper.units import about, count_text
+from diffusers_helper.units import about, count_text, size_text
 
 _MOST_LISTED = 200
 
@@ -44,6 +44,25 @@ class QueuePage(TypedDict):
     say: str
     cards: list[CardLine]
     jobs: list[Record]
+
+
+class JobSize(TypedDict):
+    """What a job takes on the disk."""
+
+    id: str
+    title: str
+    bytes: int
+    size: str
+
+
+class UsagePage(TypedDict):
+    """What takes space; see `jobs_usage`."""
+
+    jobs: list[JobSize]
+    bytes: int
+    removed_bytes: int
+    free_bytes: int
+    say: str
 
 
 class QueueState(TypedDict):
@@ -180,6 +199,33 @@ class JobCalls:
         """Bring removed jobs back, in the state and at the place that they had."""
         return [self._records.of(self._queue.restore(job_id)) for job_id in jobs]
 
+    def jobs_delete(self, jobs: Jobs) -> list[str]:
+        """Delete jobs for good, removed ones included, which frees their space, and return their ids."""
+        for job_id in jobs:
+            self._queue.delete(job_id)
+        return jobs
+
+    def jobs_empty_trash(self) -> list[str]:
+        """Delete all removed jobs for good, and return their ids."""
+        return self._queue.empty_trash()
+
+    def jobs_usage(self) -> UsagePage:
+        """Return the jobs that take the most space, the largest first, and what removed ones take, in bytes.
+
+        `say` is a sentence about it.
+        """
+        usage = self._service.history.usage()
+        total = sum(size for _, size in usage.jobs)
+        return {
+            "jobs": [
+                {"id": job.id, "title": title_of(job), "bytes": size, "size": size_text(size)}
+                for job, size in usage.jobs[:_MOST_LISTED]
+            ],
+            "bytes": total, "removed_bytes": usage.removed_bytes, "free_bytes": usage.free_bytes,
+            "say": f"The videos take {size_text(total)}, and those that were removed within a week "
+            f"{size_text(usage.removed_bytes)}. {size_text(usage.free_bytes)} of the disk are free.",
+        }  # fmt: skip
+
     def jobs_duplicate(self, job: Text, changes: MaybeValues = None) -> Record:
         """Queue a new job like an earlier one, with other values for the settings in `changes`."""
         if changes:
@@ -263,6 +309,9 @@ def queue_router(jobs: JobCalls, cards: CardCalls) -> APIRouter:
     router.post("/reorder")(jobs.jobs_reorder)
     router.post("/remove")(jobs.jobs_remove)
     router.post("/restore")(jobs.jobs_restore)
+    router.post("/delete")(jobs.jobs_delete)
+    router.post("/empty_trash")(jobs.jobs_empty_trash)
+    router.get("/usage")(jobs.jobs_usage)
     router.post("/duplicate")(jobs.jobs_duplicate)
     router.post("/branch")(jobs.jobs_branch)
     router.post("/change")(jobs.jobs_change)

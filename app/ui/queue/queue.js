@@ -21,7 +21,8 @@ let revision = null; // that of the data
 let asked = 0; // the number of the last request
 let changes = Promise.resolve();
 let unanswered = 0; // changes
-const undo = makeUndo(find('.lt-undo'), (jobs) => change(() => post('queue/restore', { jobs })));
+const sendJobs = (action) => (jobs) => change(() => post(`queue/${action}`, { jobs }));
+const undo = makeUndo(find('.lt-undo'), sendJobs('restore'), sendJobs('delete'));
 
 // The time for all of them changes after each section.
 const revisionNow = () => [queueNow().revision, queueNow().held, sceneNow().sectionsDone].join();

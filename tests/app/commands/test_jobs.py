@@ -187,6 +187,24 @@ def test_a_job_is_removed_brought_back_and_exported(
     assert command.records("rebuild") == [{"jobs": 1}]
 
 
+def test_jobs_are_deleted_for_good_and_their_space_is_shown(sharing: Sharing, command: Command) -> None:
+    kept, deleted, removed = (sharing.add(sharing.open(start=False)) for _ in range(3))
+    (deleted.folder / "video.mp4").write_bytes(bytes(2**20))
+    *usage, rest = command.records("usage")
+    assert usage[0]["id"] == deleted.id
+    assert usage[0]["bytes"] > 2**20
+    assert rest["removed_bytes"] == 0
+    assert command("remove", removed.id) == 0
+    assert command("usage") == 0
+    assert "removed jobs; delete them for good with" in command.text
+    assert command.records("empty-trash") == [{"deleted": [removed.id]}]
+    assert command.records("delete", deleted.id) == [{"id": deleted.id}]
+    assert command("delete", removed.id) == 2
+    assert "There is no job" in command.complaint
+    assert {path.name for path in sharing.outputs.glob("[!.]*")} == {kept.id}
+    assert not list((sharing.outputs / ".longtake" / "trash").iterdir())
+
+
 def test_what_is_not_there_is_refused_in_one_line_and_nothing_is_made(
     sharing: Sharing, command: Command, tmp_path: Path
 ) -> None:

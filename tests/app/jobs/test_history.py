@@ -125,8 +125,21 @@ def test_old_jobs_are_removed_but_no_favourites_and_none_that_are_not_over(
 def test_the_oldest_go_when_all_together_are_too_large(sharing: Sharing, service: JobService) -> None:
     jobs = [over(sharing, service, days, favourite=days == 4) for days in (4, 3, 2, 1)]
     limit = Retention.from_environment({"LONGTAKE_KEEP_GB": str(2.5 * 2**20 / GB)})
+    service.queue.remove(over(sharing, service, 5).id)  # the trash goes first
     assert tidy(service._store, limit) == [jobs[1].id, jobs[2].id]
     assert {job.id for job in service.jobs()} == {jobs[0].id, jobs[3].id}
+    assert {path.parent.name for path in sharing.outputs.rglob("video.mp4")} == {jobs[0].id, jobs[3].id}
+
+
+def test_the_space_of_each_job_and_of_the_trash_is_told(sharing: Sharing, service: JobService) -> None:
+    small, large, removed = (over(sharing, service, 1) for _ in range(3))
+    (large.folder / "more").write_bytes(bytes(2**20))
+    service.queue.remove(removed.id)
+    usage = service.history.usage()
+    assert [job.id for job, _ in usage.jobs] == [large.id, small.id]
+    assert [size // 2**20 for _, size in usage.jobs] == [2, 1]
+    assert usage.removed_bytes // 2**20 == 1
+    assert usage.free_bytes > 0
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "much", "nan"])

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from app.jobs.job import NoSuchJob
-from app.jobs.storage.folders import empty_trash
 from app.jobs.storage.rows import insert_row, row_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, SectionFinished
@@ -125,7 +124,8 @@ def test_a_removed_job_comes_back_as_it_was_until_the_trash_is_emptied(sharing: 
     assert sharing.open(start=False).queue.restore(b.id) == b
     assert names(sharing) == "abc"
     service.queue.remove(b.id)
-    empty_trash(sharing.outputs / ".longtake" / "trash", max_age_seconds=-1.0)
+    assert service.queue.empty_trash() == [b.id]
+    assert not list((sharing.outputs / ".longtake" / "trash").iterdir())
     for job_id in (b.id, "../../etc", a.id):
         with pytest.raises(NoSuchJob):
             service.queue.restore(job_id)

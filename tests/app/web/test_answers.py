@@ -120,6 +120,8 @@ def post_calls(
         yield f"queue/{name}", jobs
     for name in ("reorder", "duplicate", "takes"):
         yield f"queue/{name}", {"job": job}
+    yield "queue/empty_trash", {}
+    yield "queue/delete", {"jobs": [f"/{PLACE}/x"]}
     yield "queue/branch", {"job": job, "keep": 1}
     yield "queue/change", {"job": job, "changes": {"lora": f"/{PLACE}/x.safetensors"}}
     for name in ("leave", "pause", "return"):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
-from app.jobs.storage.logs import append_event
+from app.jobs.storage.logs import append_event, events_in
+from diffusers_helper.conditions.pictures import request_content
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Finished, SectionFinished, StepDone, Warned
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import Studio, sections_of, states_of, wait_until
 
 
@@ -31,6 +37,7 @@ class Broken:
 
 FULL = OSError(28, "No space left on device")
 AWAY = OSError(19, "No such device")
+NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EIO)
 
 
 @pytest.mark.parametrize(("error", "words"), [(FULL, "disk is full"), (AWAY, "is missing")])
@@ -142,6 +149,80 @@ def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(
     events = studio.events(job)
     assert isinstance(events[-1], Finished)
     assert sections_of(events) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("number", NOT_NOW, ids=errno.errorcode.get)
+def test_a_job_whose_folder_cannot_be_used_now_waits_alone(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    odd, whole = studio.submit("steps=1"), studio.submit("steps=1")
+
+    def read(folder: JobFolder, max_bytes: int = 0) -> bytes:
+        if folder.job == odd.id:
+            raise OSError(number, os.strerror(number), str(folder.request))
+        return request_content(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.jobs.storage.rows.request_content", read)
+        studio.service.start()
+        assert isinstance(studio.events(whole)[-1], Finished)
+        waiting = studio.service.job(odd.id)
+        assert (waiting.state, waiting.damage) == ("queued", "")
+        assert waiting.message
+        assert waiting.remedy.endswith("the job then goes on by itself.")
+        assert {job.id for job in studio.open().jobs()} == {odd.id, whole.id}
+    assert isinstance(studio.events(odd)[-1], Finished)
+    assert studio.service.job(odd.id).message == ""
+
+
+@pytest.mark.parametrize("number", NOT_NOW, ids=errno.errorcode.get)
+def test_an_interrupted_job_whose_log_cannot_be_read_now_waits_alone_and_keeps_its_log(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    studio.service.start()
+    odd = studio.submit("sections=3 steps=1 at=1 fault=wait times=1")
+    studio.until(odd, SectionFinished)
+    studio.service.stop()
+    studio.service = studio.open()
+    log = (odd.folder / "events.jsonl").read_bytes()
+
+    def read(folder: JobFolder) -> list[Event]:
+        if folder.job == odd.id:
+            raise OSError(number, os.strerror(number))
+        return events_in(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.jobs.storage.recovery.events_in", read)
+        studio.service.start()
+        assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
+        waiting = studio.service.job(odd.id)
+        assert waiting.state == "interrupted"
+        assert waiting.remedy.endswith("the job then goes on by itself.")
+    events = studio.events(odd)
+    assert isinstance(events[-1], Finished)
+    assert sections_of(events) == [1, 2, 3]
+    assert (odd.folder / "events.jsonl").read_bytes().startswith(log)
+    assert not list(studio.outputs.rglob("*.damaged-*"))
+
+
+def test_an_engine_that_cannot_be_started_now_is_tried_again(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studio.service.start()
+    follow = Worker._follow
+    failures = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+
+    def start(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return follow(*given)
+
+    monkeypatch.setattr(Worker, "_follow", start)
+    job = studio.submit("steps=1")
+    events = studio.events(job)
+    assert isinstance(events[-1], Finished)
+    assert "Too many files are open." in events[0].message  # pyright: ignore[reportAttributeAccessIssue]
+    assert states_of(job.folder) == ["queued", "running", "waiting", "running", "finished"]
 
 
 def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:

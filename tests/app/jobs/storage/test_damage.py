@@ -240,19 +240,15 @@ def test_a_job_without_its_folder_says_so_until_it_is_back(studio: Studio, tmp_p
     assert [one.id for one in studio.open().jobs()] == [job.id]
 
 
-def test_a_full_disk_takes_the_reserve_and_a_user_still_pauses_and_removes(
+def test_a_full_disk_lends_each_change_a_part_of_the_reserve(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = [studio.submit() for _ in range(2)]
+    job = studio.submit()
     reserve = studio.outputs / ".longtake" / "reserve"
-    assert reserve.stat().st_size >= 2**20
-    with monkeypatch.context() as patch:
-        usage = shutil.disk_usage(studio.outputs)._replace(free=0)
-        patch.setattr(shutil, "disk_usage", lambda path: usage)
-        assert studio.service.queue.pause(jobs[0].id)
-        assert not reserve.exists()
-        studio.service.queue.remove(jobs[1].id)
-        assert [job.state for job in studio.open().jobs()] == ["paused"]
-        assert not reserve.exists()
-    assert studio.open().jobs()
-    assert reserve.exists()
+    assert reserve.stat().st_size == 2**21
+    usage = shutil.disk_usage(studio.outputs)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with studio.service.queue.store.change():
+        assert reserve.stat().st_size == 2**21 - 2**18
+    assert reserve.stat().st_size == 2**21
+    assert studio.service.queue.pause(job.id)

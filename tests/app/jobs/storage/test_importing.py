@@ -15,6 +15,7 @@ from app.jobs.service import JobService
 from app.jobs.storage.database import Database
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished
+from diffusers_helper.files import read_file
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -166,6 +167,38 @@ def test_a_folder_that_cannot_be_written_is_listed_and_shown(
     with pytest.raises(InputError, match="cannot be written"):
         service.queue.duplicate(listed[0].id)
     assert {path: path.stat().st_mtime_ns for path in outputs.rglob("*")} == before
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_folder_that_cannot_be_read_now_is_left_out_until_the_next_look(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    (finished,) = outputs.glob("*-c561")
+
+    def read(path: Path, *arguments: int) -> bytes:
+        if path.is_relative_to(finished):
+            raise OSError(number, os.strerror(number), str(path))
+        return read_file(path, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.jobs.storage.importing.read_file", read)
+        assert len(JobService(outputs).jobs()) == 5
+    (found,) = (job for job in JobService(outputs).jobs() if job.id == finished.name)
+    assert (found.state, found.frames, found.favourite) == ("finished", 73, True)
+    assert not list(outputs.rglob("*.damaged-*"))
+
+
+def test_a_list_is_not_made_anew_while_too_many_files_are_open(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.jobs.storage.importing.read_file", read)
+        with pytest.raises(InputError, match="Too many open files"):
+            JobService(outputs).jobs()
+    assert len(JobService(outputs).jobs()) == 6
 
 
 def test_a_folder_that_comes_later_arrives_paused_beside_a_queue_that_goes_on(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,9 @@ VERBS = {
     "reorder",
     "remove",
     "restore",
+    "delete",
+    "empty_trash",
+    "usage",
 }
 Ask = Callable[..., Any]
 
@@ -230,6 +235,44 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(
     call: Ask, name: str, values: tuple[object, ...], words: str
 ) -> None:
     assert words in call(name, *values, refused=True)
+
+
+def test_a_folder_that_cannot_be_read_now_is_listed_with_the_others(
+    stand: Stand, call: Ask, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = stand.service.queue.add(GenerationRequest(prompt="d"))
+
+    def stat(path: Path, *arguments: Any, **named: Any) -> os.stat_result:
+        if words.folder in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return os.stat(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert prompts(call("jobs_queue", 0, 50)) == "abcd"
+    assert {job["id"] for job in call("jobs_list", "", None, None, None, None, False, "", 50)["jobs"]} >= {
+        words.id,
+        *ids,
+    }
+    (paused,) = call("jobs_pause", [words.id])
+    assert (paused["state"], paused["damage"]) == ("paused", "")
+
+
+def test_jobs_are_deleted_for_good_and_their_space_is_told(stand: Stand, call: Ask, ids: list[str]) -> None:
+    call("jobs_empty_trash")
+    assert "is being made" in call("jobs_delete", ids[:1], refused=True)
+    call("jobs_remove", ids[1:2])
+    usage = call("jobs_usage")
+    sizes = {job["id"]: job["bytes"] for job in usage["jobs"]}
+    assert sizes[ids[2]] == sum(path.stat().st_size for path in (stand.outputs / ids[2]).rglob("*.*"))
+    assert list(sizes.values()) == sorted(sizes.values(), reverse=True)
+    assert usage["removed_bytes"] > 0
+    assert call("jobs_empty_trash") == ids[1:2]
+    assert call("jobs_usage")["removed_bytes"] == 0
+    for name in (ids[1], f"../{ids[2]}", f"{ids[2]}/", f"./{ids[2]}", "", ".", "..", ".longtake"):
+        assert "There is no job" in call("jobs_delete", [name], refused=True)
+    assert call("jobs_delete", ids[2:]) == ids[2:]
+    assert prompts(call("jobs_queue", 0, 50)) == "a"
+    assert (stand.outputs / ".longtake").is_dir()
 
 
 def test_what_was_removed_comes_back_to_its_place_only(stand: Stand, call: Ask, ids: list[str]) -> None:
