@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from app.ui.queue.endpoints import JobCalls
-from app.web import guard
 from app.web.guard import MAX_MESSAGE_BYTES
 from tests.support.asking import Answer, ask
 from tests.support.jobs import ROOT
@@ -157,14 +156,6 @@ def test_each_error_of_the_page_s_calls_has_one_shape(stand: Stand, monkeypatch:
     assert told(post(stand, "/api/queue/pause", "x" * (MAX_MESSAGE_BYTES + 1)), 413)
     monkeypatch.setattr(stand.service.queue, "jobs", cannot_be_read(stand.outputs / "x"))
     assert told(ask(stand.url, "/api/queue"), 500).endswith("cannot be used now (Permission denied).")
-
-
-def test_a_crowd_of_calls_is_bounded(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MOST_CALLS", 0)
-    answer = post(stand, "/api/queue/hold", {})
-    assert answer.status == 429
-    assert json.loads(answer.body)["message"] == "0 other calls are already waiting."
-    assert "Call again later." in json.loads(call(stand, "run/jobs_hold", {"data": []}).body)["error"]
 
 
 def test_programs_find_the_documented_endpoints_and_no_others(endpoints: dict[str, list[str]]) -> None:

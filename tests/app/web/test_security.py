@@ -163,7 +163,7 @@ def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) 
         reported.append(message)
 
     files, room = ServedFiles(tmp_path, tmp_path), UploadRoom(tmp_path, 1)
-    guard = Guard(anything, hosts=Hosts(local=True), files=files, uploads=room)
+    guard = Guard(anything, anything, hosts=Hosts(local=True), files=files, uploads=room)
     for origin in (EVIL.encode(), b"http://127.0.0.1:7860"):
         headers = [(b"host", b"127.0.0.1:7860"), (b"origin", origin)]
         asyncio.run(guard({"type": "websocket", "path": "/", "headers": headers}, anything, send))
@@ -274,8 +274,10 @@ def test_routes_that_the_page_does_not_need_are_not_there(stand: Stand, path: st
 
 
 def every_route(app: Any) -> Iterator[tuple[str, str]]:
-    """Return method and path of each route of the application and of the routers in it."""
+    """Return method and path of each route of the application, and of the routers and applications in it."""
     for route in app.routes:
+        if hasattr(route, "app") and hasattr(route.app, "routes"):
+            yield from every_route(route.app)
         if hasattr(route, "original_router"):
             yield from every_route(route.original_router)
         path = re.sub(r"\{(\w+)(:path)?\}", "x", getattr(route, "path", ""))
@@ -284,8 +286,8 @@ def every_route(app: Any) -> Iterator[tuple[str, str]]:
 
 
 def test_without_the_password_only_the_way_to_log_in_is_open(locked: tuple[str, Any]) -> None:
-    url, app = locked
-    routes = set(every_route(app))
+    url, page = locked
+    routes = {route for app in page.applications for route in every_route(app)}
     assert len(routes) > 60
     opened, own = set(), set()
     for method, path in sorted(routes):
@@ -296,8 +298,11 @@ def test_without_the_password_only_the_way_to_log_in_is_open(locked: tuple[str, 
         if answer.status not in (401, 404):
             opened.add(path.rstrip("/") or "/")
     assert opened <= {
-        "/", "/login", "/favicon.ico", "/robots.txt", "/gradio_api/startup-events",
-    }  # fmt: skip
+        "/",
+        "/login",
+        "/favicon.ico",
+        "/robots.txt",
+    }
     assert {"/", "/login"} <= opened
     assert {"/api/form/start", "/api/queue/hold", "/api/live", "/api/openapi.json"} <= own
     assert b"Prompt" not in ask(url).body
