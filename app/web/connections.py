@@ -130,7 +130,7 @@ class WebServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         files = raise_file_limit(_OTHER_FILES + _FILES_A_CONNECTION * MOST_CONNECTIONS)
-        most = max(_OTHER_FILES, files - _OTHER_FILES) // _FILES_A_CONNECTION
+        most = min(MOST_CONNECTIONS, max(_OTHER_FILES, files - _OTHER_FILES) // _FILES_A_CONNECTION)
         config = uvicorn.Config(
             app, host=host, port=port, ws="none", lifespan="on", log_config=None, access_log=False,
             http=cast("type[H11Protocol]", partial(Connection, most)),
