@@ -342,6 +342,43 @@ def test_the_password_opens_and_guessing_is_slowed_down(locked: tuple[str, Any])
     assert log_in(url, "geheim", headers={"X-Forwarded-For": "203.0.113.9"}).status == 429
 
 
+def cookies_of(answer: Answer) -> dict[str, str]:
+    """Return the attributes of the cookies that an answer sets, in lower case, by their names."""
+    pairs = (cookie.partition("=") for cookie in answer.headers.get_all("Set-Cookie") or [])
+    return {name: rest.lower() for name, _, rest in pairs}
+
+
+def test_cookies_belong_to_one_server_and_have_an_end(tmp_path: Path) -> None:
+    with served(tmp_path / "a") as (first, _), served(tmp_path / "b") as (second, _):
+        answers = [log_in(url, "geheim") for url in (first, second)]
+        names = [[*cookies_of(answer)] for answer in answers]
+        ports = [urlsplit(url).port for url in (first, second)]
+        assert names == [[f"longtake-session-{port}", f"longtake-browser-{port}"] for port in ports]
+        ends = [
+            cookie.rpartition("max-age=")[2].partition(";")[0] for cookie in cookies_of(answers[0]).values()
+        ]
+        assert ends == [str(30 * 24 * 3600), str(365 * 24 * 3600)]
+        both = "; ".join(
+            cookie.partition(";")[0]
+            for answer in answers
+            for cookie in answer.headers.get_all("Set-Cookie") or []
+        )
+        assert [ask(url, "/config", headers={"Cookie": both}).status for url in (first, second)] == [200, 200]
+        left = ask(first, "/logout", headers={"Cookie": both})
+        assert (left.status, left.headers["Location"]) == (303, "./")
+        assert "max-age=0" in cookies_of(left)[f"longtake-session-{ports[0]}"]
+        assert [ask(url, "/config", headers={"Cookie": both}).status for url in (first, second)] == [401, 200]
+
+
+def test_cookies_are_for_https_alone_behind_https(locked: tuple[str, Any]) -> None:
+    url, _ = locked
+    origin = url.rstrip("/")
+    secure = {"Origin": origin.replace("http:", "https:"), "Sec-Fetch-Site": "same-origin"}
+    for headers, is_secure in (({"Origin": origin}, 0), (secure, 2), ({"X-Forwarded-Proto": "https"}, 2)):
+        cookies = cookies_of(log_in(url, "geheim", headers=headers, source="127.0.4.4"))
+        assert sum("secure" in cookie.split("; ") for cookie in cookies.values()) == is_secure
+
+
 def test_a_wrong_password_counts_for_the_address_that_connects(tmp_path: Path) -> None:
     with served(tmp_path) as (url, _):
         for number in range(LOGIN_ATTEMPTS):

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import gradio as gr
 import httpx
@@ -187,6 +188,21 @@ def test_the_password_is_asked_for(launch: Launch) -> None:
     client = Client(url, auth=("anna", "s3cret:with:colons"), verbose=False)
     names = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
     assert "/generate" in names
+
+
+@pytest.mark.slow
+def test_a_page_for_others_says_its_address_and_no_proxy_is_in_its_way(launch: Launch) -> None:
+    proxies = {"http_proxy": "http://127.0.0.1:1", "ALL_PROXY": "socks5://127.0.0.1:1", "HTTPS_PROXY": "::::"}
+    program = launch("--server", "0.0.0.0", LONGTAKE_AUTH="anna:geheim", no_proxy="", NO_PROXY="", **proxies)
+    url = program.wait_until_up()
+    assert program.process.stdout is not None
+    line = program.process.stdout.readline()
+    address = re.fullmatch(r"For other machines: (\S+) \(with the password, .*\)\n", line)
+    assert address is not None
+    assert urlsplit(address[1]).port == urlsplit(url).port
+    assert urlsplit(address[1]).hostname not in ("localhost", "0.0.0.0", "127.0.0.1")
+    for place in (url, address[1]):
+        assert "Password" in ask(place).text
 
 
 @pytest.mark.slow
