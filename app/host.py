@@ -86,8 +86,9 @@ def apply(folder: Path, answer: Answer) -> None:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()) or name in _QUEUE_FILES:
+    root = folder.resolve()
+    path = (root / name).resolve()
+    if root not in path.parents or path in {root / file for file in _QUEUE_FILES}:
         raise InputError(f"Another machine names {name[:60]!r}, which is no file of the job.")
     return path
 
@@ -98,7 +99,8 @@ class Host:
     def __init__(self, variables: Mapping[str, str], label: str, machine: str) -> None:
         self._engine, self._machine = EngineProcess(variables=variables), machine
         self._label = f"{label} of {machine}"
-        self._folder = Path(tempfile.mkdtemp(prefix="longtake-"))
+        # Resolved, since the engine reports resolved paths, which the other end replaces by its own.
+        self._folder = Path(tempfile.mkdtemp(prefix="longtake-")).resolve()
         self._orders: queue.SimpleQueue[tuple[int, str, dict[Trial, str]]] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._stamps = Stamps()

@@ -23,6 +23,7 @@ from diffusers_helper.units import GB
 
 KEEP_DAYS, KEEP_GB = "LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"
 _DAY = 24 * 3600.0
+_MOST_WORDS = 100  # of a search; each is a condition, of which SQLite takes a thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class History:
             before: `SearchPage.next` of the previous page.
 
         Raises:
-            InputError: If `before` is not from an earlier search.
+            InputError: If `before` is not from an earlier search, or for too many words.
         """
         conditions: list[str] = ["1"]
         values: list[object] = []
@@ -110,7 +111,12 @@ class History:
             conditions.append(condition)
             values.extend(condition_values)
 
-        for word in text.casefold().split():
+        words = text.casefold().split()
+        if len(words) > _MOST_WORDS:
+            raise InputError(
+                f"The search has {len(words)} words; expected at most {_MOST_WORDS}.", "Search for fewer."
+            )
+        for word in words:
             add_condition("instr(words, ?)", word)
         for column, names in ("state", states), ("model", models):
             if names:

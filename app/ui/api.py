@@ -7,15 +7,14 @@ message and a remedy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import getdoc, signature
 from typing import Any, NamedTuple
 
 import gradio as gr
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
+from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, ValidationError, validate_call
 from starlette.exceptions import HTTPException
@@ -24,41 +23,37 @@ from starlette.responses import Response
 from app.jobs.job import NoSuchJob
 from app.jobs.storage.trouble import TROUBLE
 from app.redact import plain_paths
-from app.ui.errors import JsonAnswer, page_error, refusal_answer
+from app.ui.errors import PAGE_CALLS, JsonAnswer, page_error, refusal_answer
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 
-_PREFIX = "/api/"
 _EXPECTED = "Input should be "  # begins most of pydantic's sentences
-_THREADS = 4  # calls of programs that run at once; the page's calls have Starlette's threads
 
 
 def api_router(prefix: str) -> APIRouter:
     """Return a router for the calls of one part of the page."""
-    return APIRouter(prefix=f"{_PREFIX}{prefix}", tags=[prefix], default_response_class=JsonAnswer)
+    return APIRouter(prefix=f"{PAGE_CALLS}{prefix}", tags=[prefix], default_response_class=JsonAnswer)
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Have the page's routes answer an error with its code, message and remedy."""
+Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+
+
+def error_handlers() -> dict[int | type[Exception], Handler]:
+    """Return what answers an error with its code, message and remedy, by the kinds of errors."""
 
     async def refuse(request: Request, error: Exception) -> Response:
-        if not request.url.path.startswith(_PREFIX):
-            return await _answer_of_gradio(request, error)
+        path = request.url.path
         if isinstance(error, HTTPException):
-            return refusal_answer(error.status_code, f"{error.detail}.")
+            return refusal_answer(path, error.status_code, f"{str(error.detail).rstrip('.')}.")
         status = 404 if isinstance(error, NoSuchJob) else 500 if isinstance(error, TROUBLE) else 400
         refusal = _refusal_of(error)
-        return refusal_answer(status, *page_error(refusal), refusal.code)
+        return refusal_answer(path, status, *page_error(refusal), refusal.code)
 
-    for kind in (HTTPException, LongtakeError, RequestValidationError, *TROUBLE):
-        app.add_exception_handler(kind, refuse)
+    async def fail(request: Request, error: Exception) -> Response:
+        message = f"The server has made a mistake ({type(error).__name__}), which its log describes."
+        return refusal_answer(request.url.path, 500, message, "Try something else, and report it.", "error")
 
-
-async def _answer_of_gradio(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):
-        return await http_exception_handler(request, error)
-    if isinstance(error, RequestValidationError):
-        return await request_validation_exception_handler(request, error)
-    raise error
+    kinds = HTTPException, LongtakeError, RequestValidationError, *TROUBLE
+    return {**dict.fromkeys(kinds, refuse), Exception: fail}
 
 
 class Endpoint(NamedTuple):
@@ -74,33 +69,28 @@ class Endpoint(NamedTuple):
     is_queued: bool = False
 
 
-class GradioApi:
-    """The calls as endpoints for programs, of which a few run at once."""
+def gradio_endpoints(*groups: object) -> list[Endpoint]:
+    """Return an endpoint for each public method of some objects, by its name and with its docstring."""
+    calls = [
+        getattr(group, name)
+        for group in groups
+        for name, member in vars(type(group)).items()
+        if callable(member) and not name.startswith("_")
+    ]
+    return [Endpoint(_endpoint(call), call.__name__, getdoc(call) or "") for call in calls]
 
-    def __init__(self) -> None:
-        self.turns = asyncio.Semaphore(_THREADS)
 
-    def endpoints(self, *groups: object) -> list[Endpoint]:
-        """Return an endpoint for each public method of some objects, by its name and with its docstring."""
-        calls = [
-            getattr(group, name)
-            for group in groups
-            for name, member in vars(type(group)).items()
-            if callable(member) and not name.startswith("_")
-        ]
-        return [Endpoint(self._endpoint(call), call.__name__, getdoc(call) or "") for call in calls]
+def _endpoint(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    checked = validate_call(config=ConfigDict(strict=True))(call)
+    names = list(signature(call).parameters)
 
-    def _endpoint(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        checked = validate_call(config=ConfigDict(strict=True))(call)
-        names = list(signature(call).parameters)
+    @wraps(call)
+    async def endpoint(*values: object, **named: object) -> Any:
+        with as_gradio_error(names):
+            # Not one of the threads of the page's calls, so that programs do not hold these up.
+            return await asyncio.to_thread(partial(checked, *values, **named))
 
-        @wraps(call)
-        async def endpoint(*values: object, **named: object) -> Any:
-            with as_gradio_error(names):
-                async with self.turns:
-                    return await asyncio.to_thread(partial(checked, *values, **named))
-
-        return endpoint
+    return endpoint
 
 
 @contextmanager

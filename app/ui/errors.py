@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.redact import as_typed, plain_paths
 from diffusers_helper.errors import FailureCode, LongtakeError, default_name, in_words
@@ -13,6 +13,10 @@ from diffusers_helper.events import STAGES
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import gb_text
+
+PAGE_CALLS, PROGRAM_CALLS = "/api/", "/gradio_api/"
+"""What the addresses of calls begin with."""
+UPLOAD = f"{PROGRAM_CALLS}upload"
 
 
 class JsonAnswer(JSONResponse):
@@ -25,9 +29,16 @@ class JsonAnswer(JSONResponse):
         return as_typed(super().render(content).decode()).encode()
 
 
-def refusal_answer(status: int, message: str, remedy: str = "", code: FailureCode = "bad_input") -> Response:
-    """Return an error in the shape that all of them have."""
-    return JsonAnswer({"code": code, "message": message, "remedy": remedy}, status)
+def refusal_answer(
+    path: str, status: int, message: str, remedy: str = "", code: FailureCode = "bad_input"
+) -> Response:
+    """Return an error in the shape of its path's answers: for the page's scripts, programs or readers."""
+    if path.startswith(PAGE_CALLS):
+        return JsonAnswer({"code": code, "message": message, "remedy": remedy}, status)
+    sentences = f"{message} {remedy}".strip()
+    if path.startswith(PROGRAM_CALLS) and path != UPLOAD:
+        return JsonAnswer({"error": sentences, "detail": sentences}, status)  # Gradio's clients read either
+    return PlainTextResponse(f"{sentences}\n", status)
 
 
 def page_words(text: str, outputs: Path | None = None) -> str:

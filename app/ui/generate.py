@@ -12,7 +12,7 @@ from gradio.data_classes import FileData
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
 from app.jobs.storage.trouble import TROUBLE
-from app.ui.api import Endpoint, GradioApi, as_gradio_error
+from app.ui.api import Endpoint, as_gradio_error
 from app.ui.catalogue import Catalogue
 from app.ui.pictures import upload_path, upload_paths
 from app.ui.queue.records import Record, Records
@@ -21,7 +21,6 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import model_family
 from diffusers_helper.request import FILES, PICTURES, SETTINGS, TIMED_PICTURES
 
-MOST_WAITING = 500  # each holds a connection, and a process may commonly have 1024 of them
 _LOOK_SECONDS = 0.2
 _LOOK_SECONDS_A_CALL = 0.01  # many calls look more rarely each
 _WAIT = "wait"  # whether the job waits for a user after each section
@@ -30,10 +29,10 @@ _ADD = "Put a new job into the queue, and return its record without waiting for 
 
 
 class _Jobs:
-    """The jobs of programs, which are stored at once. A bounded number of calls waits for their videos."""
+    """The jobs of programs, which are stored at once and then waited for."""
 
-    def __init__(self, service: JobService, catalogue: Catalogue, gradio: GradioApi) -> None:
-        self._service, self._catalogue, self._gradio = service, catalogue, gradio
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
         self._waiting = 0
 
     async def store(self, settings: dict[str, Any]) -> Job:
@@ -42,16 +41,10 @@ class _Jobs:
         settings["video"] = upload_path(settings["video"], "video")
         for path in filter(None, (settings[name] for name in PICTURES)):
             await self._catalogue.planner.pictures.prepare(path)
-        async with self._gradio.turns:
-            return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
+        return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
 
     async def wait(self, job: Job) -> Job:
         """Return the job once it is over or interrupted."""
-        if self._waiting >= MOST_WAITING:
-            raise LongtakeError(
-                f"Job {job.id} is stored and will be made, but {MOST_WAITING} other calls wait already.",
-                f"Its video will be on the page, and in the outputs folder as {job.id}/video.mp4.",
-            )
         self._waiting += 1
         try:
             while not job.is_over and job.state != "interrupted":
@@ -70,9 +63,9 @@ class _Jobs:
             return job
 
 
-def generate_endpoints(service: JobService, catalogue: Catalogue, gradio: GradioApi) -> list[Endpoint]:
+def generate_endpoints(service: JobService, catalogue: Catalogue) -> list[Endpoint]:
     """Return `/generate` and `/jobs_add`. A job continues even if its caller is gone."""
-    jobs = _Jobs(service, catalogue, gradio)
+    jobs = _Jobs(service, catalogue)
     records = Records(service, catalogue)
 
     async def generate(settings: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS
 from app.ui import scripts
-from app.ui.api import Endpoint, GradioApi
+from app.ui.api import Endpoint, gradio_endpoints
 from app.ui.catalogue import Catalogue
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
@@ -56,10 +56,9 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
         live_router(live, Updates(service)),
         models_router(models, files),
     ]
-    gradio = GradioApi()
     endpoints = [
-        *generate_endpoints(service, catalogue, gradio),
-        *gradio.endpoints(jobs, history, live, cards, presets, drops, loras, models, files),
+        *generate_endpoints(service, catalogue),
+        *gradio_endpoints(jobs, history, live, cards, presets, drops, loras, models, files),
     ]
     return Page(_document(catalogue), routers, endpoints)
 

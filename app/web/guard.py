@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import logging
 import re
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.ui import scripts
-from app.ui.errors import refusal_answer
+from app.ui.errors import PAGE_CALLS, PROGRAM_CALLS, UPLOAD, refusal_answer
 from app.web.folder_names import FolderNames
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom
@@ -44,21 +46,19 @@ _HEADERS = {
 _REFUSAL = re.compile(rb"\{\"error\":\s*\"[^\"]")
 _CORS = re.compile(rb"access-control-.*", re.IGNORECASE)
 MAX_MESSAGE_BYTES = 2 * 2**20  # the limit for all requests but uploads; settings and a prompt are a few kB
-MOST_CALLS = 200  # that are being answered
 _AROUND_FILES = 2**16  # the bytes that a form may have besides its files
 
-_API = "/api/"  # begins the routes of the page's own calls
-_GRADIO = "/gradio_api"
+_GRADIO = PROGRAM_CALLS.rstrip("/")
 _JOBS = "/jobs/"
-_UPLOAD = f"{_GRADIO}/upload"
+_FILES = f"{_GRADIO}/file="
 # These routes are needed by the login page, or reveal nothing.
-_PUBLIC = re.compile(rf"/|/login|/favicon\.ico|/robots\.txt|{_GRADIO}/startup-events")
+_PUBLIC = re.compile(r"/|/login|/favicon\.ico|/robots\.txt")
 _READ = re.compile(
-    rf"/config|/logout|{_API}.+|/{scripts.ROUTE}/.+|{_JOBS}[^/]+/.+"
+    rf"/config|/logout|{PAGE_CALLS}.+|/{scripts.ROUTE}/.+|{_JOBS}[^/]+/.+"
     rf"|{_GRADIO}/(info|openapi\.json|queue/(data|status)|file=uploads/.+|heartbeat/[^/]+|call/(v2/)?[^/]+/[^/]+)"
 )
 _WRITE = re.compile(
-    rf"/login|{_API}.+|{_GRADIO}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)"
+    rf"/login|{PAGE_CALLS}.+|{_GRADIO}/(queue/join|upload|cancel|reset|run/[^/]+|api/[^/]+|call/(v2/)?[^/]+)"
 )
 _NUL = re.compile(rb"(?<!\\)(\\\\)*\\u0000")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
@@ -67,6 +67,8 @@ _NOT_USABLE = (
     "The message is not JSON with whole characters and finite numbers, or nested too deep.",
     "Type its texts anew.",
 )
+
+_log = logging.getLogger(__name__)
 
 
 class Outgoing:
@@ -173,31 +175,41 @@ class Hosts:
 
 
 class Guard:
-    """An ASGI application in front of gradio's, including gradio's own middleware."""
+    """An ASGI application in front of the page's and of Gradio's, including Gradio's own middleware."""
 
     def __init__(
         self,
-        app: ASGIApp,
+        page: ASGIApp,
+        gradio: ASGIApp,
         *,
         hosts: Hosts,
         files: ServedFiles,
         uploads: UploadRoom,
         login: Login | None = None,
     ) -> None:
-        self._app, self._hosts, self._uploads, self._login = app, hosts, uploads, login
-        self._calls = 0
+        self._page, self._gradio = page, gradio
+        self._hosts, self._uploads, self._login = hosts, uploads, login
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
-        elif scope["type"] == "http":
-            is_call = scope["method"] == "POST"
-            is_gradio = scope["path"].startswith((f"{_GRADIO}/", "/config"))
-            names = self._names if is_gradio else None
-            await self._answer(scope, receive, Outgoing(send, names, is_last=is_call))
-        else:
-            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await self._gradio(scope, receive, send)
+            return
+        names = self._names if _is_gradio(scope["path"]) else None
+        outgoing = Outgoing(send, names, is_last=scope["method"] == "POST")
+        try:
+            await self._answer(scope, receive, outgoing)
+        except ClientDisconnect:
+            _log.warning("A client has gone before the end of what it sent.")
+        except RuntimeError as error:
+            # Gradio's streams raise an error for a session that they do not know after they have told of it.
+            if not isinstance(error.__cause__, HTTPException):
+                raise
+            _log.warning("A program asked for a call of a session that is not known.")
+            await send({"type": "http.response.body"})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
         path = scope["path"].rstrip("/") or "/"
@@ -205,14 +217,15 @@ class Guard:
         refusal = self._refusal(scope, path)
         if refusal is not None:
             await refusal(scope, receive, send)
-        elif path == _UPLOAD:
+        elif path == UPLOAD:
             await self._upload(scope, receive, send)
         elif path == "/login":
-            await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
+            await self._page(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
         elif scope["method"] == "POST":
             await self._pass_on(path, scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            app = self._gradio if _is_gradio(path) else self._page
+            await app(scope, receive, send)
 
     async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Have a call answered whose message can be used."""
@@ -221,32 +234,23 @@ class Guard:
             message = _read(body)
             if path.startswith(_GRADIO):
                 body = json.dumps(self._names.inward(message)).encode()
-        except ClientDisconnect:
-            return
         except MultiPartException as error:
-            await _refuse(path, 413, error.message)(scope, receive, send)
+            await refusal_answer(path, 413, error.message)(scope, receive, send)
             return
         except (ValueError, RecursionError):
-            await _refuse(path, 400, *_NOT_USABLE)(scope, receive, send)
+            await refusal_answer(path, 400, *_NOT_USABLE)(scope, receive, send)
             return
-        if self._calls >= MOST_CALLS:
-            sentence = f"{MOST_CALLS} other calls are already waiting."
-            await _refuse(path, 429, sentence, "Call again later.")(scope, receive, send)
-            return
-        self._calls += 1
-        try:
-            await self._app(scope, _received(body, receive), send)
-        finally:
-            self._calls -= 1
+        app = self._gradio if _is_gradio(path) else self._page
+        await app(scope, _received(body, receive), send)
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._hosts.allows(hosts[0]):
-            return _refuse(path, 421, *_OTHER_NAME)
+            return refusal_answer(path, 421, *_OTHER_NAME)
         if self._is_foreign(headers, method, path):
             sentence = "Another site asked for this; only Longtake's own page and programs may."
-            return _refuse(path, 403, sentence)
+            return refusal_answer(path, 403, sentence)
         public = _PUBLIC.fullmatch(path) is not None
         if method in ("GET", "HEAD"):
             is_known = public or _READ.fullmatch(path) is not None
@@ -256,13 +260,13 @@ class Guard:
         is_known = is_known and "\0" not in path and max(map(len, path.encode().split(b"/"))) < 256
         # The name of a file has no slash, not even an encoded one.
         if not is_known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
-            return _refuse(path, 404, "There is nothing here.")
+            return refusal_answer(path, 404, "There is nothing here.")
         if self._login and not public and not self._login.knows(HTTPConnection(scope)):
-            return _refuse(path, 401, "Log in first.")
-        limit = self._uploads.max_bytes + _AROUND_FILES if path == _UPLOAD else MAX_MESSAGE_BYTES
+            return refusal_answer(path, 401, "Log in first.")
+        limit = self._uploads.max_bytes + _AROUND_FILES if path == UPLOAD else MAX_MESSAGE_BYTES
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > limit:
-            return _refuse(path, 413, f"This is too large; at most {limit // 2**20} MiB are accepted.")
+            return refusal_answer(path, 413, f"This is too large; at most {limit // 2**20} MiB are accepted.")
         return None
 
     def _is_foreign(self, headers: Headers, method: str, path: str) -> bool:
@@ -277,10 +281,18 @@ class Guard:
 
     async def _upload(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
         if await asyncio.to_thread(self._uploads.make_room):
-            await self._app(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
+            await self._gradio(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
         else:
             remedy = "Free some space on the disk, or try again later."
-            await _refuse(_UPLOAD, 507, "The upload cannot be stored now.", remedy)(scope, receive, send)
+            refusal = refusal_answer(UPLOAD, 507, "The upload cannot be stored now.", remedy)
+            await refusal(scope, receive, send)
+
+
+def _is_gradio(path: str) -> bool:
+    """Return whether Gradio answers this, which serves no files itself."""
+    return path.startswith((PROGRAM_CALLS, "/config", "/favicon.ico", "/robots.txt")) and not path.startswith(
+        _FILES
+    )
 
 
 def _read(body: bytes) -> Any:
@@ -294,15 +306,6 @@ def _read(body: bytes) -> Any:
     if _NUL.search(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()):
         raise ValueError("NUL")
     return message
-
-
-def _refuse(path: str, status: int, message: str, remedy: str = "") -> Response:
-    if path.startswith(_API):
-        return refusal_answer(status, message, remedy)
-    sentences = f"{message} {remedy}".strip()
-    if path.startswith(_GRADIO) and path != _UPLOAD:
-        return JSONResponse({"error": sentences, "detail": sentences}, status)  # its clients read either
-    return PlainTextResponse(f"{sentences}\n", status)
 
 
 def _received(body: bytes, receive: Receive) -> Receive:

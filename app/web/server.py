@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import socket
@@ -18,7 +19,6 @@ from app.commands.arguments import (
     add_find_mode,
     add_outputs,
     apply_find_mode,
-    check_proxies,
     run_parsed,
 )  # fmt: skip
 from app.jobs.making.engine_client import EngineProcess
@@ -27,6 +27,7 @@ from app.jobs.stdio import complain, say
 from app.machine import this_machine, this_profile
 from app.reading.process import reading_elsewhere
 from app.starting import end_within
+from app.web.connections import Repeats
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, short_repr
@@ -55,7 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
     auth = _auth(arguments)
     _take_memory_settings(arguments)
     apply_find_mode(arguments)
-    check_proxies()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Repeats())
     if arguments.ray:
         check_cluster(arguments.ray, os.environ, is_public=arguments.ray_public)
     port = _free_port(arguments.server, arguments.port)
@@ -219,6 +221,8 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
             threading.Thread(target=watch_cards, args=watch, name="cluster", daemon=True).start()
         # StabilityMatrix and other starters of programs wait for gradio's own words.
         say(f"Running on local URL: {page.local_url}")
+        if page.network_url not in ("", page.local_url):
+            say(f"For other machines: {page.network_url} (with the password, if no firewall is in the way)")
         if url != page.local_url:
             say(f"Running on public URL: {url}")
         say("Press Ctrl-C to end Longtake.")

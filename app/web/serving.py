@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
 import os
-import socket
-import threading
-from collections.abc import Callable, Sequence
+import webbrowser
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from app.jobs.service import JobService
-from app.jobs.storage.database import DATABASE_FOLDER
 from app.machine import cache_folder, this_local, this_profile
 from app.redact import name_folder
+from app.web.addresses import is_local, own_names, page_addresses
+from app.web.connections import WebServer
 from app.web.guard import Guard, Hosts
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom, page_file
+from diffusers_helper import __version__
 from diffusers_helper.conditions.picture import MAX_BYTES
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
@@ -28,30 +31,35 @@ from diffusers_helper.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from app.ui.page import Page
-    from app.web.gradio_server import GuardedServer
+    from app.web.gradio_server import Calls
     from diffusers_helper.planning.profiles import Profile
 
+API_DOCUMENT = "/api/openapi.json"
 DEFAULT_PORT = 7860
 UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit for pictures, whose refusal has a clearer message
 _SERVER_SECONDS = 0.5
 _ENVIRONMENT = {
     "GRADIO_ANALYTICS_ENABLED": "False",
-    # Otherwise anyone who connects from this machine, like all visitors behind a proxy, could write another
-    # address into a header. For a trusted proxy, a user sets this variable as uvicorn's documentation says.
-    "FORWARDED_ALLOW_IPS": "",
     # Otherwise gradio rebuilds a table of all calls after each call, for a route that the guard closes.
     "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9),
 }
 
 
-def is_local(server: str) -> bool:
-    """Return whether only this machine can reach a server on that address."""
-    if server == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(server).is_loopback
-    except ValueError:
-        return False
+@dataclass(frozen=True, slots=True)
+class PageServer:
+    """The server of a page.
+
+    Attributes:
+        calls: The endpoints of programs.
+        applications: What answers behind the guard.
+        local_url, network_url: The addresses for this machine, and for others that reach it; "" for none.
+    """
+
+    web: WebServer
+    calls: Calls
+    applications: tuple[FastAPI, ...]
+    local_url: str
+    network_url: str
 
 
 def open_page(
@@ -66,7 +74,7 @@ def open_page(
     auth: tuple[str, str] | None = None,
     allowed_hosts: Sequence[str] = (),
     profile: Profile | None = None,
-) -> tuple[GuardedServer, str]:
+) -> tuple[PageServer, str]:
     """Serve the page in a thread.
 
     Args:
@@ -78,49 +86,45 @@ def open_page(
         The server, which `close_page` takes, and its address.
     """
     uploads = _take_environment()
-    from app.ui.catalogue import Catalogue
-    from app.ui.generate import MOST_WAITING
-    from app.ui.page import build_page
-    from app.ui.planner import Planner
-    from app.web.gradio_server import GuardedServer
+    with _without_proxies():
+        from app.ui.catalogue import Catalogue
+        from app.ui.page import build_page
+        from app.ui.planner import Planner
+        from app.web.gradio_server import Calls, share_address
 
     profile, local = profile or this_profile(os.environ), this_local(os.environ)
     outputs = expanded_path(outputs, "outputs").absolute()
     name_folder(outputs, "outputs")
-    hosts = Hosts(is_local(server), _own_names(server), {name.lower() for name in allowed_hosts})
-    page_server, login = GuardedServer(), Login(*auth) if auth else None
+    hosts = Hosts(is_local(server), own_names(server), {name.lower() for name in allowed_hosts})
+    login = Login(*auth) if auth else None
     planner = Planner(profile, local)
     files, room = ServedFiles(outputs, uploads, planner.pictures), UploadRoom(uploads, UPLOAD_BYTES)
     room.make_room()
-    guard = Guard(page_server.unguarded, hosts=hosts, files=files, uploads=room, login=login)
     page = build_page(service, Catalogue.starting_with(model, planner))
-    page_server.guard = guard
-    _add_routes(page_server, page, files, login)
-    _, page_server.local_url, public_url = page_server.launch(
-        prevent_thread_lock=True, server_name=server, server_port=port, share=share, inbrowser=inbrowser,
-        # From here gradio copies the answer of /generate; its route for files is closed.
-        allowed_paths=[str(outputs)], blocked_paths=[str(outputs / DATABASE_FOLDER)],
-        max_threads=2 * MOST_WAITING,  # so that calls beyond those that may wait are answered, too
-        max_file_size=UPLOAD_BYTES, quiet=True, ssr_mode=False, run_history=False,
-        _frontend=False,  # otherwise gradio asks this server for a page, and gives up after a few seconds
-    )  # fmt: skip
-    page_server.rest()
+    calls = Calls(page.endpoints)
+    page_app, gradio_app = _page_application(page, files, login), calls.application(outputs, UPLOAD_BYTES)
+    guard = Guard(page_app, gradio_app, hosts=hosts, files=files, uploads=room, login=login)
+    web = WebServer(guard, server, port)
+    web.start()
+    local_url, network_url = page_addresses(server, port)
+    public_url = share_address(port) if share else ""
     if public_url:
         hosts.trusted.add(urlsplit(public_url).hostname or "")
-    return page_server, public_url or page_server.local_url
+    if inbrowser:
+        webbrowser.open(public_url or local_url)
+    return PageServer(web, calls, (page_app, gradio_app), local_url, network_url), public_url or local_url
 
 
-def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Login | None) -> None:
-    server.add_routers(page.routers)
-    for endpoint in page.endpoints:
-        # Jobs have their own queue: a call that waits in Gradio's must not hold up another.
-        server.api(
-            endpoint.function,
-            name=endpoint.name,
-            description=endpoint.description,
-            queue=endpoint.is_queued,
-            concurrency_limit=None,
-        )
+def _page_application(page: Page, files: ServedFiles, login: Login | None) -> FastAPI:
+    """Return the application of the page's document, files and calls."""
+    from app.ui.api import error_handlers
+
+    app = FastAPI(
+        title="Longtake", version=__version__, openapi_url=API_DOCUMENT, docs_url=None, redoc_url=None,
+        exception_handlers=error_handlers(),
+    )  # fmt: skip
+    for router in page.routers:
+        app.include_router(router)
 
     async def document(request: Request) -> Response:
         return HTMLResponse(page.document) if login is None or login.knows(request) else login.page()
@@ -134,10 +138,21 @@ def _add_routes(server: GuardedServer, page: Page, files: ServedFiles, login: Lo
         "/gradio_api/file=uploads/{path:path}": of_path(files.upload),
     }  # fmt: skip
     for path, answer in routes.items():
-        server.add_route(path, answer, methods=["GET", "HEAD"])
+        app.add_route(path, answer, methods=["GET", "HEAD"])
     if login is not None:
-        server.add_route("/login", login.enter, methods=["POST"])
-        server.add_route("/logout", login.leave, methods=["GET"])
+        app.add_route("/login", login.enter, methods=["POST"])
+        app.add_route("/logout", login.leave, methods=["GET"])
+    return app
+
+
+@contextlib.contextmanager
+def _without_proxies() -> Generator[None]:
+    """Hide the proxies from Gradio, whose import makes an HTTP client and fails for some of them."""
+    proxies = {name: os.environ.pop(name) for name in [*os.environ] if name.lower().endswith("_proxy")}
+    try:
+        yield
+    finally:
+        os.environ.update(proxies)
 
 
 def _take_environment() -> Path:
@@ -155,15 +170,7 @@ def _take_environment() -> Path:
     return folder
 
 
-def close_page(server: GuardedServer) -> None:
+def close_page(page: PageServer) -> None:
     """Close the server without waiting long for browsers that keep a connection open."""
-    closing = threading.Thread(target=server.close, daemon=True)
-    closing.start()
-    closing.join(_SERVER_SECONDS)
-
-
-def _own_names(server: str) -> frozenset[str]:
-    if is_local(server):
-        return frozenset()
-    name = socket.gethostname().lower()
-    return frozenset({server.lower(), name, f"{name.partition('.')[0]}.local"})
+    page.calls.close(verbose=False)
+    page.web.close(_SERVER_SECONDS)

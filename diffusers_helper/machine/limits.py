@@ -56,6 +56,16 @@ def limit_time(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (end_seconds, resource.RLIM_INFINITY))
 
 
+def raise_file_limit(wanted: int) -> int:
+    """Let this process open `wanted` files, or as many as the system allows, and return how many that are."""
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    allowed = wanted if hard_limit == unlimited else min(wanted, hard_limit)
+    if soft_limit != unlimited and soft_limit < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard_limit))
+    return allowed
+
+
 def peak_host_bytes() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -15,7 +15,7 @@ import pytest
 
 from app.cards import VideoCard
 from app.cluster import check_cluster, remote_card
-from app.host import Answer, apply, changed_files
+from app.host import Answer, Host, apply, changed_files
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
@@ -51,9 +51,21 @@ def test_only_changed_files_are_carried_and_none_leaves_the_folder(tmp_path: Pat
     apply(there, news)
     assert (there / "video.mp4").read_bytes() == b"video"
     assert not (there / "request.json").exists()
-    for name in ("../out", "/etc/passwd", "states.jsonl"):
-        with pytest.raises(InputError, match="no file of the job"):
-            apply(there, Answer(files={name: b""}))
+    (there / "link").symlink_to("events.jsonl")
+    hostile = "../out", "/etc/passwd", "states.jsonl", "x/../events.jsonl", "./states.jsonl", "link", ".", ""
+    for name in hostile:
+        for answer in Answer(files={name: b""}), Answer(removed=[name]):
+            with pytest.raises(InputError, match="no file of the job"):
+                apply(there, answer)
+
+
+def test_the_copies_of_folders_have_resolved_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "link"))
+    monkeypatch.setattr(Host, "_work", lambda _: None)
+    _, folder = Host({}, "card", "machine").begin("owner", "job", Answer(), {})
+    assert Path(folder).parents[2] == (tmp_path / "real").resolve()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import pytest
 
 from app.commands import arguments
-from app.ui.api import GradioApi
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_error, page_words
 from app.ui.form import settings as form
@@ -72,7 +71,7 @@ def test_a_new_setting_is_an_argument(glow: SettingInfo, capsys: pytest.CaptureF
 
 def test_a_new_setting_is_a_parameter_of_the_endpoint(glow: SettingInfo) -> None:
     service: Any = None
-    endpoint = generate_endpoints(service, Catalogue(), GradioApi())[0].function
+    endpoint = generate_endpoints(service, Catalogue())[0].function
     parameter = signature(endpoint).parameters["glow"]
     assert (parameter.default, parameter.annotation) == (2.5, float)
 
@@ -123,7 +122,7 @@ def test_every_setting_is_on_every_surface() -> None:
     parser = argparse.ArgumentParser()
     arguments.add_settings(parser)
     service: Any = None
-    endpoint = signature(generate_endpoints(service, Catalogue(), GradioApi())[0].function).parameters
+    endpoint = signature(generate_endpoints(service, Catalogue())[0].function).parameters
     controls = form_markup(Catalogue())
     for name, setting in SETTINGS.items():
         assert setting.help.endswith(".")

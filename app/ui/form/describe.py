@@ -206,7 +206,7 @@ class Describer:
             effort = Effort(plan, steps, math.prod(shape), request.cfg, request.vae_chunk)
             jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
             time = f"{_sentence(about(pace.seconds(effort)))}, judging by this machine’s {jobs}."
-        return f"{length_text(settings['seconds'], plan)}<br>{time}"
+        return f"{length_text(usable_value(settings, 'seconds'), plan)}<br>{time}"
 
 
 def _sentence(text: str) -> str:

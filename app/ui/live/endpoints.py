@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 
 from app.jobs.service import JobService
+from app.jobs.storage.trouble import TROUBLE
 from app.ui.api import api_router
 from app.ui.live.scene import Presenter, SceneData
 from app.ui.live.subscribe import Updates
@@ -26,7 +29,9 @@ def live_router(calls: LiveCalls, updates: Updates) -> APIRouter:
     router = api_router("live")
 
     @router.get("")
-    async def follow(job: str = "") -> StreamingResponse:
+    def follow(job: str = "") -> StreamingResponse:
+        with suppress(*TROUBLE):  # the stream goes on once the folder is there again
+            job = job if updates.is_open(job) else ""
         return StreamingResponse(updates.stream(job), media_type="text/event-stream")
 
     router.get("/{job}")(calls.jobs_scene)

@@ -10,8 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
-from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.jobs.job import MOVABLE
 from app.jobs.service import JobService
@@ -22,13 +21,25 @@ from app.ui.live.scene import Presenter
 from app.ui.live.watch import watch
 from diffusers_helper.models.added import ADDED_MODELS
 
-_PAUSE_SECONDS_A_PAGE = 0.02  # each update of a page costs milliseconds, so many pages get fewer of them
+# Each update of a page costs time, so many pages get fewer of them; a page expects one every few seconds.
+_PAUSE_SECONDS_A_PAGE, _MOST_PAUSE_SECONDS = 0.02, 2.0
 _POLL_SECONDS = 1.0  # after which a page without a change looks if its watch still runs
-# A further page takes the place of the one opened first, which subscribes again after a while.
-MAX_PAGES = 100
 # A page advances these by itself. Each message costs it milliseconds, so these alone are only a sign of life.
 _MOVING_VALUES = ("beat", "elapsed", "spent", "quiet", "left")
 _BEAT_SECONDS = 2.5
+
+
+class _Update(NamedTuple):
+    """What pages are sent.
+
+    Attributes:
+        steady: The values that do not move. Equal ones are the same object as before.
+        whole, beat: Server-sent events with all values, and with those that move.
+    """
+
+    steady: dict[str, Any]
+    whole: str
+    beat: str
 
 
 class _Watch:
@@ -36,7 +47,7 @@ class _Watch:
 
     def __init__(self, service: JobService, job_id: str, on_change: Callable[[], object]) -> None:
         self._service, self._job_id, self._on_change = service, job_id, on_change
-        self.latest: scene.SceneData | None = None
+        self.latest: _Update | None = None
         self.is_wanted = True
         self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
         self.thread.start()
@@ -62,8 +73,16 @@ class _Watch:
                 "models": ADDED_MODELS.revision, "start": f"Start Generation{number}",
                 "can_end": current.open_jobs > 0,
             }  # fmt: skip
-            self.latest = data
+            self.latest = self._update(data)
             self._on_change()
+
+    def _update(self, data: scene.SceneData) -> _Update:
+        steady = {name: data[name] for name in data if name not in _MOVING_VALUES}
+        moving = {name: data[name] for name in data if name in _MOVING_VALUES}
+        if self.latest and steady == self.latest.steady:
+            steady = self.latest.steady
+        whole = data | {"version": scripts.version()}
+        return _Update(steady, f"data: {json.dumps(whole)}\n\n", f"data: {json.dumps(moving)}\n\n")
 
 
 class Updates:
@@ -74,10 +93,13 @@ class Updates:
 
     def __init__(self, service: JobService) -> None:
         self._service = service
-        self._numbers = count()
-        self._pages = dict[int, str]()  # the jobs that users have chosen, by page, in order of opening
+        self._pages = list[str]()  # the jobs that users have chosen, one for each page
         self._watches = dict[str, _Watch]()  # by those jobs
         self._changed = asyncio.Event()
+
+    def is_open(self, job_id: str) -> bool:
+        running, waiting = self._service.open_jobs()
+        return any(job.id == job_id for job in (running, *waiting) if job is not None)
 
     async def stream(self, job: str = "") -> AsyncGenerator[str, None]:
         """Keep one page, which may have chosen a running job, up to date until it or the service ends.
@@ -85,34 +107,30 @@ class Updates:
         Yields:
             Server-sent events: the live view and the version of the scripts, or only the values that moved.
         """
-        page = next(self._numbers)
-        self._pages[page] = job
+        self._pages.append(job)
         if job not in self._watches or not self._watches[job].thread.is_alive():
             on_change = partial(self._wake_from_thread, asyncio.get_running_loop())
             self._watches[job] = _Watch(self._service, job, on_change)
-        last_data = None
-        last_steady = dict[str, Any]()
+        last = last_sent = None
         sent_at = -math.inf
         is_alive = True
         try:
-            while is_alive and (job_watch := self._watches.get(job)) and page in [*self._pages][-MAX_PAGES:]:
+            while is_alive and (job_watch := self._watches.get(job)):
                 changed = self._changed
                 is_alive = job_watch.thread.is_alive()
-                data = job_watch.latest
-                if data is not None and data is not last_data:
-                    last_data = data
-                    steady = {name: data[name] for name in data if name not in _MOVING_VALUES}
-                    moving = {name: data[name] for name in data if name in _MOVING_VALUES}
-                    if steady != last_steady or time.monotonic() - sent_at >= _BEAT_SECONDS:
-                        change = moving if steady == last_steady else data | {"version": scripts.version()}
-                        yield f"data: {json.dumps(change)}\n\n"
-                        last_steady, sent_at = steady, time.monotonic()
+                update = job_watch.latest
+                if update is not None and update is not last:
+                    last = update
+                    is_new = last_sent is None or update.steady is not last_sent.steady
+                    if is_new or time.monotonic() - sent_at >= _BEAT_SECONDS:
+                        yield update.whole if is_new else update.beat
+                        last_sent, sent_at = update, time.monotonic()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
-                await asyncio.sleep(_PAUSE_SECONDS_A_PAGE * len(self._pages))
+                await asyncio.sleep(min(_MOST_PAUSE_SECONDS, _PAUSE_SECONDS_A_PAGE * len(self._pages)))
         finally:
-            del self._pages[page]
-            if job not in self._pages.values() and (unused_watch := self._watches.pop(job, None)):
+            self._pages.remove(job)
+            if job not in self._pages and (unused_watch := self._watches.pop(job, None)):
                 unused_watch.is_wanted = False
 
     def _wake_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:

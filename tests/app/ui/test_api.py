@@ -27,7 +27,6 @@ from gradio_client.exceptions import AppError
 
 from app.jobs.service import JobService
 from app.redact import plain_paths
-from app.ui.api import GradioApi
 from app.ui.catalogue import Catalogue
 from app.ui.generate import generate_endpoints
 from benchmarks.continuing import CLIPS
@@ -239,7 +238,7 @@ def test_a_job_that_ends_otherwise_is_an_error(tmp_path: Path, monkeypatch: pyte
     service = JobService(tmp_path / "outputs", engine)
     service.start()
     photo = {"path": str(write_photo(tmp_path / "photo.png"))}
-    generate: Any = generate_endpoints(service, Catalogue(), GradioApi())[0].function
+    generate: Any = generate_endpoints(service, Catalogue())[0].function
     assert inspect.iscoroutinefunction(generate)
     engine.go(100)
     with pytest.raises(Exception, match=re.escape(f"{MESSAGE} {REMEDY}")):

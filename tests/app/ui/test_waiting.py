@@ -14,7 +14,6 @@ import pytest
 
 from app.jobs.service import JobService
 from app.ui import generate
-from app.ui.api import GradioApi
 from app.ui.catalogue import Catalogue
 from app.ui.live import subscribe
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -114,27 +113,6 @@ def test_pages_and_calls_that_nobody_listens_to_stop_nobody(stand: Stand) -> Non
         one.close()
 
 
-def test_a_call_beyond_the_bound_is_stored_and_answered_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generate, "MOST_WAITING", 2)
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
-    with staged_page(tmp_path) as stand:
-        visitor = Visitor(stand)
-        picture = visitor.upload(write_photo(tmp_path / "photo.png"))
-        for seed in range(3):  # nobody listens
-            assert visitor.call(picture, seed) == 200
-            wait_until(lambda count=seed + 1: len(stand.service.jobs()) == count)
-        answer = visitor.first_message("/gradio_api/queue/data?session_hash=call2", "process_completed")
-        newest, second, _ = stand.service.jobs()
-        assert newest.request.seed == 2
-        assert f"Job {newest.id} is stored and will be made" in answer["output"]["error"]
-        assert not newest.is_over
-        stand.service.queue.cancel(second.id)
-        answer = visitor.first_message("/gradio_api/queue/data?session_hash=call1", "process_completed")
-        assert "was ended before its video was finished" in answer["output"]["error"]
-
-
 def test_one_watch_serves_all_pages_and_ends_with_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,29 +142,13 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
     assert len(watches) == 1
 
 
-def test_a_further_page_takes_the_place_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribe, "MAX_PAGES", 1)
-    service = JobService(tmp_path / "outputs", StagedEngine())
-
-    async def follow() -> None:
-        sender = subscribe.Updates(service)
-        first, second = sender.stream(), sender.stream()
-        await anext(first)
-        await anext(second)
-        assert [change async for change in first] == []
-        assert sender._watches
-        await second.aclose()
-
-    asyncio.run(follow())
-
-
 def test_a_call_ends_with_its_job_and_gives_its_room_back(tmp_path: Path) -> None:
     service = JobService(tmp_path / "outputs", StagedEngine())
     photo = write_photo(tmp_path / "photo.png")
     first, second = (service.queue.add(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
 
     async def wait() -> None:
-        calls = generate._Jobs(service, Catalogue(), GradioApi())
+        calls = generate._Jobs(service, Catalogue())
         waits = [asyncio.create_task(calls.wait(job)) for job in (first, first, second)]
         await asyncio.sleep(0)
         service.queue.cancel(first.id)

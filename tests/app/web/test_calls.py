@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from app.ui.queue.endpoints import JobCalls
-from app.web import guard
 from app.web.guard import MAX_MESSAGE_BYTES
 from tests.support.asking import Answer, ask
-from tests.support.jobs import ROOT
+from tests.support.jobs import ROOT, wait_until
 from tests.support.pages import Stand, staged_page
 
 DEEP = f'{{"job": {"[" * 600}{"]" * 600}}}'
@@ -141,6 +140,84 @@ def test_what_a_call_cannot_use_is_told_in_a_sentence(
     assert refusal(post(stand, f"/api/{path}", message)).startswith(sentence)
 
 
+NONE = "There is no endpoint of this name with these arguments. Compare them with /gradio_api/info."
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "sentence"),
+    [
+        ("run/jobs_queue", {}, "data is missing. Pass data."),
+        ("run/jobs_queue", [], "the message is []; expected a valid dictionary"),
+        ("run/jobs_queue", {"data": "x"}, "data is 'x'; expected a valid list. Correct data."),
+        ("run/jobs_queue", {"data": []}, "first is missing. Pass first."),
+        ("api/jobs_branch", {"data": ["x", 2**63]}, "longer is missing. Pass longer."),
+        ("run/generate", {"data": []}, "image is missing. Pass image."),
+        ("run/generate", {"data": [None] * 60}, "prompt is None; expected text. Give prompt as text."),
+        ("run/nothing", {"data": []}, NONE),
+        ("run/jobs_hold", {"data": [], "fn_index": 2**63}, NONE),
+        ("call/nothing", {"data": []}, NONE),
+        ("call/v2/nothing", {}, NONE),
+        ("call/v2/jobs_show", {}, NONE),
+        ("call/v2/jobs_show", {"job": "x", "nonsense": 1}, NONE),
+        ("queue/join", {"data": [], "session_hash": "x"}, "No function index provided."),
+        ("queue/join", {"data": [], "fn_index": -1, "session_hash": "x"}, NONE),
+        ("queue/join", {"data": [], "fn_index": 3, "session_hash": 7}, "session_hash is 7; expected a valid"),
+        ("cancel", {}, "session_hash is missing."),
+        ("reset", {"event_id": 2**63}, "event_id is 9223372036854775808; expected a valid string."),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_call_of_a_program_that_fits_no_endpoint_is_refused_in_words(
+    stand: Stand, path: str, message: object, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(call(stand, path, message)).startswith(sentence)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_queued_call_that_fits_no_endpoint_is_refused_in_words(stand: Stand) -> None:
+    for message in {"data": []}, {"data": [None] * 60}:
+        event = json.loads(call(stand, "call/generate", message).body)["event_id"]
+        result = ask(stand.url, f"/gradio_api/call/generate/{event}").text
+        assert re.search(r'event: error\ndata: {"error": "(image is missing|prompt is None)', result), result
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        (f"text={'+'.join(['word'] * 1000)}", "The search has 1000 words; expected at most 100."),
+        ("min_seconds=nan", "min_seconds is "),
+        ("max_seconds=-inf", "max_seconds is "),
+        ("limit=1e3", "limit is '1e3'; expected a valid integer"),
+        ("before=99999999999999999999:x", "The page after '99999999999999999999:x' is not known"),
+    ],
+)
+def test_a_search_that_cannot_be_made_is_refused_in_words(stand: Stand, query: str, sentence: str) -> None:
+    assert refusal(ask(stand.url, f"/api/history?{query}")).startswith(sentence)
+
+
+def test_a_form_without_its_values_is_described(stand: Stand) -> None:
+    answer = post(stand, "/api/form/describe", {"settings": {}})
+    assert answer.status == 200
+    assert json.loads(answer.body)["markup"]["length"].startswith("5 s becomes <b>4.83 s</b> (145 frames")
+
+
+def test_a_mistake_of_the_server_is_answered_in_words_and_described_in_its_log(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError(stand.outputs)
+
+    monkeypatch.setattr(stand.service.queue, "jobs", fail)
+    answer = ask(stand.url, "/api/queue")
+    assert answer.status == 500
+    assert json.loads(answer.body) == {
+        "code": "error",
+        "message": "The server has made a mistake (ZeroDivisionError), which its log describes.",
+        "remedy": "Try something else, and report it.",
+    }
+    wait_until(lambda: "ZeroDivisionError" in caplog.text)
+
+
 def test_each_error_of_the_page_s_calls_has_one_shape(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     def told(answer: Answer, status: int) -> str:
         assert answer.status == status, answer.text
@@ -157,14 +234,6 @@ def test_each_error_of_the_page_s_calls_has_one_shape(stand: Stand, monkeypatch:
     assert told(post(stand, "/api/queue/pause", "x" * (MAX_MESSAGE_BYTES + 1)), 413)
     monkeypatch.setattr(stand.service.queue, "jobs", cannot_be_read(stand.outputs / "x"))
     assert told(ask(stand.url, "/api/queue"), 500).endswith("cannot be used now (Permission denied).")
-
-
-def test_a_crowd_of_calls_is_bounded(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MOST_CALLS", 0)
-    answer = post(stand, "/api/queue/hold", {})
-    assert answer.status == 429
-    assert json.loads(answer.body)["message"] == "0 other calls are already waiting."
-    assert "Call again later." in json.loads(call(stand, "run/jobs_hold", {"data": []}).body)["error"]
 
 
 def test_programs_find_the_documented_endpoints_and_no_others(endpoints: dict[str, list[str]]) -> None:

@@ -163,7 +163,7 @@ def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) 
         reported.append(message)
 
     files, room = ServedFiles(tmp_path, tmp_path), UploadRoom(tmp_path, 1)
-    guard = Guard(anything, hosts=Hosts(local=True), files=files, uploads=room)
+    guard = Guard(anything, anything, hosts=Hosts(local=True), files=files, uploads=room)
     for origin in (EVIL.encode(), b"http://127.0.0.1:7860"):
         headers = [(b"host", b"127.0.0.1:7860"), (b"origin", origin)]
         asyncio.run(guard({"type": "websocket", "path": "/", "headers": headers}, anything, send))
@@ -274,8 +274,10 @@ def test_routes_that_the_page_does_not_need_are_not_there(stand: Stand, path: st
 
 
 def every_route(app: Any) -> Iterator[tuple[str, str]]:
-    """Return method and path of each route of the application and of the routers in it."""
+    """Return method and path of each route of the application, and of the routers and applications in it."""
     for route in app.routes:
+        if hasattr(route, "app") and hasattr(route.app, "routes"):
+            yield from every_route(route.app)
         if hasattr(route, "original_router"):
             yield from every_route(route.original_router)
         path = re.sub(r"\{(\w+)(:path)?\}", "x", getattr(route, "path", ""))
@@ -284,8 +286,8 @@ def every_route(app: Any) -> Iterator[tuple[str, str]]:
 
 
 def test_without_the_password_only_the_way_to_log_in_is_open(locked: tuple[str, Any]) -> None:
-    url, app = locked
-    routes = set(every_route(app))
+    url, page = locked
+    routes = {route for app in page.applications for route in every_route(app)}
     assert len(routes) > 60
     opened, own = set(), set()
     for method, path in sorted(routes):
@@ -296,8 +298,11 @@ def test_without_the_password_only_the_way_to_log_in_is_open(locked: tuple[str, 
         if answer.status not in (401, 404):
             opened.add(path.rstrip("/") or "/")
     assert opened <= {
-        "/", "/login", "/favicon.ico", "/robots.txt", "/gradio_api/startup-events",
-    }  # fmt: skip
+        "/",
+        "/login",
+        "/favicon.ico",
+        "/robots.txt",
+    }
     assert {"/", "/login"} <= opened
     assert {"/api/form/start", "/api/queue/hold", "/api/live", "/api/openapi.json"} <= own
     assert b"Prompt" not in ask(url).body
@@ -335,6 +340,43 @@ def test_the_password_opens_and_guessing_is_slowed_down(locked: tuple[str, Any])
     # A browser that was logged in before has attempts of its own; no header makes another address of this.
     assert log_in(url, "geheim", headers={"Cookie": token}).status == 200
     assert log_in(url, "geheim", headers={"X-Forwarded-For": "203.0.113.9"}).status == 429
+
+
+def cookies_of(answer: Answer) -> dict[str, str]:
+    """Return the attributes of the cookies that an answer sets, in lower case, by their names."""
+    pairs = (cookie.partition("=") for cookie in answer.headers.get_all("Set-Cookie") or [])
+    return {name: rest.lower() for name, _, rest in pairs}
+
+
+def test_cookies_belong_to_one_server_and_have_an_end(tmp_path: Path) -> None:
+    with served(tmp_path / "a") as (first, _), served(tmp_path / "b") as (second, _):
+        answers = [log_in(url, "geheim") for url in (first, second)]
+        names = [[*cookies_of(answer)] for answer in answers]
+        ports = [urlsplit(url).port for url in (first, second)]
+        assert names == [[f"longtake-session-{port}", f"longtake-browser-{port}"] for port in ports]
+        ends = [
+            cookie.rpartition("max-age=")[2].partition(";")[0] for cookie in cookies_of(answers[0]).values()
+        ]
+        assert ends == [str(30 * 24 * 3600), str(365 * 24 * 3600)]
+        both = "; ".join(
+            cookie.partition(";")[0]
+            for answer in answers
+            for cookie in answer.headers.get_all("Set-Cookie") or []
+        )
+        assert [ask(url, "/config", headers={"Cookie": both}).status for url in (first, second)] == [200, 200]
+        left = ask(first, "/logout", headers={"Cookie": both})
+        assert (left.status, left.headers["Location"]) == (303, "./")
+        assert "max-age=0" in cookies_of(left)[f"longtake-session-{ports[0]}"]
+        assert [ask(url, "/config", headers={"Cookie": both}).status for url in (first, second)] == [401, 200]
+
+
+def test_cookies_are_for_https_alone_behind_https(locked: tuple[str, Any]) -> None:
+    url, _ = locked
+    origin = url.rstrip("/")
+    secure = {"Origin": origin.replace("http:", "https:"), "Sec-Fetch-Site": "same-origin"}
+    for headers, is_secure in (({"Origin": origin}, 0), (secure, 2), ({"X-Forwarded-Proto": "https"}, 2)):
+        cookies = cookies_of(log_in(url, "geheim", headers=headers, source="127.0.4.4"))
+        assert sum("secure" in cookie.split("; ") for cookie in cookies.values()) == is_secure
 
 
 def test_a_wrong_password_counts_for_the_address_that_connects(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import signal
@@ -11,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import gradio as gr
 import httpx
@@ -191,6 +191,21 @@ def test_the_password_is_asked_for(launch: Launch) -> None:
 
 
 @pytest.mark.slow
+def test_a_page_for_others_says_its_address_and_no_proxy_is_in_its_way(launch: Launch) -> None:
+    proxies = {"http_proxy": "http://127.0.0.1:1", "ALL_PROXY": "socks5://127.0.0.1:1", "HTTPS_PROXY": "::::"}
+    program = launch("--server", "0.0.0.0", LONGTAKE_AUTH="anna:geheim", no_proxy="", NO_PROXY="", **proxies)
+    url = program.wait_until_up()
+    assert program.process.stdout is not None
+    line = program.process.stdout.readline()
+    address = re.fullmatch(r"For other machines: (\S+) \(with the password, .*\)\n", line)
+    assert address is not None
+    assert urlsplit(address[1]).port == urlsplit(url).port
+    assert urlsplit(address[1]).hostname not in ("localhost", "0.0.0.0", "127.0.0.1")
+    for place in (url, address[1]):
+        assert "Password" in ask(place).text
+
+
+@pytest.mark.slow
 def test_only_the_names_that_were_allowed_are_answered(launch: Launch) -> None:
     program = launch("--allowed-host", "Video.Example", "--allowed-host", "other.example")
     url = program.wait_until_up()
@@ -232,14 +247,9 @@ def test_gradio_looks_for_calls_less_often_than_it_would(tmp_path: Path) -> None
     """Name the private use of gradio's queue when a version of gradio breaks it."""
     page, _ = open_page(JobService(tmp_path / "outputs"), tmp_path / "outputs", port=free_port())
     close_page(page)
-    ours, theirs = vars(page.get_blocks()._queue), vars(Queue(False, 1, 1, None, gr.Blocks()))
+    ours, theirs = vars(page.calls._queue), vars(Queue(False, 1, 1, None, gr.Blocks()))
     for pause in ("sleep_when_free", "progress_update_sleep_when_free"):
         assert ours[pause] >= 20 * theirs[pause]
-
-
-def test_gradio_can_be_kept_from_asking_for_the_page() -> None:
-    """Name the private argument of gradio's server when a version of gradio breaks it."""
-    assert inspect.signature(gr.Server.launch).parameters["_frontend"].default is True
 
 
 def test_a_call_ends_its_connection(tmp_path: Path) -> None:

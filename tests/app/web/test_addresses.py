@@ -1,0 +1,73 @@
+"""Tests of the addresses that are printed, and of those that count as one machine."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from app.web.addresses import is_local, network_of, page_addresses
+
+
+@pytest.mark.parametrize(
+    ("server", "addresses"),
+    [
+        ("127.0.0.1", ("http://127.0.0.1:80/", "")),
+        ("localhost", ("http://localhost:80/", "")),
+        ("::1", ("http://[::1]:80/", "")),
+        ("192.0.2.9", ("http://192.0.2.9:80/",) * 2),
+        ("2001:db8::9", ("http://[2001:db8::9]:80/",) * 2),
+        ("tower", ("http://tower:80/",) * 2),
+    ],
+)
+def test_a_page_has_an_address_for_this_machine_and_one_for_others(
+    server: str, addresses: tuple[str, str]
+) -> None:
+    assert page_addresses(server, 80) == addresses
+
+
+class Route:
+    """A socket without a network, or with one that leads out from an address."""
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+
+    def __call__(self, *_: object) -> Any:
+        return self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def connect(self, _: object) -> None:
+        if not self._own:
+            raise OSError("Network is unreachable")
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._own, 5
+
+
+@pytest.mark.parametrize(
+    ("server", "own", "address"),
+    [
+        ("0.0.0.0", "192.0.2.7", "http://192.0.2.7:80/"),
+        ("::", "2001:db8::7", "http://[2001:db8::7]:80/"),
+        ("0.0.0.0", "", "http://tower:80/"),
+    ],
+)
+def test_of_all_addresses_others_get_the_one_that_leads_out(
+    server: str, own: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "socket", Route(own))
+    monkeypatch.setattr(socket, "gethostname", lambda: "tower")
+    assert page_addresses(server, 80) == ("http://localhost:80/", address)
+
+
+def test_which_addresses_are_one_machine() -> None:
+    assert network_of("192.0.2.9") == "192.0.2.9"
+    assert network_of("2001:db8::9") == network_of("2001:db8::ffff:9") != network_of("2001:db8:1::9")
+    assert all(map(is_local, ("127.8.8.8", "::1", "localhost")))
+    assert not any(map(is_local, ("10.0.0.7", "tower", "::")))
