@@ -14,6 +14,7 @@ import pytest
 from app.ui.queue.endpoints import JobCalls
 from app.web import guard
 from app.web.guard import MAX_MESSAGE_BYTES
+from diffusers_helper.request import SETTINGS
 from tests.support.asking import Answer, ask
 from tests.support.jobs import ROOT
 from tests.support.pages import Stand, staged_page
@@ -169,8 +170,14 @@ def test_a_crowd_of_calls_is_bounded(stand: Stand, monkeypatch: pytest.MonkeyPat
 
 def test_programs_find_the_documented_endpoints_and_no_others(endpoints: dict[str, list[str]]) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `/")]
-    assert {name for row in rows for name in re.findall(r"`/(\w+)`", row)} | {"generate"} == set(endpoints)
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `/")]
+    documented = {
+        name: re.findall(r"`(\w+)[=`]", arguments)
+        for names, arguments in rows
+        for name in re.findall(r"`/(\w+)`", names)
+    }
+    settings = {name: [*SETTINGS, "wait"] for name in ("generate", "jobs_add")}
+    assert documented | settings == endpoints
 
 
 def test_a_refusal_of_an_endpoint_is_no_failure_of_the_server(stand: Stand) -> None:
