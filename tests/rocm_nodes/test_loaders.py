@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
@@ -49,6 +50,27 @@ def test_a_diffusion_model_is_loaded_in_the_wished_type(comfy: Comfy, dtype: str
     write_weights(comfy, "diffusion_models", "wan.safetensors")
     run("ROCmDiffusionLoader", unet_name="wan.safetensors", weight_dtype=dtype)
     assert comfy.calls == [f"load_diffusion_model {options}"]
+
+
+@pytest.mark.parametrize(
+    ("node", "kind", "input_name"),
+    [
+        ("ROCMOptimizedCheckpointLoader", "checkpoints", "ckpt_name"),
+        ("ROCMOptimizedUNetLoader", "diffusion_models", "unet_name"),
+    ],
+)
+def test_the_log_and_the_node_say_what_is_loaded_before_it_is(
+    comfy: Comfy, caplog: pytest.LogCaptureFixture, node: str, kind: str, input_name: str
+) -> None:
+    caplog.set_level(logging.INFO, "rocm_nodes")
+    sentence = "Loading large.safetensors (0.031 GB), which may take minutes."
+    write_weights(comfy, kind, "large.safetensors", weight=torch.zeros(2048, 4096))
+    seen = list[bool]()
+    comfy.loads = lambda path: seen.append(
+        caplog.messages == [sentence] and [text for _, text in comfy.texts] == [sentence]
+    )
+    run(node, **{input_name: "large.safetensors"})
+    assert seen == [True]
 
 
 def test_scaled_weights_keep_their_type(comfy: Comfy) -> None:
