@@ -12,6 +12,7 @@ import pytest
 
 from app.cli import _parser
 from app.web.server import page_parser
+from diffusers_helper.request import SETTINGS
 from tests.support.jobs import ROOT
 from tests.support.program import Program, answer
 
@@ -102,3 +103,25 @@ def test_the_examples_on_using_it_run(
             code, out, err = answer(capsys, *arguments, "--model", str(tiny_model), "--dry-run")
         assert code == 0, (arguments, err)
         assert len(out.splitlines()) == (2 if "--batch" in arguments else 1), out
+
+
+@pytest.mark.parametrize(
+    ("setting", "document"),
+    [("step_cache", "usage.md"), ("attention", "amd-memory.md"), ("weight_dtype", "weights.md")],
+)
+def test_every_choice_of_a_setting_is_explained(setting: str, document: str) -> None:
+    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+    cells = "".join(re.findall(r"^\| (`.+?) \|", text, re.MULTILINE))
+    choices = set(SETTINGS[setting].choices or ()) - {"off"}
+    assert choices
+    assert {choice for choice in choices if f"`{choice}`" not in cells} == set()
+
+
+def test_every_command_and_verb_is_in_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = "".join((ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS)
+    for arguments, pattern in (((), r"longtake {}\b"), (("jobs",), r"^\|.*`{}\b")):
+        _, _, err = answer(capsys, *arguments)
+        names = re.findall(r"[\w-]+", err.partition("expected one of ")[2].partition(". See")[0])
+        assert len(names) > 10
+        for name in names:
+            assert re.search(pattern.format(name), texts, re.MULTILINE), name
