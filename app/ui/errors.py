@@ -26,7 +26,7 @@ class JsonAnswer(JSONResponse):
 
 
 def refusal_answer(status: int, message: str, remedy: str = "", code: FailureCode = "bad_input") -> Response:
-    """Return an error in the shape that all of them have."""
+    """Give an error the shape that all of them have."""
     return JsonAnswer({"code": code, "message": message, "remedy": remedy}, status)
 
 
