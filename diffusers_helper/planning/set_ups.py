@@ -148,7 +148,11 @@ def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Reco
 
 
 def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
-    """Choose the first set-up that hides its copies, or else the fastest, and the fastest with a copy."""
+    """Choose the first set-up that hides its copies and needs no new file.
+
+    Otherwise choose the fastest one that needs no new file, and, if it is faster, the fastest one with a copy
+    of the weights that has yet to be written.
+    """
     others = list[SetUp]()
     for set_up in set_ups:
         if set_up.is_hidden and not set_up.needs_copy:
@@ -175,7 +179,8 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
 def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | None]]:
     """Yield the ways to have a model's weights, the most precise first, with the type to round them to.
 
-    The last one, a copy in int8 that can be written, has its transformer. fp8 is as large and less precise.
+    The last one is a copy in int8 that can be written, with the network that its transformer will be. There
+    is none in fp8, which is as large and less precise.
     """
     yield info, _DEFAULT, None
     bases = ADDED_MODELS.bases()

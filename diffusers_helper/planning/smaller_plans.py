@@ -106,7 +106,7 @@ class SmallerPlans:
     def step_down(self, stage: str) -> str | None:
         """Take a smaller plan after a stage has run out of memory.
 
-        A failure of the VAE counts for the weights, too, since its own take memory.
+        After a failure of the VAE, fewer weights stay on the device, too, since the VAE's own are among them.
 
         Returns:
             A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
