@@ -41,7 +41,7 @@ def endpoints(stand: Stand) -> dict[str, list[str]]:
     """Return the names of the parameters of each endpoint."""
     info = json.loads(ask(stand.url, "/gradio_api/info").body)["named_endpoints"]
     return {
-        name.strip("/"): [one["parameter_name"] for one in facts["parameters"]]
+        name.strip("/"): [parameter["parameter_name"] for parameter in facts["parameters"]]
         for name, facts in info.items()
     }
 
