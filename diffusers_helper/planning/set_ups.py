@@ -148,10 +148,9 @@ def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Reco
 
 
 def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
-    """Choose the first set-up that hides its copies and needs no new file.
+    """Choose the first set-up that hides its copies, and for which no copy of the weights has to be written.
 
-    Otherwise choose the fastest one that needs no new file, and, if it is faster, the fastest one with a copy
-    of the weights that has yet to be written.
+    If there is none, choose the fastest without such a copy and, if it is faster, the fastest with one.
     """
     others = list[SetUp]()
     for set_up in set_ups:

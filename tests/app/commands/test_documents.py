@@ -74,7 +74,7 @@ def test_every_variable_is_read_somewhere() -> None:
 
 
 @pytest.mark.slow
-def test_the_examples_on_using_it_run(
+def test_the_examples_run(
     tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = Program(tmp_path, tiny_model)
@@ -82,9 +82,8 @@ def test_the_examples_on_using_it_run(
     for name in ("photo.jpg", "boat.png"):
         shutil.copy(program.picture, tmp_path / name)
     usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
-    first, *others = (
-        arguments for block in blocks(usage, "bash") for arguments in commands(f"```bash\n{block}```")
-    )
+    examples = [*blocks(usage, "bash"), *blocks((ROOT / "README.md").read_text(encoding="utf-8"), "bash")]
+    first, *others = (arguments for example in examples for arguments in commands(f"```bash\n{example}```"))
     code, out, err = program.run(*first, "--model", str(tiny_model), "--steps", "1")
     assert code == 0, err
     video = Path(out.splitlines()[-1])
@@ -94,7 +93,7 @@ def test_the_examples_on_using_it_run(
     (tmp_path / "videos.jsonl").write_text(json_lines, encoding="utf-8")
     (tmp_path / "videos.csv").write_text(table, encoding="utf-8")
     others += [["generate", "--batch", name] for name in ("videos.jsonl", "videos.csv")]
-    assert len(others) >= 6
+    assert len(others) >= 7
     for example in others:
         arguments = [video.parent.name if argument == JOB else argument for argument in example]
         if "--branch" in arguments:  # which keeps its model, and cannot be tried without being made
