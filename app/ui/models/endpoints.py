@@ -1,4 +1,4 @@
-"""The calls of the models, which have the names and effects of the verbs of `python -m app models`.
+"""The calls of the models. Those with the name of a verb of `python -m app models` have its effect.
 
 The weights in a user's own folder are known to the page by name alone. Their calls may take
 seconds.
