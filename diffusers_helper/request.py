@@ -1,7 +1,7 @@
 """The settings for one video, as one frozen and validated object with a JSON form.
 
 Each setting's type, default, range and texts are defined once, here. The page's form, the command line, the
-endpoint and the table in docs/api.md are made from these definitions.
+endpoint and the help of the nodes are made from these definitions.
 """
 
 from __future__ import annotations

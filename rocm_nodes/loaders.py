@@ -14,7 +14,7 @@ from diffusers_helper.machine.packages import FRAMEPACK, install_command, packag
 from diffusers_helper.units import count_text, duration, gb_text
 from diffusers_helper.weights.inspection import Inspection, inspect_checkpoint
 from rocm_nodes.host import comfy, device_lines, file_names, free_bytes, importing, management, model_files
-from rocm_nodes.page import Node, choice, explained, number, of_type, reported, timing, unused_input
+from rocm_nodes.page import Node, announce, choice, explained, number, of_type, reported, timing, unused_input
 
 _CATEGORY = "ROCm Ninodes/Loaders"
 _MAX_NAMES = 5
@@ -177,6 +177,7 @@ def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[lis
     needed_bytes = facts.bytes or facts.file_bytes
     free = free_bytes(management().get_torch_device())
     machine, memory_before = device_lines()
+    announce(f"Loading {Path(facts.path).name} ({gb_text(needed_bytes)} GB), which may take minutes.")
     with timing() as run:
         result = load()
     lines = [

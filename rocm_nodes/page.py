@@ -109,6 +109,12 @@ def unused_input(default: float | str, reason: str, choices: Iterable[str] = (),
     return (type_name, {"default": default, "tooltip": tooltip, "advanced": True, "hidden": True, **options})
 
 
+def announce(line: str) -> None:
+    """Log a line and show it on the page, below the node, before work that may take minutes."""
+    show_text(line)
+    _log.info(line)
+
+
 def reported(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:
     """Log a node's report, show it on the page, and add it to the node's result."""
     text = "\n".join(line for line in lines if line)

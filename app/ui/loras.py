@@ -61,7 +61,7 @@ class LoraCalls:
     """The calls of the LoRAs."""
 
     def lora_list(self) -> LoraFiles:
-        """Return the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
+        """List the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
         folder = lora_folder(os.environ)
         names = lora_names(folder)
         files = list[ListedLora]()
@@ -74,7 +74,7 @@ class LoraCalls:
         return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MAX_LISTED)}
 
     def lora_choose(self, lora: Text, name: Text, weight: MaybeNumber) -> str:
-        """Return the setting `lora` with a file's weight, at most the largest; without the file for None."""
+        """Write the setting `lora` with a file's weight, at most the largest; without the file for None."""
         choices = {choice.file: choice for choice in parsed_choices(lora)}
         clamped = min(max(weight or 0.0, -MAX_WEIGHT), MAX_WEIGHT)
         choices[name] = replace(choices.get(name, Choice(name)), weight=clamped)

@@ -79,10 +79,10 @@ class Device:
     def repeater(self) -> Repeat:
         """Make a runner of repeated computations, which stops counting tensors once their peak is known.
 
-        Counting them all costs an eighth of a forward pass of the demo model. The first computation with a
-        key may leave tensors behind for the later ones, so the growth of memory is measured in the second
-        one, or taken from an earlier runner if the first computation has grown and left as much there. A
-        computation that would exceed the cap is always counted.
+        Counting costs an eighth of a forward pass of the demo model, so each kind of computation, which has a
+        key, is counted twice: the first one may leave tensors behind for the later ones, and the second one
+        shows by how much memory grows. The second count is left out if an earlier runner has counted a kind
+        whose first computation grew and left behind as much. Whatever would exceed the cap is counted again.
         """
         first_runs: dict[Hashable, Hashable] = {}
 

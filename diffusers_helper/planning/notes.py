@@ -19,7 +19,7 @@ FORGET = "python -m app doctor --forget-smaller-plans"
 
 
 def choice_notes(first: FirstPlan) -> tuple[str, ...]:
-    """Tell what was chosen for a job that a user may want to know at its start."""
+    """Tell the user, at the start of a job, what was chosen for it and which limits gave way."""
     attention = attention_note(first.smaller.demands[0].attention)
     notes = (first.reason, attention, *limit_notes(first.smaller.plan, first.profile))
     return tuple(filter(None, notes))

@@ -108,7 +108,7 @@ _GUIDES: dict[Kind, tuple[Remedy, ...]] = {
 def sentences_for(
     details: OutOfMemory, *, is_apu: bool = False, sentences: Mapping[Remedy, str] = LONGTAKE
 ) -> tuple[str, ...]:
-    """Return the sentences of the remedies, with the most likely remedy first.
+    """Word the remedies, with the most likely remedy first.
 
     If the device shares the main memory (`is_apu`), the driver's limits are a likely cause.
     """

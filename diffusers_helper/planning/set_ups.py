@@ -132,7 +132,7 @@ class Recommendation:
 
 
 def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Recommendation:
-    """Return the set-up that suits a card best, by the rule above.
+    """Choose the set-up that suits a card best, by the rule above.
 
     Raises:
         DoesNotFit: If the model does not fit at any resolution.
@@ -148,7 +148,10 @@ def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Reco
 
 
 def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
-    """Return the first set-up that hides its copies, or else the fastest, and the fastest with a copy."""
+    """Choose the first set-up that hides its copies, and for which no copy of the weights has to be written.
+
+    If there is none, choose the fastest without such a copy and, if it is faster, the fastest with one.
+    """
     others = list[SetUp]()
     for set_up in set_ups:
         if set_up.is_hidden and not set_up.needs_copy:
@@ -175,7 +178,8 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
 def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | None]]:
     """Yield the ways to have a model's weights, the most precise first, with the type to round them to.
 
-    The last one, a copy in int8 that can be written, has its transformer. fp8 is as large and less precise.
+    The last one is a copy in int8 that can be written, with the network that its transformer will be. There
+    is none in fp8, which is as large and less precise.
     """
     yield info, _DEFAULT, None
     bases = ADDED_MODELS.bases()
@@ -311,7 +315,7 @@ def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatP
 
 
 def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
-    """Return the transformer in each format that can be loaded, with the names of the formats of that size.
+    """Describe the transformer in each format that can be loaded, with the names of the formats of that size.
 
     Raises:
         LongtakeError: If a local model's files cannot be read.
@@ -330,7 +334,7 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
 
 
 def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
-    """Return the transformer of a copy whose files have weights of this type.
+    """Describe the transformer of a copy whose files have weights of this type.
 
     Args:
         width: The bytes of a value in the type that computes; None for what the files suggest.
@@ -344,7 +348,7 @@ def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None)
 
 
 def _in_blocks(whole: Network, kind: str) -> Network:
-    """Return the network with all values in blocks of GGUF, given the one in 16 bit.
+    """Describe a network in 16 bit as if all its values were in blocks of GGUF.
 
     Files keep biases and norms in a wider type, which are less than a thousandth of all values.
     """

@@ -106,7 +106,7 @@ class SmallerPlans:
     def step_down(self, stage: str) -> str | None:
         """Take a smaller plan after a stage has run out of memory.
 
-        A failure of the VAE counts for the weights, too, since its own take memory.
+        After a failure of the VAE, fewer weights stay on the device, too, since the VAE's own are among them.
 
         Returns:
             A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
@@ -253,7 +253,7 @@ def _with_remedies(
     error: DoesNotFit, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int],
     begin: Callable[..., object], *, is_wide: bool,
 ) -> DoesNotFit:  # fmt: skip
-    """Return a refusal with the largest resolution that fits, and whether int8 does at this one.
+    """Make a refusal with the largest resolution that fits, and whether int8 does at this one.
 
     Args:
         shape: The height and width of the video in pixels.
@@ -278,7 +278,7 @@ def _with_remedies(
 
 
 def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:
-    """Return the key of the level that jobs with this card, model, video size and cap have reached.
+    """Make the key of the level that jobs with this card, model, video size and cap have reached.
 
     It contains the card's memory in whole GB, since the web process and the engine may read figures that
     differ slightly.

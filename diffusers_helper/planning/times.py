@@ -67,7 +67,7 @@ def expected_times(
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Seconds from the start of the first job on a machine, which tries kernels, and of later ones."""
+    """Seconds from a job's start: in the first job on a machine, which tries kernels, and in later ones."""
 
     first_job: float
     later: float
@@ -75,7 +75,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The time that a person waits for a video, by the figures that a step's time follows from.
+    """How long a person waits for a video; `step` has the source of the figures.
 
     Attributes:
         section_seconds: The time of the first section, with its decoding.

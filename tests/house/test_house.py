@@ -54,7 +54,7 @@ def test_every_class_of_the_product_has_a_name_of_its_own() -> None:
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name, []).append(source.path)
     assert {"GuidedDenoiser", "GenerationRequest"} <= places.keys()
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
 def test_no_folder_is_crowded() -> None:

@@ -25,10 +25,10 @@ def test_all_that_runs_is_copied_and_nothing_private() -> None:
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
     kept = {rule[1:] for rule in rules if rule.startswith("!")}
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "packages"
-    ]
-    packages = {pattern.rstrip("*") for pattern in found["find"]["include"]}
+    package_settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]["packages"]
+    packages = {pattern.rstrip("*") for pattern in package_settings["find"]["include"]}
     assert packages | {"assets", "scripts", "demo_gradio.py", "requirements.txt", "constraints.txt"} <= kept
     assert all((ROOT / name).exists() for name in kept)
     assert not kept & {".git", ".env", ".venv", "outputs", "models", "tests"}

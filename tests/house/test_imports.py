@@ -94,10 +94,10 @@ raise SystemExit(3)
 def test_the_probe_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rocm_nodes.py").write_text(NOISY, encoding="utf-8")
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    found = "\n".join(probe(tmp_path / "run", ["rocm_nodes"], warm_up=("torch",))["findings"])
+    findings = "\n".join(probe(tmp_path / "run", ["rocm_nodes"], warm_up=("torch",))["findings"])
     for sign in (
         "changed the environment", "did os.mkdir", "changed the files", "note.txt for writing",
         "changed torch's functions", "changed torch's defaults", "changed the threads",
         "hello from below", "cannot be imported",
     ):  # fmt: skip
-        assert sign in found, sign
+        assert sign in findings, sign

@@ -8,8 +8,8 @@ from tests.support.layers import Source, faults, sources
 
 
 def test_every_file_keeps_to_its_layer_and_to_the_house_rules() -> None:
-    found = [fault for source in sources() for fault in faults(source)]
-    assert not found, "\n" + "\n".join(found)
+    messages = [fault for source in sources() for fault in faults(source)]
+    assert not messages, "\n" + "\n".join(messages)
 
 
 def test_the_check_sees_the_product() -> None:
@@ -131,9 +131,9 @@ KNOWN = frozenset(
 
 @pytest.mark.parametrize(("path", "text", "expected"), VIOLATIONS)
 def test_violations_are_found(path: str, text: str, expected: str) -> None:
-    found = faults(Source(path, text, KNOWN))
-    assert any(expected in fault for fault in found), found
-    assert all(fault.startswith(path) for fault in found)
+    messages = faults(Source(path, text, KNOWN))
+    assert any(expected in fault for fault in messages), messages
+    assert all(fault.startswith(path) for fault in messages)
 
 
 @pytest.mark.parametrize(("path", "text"), INNOCENT)

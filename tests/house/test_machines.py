@@ -79,9 +79,9 @@ def test_the_engine_sees_the_same_device_and_no_other(facts: dict[str, Any], tmp
     assert (inside.kind, inside.arch, inside.total_bytes) == (machine.kind, machine.arch, machine.total_bytes)
     # What a person has hidden or chosen stays.
     for variable in VISIBLE_VARIABLES:
-        own = {variable: "0"}
-        settings = profile_for(this_machine(own, root), own).environment
-        assert not set(VISIBLE_VARIABLES) & engine_environment(settings, own).keys()
+        user_environ = {variable: "0"}
+        settings = profile_for(this_machine(user_environ, root), user_environ).environment
+        assert not set(VISIBLE_VARIABLES) & engine_environment(settings, user_environ).keys()
 
 
 def test_an_engine_of_its_own_for_each_card_that_computes(facts: dict[str, Any], tmp_path: Path) -> None:

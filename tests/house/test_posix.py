@@ -29,12 +29,12 @@ def table() -> dict[str, set[str]]:
 
 def uses(source: Source) -> set[str]:
     """Return the modules that a file imports, and the attributes that it uses, such as `os.pwrite`."""
-    found = {target for _, target in imports(source)}
+    names = {target for _, target in imports(source)}
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Attribute):
             # The C library's function is an attribute of a call's result.
-            found.add(node.attr if node.attr == "prctl" else named(node))
-    return found
+            names.add(node.attr if node.attr == "prctl" else named(node))
+    return names
 
 
 def faults(where: dict[str, set[str]], files: list[Source]) -> set[tuple[str, str]]:

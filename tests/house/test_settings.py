@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import runpy
 from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Any
@@ -28,8 +27,6 @@ from diffusers_helper.request import SAMPLERS, SETTINGS, GenerationRequest
 from diffusers_helper.sampling import sampler
 from diffusers_helper.setting import SettingInfo, settings_of
 from tests.support.jobs import ROOT
-
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "document_settings.py"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,16 +103,6 @@ def test_a_branch_may_change_a_new_setting(glow: SettingInfo) -> None:
         assert [lineage.request_for(number, after) for number in (1, 2)] == [before, after]
         assert merged_spans(lineage.spans, after) == lineage.spans
     assert "glow" not in Span.of(1, plain).settings
-
-
-def test_a_new_setting_is_in_the_document(glow: SettingInfo) -> None:
-    text = SCRIPT["documented"](SCRIPT["DOCUMENT"].read_text(encoding="utf-8"))
-    assert "| `glow` | 2.5 | How brightly `cfg` glows. It takes a number from 0 to 7. |" in text
-
-
-def test_the_document_has_the_settings_that_there_are() -> None:
-    text = SCRIPT["DOCUMENT"].read_text(encoding="utf-8")
-    assert text == SCRIPT["documented"](text), "Run scripts/document_settings.py."
 
 
 def test_every_setting_is_on_every_surface() -> None:

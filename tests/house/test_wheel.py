@@ -55,14 +55,14 @@ def test_the_wheel_has_the_files_of_its_folders(wheel: Path) -> None:
     }
     assert {"assets/demo_model/longtake.json", "example_workflows/framepack.json"} < expected.keys()
     with ZipFile(wheel) as opened:
-        found = {
+        sizes = {
             file.filename: file.file_size for file in opened.infolist() if ".dist-info/" not in file.filename
         }
         facts = next(name for name in opened.namelist() if name.endswith("/entry_points.txt"))
         points = ConfigParser()
         points.read_string(opened.read(facts).decode())
-    assert found == expected
-    assert {f"{name}/py.typed" for name in PACKAGES} <= found.keys()
+    assert sizes == expected
+    assert {f"{name}/py.typed" for name in PACKAGES} <= sizes.keys()
     assert dict(points["console_scripts"]) == {"longtake": "app.__main__:start"}
 
 

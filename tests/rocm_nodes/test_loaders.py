@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
@@ -61,6 +62,27 @@ def test_what_systems_keep_beside_files_is_not_offered(comfy: Comfy) -> None:
     assert NODE_CLASS_MAPPINGS["ROCMLoRALoader"].INPUT_TYPES()["required"]["lora_name"][0] == [
         "a.safetensors"
     ]
+
+
+@pytest.mark.parametrize(
+    ("node", "kind", "input_name"),
+    [
+        ("ROCMOptimizedCheckpointLoader", "checkpoints", "ckpt_name"),
+        ("ROCMOptimizedUNetLoader", "diffusion_models", "unet_name"),
+    ],
+)
+def test_the_log_and_the_node_say_what_is_loaded_before_it_is(
+    comfy: Comfy, caplog: pytest.LogCaptureFixture, node: str, kind: str, input_name: str
+) -> None:
+    caplog.set_level(logging.INFO, "rocm_nodes")
+    sentence = "Loading large.safetensors (0.031 GB), which may take minutes."
+    write_weights(comfy, kind, "large.safetensors", weight=torch.zeros(2048, 4096))
+    seen = list[bool]()
+    comfy.loads = lambda path: seen.append(
+        caplog.messages == [sentence] and [text for _, text in comfy.texts] == [sentence]
+    )
+    run(node, **{input_name: "large.safetensors"})
+    assert seen == [True]
 
 
 def test_scaled_weights_keep_their_type(comfy: Comfy) -> None:

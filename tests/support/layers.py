@@ -257,14 +257,14 @@ def circles(graph: dict[str, set[str]]) -> list[str]:
     """Return the nodes of a graph of imports from which imports lead back to them."""
 
     def reached(start: str) -> set[str]:
-        found: set[str] = set()
+        modules: set[str] = set()
         waiting = list(graph[start])
         while waiting:
             node = waiting.pop()
-            if node not in found:
-                found.add(node)
+            if node not in modules:
+                modules.add(node)
                 waiting += graph[node]
-        return found
+        return modules
 
     return sorted(node for node in graph if node in reached(node))
 
@@ -292,11 +292,11 @@ def room_graph(files: tuple[Source, ...]) -> dict[str, set[str]]:
 
 
 def faults(source: Source) -> list[str]:
-    found: list[tuple[ast.AST | None, str]] = list(house_faults(source))
+    reports: list[tuple[ast.AST | None, str]] = list(house_faults(source))
     if source.path.split("/")[0].removesuffix(".py") in (*PRODUCT, "demo_gradio"):
-        found += import_faults(source)
-        found += environment_and_print_faults(source)
-    numbered = sorted((getattr(node, "lineno", 0), message) for node, message in found)
+        reports += import_faults(source)
+        reports += environment_and_print_faults(source)
+    numbered = sorted((getattr(node, "lineno", 0), message) for node, message in reports)
     return [
         f"{source.path}:{line}: {message}" if line else f"{source.path} {message}"
         for line, message in numbered

@@ -18,7 +18,7 @@ from tests.support.jobs import ROOT, STAND_IN, TIMEOUT, write_blank_model, write
 JSON_FIELDS = {
     "job_started": {"sections", "frames", "width", "height", "attention"},
     "stage_started": {"stage", "section", "expected_seconds", "seconds_to_video"},
-    "downloading": {"done_bytes", "total_bytes"},
+    "reading": {"done_bytes", "total_bytes"},
     "step_done": {"section", "step", "steps", "preview", "skipped"},
     "piece_done": {"stage", "section", "piece", "pieces"},
     "section_finished": {"section", "sections", "video", "frames", "added_in_front", "thumbnail"},

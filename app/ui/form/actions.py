@@ -44,7 +44,7 @@ class Actions:
         self._describer = Describer(service, catalogue)
 
     async def form_describe(self, settings: Values) -> FormAnswer:
-        """Return what the form says about its values: `markup` by the id of an element, and `facts`."""
+        """Tell what the form says about its values: `markup` by the id of an element, and `facts`."""
         await self._catalogue.planner.pictures.prepare_uploads(settings)
         return await asyncio.to_thread(self._describer.describe, settings)
 
@@ -121,7 +121,7 @@ class Actions:
         return notice if self._service.queue.cancel(job.id) else ""
 
     def form_model(self, model: str, mode: str) -> FormAnswer:
-        """Return what changes with the model."""
+        """Tell what changes with the model."""
         try:
             info = self._catalogue.info(model)
             changes = {**info.default_settings, "resolution": info.side, "model": model}
@@ -130,7 +130,7 @@ class Actions:
             return {}
 
     def form_models(self, model: str, mode: str) -> FormAnswer:
-        """Return the models to choose from now, and the values of another one if this model is gone."""
+        """List the models to choose from now, and the values of another one if this model is gone."""
         if model in self._catalogue.names:
             return {"markup": {"in-model": model_options(self._catalogue, model)}}
         preselected = self._catalogue.preselected
@@ -139,7 +139,7 @@ class Actions:
         return self.form_model(preselected, mode) | {"notice": view.passing_note(text)}
 
     def form_restore(self, kept: Text) -> FormAnswer:
-        """Return `values` and `markup` for the form's values that a browser kept as JSON, or the start's."""
+        """Give `values` and `markup` for the form's values that a browser kept as JSON, or the start's."""
         usable = form.usable_values(self._catalogue, kept)
         if not usable:
             start = self._start_settings()
@@ -148,7 +148,7 @@ class Actions:
         return self._form_update(usable or {"model": name, "mode": self._catalogue.info(name).modes[0]})
 
     def form_fill(self, restored: Text, kept: Text) -> FormAnswer:
-        """Return `values`, `markup` and a `notice` for settings from outside the form.
+        """Give `values`, `markup` and a `notice` for settings from outside the form.
 
         Args:
             restored: What the endpoint that read them has returned, as JSON of unknown origin.
@@ -195,7 +195,7 @@ class Actions:
             return {}
 
     def form_example(self, model: Text, index: Count, starts: Flag) -> FormAnswer:
-        """Return the picture, if there is one, and the prompt of an example, and start its video if asked.
+        """Give the picture, if there is one, and the prompt of an example, and start its video if asked.
 
         Its video has the model's own settings, which then fill the form, too.
         """

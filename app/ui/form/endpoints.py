@@ -63,7 +63,7 @@ class FormCalls:
         self._catalogue = catalogue
 
     def recipe_read(self, file: File, name: Text = "the file") -> RestoredForm:
-        """Return the settings in an uploaded MP4, PNG or JSON file for the form, and its picture's path.
+        """Read the settings in an uploaded MP4, PNG or JSON file for the form, and its picture's path.
 
         Args:
             file: The upload: an object with the `path` that the route for uploads returned.
@@ -72,11 +72,11 @@ class FormCalls:
         return Restored.of_recipe(read_recipe(uploaded(file)), name[:_MOST_NAME], self._catalogue).to_dict()
 
     def preset_list(self) -> list[str]:
-        """Return the names of the presets, sorted. The page begins with the one that is named "start"."""
+        """List the names of the presets, sorted. The page begins with the one that is named "start"."""
         return list(presets.preset_names(presets.presets_folder()))
 
     def preset_load(self, name: str) -> RestoredForm:
-        """Return the settings of a preset, for the form."""
+        """Give the settings of a preset, for the form."""
         preset = presets.load_preset(presets.presets_folder(), name)
         title = "the default preset" if name == presets.START else f"the preset “{name}”"
         return Restored.of_preset(preset, title).to_dict()
@@ -100,7 +100,7 @@ class FormCalls:
         return self.preset_list()
 
     def preset_export(self, name: str) -> str:
-        """Return the JSON of a preset, which `preset_import` and the command line read."""
+        """Give the JSON of a preset, which `preset_import` and the command line read."""
         preset = presets.load_preset(presets.presets_folder(), name)
         return json.dumps(dict(preset.settings), ensure_ascii=False, indent=1)
 
@@ -127,7 +127,7 @@ class FormCalls:
 
 
 def form_values(form: str) -> dict[str, Any]:
-    """Return the form's values by name, without pictures, given their JSON.
+    """Read the form's values by name, without pictures, from their JSON.
 
     Raises:
         InputError: If it is not the JSON of an object.
@@ -139,7 +139,7 @@ def form_values(form: str) -> dict[str, Any]:
 
 
 def uploaded(file: Upload) -> Path:
-    """Return the path of an uploaded file.
+    """Find the path of an uploaded file.
 
     Raises:
         InputError: If it does not describe an upload.
@@ -155,7 +155,7 @@ class DropCalls:
         self._service, self._catalogue = service, catalogue
 
     def file_read(self, file: File, name: Text = "the file") -> RestoredForm | Nothing:
-        """Return what an uploaded file brings to the form, as `recipe_read` does; nothing for a mere picture.
+        """Tell what an uploaded file brings to the form, as `recipe_read` does; nothing for a mere picture.
 
         A video without settings is continued.
 
@@ -181,7 +181,7 @@ class DropCalls:
         return continuation(uploaded(file), name[:_MOST_NAME]).to_dict()
 
     def picture_check(self, file: File) -> list[int]:
-        """Return the width and the height of an uploaded picture, or refuse it."""
+        """Measure the width and the height of an uploaded picture, or refuse it."""
         picture = self._catalogue.planner.pictures.judge(str(uploaded(file)))
         if isinstance(picture, InputError):
             raise picture
@@ -217,7 +217,7 @@ class DropCalls:
         return [job.id for job in self._service.all_or_none(added)]
 
     def _settings(self, line: dict[str, Any], form: str, picture_paths: Mapping[str, str]) -> dict[str, Any]:
-        """Return the settings of a line's video, whose pictures can only be uploads."""
+        """Give the settings of a line's video, whose pictures can only be uploads."""
         values = form_values(form)
         model = line.get("model", values.get("model", self._catalogue.preselected))
         info, planner = self._catalogue.info(model), self._catalogue.planner

@@ -40,7 +40,7 @@ _NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears h
 
 
 def card(job: Job, commands: Collection[Command]) -> Shown:
-    """Return the data of a job's card, given the commands for it if it is being made."""
+    """Gather the data of a job's card, given the commands for it if it is being made."""
     return view(job, commands) | {
         "job": job.id,
         "state": job.state,
@@ -64,7 +64,7 @@ def _length_text(job: Job) -> str:
 
 
 def model_title(model: str) -> str:
-    """Return a model's title, given its name in a request. The title of a folder is its last part."""
+    """Find a model's title by its name in a request. The title of a folder is its last part."""
     return find_model(model).title if model in model_names() else Path(model).name
 
 
@@ -85,7 +85,7 @@ _OWN_FIELDS = ("prompt", "seconds", "seed")
 
 
 def files(job: Job) -> list[Shown]:
-    """Return the files of a job that a user may want, and the total size of the others."""
+    """List the files of a job that a user may want, and the total size of the others."""
     folder = JobFolder(job.folder)
     paths = [folder.input, folder.first, folder.log, *([job.video] if job.video else [])]
     listed = [
@@ -141,7 +141,7 @@ def _longer_words(request: GenerationRequest, keep: int) -> str:
 
 
 def branch_facts(job: Job) -> Shown:
-    """Return what a branch of a job can keep and change, and why its other settings are fixed."""
+    """Tell what a branch of a job can keep and change, and why its other settings are fixed."""
     folder, request = JobFolder(job.folder), job.request
     sections, num_sections = len(plan_of(request)), num_finished_sections(folder)
     most = min(num_sections, max_kept_sections(request))
@@ -170,7 +170,7 @@ def branch_facts(job: Job) -> Shown:
 
 
 def _tree(twigs: list[TreeNode], opened: str) -> Shown | None:
-    """Return the tree with a row for each job, which has the sections of its own; None for a single job."""
+    """Lay out the tree with a row for each job, which has the sections of its own; None for a single job."""
     if len(twigs) < 2:
         return None
     rows = [_tree_row(twig, twigs[twig.parent].job, opened) for twig in twigs]
@@ -234,7 +234,7 @@ class HistoryCalls:
         before: str = "",
         limit: int = 24,
     ) -> CardsPage:
-        """Return the videos that meet all given conditions, newest first, as the page's cards show them.
+        """List the videos that meet all given conditions, newest first, as the page's cards show them.
 
         `cards` has at most `limit` of them, `next` is the argument `before` for the next page, `total` is
         their number on all pages, `say` and `none` are sentences about it, and `models` are the possible
@@ -261,7 +261,7 @@ class HistoryCalls:
         }
 
     def history_open(self, job: str) -> Shown:
-        """Return everything that the page shows of one video, with its states, files and tree of branches."""
+        """Gather everything that the page shows of one video, with its states, files and tree of branches."""
         record = self._service.job(job)
         data = self._presenter.show_job(job)
         return data | {
@@ -276,7 +276,7 @@ class HistoryCalls:
         }
 
     def history_settings(self, job: str) -> RestoredForm:
-        """Return the settings of a video for the form, and the names of its pictures among the uploads."""
+        """Give the settings of a video for the form, and the names of its pictures among the uploads."""
         return Restored.of_job(self._service.job(job), self._catalogue).to_dict()
 
     def history_continue(self, job: str) -> RestoredForm:

@@ -21,7 +21,7 @@ class LiveCalls:
         self._presenter = Presenter(service)
 
     def jobs_scene(self, job: str) -> SceneData:
-        """Return what the page's stage shows of a job: video, sections, figures, settings and memory."""
+        """Tell what the page's stage shows of a job: video, sections, figures, settings and memory."""
         return self._presenter.show_job(job)
 
 

@@ -1,4 +1,4 @@
-"""The calls of the models, which have the names and effects of the verbs of `python -m app models`.
+"""The calls of the models. Those with the name of a verb of `python -m app models` have its effect.
 
 The weights in a user's own folder are known to the page by name alone. Their calls may take
 seconds.
@@ -71,7 +71,7 @@ class ModelCalls:
         return self._presenter.describe(model)
 
     def models_copy(self, model: str, weight_dtype: str) -> dict[str, Any]:
-        """Return what a conversion would write and where, or why it is not possible."""
+        """Tell what a conversion would write and where, or why it is not possible."""
         return copy_offer(self._catalogue.info(model), weight_dtype)
 
     def models_convert(self, model: Text, weight_dtype: Text) -> dict[str, Any]:
@@ -105,16 +105,16 @@ class ModelCalls:
         }  # fmt: skip
 
     def models_formats(self, model: str) -> dict[str, Any]:
-        """Return what these cards would do with the weights if the transformer's file had another format."""
+        """Tell what these cards would do with the weights if the transformer's file had another format."""
         return format_plans(self._catalogue.info(model), self._catalogue.key(model))
 
     def models_plan(self, model: str, weight_dtype: str = "default") -> list[dict[str, Any]]:
-        """Return what cards of 8 to 24 GB would do with a model's weights, for its own settings otherwise."""
+        """Tell what cards of 8 to 24 GB would do with a model's weights, for its own settings otherwise."""
         return card_plans(self._catalogue.info(model), self._catalogue.key(model), weight_dtype)
 
 
 def weights_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder that the environment names, or `weights` in the current folder. It need not exist.
+    """Find the folder that the environment names, or `weights` in the current folder. It need not exist.
 
     Raises:
         InputError: If there is no such home folder.
@@ -123,7 +123,7 @@ def weights_folder(environ: Mapping[str, str]) -> Path:
 
 
 def weights_names(folder: Path) -> list[str]:
-    """Return what the folder and its folders hold, sorted, by paths relative to it.
+    """List what the folder and its folders hold, sorted, by paths relative to it.
 
     These are single files with weights, indices of several files, and folders in diffusers' layout.
     """
@@ -147,7 +147,7 @@ def _is_part(files: Collection[str], weights: Collection[str]) -> bool:
 
 
 def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
-    """Return what can be chosen from the folder: first what can be a part, then the rest with its problems.
+    """List what can be chosen from the folder: first what can be a part, then the rest with its problems.
 
     Args:
         folder: The folder.
@@ -170,7 +170,7 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
 
 
 def facts_of(folder: Path, name: str) -> dict[str, Any]:
-    """Return what `python -m app inspect` tells about an entry of the folder, without paths.
+    """Tell what `python -m app inspect` says of an entry of the folder, without paths.
 
     Raises:
         InputError: If the folder has no such entry, or it cannot be read.
@@ -182,7 +182,7 @@ def facts_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
-    """Return the paths of entries of the folder.
+    """Find the paths of entries of the folder.
 
     Raises:
         InputError: If the folder has no such entry, which no path outside of it is.
@@ -198,7 +198,7 @@ def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
 
 
 def inspected(path: Path) -> Inspection:
-    """Return the facts about an entry, which are read again only if its files have changed.
+    """Read the facts about an entry, which are read again only if its files have changed.
 
     Raises:
         InputError: If it cannot be read.
@@ -220,7 +220,7 @@ def _remembered(path: Path, signs: tuple[object, ...]) -> Inspection:
 
 
 def _entry(folder: Path, name: str) -> dict[str, Any]:
-    """Return the facts about one entry: the part that it can be, or "" and a problem."""
+    """Read the facts about one entry: the part that it can be, or "" and a problem."""
     path = folder / name
     try:
         facts = inspected(path)
@@ -276,7 +276,7 @@ class OwnFileCalls:
         }
 
     def models_inspect(self, file: str) -> dict[str, Any]:
-        """Return what the headers of a file or folder of that list tell, as `python -m app inspect` does."""
+        """Tell what the headers of a file or folder of that list say, as `python -m app inspect` does."""
         return facts_of(weights_folder(os.environ), file)
 
     def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:

@@ -29,7 +29,7 @@ class CardLine(TypedDict):
 
 
 def lines(service: JobService) -> list[CardLine]:
-    """Return what the page shows of each card; nothing if there is only one."""
+    """Tell what the page shows of each card; nothing if there is only one."""
     return [_line(service, worker) for worker in service.crew.workers] if service.engines > 1 else []
 
 
@@ -69,7 +69,7 @@ class CardCalls:
         self._service = service
 
     def cards_list(self) -> list[CardLine]:
-        """Return the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
+        """List the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
         return lines(self._service)
 
     def cards_leave(self, card: Text) -> list[CardLine]:

@@ -1,4 +1,4 @@
-"""The calls of the queue, which have the names and the effects of the verbs of `python -m app jobs`."""
+"""The calls of the queue. Those with the name of a verb of `python -m app jobs` have its effect."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class JobCalls:
         before: str = "",
         limit: int = 50,
     ) -> JobsPage:
-        """Return `jobs`, newest first, and `next`, the argument `before` for the next page."""
+        """Give `jobs`, newest first, and `next`, the argument `before` for the next page."""
         keys = {self._catalogue.name_of(key): key for key in self._service.history.models()}
         result = self._service.history.search(
             text, states=states_named(states),
@@ -100,7 +100,7 @@ class JobCalls:
         return {"jobs": [self._records.of(job) for job in result.jobs], "next": result.next}
 
     def jobs_queue(self, first: int = 0, limit: int = 50) -> QueuePage:
-        """Return the jobs that are not over, in the order of the queue, from number `first` on.
+        """List the jobs that are not over, in the order of the queue, from number `first` on.
 
         `total` is the number of all such jobs, `left` the seconds for those that will be made, and `held` is
         true while the whole queue is paused. Each of `jobs` has `percent`, `left` in seconds and, if it is
@@ -147,7 +147,7 @@ class JobCalls:
         }  # fmt: skip
 
     def jobs_show(self, job: str) -> Record:
-        """Return everything about a job, with the states that it went through."""
+        """Gather everything about a job, with the states that it went through."""
         return self._records.everything_of(job)
 
     def jobs_cancel(self, jobs: Jobs, after_section: Flag = False) -> list[Record]:
@@ -280,7 +280,7 @@ class JobCalls:
         ]
 
     def _inward(self, changes: dict[str, Any] | None) -> dict[str, Any]:
-        """Return changed settings as requests take them. A picture, which could be any file, is refused."""
+        """Turn changed settings into those of a request. A picture, which could be any file, is refused."""
         settings = dict(changes or {})
         fixed = (*PICTURES, TIMED_PICTURES)
         if unknown := next((name for name in settings if name in fixed or name not in SETTINGS), None):

@@ -31,7 +31,7 @@ class Records:
         self._title = cache(self._find_title)
 
     def of(self, job: Job, turn: int = 0, *, is_paused: bool | None = None) -> dict[str, Any]:
-        """Return the record and the view of a job, with the address of a small picture and a few words.
+        """Make the record and the view of a job, with the address of a small picture and a few words.
 
         `offered` is whether the page offers the job's model, so its form can take the settings. `turn` is the
         job's number among those that will begin, if it is known. `is_paused` is whether the whole queue is
@@ -57,12 +57,12 @@ class Records:
         }
 
     def _find_title(self, key: str, _revision: str) -> str:
-        """Return the title of a job's model, which may change with the list of added models."""
+        """Find the title of a job's model, which may change with the list of added models."""
         name = self._catalogue.name_of(key)
         return self._catalogue.info(name).title if name in self._catalogue.names else name
 
     def everything_of(self, job_id: str) -> dict[str, Any]:
-        """Return everything about a job, as `python -m app jobs show --json` prints it."""
+        """Gather everything about a job, as `python -m app jobs show --json` prints it."""
         outputs = self._service.job(job_id).folder.parent
         return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
 

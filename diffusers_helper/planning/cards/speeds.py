@@ -1,10 +1,10 @@
 """The time that a card takes to compute a step and to decode, from others' figures or measured here.
 
 A step is matrix products, attention, and element-wise work (norms, rotations, modulation, activations),
-which only moves memory. The network's shape says how much of each there is. What a card does of each in a
-second comes from others' reports of one card of its kind. For other cards of that kind these figures are
-scaled by the makers' figures for arithmetic (fp32) and memory. A card without a row is not known, and nothing
-is said of it before its first job, whose times take the place of all of this.
+which only moves memory. The network's shape says how much of each there is. How fast a card is at each of
+them comes from others' reports of one card of its kind. For other cards of that kind, these speeds are scaled
+by the makers' figures for arithmetic (fp32) and memory. For a card without a row there is no estimate. Once a
+job has run on a machine, its measured times replace the estimates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REACHED = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A duration in seconds, and whose figures it follows from: `MEASURED`, or a phrase for an estimate."""
+    """A duration in seconds with its source: `MEASURED`, or a phrase that names others' figures."""
 
     seconds: float
     source: str
@@ -138,7 +138,7 @@ _4090 = Reported(
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card, as shares of the one that was reported: of its arithmetic and of its memory bandwidth.
+    """A card, with its arithmetic and its memory bandwidth as multiples of those of the reported card.
 
     Attributes:
         name: The part of the driver's name that tells it from other cards of its gfx name and memory.
@@ -194,8 +194,8 @@ CARDS = (
 def card_of(machine: Machine) -> Card | None:
     """Find the row of a machine's card; None if it has none.
 
-    The driver often gives no name. Of several cards with a gfx name and memory, the slowest is taken then. A
-    discrete card whose gfx name has no row with its memory counts as one of its family.
+    The driver often gives no name. Then the slowest card with the same gfx name and memory is taken. If no
+    row has these, a discrete card counts as the slowest of its family with its memory.
     """
     family = gfx_family(machine)
     size = round(machine.total_bytes / GB)
@@ -210,7 +210,7 @@ def card_of(machine: Machine) -> Card | None:
 
 
 def step_key(machine: Machine, info: ModelInfo) -> str:
-    """The key of what steps and decodes of a model took on a machine (`Local.step_times`)."""
+    """The key under which `Local.step_times` has the times of a model's steps and decodes on a machine."""
     return f"{machine.card}, {info.folder or info.name}"
 
 

@@ -202,24 +202,26 @@ def fetch(program: PageProgram, path: str) -> bytes:
         return answer.read()
 
 
+def code_blocks(document: str, language: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
 @pytest.mark.parametrize("document", ["docs/api.md", "README.md"])
 def test_the_examples_in_the_documents_run(document: str, program: PageProgram, photo: Path) -> None:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    examples = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "gradio_client" in code]
-    assert examples
-    for example in examples:
-        assert "http://127.0.0.1:7860" in example
-        code = example.replace("http://127.0.0.1:7860", program.url) + "\nprint('VIDEO', video)\n"
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=photo.parent, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert frames(done.stdout.split("VIDEO ")[-1].strip()) == 73
+    examples = [code for code in code_blocks(document, "python") if "client" in code]
+    code = "\n".join(examples).replace("http://127.0.0.1:7860", program.url)
+    assert program.url in code
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nprint('VIDEO', video)"],
+        cwd=photo.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert frames(done.stdout.split("VIDEO ")[-1].strip()) == 73
 
 
 def test_the_example_without_a_server_runs(client: Client, photo: Path, tmp_path: Path) -> None:
-    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
-    (example,) = (code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "read_recipe" in code)
+    (example,) = (code for code in code_blocks("docs/api.md", "python") if "read_recipe" in code)
     settings: dict[str, Any] = {"prompt": "the red ball moves right", "model": "demo", "wait": False, **FAST}
     shutil.copy(
         client.predict(image=handle_file(photo), **settings, api_name="/generate"), tmp_path / "video.mp4"

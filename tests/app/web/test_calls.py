@@ -13,6 +13,7 @@ import pytest
 
 from app.ui.queue.endpoints import JobCalls
 from app.web.guard import MAX_MESSAGE_BYTES
+from diffusers_helper.request import SETTINGS
 from tests.support.asking import Answer, ask
 from tests.support.jobs import ROOT, wait_until
 from tests.support.pages import Stand, staged_page
@@ -39,7 +40,7 @@ def endpoints(stand: Stand) -> dict[str, list[str]]:
     """Return the names of the parameters of each endpoint."""
     info = json.loads(ask(stand.url, "/gradio_api/info").body)["named_endpoints"]
     return {
-        name.strip("/"): [one["parameter_name"] for one in facts["parameters"]]
+        name.strip("/"): [parameter["parameter_name"] for parameter in facts["parameters"]]
         for name, facts in info.items()
     }
 
@@ -238,8 +239,14 @@ def test_each_error_of_the_page_s_calls_has_one_shape(stand: Stand, monkeypatch:
 
 def test_programs_find_the_documented_endpoints_and_no_others(endpoints: dict[str, list[str]]) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `/")]
-    assert {name for row in rows for name in re.findall(r"`/(\w+)`", row)} | {"generate"} == set(endpoints)
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `/")]
+    documented = {
+        name: re.findall(r"`(\w+)[=`]", arguments)
+        for names, arguments in rows
+        for name in re.findall(r"`/(\w+)`", names)
+    }
+    settings = {name: [*SETTINGS, "wait"] for name in ("generate", "jobs_add")}
+    assert documented | settings == endpoints
 
 
 def test_a_refusal_of_an_endpoint_is_no_failure_of_the_server(stand: Stand) -> None:

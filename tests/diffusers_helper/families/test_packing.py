@@ -156,8 +156,8 @@ def test_a_loop_has_one_more_section_behind_the_others() -> None:
         closing = plan[-1]
         assert (closing.number, closing.video_index) == (count + 1, count)
         assert (closing.indices, closing.decode_start) == (frame_indices("inverted"), -9)
-        found = closing.decode_latents, closing.decoded_frames, closing.overlap_frames, closing.final_frames
-        assert found == (18, 69, 33, 36)
+        counts = closing.decode_latents, closing.decoded_frames, closing.overlap_frames, closing.final_frames
+        assert counts == (18, 69, 33, 36)
         assert plan.total_frames == 36 * (count + 1) + 1
 
 

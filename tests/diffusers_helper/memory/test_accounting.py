@@ -316,7 +316,7 @@ def test_a_repeated_computation_is_counted_twice_and_then_its_peak_is_known() ->
         assert device.peak_bytes() == highest, "an earlier peak stays"
         device.limit(None)
         made.append(repeat("other", compute))  # a computation of its own
-    assert [one.item() for one in made] == [100] * 4
+    assert [result.item() for result in made] == [100] * 4
 
 
 def test_a_second_computation_is_known_from_an_earlier_runner_that_began_alike() -> None:

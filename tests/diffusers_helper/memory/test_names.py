@@ -72,8 +72,8 @@ def streamed(model: nn.Module) -> bool:
 @pytest.mark.parametrize("name", DOCUMENT)
 def test_every_name_can_be_imported_and_says_what_it_does(name: str) -> None:
     assert name in memory.MODULE_OF_NAME
-    found = getattr(memory, name)
-    assert not inspect.isfunction(found) or (found.__doc__ or "").splitlines()[0].endswith(".")
+    member = getattr(memory, name)
+    assert not inspect.isfunction(member) or (member.__doc__ or "").splitlines()[0].endswith(".")
 
 
 def test_a_name_that_nobody_uses_is_unknown() -> None:

@@ -68,9 +68,9 @@ def placed(source: Tensor, staging: Staging, dtype: torch.dtype | None = None) -
 def test_every_byte_arrives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     source, staging = torch.randint(0, 100, shape).to(dtype), HostStaging()
     for values in (source, source + 1):
-        found = placed(values, staging)
-        assert torch.equal(found, values)
-        assert found.data_ptr() != values.data_ptr()
+        copy = placed(values, staging)
+        assert torch.equal(copy, values)
+        assert copy.data_ptr() != values.data_ptr()
     assert staging.made == 2
     row = source[0].nbytes
     counts = [min(96 // row, shape[0] - begin) for begin in range(0, shape[0], 96 // row)]
@@ -92,9 +92,9 @@ def test_the_pieces_of_a_layout_write_its_weights(shapes: list[list[int]], kind:
     for piece in pieces:
         assert piece.start >= end
         assert piece.end - piece.start <= 96 or len(piece.placements) == 1
-        own = torch.zeros(piece.end - piece.start, dtype=torch.uint8)
-        piece.write(own)
-        storage[piece.start : piece.end] = own
+        piece_storage = torch.zeros(piece.end - piece.start, dtype=torch.uint8)
+        piece.write(piece_storage)
+        storage[piece.start : piece.end] = piece_storage
         end = piece.end
     before = [tensor.clone() for tensor in tensors]
     layout.use(storage)
@@ -158,7 +158,7 @@ def test_the_speed_of_copies_is_measured_with_the_first_bytes_of_the_largest_fil
     times, copied = iter([1.0, 9.0, 20.0, 22.0, 30.0, 34.0]), list[Tensor]()
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(times))
     copy = Tensor.copy_
-    monkeypatch.setattr(Tensor, "copy_", lambda *given: copied.append(given[1]) or copy(*given))
+    monkeypatch.setattr(Tensor, "copy_", lambda *arguments: copied.append(arguments[1]) or copy(*arguments))
     for size, speed in ((3001, None), (2000, 1000.0)):
         monkeypatch.setattr(module, "_SAMPLE_BYTES", size)
         assert module.host_copy_speed(network) == speed

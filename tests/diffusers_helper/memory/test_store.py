@@ -66,9 +66,9 @@ def weights() -> dict[str, Weights]:
 
 
 def plan_for(cap_kb: float, working_kb: int = 4) -> JobPlan:
-    known = weights()
+    model_weights = weights()
     uses = (*USES, ("sample", "transformer"), ("decode", "vae"))
-    stages = tuple(Stage(stage, known[model], working_kb * KB) for stage, model in uses)
+    stages = tuple(Stage(stage, model_weights[model], working_kb * KB) for stage, model in uses)
     budget = Budget(total_bytes=1024 * KB, cap_bytes=int(cap_kb * KB), preserved_bytes=0, reserve_bytes=0)
     return plan_job(budget, [Demand(None, stages)])
 
@@ -107,7 +107,7 @@ def test_everything_stays_where_everything_fits() -> None:
     job(store, sections=2)
     loads = "flush worker-start, load text_encoder, load text_encoder_2, load vae, load image_encoder"
     assert store.log == moves(f"{loads}, load transformer")
-    assert store.device.allocated_bytes() == sum(known.total_bytes for known in weights().values())
+    assert store.device.allocated_bytes() == sum(stored.total_bytes for stored in weights().values())
     store.clear()
     assert store.device.allocated_bytes() == 0
 
@@ -131,7 +131,7 @@ def test_caps_change_neither_results_nor_are_they_passed() -> None:
         for record in store.records:
             assert record.measured_bytes <= record.predicted_bytes
     for other in results[1:]:
-        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+        assert all(torch.equal(result, expected) for result, expected in zip(results[0], other, strict=True))
     with pytest.raises(DoesNotFit):
         plan_for(smallest - 1 / KB)
 

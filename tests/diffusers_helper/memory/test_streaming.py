@@ -290,13 +290,13 @@ def test_on_a_gpu_a_slot_is_written_after_its_release_and_told_as_copied_at_the_
     """Run the copying for a stream of a GPU, of which there is only a stand-in here."""
     notes: list[Any] = []
     stream = SimpleNamespace(wait_event=notes.append)
-    monkeypatch.setattr(torch.cuda, "stream", lambda given: nullcontext(notes.append(given)))
+    monkeypatch.setattr(torch.cuda, "stream", lambda current: nullcontext(notes.append(current)))
     layout = Layout.of([Weight.of(torch.arange(8))], CPU)
     streamer: Any = Streamer.__new__(Streamer)
     streamer._stream, streamer._layouts, streamer._pieces = stream, [layout], [[*layout.pieces()] * 2]
     streamer._staging = SimpleNamespace(send=lambda write, target: notes.append(write(target)))
     streamer.bytes_copied = 0
-    copied = SimpleNamespace(record=lambda given: notes.append(("copied", given)))
+    copied = SimpleNamespace(record=lambda current: notes.append(("copied", current)))
     slot = SimpleNamespace(
         storage=torch.zeros(80, dtype=torch.uint8), released_event="released", copied_event=copied
     )

@@ -163,7 +163,9 @@ def test_one_large_model_at_a_time() -> None:
 @given(job=jobs())
 def test_preserved_memory_never_refuses_and_never_copies_less(job: tuple[Budget, tuple[Demand, ...]]) -> None:
     budget, wanted = job
-    budget = budget.with_cap(max(budget.cap_bytes, min(smallest_cap(budget, one.stages) for one in wanted)))
+    budget = budget.with_cap(
+        max(budget.cap_bytes, min(smallest_cap(budget, alternative.stages) for alternative in wanted))
+    )
     streamed, kept = list[int](), list[int]()
     for preserved in (0, 4, 18, 20, 64, 1000):
         plan = plan_job(replace(budget, preserved_bytes=preserved * GB), wanted)
@@ -210,8 +212,8 @@ def test_a_refusal_names_the_numbers_the_smallest_cap_and_its_remedies() -> None
     assert "4 GB" in error.message
     assert "the working set takes 3 GB" in error.message
     assert error.remedies == ("Set `vram_cap_gb` to 7 or more.", "Or choose a smaller `resolution`.")
-    known = [DoesNotFit(error.budget, error.demands, side).remedies[1] for side in (384, 0)]
-    assert known == ["Or set `resolution` to 384 or less.", "No smaller `resolution` fits."]
+    remedies = [DoesNotFit(error.budget, error.demands, side).remedies[1] for side in (384, 0)]
+    assert remedies == ["Or set `resolution` to 384 or less.", "No smaller `resolution` fits."]
     with pytest.raises(DoesNotFit, match=r"this device has 6 GB. Choose a smaller resolution."):
         plan_stage(replace(budget, total_bytes=6 * GB), stage)
 

@@ -67,7 +67,9 @@ class NoConvolutions(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket not in (ATEN.convolution, ATEN.conv2d, ATEN.conv3d):
             return func(*args, **(kwargs or {}))
-        shapes = (one.to("meta") if isinstance(one, torch.Tensor) else one for one in args)
+        shapes = (
+            argument.to("meta") if isinstance(argument, torch.Tensor) else argument for argument in args
+        )
         return args[0].new_zeros(func(*shapes, **(kwargs or {})).shape)
 
 
@@ -120,14 +122,14 @@ def test_sizes_of_the_published_model() -> None:
     assert (wide.dtype_bytes, wide.weights) == (4, on_cpu["vae"].weights)
 
 
-def needs_of(found: Demand) -> dict[str, int]:
-    return {stage.name: stage.working_bytes for stage in found.stages}
+def needs_of(demand: Demand) -> dict[str, int]:
+    return {stage.name: stage.working_bytes for stage in demand.stages}
 
 
 def test_full_size_sampling_needs_two_gigabytes_and_the_math_kernel_thirty_times_that() -> None:
     def needed(backend: Backend) -> float:
-        found = transformer_bytes(FULL["transformer"], 640, 608, text=256, vision=729, backend=backend)
-        return found / GB
+        num_bytes = transformer_bytes(FULL["transformer"], 640, 608, text=256, vision=729, backend=backend)
+        return num_bytes / GB
 
     assert 1.9 < needed(Backend()) < 2.1
     assert 60 < needed(Backend(attention="math")) < 70

@@ -52,20 +52,20 @@ def is_too_tight(name: str, family: str, size_gb: int, kind: str) -> bool:
 def test_no_default_refuses_itself(name: str, family: str) -> None:
     for size in SIZES:
         profile = card(family, size)
-        for kind in (one for one in TYPES if not is_too_tight(name, family, size, one)):
-            found = plan(command(name, kind), profile)
-            budget = found.job.budget
-            assert found.job.peak_bytes <= budget.cap_bytes <= profile.max_cap_bytes
+        for kind in (dtype for dtype in TYPES if not is_too_tight(name, family, size, dtype)):
+            video_plan = plan(command(name, kind), profile)
+            budget = video_plan.job.budget
+            assert video_plan.job.peak_bytes <= budget.cap_bytes <= profile.max_cap_bytes
             assert family == "cpu" or budget.cap_bytes <= gb_bytes(size - 1.5)
-            raised = [note for note in found.notes if note.startswith("The default cap")]
+            raised = [note for note in video_plan.notes if note.startswith("The default cap")]
             assert bool(raised) == (budget.cap_bytes > profile.cap_bytes.value)
 
 
-@pytest.mark.parametrize("family", [one for one in FAMILIES if one != "cpu"])
+@pytest.mark.parametrize("family", [member for member in FAMILIES if member != "cpu"])
 @pytest.mark.parametrize("name", HELIOS)
 def test_what_the_refusal_of_a_default_names_is_accepted(name: str, family: str) -> None:
     profile = card(family, 8)
-    for kind in (one for one in TYPES if is_too_tight(name, family, 8, one)):
+    for kind in (dtype for dtype in TYPES if is_too_tight(name, family, 8, dtype)):
         request = command(name, kind)
         with pytest.raises(DoesNotFit) as refused:
             plan(request, profile)
@@ -78,7 +78,7 @@ def test_what_the_refusal_of_a_default_names_is_accepted(name: str, family: str)
         elif kind == "default":
             with pytest.raises(DoesNotFit):
                 plan(eight, profile)
-        cap, side = (re.search(r" to ([\d.]+) or ", one) for one in (by_cap, by_size))
+        cap, side = (re.search(r" to ([\d.]+) or ", remedy) for remedy in (by_cap, by_size))
         assert cap
         assert side
         assert profile.max_cap_bytes < gb_bytes(float(cap[1])) <= profile.machine.total_bytes
@@ -89,10 +89,14 @@ def test_what_the_refusal_of_a_default_names_is_accepted(name: str, family: str)
 
 
 def test_a_small_card_gets_what_the_video_needs_and_says_what_that_costs() -> None:
-    found = plan(command("framepack-i2v"), card("gfx1100", 8))
-    assert found.job.budget.cap_bytes == found.job.smallest_cap_bytes > card("gfx1100", 8).cap_bytes.value
-    assert found.job.stage("sample").resident_blocks == ()
-    assert found.notes[0] == (
+    video_plan = plan(command("framepack-i2v"), card("gfx1100", 8))
+    assert (
+        video_plan.job.budget.cap_bytes
+        == video_plan.job.smallest_cap_bytes
+        > card("gfx1100", 8).cap_bytes.value
+    )
+    assert video_plan.job.stage("sample").resident_blocks == ()
+    assert video_plan.notes[0] == (
         "The default cap of 4.5 GB is too small for this video, which gets 5.1 GB. 3 of 8 GB stay free for "
         "other programs, instead of 3.5 GB."
     )
@@ -131,8 +135,8 @@ def test_more_preserved_memory_than_weights_can_leave_is_lowered_and_told(
     size_gb: int, preserved_gb: float, kept: str
 ) -> None:
     request, profile = command("framepack-i2v"), card("gfx1100", size_gb)
-    found, default = plan(replace(request, preserved_gb=preserved_gb), profile), plan(request, profile)
-    assert found.notes[0].startswith(f"Of the {preserved_gb:g} GB to preserve, {kept} GB are preserved")
-    assert "23.2 GB are streamed in each pass" in found.notes[0]
-    before, after = (one.job.stage("sample").streamed_bytes for one in (default, found))
+    lowered, default = plan(replace(request, preserved_gb=preserved_gb), profile), plan(request, profile)
+    assert lowered.notes[0].startswith(f"Of the {preserved_gb:g} GB to preserve, {kept} GB are preserved")
+    assert "23.2 GB are streamed in each pass" in lowered.notes[0]
+    before, after = (video_plan.job.stage("sample").streamed_bytes for video_plan in (default, lowered))
     assert before < after < before + 1.5 * GB

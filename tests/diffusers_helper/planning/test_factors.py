@@ -26,8 +26,8 @@ def sampling(backend: Backend) -> int:
 
 
 def test_each_card_has_the_factors_of_the_table_and_no_others() -> None:
-    found = {family: profile_for(machine_of_card(f"{family}:24"), {}).backend for family in FAMILIES}
-    plain = {family: replace(backend, slice_bytes=0) for family, backend in found.items()}
+    backends = {family: profile_for(machine_of_card(f"{family}:24"), {}).backend for family in FAMILIES}
+    plain = {family: replace(backend, slice_bytes=0) for family, backend in backends.items()}
     rocm = Backend("fused", 1.0, 2.0, 4.0)
     assert plain == {
         "gfx1100": rocm, "gfx1151": Backend("fused", 1.5, 2.0, 4.0), "gfx1200": rocm,
@@ -106,7 +106,7 @@ def test_a_plan_takes_the_ratios_of_its_card_unless_this_machine_knows_better(
     def working(stage: str, card: str = "gfx1100") -> int:
         calibration = calibration_of(measured, card)
         demand = demand_of(FULL, 640, 608, 256, backend=backend, calibration=calibration)
-        return next(one.working_bytes for one in demand.stages if one.name == stage)
+        return next(need.working_bytes for need in demand.stages if need.name == stage)
 
     before = working("sample"), working("decode")
     monkeypatch.setitem(RATIOS, "gfx1100", {"sample": 1.5, "reserve": 1.5})

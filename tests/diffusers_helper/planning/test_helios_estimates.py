@@ -42,8 +42,8 @@ def test_a_pass_takes_what_was_estimated(
         context = CleanLatents(frame_indices("forward"), latents(1), latents(1), latents(2), latents(16))
         HeliosDenoiser(module, condition, context)(latents(LATENT_WINDOW_SIZE), torch.tensor(0.9))
 
-    known, tokens = network(module, module.config, dtype), latent_tokens(height, width)
-    estimated = helios_bytes(known, height, width, tokens, backend=Backend())
+    described, tokens = network(module, module.config, dtype), latent_tokens(height, width)
+    estimated = helios_bytes(described, height, width, tokens, backend=Backend())
     assert 1 <= estimated / measure(module, work) <= 1.15
 
 

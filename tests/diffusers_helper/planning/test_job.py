@@ -60,8 +60,8 @@ def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def command(**settings: object) -> GenerationRequest:
-    given = {"image": "none", "prompt": "the red ball moves right", "model": FULL.name, **settings}
-    return GenerationRequest.from_dict(given)
+    values = {"image": "none", "prompt": "the red ball moves right", "model": FULL.name, **settings}
+    return GenerationRequest.from_dict(values)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_the_negative_prompt_counts_where_it_is_used() -> None:
 
 def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
     models = load_models(FULL, device="cpu")
-    known = known_networks(FULL, CPU)
-    assert known
-    for name, network in known.items():
+    described = known_networks(FULL, CPU)
+    assert described
+    for name, network in described.items():
         module = models.component(name)
         sizes = sizes_of(module, models.blocks(name), models.compute_dtype(name))
         assert network.weights == Weights(name, *sizes)
@@ -109,13 +109,13 @@ def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
 def test_a_download_that_is_not_whole_counts_as_none(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = tmp_path / "hub"
-    shutil.copytree(hub, own)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(own))
-    min(part_folder(own, FULL, "transformer").glob("*.safetensors")).unlink()
-    found = known_networks(FULL, RADEON)
-    assert len(found["transformer"].weights.block_bytes) == 60
-    assert len(found["text_encoder"].weights.block_bytes) == 3
+    incomplete_hub = tmp_path / "hub"
+    shutil.copytree(hub, incomplete_hub)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(incomplete_hub))
+    min(part_folder(incomplete_hub, FULL, "transformer").glob("*.safetensors")).unlink()
+    described = known_networks(FULL, RADEON)
+    assert len(described["transformer"].weights.block_bytes) == 60
+    assert len(described["text_encoder"].weights.block_bytes) == 3
 
 
 def learn(local: Local, level: Level, **settings: object) -> None:
@@ -201,8 +201,8 @@ def test_the_kernel_that_ran_takes_the_place_of_the_belief(tmp_path: Path) -> No
     believed = profile_for(Machine("rocm", "gfx1030", "card", 24 * GB), {})
     assert (believed.kernel.value, believed.attention.value) == ("math", "sliced")
     assert believed.with_kernel("_scaled_dot_product_flash_attention").attention.value == "native"
-    own = profile_for(RADEON.machine, {ATTENTION_VARIABLE: "triton"})
-    assert own.with_kernel("_scaled_dot_product_attention_math").attention.value == "triton"
+    triton_profile = profile_for(RADEON.machine, {ATTENTION_VARIABLE: "triton"})
+    assert triton_profile.with_kernel("_scaled_dot_product_attention_math").attention.value == "triton"
 
 
 def test_the_disks_speed_is_that_of_reading(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +215,8 @@ def test_the_disks_speed_is_that_of_reading(monkeypatch: pytest.MonkeyPatch) -> 
     reads: list[int] = []
     real = machine_local.os.readv
 
-    def count(*given: Any) -> int:
-        reads.append(real(*given))
+    def count(*arguments: Any) -> int:
+        reads.append(real(*arguments))
         return reads[-1]
 
     monkeypatch.setattr(machine_local.os, "readv", count)

@@ -38,44 +38,44 @@ def resident(job: JobPlan) -> list[int]:
 def test_the_value_with_the_fewest_copies_is_the_largest_that_holds_nothing_back(
     card_gb: int,
 ) -> None:
-    found = plan(card_gb)
-    assert found.fewest_copies is not None
-    fewest = found.fewest_copies.budget.preserved_bytes
+    video_plan = plan(card_gb)
+    assert video_plan.fewest_copies is not None
+    fewest = video_plan.fewest_copies.budget.preserved_bytes
     assert resident(plan(card_gb, fewest / GB).job) == resident(plan(card_gb, 0.0).job)
-    assert found.fewest_copies.peak_bytes <= found.job.budget.cap_bytes
+    assert video_plan.fewest_copies.peak_bytes <= video_plan.job.budget.cap_bytes
     assert resident(plan(card_gb, fewest / GB + 0.2).job) != resident(plan(card_gb, 0.0).job)
 
 
 def test_the_documents_value_says_what_it_costs() -> None:
-    found = plan(24)
-    assert found.fewest_copies is not None
-    now = found.job.stage("sample").streamed_bytes
-    assert found.saved_bytes == now - found.fewest_copies.stage("sample").streamed_bytes > 10 * GB
-    words = found.preserved_text
+    video_plan = plan(24)
+    assert video_plan.fewest_copies is not None
+    now = video_plan.job.stage("sample").streamed_bytes
+    assert video_plan.saved_bytes == now - video_plan.fewest_copies.stage("sample").streamed_bytes > 10 * GB
+    words = video_plan.preserved_text
     assert words.startswith("18 of 20 GB are preserved, as docs/amd-memory.md sets it")
     assert "1.7 GB of the transformer stay on the device and 22.3 GB are streamed in each pass." in words
     assert words.endswith(
-        f"each pass would copy {gb_text(found.saved_bytes)} GB less, which is "
-        f"{gb_text(found.saved_bytes * 25 * found.sections)} GB in the whole video."
+        f"each pass would copy {gb_text(video_plan.saved_bytes)} GB less, which is "
+        f"{gb_text(video_plan.saved_bytes * 25 * video_plan.sections)} GB in the whole video."
     )
-    fewest = plan(24, found.fewest_copies.budget.preserved_bytes / GB)
+    fewest = plan(24, video_plan.fewest_copies.budget.preserved_bytes / GB)
     assert (fewest.saved_bytes, fewest.preserved_text) == (0, "")
 
 
 def test_each_card_has_its_plans() -> None:
     plans = plans_by_card(REQUEST, INFO)
-    assert [one.card_gb for one in plans] == list(CARDS_GB)
+    assert [card.card_gb for card in plans] == list(CARDS_GB)
     streamed = 0
-    for one in plans:
-        assert one.default is not None
-        assert one.fewest_copies is not None
-        assert one.default.cap_bytes == max(one.cap_bytes, one.smallest_cap_bytes)
-        same = plan(one.card_gb).job
-        assert one.default.resident_bytes == same.stage("sample").resident_bytes
-        assert one.default.peak_bytes == same.peak_bytes
-        assert one.fewest_copies.resident_bytes >= one.default.resident_bytes
-        assert one.fewest_copies.resident_bytes > streamed
-        streamed = one.fewest_copies.resident_bytes
+    for card in plans:
+        assert card.default is not None
+        assert card.fewest_copies is not None
+        assert card.default.cap_bytes == max(card.cap_bytes, card.smallest_cap_bytes)
+        same = plan(card.card_gb).job
+        assert card.default.resident_bytes == same.stage("sample").resident_bytes
+        assert card.default.peak_bytes == same.peak_bytes
+        assert card.fewest_copies.resident_bytes >= card.default.resident_bytes
+        assert card.fewest_copies.resident_bytes > streamed
+        streamed = card.fewest_copies.resident_bytes
     twice = plans_by_card(replace(REQUEST, cfg=2.0), INFO)[-1].default
     assert plans[-1].default is not None
     assert twice is not None
@@ -83,18 +83,18 @@ def test_each_card_has_its_plans() -> None:
 
 
 def test_each_format_of_the_file_has_its_plans() -> None:
-    found = plans_by_format(REQUEST, INFO)
-    names = [name for one in found for name in one.formats]
+    formats = plans_by_format(REQUEST, INFO)
+    names = [name for file_format in formats for name in file_format.formats]
     assert names[0] == STORED
-    by_name = {name: one for one in found for name in one.formats}
+    by_name = {name: file_format for file_format in formats for name in file_format.formats}
     assert {*by_name} == {STORED, *WEIGHT_TYPES, *LOADABLE} - {"auto", "default"}
     assert list(by_name[STORED].cards) == plans_by_card(REQUEST, INFO)
     assert by_name["bf16"] is by_name[STORED]
-    for one in found:
-        fits = [fit for card in one.cards for fit in (card.default, card.fewest_copies) if fit]
+    for file_format in formats:
+        fits = [fit for card in file_format.cards for fit in (card.default, card.fewest_copies) if fit]
         assert fits
         for fit in fits:
-            assert fit.resident_bytes + fit.streamed_bytes == one.file_bytes
+            assert fit.resident_bytes + fit.streamed_bytes == file_format.file_bytes
             assert fit.host_bytes == fit.disk_bytes == fit.streamed_bytes
     sizes = [by_name[kind].file_bytes for kind in LOADABLE]
     assert sizes == sorted(sizes, reverse=True)
@@ -103,10 +103,14 @@ def test_each_format_of_the_file_has_its_plans() -> None:
 def test_a_setting_leaves_the_files_as_they_are() -> None:
     twice = replace(REQUEST, weight_dtype="fp8_e4m3fn", cfg=2.0)
     settings = plans_by_card(twice, INFO)
-    assert any(one.default for one in settings)
+    assert any(card.default for card in settings)
     for setting, file in zip(
         settings,
-        next(one for one in plans_by_format(REQUEST, INFO) if "fp8_e4m3fn" in one.formats).cards,
+        next(
+            file_format
+            for file_format in plans_by_format(REQUEST, INFO)
+            if "fp8_e4m3fn" in file_format.formats
+        ).cards,
         strict=True,
     ):
         assert (setting.default is None) == (file.default is None)
@@ -130,5 +134,7 @@ def test_the_sizes_in_blocks_are_near_those_of_a_file() -> None:
     tensors = empty_network("transformer", CONFIGS["transformer"]).state_dict().values()
     for kind in kinds:
         block, size = GGML_QUANT_SIZES[kind]
-        stored = sum(one.numel() * size / block if one.dim() == 2 else 4 * one.numel() for one in tensors)
+        stored = sum(
+            tensor.numel() * size / block if tensor.dim() == 2 else 4 * tensor.numel() for tensor in tensors
+        )
         assert by_name[kind.name].file_bytes == pytest.approx(stored, rel=0.02)

@@ -126,11 +126,11 @@ def test_families(arch: str, family: str) -> None:
 
 def test_each_value_has_a_reason_and_a_source() -> None:
     for family in FAMILIES:
-        found = profile("gfx1100", 24, {"LONGTAKE_PROFILE": family})
-        assert found.family == family
+        preset = profile("gfx1100", 24, {"LONGTAKE_PROFILE": family})
+        assert preset.family == family
         settings = (
-            found.cap_bytes, found.preserved_bytes, found.reserve_bytes, found.vae_dtype, found.vae_tile,
-            found.kernel, found.attention, *found.environment.values(),
+            preset.cap_bytes, preset.preserved_bytes, preset.reserve_bytes, preset.vae_dtype, preset.vae_tile,
+            preset.kernel, preset.attention, *preset.environment.values(),
         )  # fmt: skip
         assert all(setting.reason and setting.source for setting in settings)
 
@@ -149,14 +149,18 @@ def test_a_user_overrides_by_variable_and_by_argument() -> None:
         "LONGTAKE_VRAM_CAP_GB": "10.5", "LONGTAKE_PRESERVED_GB": "0", "LONGTAKE_VAE_TILE": "128",
         "LONGTAKE_VAE_DTYPE": "bf16", "LONGTAKE_ATTENTION": "math",
     }  # fmt: skip
-    own = profile("gfx1100", 24, environ)
-    assert (own.vae_tile.value, own.vae_dtype.value, own.attention.value) == (128, "bf16", "math")
-    assert own.cap_bytes.source == "you"
-    budget = own.budget()
+    user_profile = profile("gfx1100", 24, environ)
+    assert (user_profile.vae_tile.value, user_profile.vae_dtype.value, user_profile.attention.value) == (
+        128,
+        "bf16",
+        "math",
+    )
+    assert user_profile.cap_bytes.source == "you"
+    budget = user_profile.budget()
     assert (budget.cap_bytes, budget.preserved_bytes) == (gb_bytes(10.5), 0)
-    assert own.budget(8, 2.5).cap_bytes == 8 * GB
-    assert own.budget(8, 2.5).preserved_bytes == gb_bytes(2.5)
-    assert own.budget(500).cap_bytes == 24 * GB
+    assert user_profile.budget(8, 2.5).cap_bytes == 8 * GB
+    assert user_profile.budget(8, 2.5).preserved_bytes == gb_bytes(2.5)
+    assert user_profile.budget(500).cap_bytes == 24 * GB
     assert profile("gfx1100", 24).budget(8).preserved_bytes == 6 * GB
 
 
@@ -174,18 +178,20 @@ def test_values_that_cannot_be_used_are_refused_by_name(name: str, value: str) -
 
 
 def test_the_engines_environment_leaves_a_users_own_values_alone() -> None:
-    found = profile("gfx1100", 24)
-    ours = engine_environment(found.environment, {})
+    card_profile = profile("gfx1100", 24)
+    ours = engine_environment(card_profile.environment, {})
     assert ours["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8"
     assert ours["MIOPEN_FIND_MODE"] == "FAST"
     assert ours["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] == "1"
     environ = {"MIOPEN_FIND_MODE": "NORMAL", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:512"}
-    assert set(ours) - set(engine_environment(found.environment, environ)) == {
+    assert set(ours) - set(engine_environment(card_profile.environment, environ)) == {
         "MIOPEN_FIND_MODE",
         "PYTORCH_ALLOC_CONF",
     }
     mine = {
-        name: one for name, one in environment_report(found.environment, environ).items() if one.source == YOU
+        name: setting
+        for name, setting in environment_report(card_profile.environment, environ).items()
+        if setting.source == YOU
     }
     assert set(mine) == set(environ)
     assert mine["MIOPEN_FIND_MODE"].value == "NORMAL"
@@ -221,9 +227,9 @@ def test_the_engine_starts_with_the_profiles_environment(
     engine.start()
     wait_until(file.exists)
     engine.close()
-    found = json.loads(file.read_text())
-    assert found["MIOPEN_FIND_MODE"] == "NORMAL"
-    assert found["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8"
+    environ = json.loads(file.read_text())
+    assert environ["MIOPEN_FIND_MODE"] == "NORMAL"
+    assert environ["PYTORCH_ALLOC_CONF"] == "garbage_collection_threshold:0.8"
     assert "PYTORCH_ALLOC_CONF" not in os.environ
 
 
@@ -249,8 +255,8 @@ def test_segments_are_expandable_where_pytorch_tests_them_with_a_limit(
     ("arch", "naive"), [("gfx1100", "0"), ("gfx1201", "0"), ("gfx1032", "0"), ("gfx942", None)]
 )
 def test_naive_kernels_are_kept_out_on_rdna(arch: str, naive: str | None) -> None:
-    found = engine_environment(profile(arch, 16).environment, {})
-    assert found.get("MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD") == naive
+    environ = engine_environment(profile(arch, 16).environment, {})
+    assert environ.get("MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD") == naive
 
 
 def test_kernels_for_matrix_cores_are_asked_for_where_there_are_such_cores() -> None:
@@ -267,5 +273,5 @@ def test_every_variable_of_the_memory_document_is_set_or_explained() -> None:
     names += [f"MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_{way}" for way in ("FWD", "BWD", "WRW")]
     names += ["MIOPEN_FIND_MODE", "MIOPEN_LOG_LEVEL", "PYTORCH_HIP_ALLOC_CONF"]
     families = [profile(arch, 16) for arch in ("gfx1100", "gfx1151", "gfx1200", "gfx1030", "gfx942")]
-    for name in {*names, *(name for found in families for name in found.environment)}:
+    for name in {*names, *(name for family in families for name in family.environment)}:
         assert f"| `{name}`" in readme or f", `{name}`" in readme, name

@@ -46,8 +46,8 @@ def radeon(size_gb: int, link: Link | None = FAST) -> Machine:
     return Machine("rocm", "gfx1100", "card", size_gb * GB, link=link)
 
 
-def chosen(found: Recommendation) -> tuple[object, ...]:
-    settings = found.set_up.settings
+def chosen(recommendation: Recommendation) -> tuple[object, ...]:
+    settings = recommendation.set_up.settings
     return settings["weight_dtype"], settings["preserved_gb"], settings["resolution"]
 
 
@@ -87,32 +87,32 @@ def test_a_plan_says_the_time_of_its_copies_as_this_machine_measured_it(tmp_path
     )
     store_speeds(local.speeds, "gfx1100", Speeds(17.1e9, host_copy_bytes_per_second=19e9))
     guided = GenerationRequest(image="x", model=INFO.name, mode="inverted", cfg=2.0)
-    found = plan_video(guided, INFO, profile, local=local)
-    assert found.streaming == (
+    video_plan = plan_video(guided, INFO, profile, local=local)
+    assert video_plan.streaming == (
         "44.6 GB are streamed per step: about 2.8 s, limited by PCIe 4.0 x16 (measured), while the card "
         "computes."
     )
-    assert (found.step_bytes, found.disk_bytes) == (47_915_500_544, 0)
+    assert (video_plan.step_bytes, video_plan.disk_bytes) == (47_915_500_544, 0)
     whole = plan_video(REQUEST, INFO, profile_for(machine_of_card("gfx1151:96"), {}))
     assert (whole.streaming, whole.copy_seconds, whole.disk_bytes) == ("", 0, 0)
 
 
 @pytest.mark.parametrize("size_gb", [12, 16, 20, 24])
 def test_where_copies_hide_a_card_keeps_its_defaults(size_gb: int) -> None:
-    found = best(radeon(size_gb))
-    assert chosen(found) == ("default", None, None)
-    assert found.copy is None
-    assert "A step computes for longer than it copies: about " in found.words
-    assert "(estimate, others' reports of an RX 7900 XTX" in found.words
+    recommendation = best(radeon(size_gb))
+    assert chosen(recommendation) == ("default", None, None)
+    assert recommendation.copy is None
+    assert "A step computes for longer than it copies: about " in recommendation.words
+    assert "(estimate, others' reports of an RX 7900 XTX" in recommendation.words
 
 
 def test_a_card_whose_time_is_not_known_counts_as_an_rtx_4090() -> None:
     unknown = Machine("cuda", "", "NVIDIA GPU", 24 * GB, link=FAST)
-    found = best(unknown)
-    assert found.set_up.plan.computing is None
-    assert found.words.endswith(" about 3.7 s (estimate, FramePack's README for an RTX 4090).")
+    recommendation = best(unknown)
+    assert recommendation.set_up.plan.computing is None
+    assert recommendation.words.endswith(" about 3.7 s (estimate, FramePack's README for an RTX 4090).")
     # A card that computes faster hides less.
-    assert chosen(found)[0] == "default"
+    assert chosen(recommendation)[0] == "default"
     assert chosen(best(Machine("cuda", "", "NVIDIA H200", 24 * GB, link=FAST)))[0] == "int8"
 
 
@@ -131,28 +131,31 @@ def test_where_they_do_not_less_is_preserved_and_then_rounded() -> None:
 
 
 def test_blocks_that_are_streamed_are_never_rounded_but_a_copy_in_int8_is_named() -> None:
-    found = best(radeon(8, SLOWEST))
-    assert chosen(found) == ("default", None, None)
-    assert found.words.endswith(
+    recommendation = best(radeon(8, SLOWEST))
+    assert chosen(recommendation) == ("default", None, None)
+    assert recommendation.words.endswith(
         "A step takes about 14 s to copy; with these files, no set-up is faster. With a file in int8, that "
         "would take about 8.8 s; `python -m app models convert framepack-i2v --weight-dtype int8` writes one."
     )
 
 
 def test_main_memory_that_is_too_small_changes_the_set_up() -> None:
-    found = best(radeon(24), ram_gb=16)
-    assert (chosen(found), found.set_up.plan.job.preserved_bytes) == (("default", None, None), gb_bytes(4.4))
-    assert "limited by main memory (assumed)" in found.words
+    recommendation = best(radeon(24), ram_gb=16)
+    assert (chosen(recommendation), recommendation.set_up.plan.job.preserved_bytes) == (
+        ("default", None, None),
+        gb_bytes(4.4),
+    )
+    assert "limited by main memory (assumed)" in recommendation.words
     assert "limited by the disk (measured)" in best(radeon(24), ram_gb=8).words
-    found = best(radeon(12), ram_gb=16)
-    assert "about 7.2 s to copy from the disk" in found.words
-    assert "With a file in int8, that would take about 0.9 s" in found.words
+    recommendation = best(radeon(12), ram_gb=16)
+    assert "about 7.2 s to copy from the disk" in recommendation.words
+    assert "With a file in int8, that would take about 0.9 s" in recommendation.words
 
 
 def test_a_card_that_is_too_small_for_the_models_own_size_gets_the_largest_that_fits() -> None:
-    found = best(machine_of_card("gfx103x:6"))
-    assert found.set_up.side == found.set_up.settings["resolution"] == 480
-    plan = found.set_up.plan
+    recommendation = best(machine_of_card("gfx103x:6"))
+    assert recommendation.set_up.side == recommendation.set_up.settings["resolution"] == 480
+    plan = recommendation.set_up.plan
     assert plan.job.peak_bytes <= plan.job.budget.cap_bytes
     with pytest.raises(DoesNotFit):
         best(radeon(2))
@@ -162,9 +165,9 @@ def test_a_copy_that_is_here_is_recommended_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = AddedModels(tmp_path / "models.json")
-    own = AddedModel("mine", "Mine", INFO.name, {"text_encoder": AddedComponent(str(tmp_path))})
+    other_model = AddedModel("mine", "Mine", INFO.name, {"text_encoder": AddedComponent(str(tmp_path))})
     copy = AddedModel("framepack-i2v-int8", "In int8", INFO.name, {}, copy=str(tmp_path / "copy"))
-    models.add(own)
+    models.add(other_model)
     models.add(copy)
     monkeypatch.setattr(ADDED_MODELS, "file", models.file)
     seen: list[str] = []
@@ -175,7 +178,9 @@ def test_a_copy_that_is_here_is_recommended_by_its_name(
         machine = radeon(8, FAST if info.name == copy.name else SLOWEST)
         return plan_video(request, info, profile_for(machine, {}))
 
-    found = recommend(REQUEST, INFO, plan)
-    assert found.set_up.settings["model"] == "framepack-i2v-int8"
-    assert found.words.startswith("Recommended for this card: In int8 at 640 pixels, weights as they are")
+    recommendation = recommend(REQUEST, INFO, plan)
+    assert recommendation.set_up.settings["model"] == "framepack-i2v-int8"
+    assert recommendation.words.startswith(
+        "Recommended for this card: In int8 at 640 pixels, weights as they are"
+    )
     assert "mine" not in seen

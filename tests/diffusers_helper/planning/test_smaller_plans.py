@@ -218,8 +218,8 @@ def test_levels_are_kept_by_card_and_size(tmp_path: Path) -> None:
     for key, stage in (("gfx1100, 640x608", "decode"), ("gfx1100, 416x960", "sample")):
         assert Level.read(facts, key) == Level()
         assert smaller_plans(facts, 700, key).step_down(stage)
-    found = [Level.read(facts, key) for key in ("gfx1100, 640x608", "gfx1100, 416x960")]
-    assert found == [Level(1, 1), Level(1, 0)]
+    levels = [Level.read(facts, key) for key in ("gfx1100, 640x608", "gfx1100, 416x960")]
+    assert levels == [Level(1, 1), Level(1, 0)]
 
 
 @pytest.mark.parametrize("text", ['{"x": 3}', '{"x": {"weights": -1}}', '{"x": {"tile": "a"}}'])
@@ -244,14 +244,14 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str | None]], N
     """Let a function raise these texts in turn, and work for None and after the last."""
 
     def install(name: str, texts: list[str | None]) -> None:
-        module = next(one for one in (pipeline, work, engine) if hasattr(one, name))
+        module = next(candidate for candidate in (pipeline, work, engine) if hasattr(candidate, name))
         real, left = getattr(module, name), iter(texts)
 
-        def double(*given: Any, **named: Any) -> Any:
+        def double(*arguments: Any, **named: Any) -> Any:
             text = next(left, None)
             if text is not None:
                 raise RuntimeError(text)
-            return real(*given, **named)
+            return real(*arguments, **named)
 
         monkeypatch.setattr(module, name, double)
 
@@ -328,12 +328,12 @@ def test_a_retry_begins_when_what_failed_is_gone(
     kept: list[Any] = []
     real = engine.decode_pass
 
-    def double(family: Any, *given: Any, **named: Any) -> Any:
+    def double(family: Any, *arguments: Any, **named: Any) -> Any:
         if not kept:
             held = torch.empty(1000) + family._vae.decoder.conv_out.conv.bias.sum()
             kept.append(True)
             raise torch.OutOfMemoryError(f"{CUDA} {held.shape}")
-        return real(family, *given, **named)
+        return real(family, *arguments, **named)
 
     monkeypatch.setattr(engine, "decode_pass", double)
     real_step = JobMemory.step_down

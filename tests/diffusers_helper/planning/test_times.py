@@ -55,9 +55,9 @@ def plan(
     return plan_video(request, info, profile, shape=(640, 608), local=local or Local())
 
 
-def facts(known: Duration | None) -> tuple[float, str]:
-    assert known is not None
-    return known.seconds, known.source
+def facts(duration: Duration | None) -> tuple[float, str]:
+    assert duration is not None
+    return duration.seconds, duration.source
 
 
 def test_the_work_of_a_step_follows_from_the_networks_shape() -> None:
@@ -77,10 +77,10 @@ def test_the_sizes_of_a_pyramid_have_a_quarter_of_the_noisy_tokens_each() -> Non
 
 
 @given(st.floats(1e3, 1e5), st.floats(1e3, 1e5))
-def test_more_tokens_never_take_less_time(one: float, other: float) -> None:
+def test_more_tokens_never_take_less_time(count_a: float, count_b: float) -> None:
     card = card_of(XTX.machine)
     assert card is not None
-    seconds = [card.step(work_of(FRAMEPACK, [count])).seconds for count in sorted((one, other))]
+    seconds = [card.step(work_of(FRAMEPACK, [count])).seconds for count in sorted((count_a, count_b))]
     assert seconds == sorted(seconds)
 
 
@@ -119,23 +119,23 @@ def test_a_card_is_told_by_its_gfx_name_its_memory_and_its_name(machine: Machine
 
 
 def test_an_estimate_names_whose_figures_it_is() -> None:
-    found = plan(profile_for(radeon("gfx1102", 8), {})).step
-    assert found is not None
-    assert found.words == ("about 22 s (estimate, others' reports of an RX 7900 XTX, scaled to the RX 7600)")
+    step = plan(profile_for(radeon("gfx1102", 8), {})).step
+    assert step is not None
+    assert step.words == ("about 22 s (estimate, others' reports of an RX 7900 XTX, scaled to the RX 7600)")
     assert Duration(3.0, MEASURED).words == "about 3.0 s (measured here)"
 
 
 def test_the_stages_of_a_first_job_have_times_and_later_jobs_leave_some_out() -> None:
-    found = plan()
-    first, later = (expected_times(found, XTX, INFO, is_first=is_first) for is_first in (True, False))
+    video_plan = plan()
+    first, later = (expected_times(video_plan, XTX, INFO, is_first=is_first) for is_first in (True, False))
     assert [*first] == ["load", "attention", "convolutions", "text", "sample", "decode"]
     assert [*later] == ["text", "sample", "decode"]
     assert facts(first["load"]) == (pytest.approx(39.4 * GB / 2e9, rel=0.01), "the disk, assumed")
-    step = found.step
+    step = video_plan.step
     assert step is not None
     assert first["sample"].seconds == pytest.approx(25 * step.seconds, rel=0.01)
     decodes = [
-        expected_times(found, XTX, INFO, is_first=True, section=number)["decode"].seconds
+        expected_times(video_plan, XTX, INFO, is_first=True, section=number)["decode"].seconds
         for number in (1, 2, 3, 4)
     ]
     assert decodes == pytest.approx([20, 20 * 15 / 13, 20 * 18 / 13, 20 * 29 / 13])
@@ -152,11 +152,13 @@ PLAIN = profile_for(Machine("cpu", "", "CPU", 64 * GB), {})
 
 
 def test_a_video_takes_what_its_stages_take() -> None:
-    found = plan()
-    times = forecast(found, XTX, INFO)
+    video_plan = plan()
+    times = forecast(video_plan, XTX, INFO)
     assert times is not None
-    first = expected_times(found, XTX, INFO, is_first=True)
-    assert times.first_second_seconds.first_job == pytest.approx(sum(one.seconds for one in first.values()))
+    first = expected_times(video_plan, XTX, INFO, is_first=True)
+    assert times.first_second_seconds.first_job == pytest.approx(
+        sum(stage.seconds for stage in first.values())
+    )
     ends, begins = times.video_seconds, times.first_second_seconds
     assert ends.first_job - ends.later == pytest.approx(begins.first_job - begins.later)
     assert ends.later > 4 * 25 * times.step.seconds
@@ -167,29 +169,29 @@ def test_a_video_takes_what_its_stages_take() -> None:
     )
     assert forecast(plan(PLAIN), PLAIN, INFO) is None
     helios = replace(REQUEST, model="helios-distilled", mode="forward", steps=6)
-    known = forecast(plan(request=helios), XTX, find_model(helios.model))
-    assert known is not None
-    assert "without the time to decode, which is not known" in known.text
+    helios_times = forecast(plan(request=helios), XTX, find_model(helios.model))
+    assert helios_times is not None
+    assert "without the time to decode, which is not known" in helios_times.text
 
 
 def test_copies_that_do_not_hide_are_the_time_of_a_step() -> None:
-    found = plan_video(
+    video_plan = plan_video(
         REQUEST, INFO, profile_for(radeon("gfx1100", 12, "RX 7700 XT"), {}), shape=(640, 608),
         free_ram_bytes=4 * GB, disk_speed=lambda file: 5e8,
     )  # fmt: skip
-    assert found.step == Duration(found.copy_seconds, "limited by the disk, measured")
-    assert found.copy_seconds > 40
+    assert video_plan.step == Duration(video_plan.copy_seconds, "limited by the disk, measured")
+    assert video_plan.copy_seconds > 40
 
 
 def test_what_a_job_took_here_takes_the_place_of_estimates(tmp_path: Path) -> None:
     local, usual = Local(folder=tmp_path), plan()
     keep_times(local.step_times, step_key(XTX.machine, INFO), usual.work, 6.0, 640 * 608 * 2.0)
-    found = plan(local=local)
-    assert facts(found.step) == (pytest.approx(6.0), MEASURED)
-    assert facts(found.decoding) == (pytest.approx(0.5), MEASURED)
+    measured = plan(local=local)
+    assert facts(measured.step) == (pytest.approx(6.0), MEASURED)
+    assert facts(measured.decoding) == (pytest.approx(0.5), MEASURED)
     guided = plan(request=replace(REQUEST, cfg=2.0), local=local)
     assert facts(guided.step) == (pytest.approx(12), MEASURED)
-    times = forecast(found, XTX, INFO)
+    times = forecast(measured, XTX, INFO)
     assert times is not None
     assert times.text.endswith("the whole video takes about 11 min (measured here).")
     assert " first job" not in times.text
@@ -214,10 +216,10 @@ def test_a_finished_job_stores_what_its_steps_and_decodes_took(
     (entry,) = json.loads((tmp_path / "cache" / "step_times.json").read_text()).values()
     assert entry.keys() == {"flop_per_second", "decode_per_second"}
     assert min(entry.values()) > 0
-    found = plan_video(request, deep_models.info, PLAIN, shape=(64, 64), local=local)
-    assert found.step is not None
-    assert found.decoding is not None
-    assert (found.step.source, found.decoding.source) == (MEASURED, MEASURED)
+    video_plan = plan_video(request, deep_models.info, PLAIN, shape=(64, 64), local=local)
+    assert video_plan.step is not None
+    assert video_plan.decoding is not None
+    assert (video_plan.step.source, video_plan.decoding.source) == (MEASURED, MEASURED)
     cached = tiny_request(small_scene, steps=2, step_cache="first-block")
     other = Local(folder=tmp_path / "other")
     make(cached, deep_models, tmp_path / "cached", local=other)

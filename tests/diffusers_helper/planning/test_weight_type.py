@@ -38,32 +38,32 @@ def plan(card_gb: float, preserved_gb: float = 0.0, name: str = "auto", arch: st
 
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx1151", "gfx1201"])
 def test_a_card_that_holds_all_keeps_the_type_of_the_files(arch: str) -> None:
-    found = plan(48, arch=arch)
-    assert found.weight_dtype == "default"
-    assert found.job == plan(48, name="default", arch=arch).job
-    assert found.notes[-1] == (
+    video_plan = plan(48, arch=arch)
+    assert video_plan.weight_dtype == "default"
+    assert video_plan.job == plan(48, name="default", arch=arch).job
+    assert video_plan.notes[-1] == (
         "The weights keep the type of the files, because all of the transformer stays on the device."
     )
 
 
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx1151", "gfx1201"])
 def test_int8_is_chosen_where_it_ends_the_streaming(arch: str) -> None:
-    found, stored = plan(24, 2.0, arch=arch), plan(24, 2.0, "default", arch)
+    video_plan, stored = plan(24, 2.0, arch=arch), plan(24, 2.0, "default", arch)
     streamed = stored.job.stage("sample").streamed_bytes
     assert streamed > 5 * GB
-    assert found.weight_dtype == "int8"
-    assert found.job == plan(24, 2.0, "int8", arch).job
-    assert found.job.stage("sample").streamed_bytes == 0
-    assert f"{streamed / GB:.1f} GB would be streamed in each pass." in found.notes[-1]
+    assert video_plan.weight_dtype == "int8"
+    assert video_plan.job == plan(24, 2.0, "int8", arch).job
+    assert video_plan.job.stage("sample").streamed_bytes == 0
+    assert f"{streamed / GB:.1f} GB would be streamed in each pass." in video_plan.notes[-1]
 
 
 def test_the_files_type_stays_where_int8_would_be_streamed_too() -> None:
-    found = plan(24, 18.0)
-    assert found.weight_dtype == "default"
-    assert found.job == plan(24, 18.0, "default").job
+    video_plan = plan(24, 18.0)
+    assert video_plan.weight_dtype == "default"
+    assert video_plan.job == plan(24, 18.0, "default").job
     int8 = plan(24, 18.0, "int8").job.stage("sample").streamed_bytes
-    assert f"in int8, {int8 / GB:.1f} GB would still be streamed" in found.notes[-1]
-    assert "models convert" in found.notes[-1]
+    assert f"in int8, {int8 / GB:.1f} GB would still be streamed" in video_plan.notes[-1]
+    assert "models convert" in video_plan.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_where_main_memory_is_too_small_the_plan_chooses_what_helps(
 ) -> None:
     profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
     request = replace(REQUEST, weight_dtype=name)
-    found = plan_video(request, INFO, profile, free_ram_bytes=free_gb * GB)
-    assert found.weight_dtype == weight_dtype
-    assert round(found.job.budget.preserved_bytes / GB, 1) == preserved_gb
-    assert round(found.job.stage("sample").streamed_bytes / GB, 1) == streamed_gb
-    notes = " ".join(found.notes)
+    video_plan = plan_video(request, INFO, profile, free_ram_bytes=free_gb * GB)
+    assert video_plan.weight_dtype == weight_dtype
+    assert round(video_plan.job.budget.preserved_bytes / GB, 1) == preserved_gb
+    assert round(video_plan.job.stage("sample").streamed_bytes / GB, 1) == streamed_gb
+    notes = " ".join(video_plan.notes)
     assert ("of main memory are free for 22.3 GB of weights to stream" in notes) == (preserved_gb != 18)
     assert ("from the disk again" in notes) == (streamed_gb > free_gb)
 
@@ -92,9 +92,9 @@ def test_where_main_memory_is_too_small_the_plan_chooses_what_helps(
 def test_what_is_set_stays_and_the_warning_names_what_would_help() -> None:
     profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
     request = replace(REQUEST, preserved_gb=18.0, weight_dtype="default")
-    found = plan_video(request, INFO, profile, free_ram_bytes=16 * GB)
-    assert found.job.preserved_bytes == 18 * GB
-    warning = found.notes[-1]
+    video_plan = plan_video(request, INFO, profile, free_ram_bytes=16 * GB)
+    assert video_plan.job.preserved_bytes == 18 * GB
+    warning = video_plan.notes[-1]
     assert "What helps: preserve 4.4 GB, with which 8.4 GB are streamed; a copy with 8-bit weights" in warning
     assert "a smaller model" in warning
 
@@ -103,9 +103,9 @@ def test_int8_is_chosen_where_nothing_else_fits() -> None:
     stored, least = (plan(8, name=name).job.smallest_cap_bytes for name in ("default", "int8"))
     assert least < stored
     profile = profile_for(Machine("rocm", "gfx1100", "card", 8 * GB), {})
-    found = plan_video(replace(REQUEST, vram_cap_gb=(least + stored) / 2 / GB), INFO, profile)
-    assert found.weight_dtype == "int8"
-    assert "do not fit otherwise" in found.notes[-1]
+    video_plan = plan_video(replace(REQUEST, vram_cap_gb=(least + stored) / 2 / GB), INFO, profile)
+    assert video_plan.weight_dtype == "int8"
+    assert "do not fit otherwise" in video_plan.notes[-1]
     with pytest.raises(DoesNotFit) as refused:
         plan_video(replace(REQUEST, vram_cap_gb=4.0), INFO, profile)
     assert refused.value.smallest_cap_bytes == least
@@ -116,9 +116,9 @@ def test_a_given_type_is_not_explained() -> None:
 
 
 def test_each_card_has_its_own_type() -> None:
-    fewest = [one.fewest_copies for one in plans_by_card(REQUEST, INFO)]
-    assert [one and one.weight_dtype for one in fewest] == [*["default"] * 4, "int8"]
-    (last,) = [one for one in fewest[-1:] if one]
+    fewest = [card.fewest_copies for card in plans_by_card(REQUEST, INFO)]
+    assert [fit and fit.weight_dtype for fit in fewest] == [*["default"] * 4, "int8"]
+    (last,) = [fit for fit in fewest[-1:] if fit]
     assert last.streamed_bytes == 0
     assert last.host_bytes == 0
 
@@ -147,7 +147,7 @@ def test_a_job_records_the_type_that_it_has_used(
 ) -> None:
     automatic = tiny_request(small_scene, weight_dtype="auto", mode="forward", seconds=2.0, **narrow)
     made, events = make(automatic, deep_models, tmp_path / "job")
-    assert [one for one in reported(events) if "rounded to int8" in one]
+    assert [line for line in reported(events) if "rounded to int8" in line]
     expected, _ = make(replace(automatic, weight_dtype="int8"), deep_models, tmp_path / "int8")
     assert torch.equal(made.latents, expected.latents)
     recipe = read_recipe(made.video)
@@ -166,7 +166,7 @@ def test_a_job_records_the_type_that_it_has_used(
     make(branched.request, deep_models, target.path, resume_from=target.path, lineage=branched.lineage)
     assert target.weight_type.read_text(encoding="ascii") == "int8"
     fresh, events = make(roomy, deep_models, tmp_path / "roomy")
-    assert [one for one in reported(events) if "keep the type of the files" in one]
+    assert [line for line in reported(events) if "keep the type of the files" in line]
     assert "weight_dtype" not in read_recipe(fresh.video).settings
 
 

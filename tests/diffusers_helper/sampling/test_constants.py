@@ -53,10 +53,10 @@ def test_constants_are_computed_once_per_section_with_the_same_bits() -> None:
         }  # fmt: skip
         inner = {name: part.forward for name, part in parts.items()}
         for name, part in parts.items():
-            part.__dict__["forward"] = lambda *given, name=name, **named: (
-                ran.update([name]) or inner[name](*given, **named)
+            part.__dict__["forward"] = lambda *arguments, name=name, **named: (
+                ran.update([name]) or inner[name](*arguments, **named)
             )
         denoiser = FramePackDenoiser(network, condition, context)
-        found = [denoiser(*each) for each in zip(noisy, sigmas, strict=True)]
-    assert all(map(torch.equal, found, expected))
+        results = [denoiser(*each) for each in zip(noisy, sigmas, strict=True)]
+    assert all(map(torch.equal, results, expected))
     assert ran == {"rope": 4, "clean": 1, "image": 1, "text": 2, "pooled": 2, "refiner": 6}

@@ -51,14 +51,14 @@ def latents(step: int) -> Tensor:
 
 def compute(network: Any, x: Tensor, step: int) -> Tensor:
     draw = torch.Generator().manual_seed(2)
-    given: dict[str, Any] = {"encoder_hidden_states": torch.randn(1, 8, 16, generator=draw)}
+    arguments: dict[str, Any] = {"encoder_hidden_states": torch.randn(1, 8, 16, generator=draw)}
     begin = 0
     for name, frames in SHAPES.items():
-        given[f"latents_history_{name}"] = torch.randn(1, 16, frames, 8, 8, generator=draw)
-        given[f"indices_latents_history_{name}"] = torch.arange(begin, begin + frames)[None]
+        arguments[f"latents_history_{name}"] = torch.randn(1, 16, frames, 8, 8, generator=draw)
+        arguments[f"indices_latents_history_{name}"] = torch.arange(begin, begin + frames)[None]
         begin += frames
-    given["indices_hidden_states"] = torch.arange(begin, begin + 9)[None]
-    return network(x, torch.tensor([900.0 - 20 * step]), **given, return_dict=False)[0]
+    arguments["indices_hidden_states"] = torch.arange(begin, begin + 9)[None]
+    return network(x, torch.tensor([900.0 - 20 * step]), **arguments, return_dict=False)[0]
 
 
 @pytest.mark.parametrize("name", CACHES)
@@ -67,17 +67,17 @@ def test_the_results_are_those_of_the_hooks_of_diffusers(name: str) -> None:
     network: Any = tiny_transformer()
     plain = [compute(network, latents(step), step) for step in range(STEPS)]
     with open_passes(STEP_CACHES[name], STEPS, MAGNITUDES, network, blocks(network, latents(0))) as passes:
-        found = [
+        results = [
             passes("", latents(step), partial(compute, network, latents(step), step)) for step in range(STEPS)
         ]
     network.enable_cache(CACHES[name])
     with network.cache_context("positive"):
         hooked = [compute(network, latents(step), step) for step in range(STEPS)]
     network.disable_cache()
-    different = [not torch.equal(*pair) for pair in zip(found, plain, strict=True)]
+    different = [not torch.equal(*pair) for pair in zip(results, plain, strict=True)]
     assert 2 <= passes.skipped == different.count(True)
     # The hooks may skip the last step, which is computed here.
-    torch.testing.assert_close(found[:-1], hooked[:-1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(results[:-1], hooked[:-1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from diffusers_helper.sampling.schedule import flow_sigmas
 
 
 @pytest.mark.parametrize(
-    ("wanted", "own", "shift"), [(16.0, 70.0, 16.0), (0.0, 70.0, 70.0), (0.0, None, 7.0)]
+    ("wanted", "of_model", "shift"), [(16.0, 70.0, 16.0), (0.0, 70.0, 70.0), (0.0, None, 7.0)]
 )
 def test_the_shift_is_that_of_the_request_or_of_the_model_or_goes_by_the_tokens(
-    wanted: float, own: float | None, shift: float
+    wanted: float, of_model: float | None, shift: float
 ) -> None:
-    info, sections = SimpleNamespace(shift=own), SimpleNamespace(latent_window_size=9)
+    info, sections = SimpleNamespace(shift=of_model), SimpleNamespace(latent_window_size=9)
     job: Any = SimpleNamespace(
         latents_shape=lambda frames: (1, 16, frames, 80, 76),
         sections=sections,

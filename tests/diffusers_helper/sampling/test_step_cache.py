@@ -56,9 +56,9 @@ def latents(step: int) -> Tensor:
 
 
 def compute(network: nn.Module, x: Tensor, step: int, text: float = 1.0) -> Tensor:
-    given = pass_arguments() | {"hidden_states": x, "timestep": torch.tensor([1000 - 0.4 * step])}
-    given["encoder_hidden_states"] = text * given["encoder_hidden_states"]
-    return network(**given, return_dict=False)[0]
+    arguments = pass_arguments() | {"hidden_states": x, "timestep": torch.tensor([1000 - 0.4 * step])}
+    arguments["encoder_hidden_states"] = text * arguments["encoder_hidden_states"]
+    return network(**arguments, return_dict=False)[0]
 
 
 def sample(network: nn.Module, passes: Passes, steps: int = STEPS, branch: str = "") -> list[Tensor]:
@@ -84,8 +84,8 @@ def with_hook(network: Any, config: object, steps: int = STEPS) -> list[Tensor]:
         network.disable_cache()
 
 
-def same(one: list[Tensor], other: list[Tensor]) -> list[bool]:
-    return [torch.equal(a, b) for a, b in zip(one, other, strict=True)]
+def same(outputs: list[Tensor], expected: list[Tensor]) -> list[bool]:
+    return [torch.equal(a, b) for a, b in zip(outputs, expected, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,9 @@ def test_teacache_is_that_of_framepack(
     threshold = {1: 0.1, 2: 0.15}[in_a_row]
     modulated: list[Tensor] = []
     first = network.transformer_blocks[0]
-    hook = first.get_submodule("norm1").register_forward_hook(lambda *given: modulated.append(given[2][0]))
+    hook = first.get_submodule("norm1").register_forward_hook(
+        lambda *arguments: modulated.append(arguments[2][0])
+    )
     for step in range(STEPS):
         compute(network, latents(step), step)
     hook.remove()
@@ -213,7 +215,7 @@ def test_a_skipped_step_copies_at_most_the_block_that_decides(
 ) -> None:
     expected, _ = with_cache(network, STEP_CACHES[name])
     seen = blocks(network, latents(0))  # type: ignore[arg-type]
-    sizes = [sum(one.nbytes for one in block.parameters()) for block in seen.modules]
+    sizes = [sum(weight.nbytes for weight in block.parameters()) for block in seen.modules]
     residency, copied = Residency(CPU), list[int]()
     residency.move_model_to_device_with_memory_preservation(
         network, blocks=seen.modules, streamed=range(first, len(sizes))
