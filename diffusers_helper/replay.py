@@ -25,7 +25,7 @@ from diffusers_helper.output.capture import Comparison, read_capture
 from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import START_PICTURE, GenerationRequest
+from diffusers_helper.request import START_PICTURE, GenerationRequest, with_pictures
 from diffusers_helper.sampling.guidance import CleanLatents
 
 
@@ -77,7 +77,7 @@ def _opened(
     pictures = write_captured(inputs, JobFolder(folder))
     lineage = folder / "lineage.json"
     lineage.write_text(json.dumps(inputs["lineage"]), encoding="utf-8")
-    request = GenerationRequest.from_dict({**inputs["request"], **pictures})
+    request = GenerationRequest.from_dict(with_pictures(inputs["request"], pictures))
     info = find_model(request.model, allow_folder=True)
     if absence := absence_of(info):
         raise NotHere(absence)

@@ -36,7 +36,9 @@ Fill = Callable[[sqlite3.Connection, bool, bool], None]
 class Database:
     """The database of one outputs folder, for any thread. Its methods raise OSError or sqlite3.Error.
 
-    A damaged file is set aside by whichever call notices it, and made anew; that call still fails.
+    A damaged file is set aside by whichever call notices it, and made anew; that call still fails. In a folder
+    without a database, and in one that cannot be written, the jobs are read into the memory, and the first
+    transaction makes the database or fails.
 
     Args:
         fill: Adds the folder's jobs to the database at each start. It also gets whether the database is new,
@@ -51,13 +53,11 @@ class Database:
         self._lock = threading.RLock()
         self._current: sqlite3.Connection | None = None  # of the transaction of the thread with the lock
         self._writer = 0  # the id of that thread
-        self._memory: sqlite3.Connection | None = None  # keeps the jobs of a folder that cannot be written
+        self._memory: sqlite3.Connection | None = None  # keeps the jobs until there is a database to open
         self._memory_address = f"file:longtake-{id(self)}?mode=memory&cache=shared"
-        try:
+        if self.folder.is_dir() and os.access(self.folder, os.W_OK):
             self._open()
-        except TROUBLE:
-            if os.access(self.folder if self.folder.exists() else outputs, os.W_OK) or not outputs.is_dir():
-                raise
+        else:
             self._memory = self._copy_to_memory()
 
     def _open(self) -> None:
@@ -107,13 +107,12 @@ class Database:
 
     def _copy_to_memory(self) -> sqlite3.Connection:
         memory = _connect(self._memory_address)
-        try:
-            with closing(connect(self._file, "ro")) as database:
-                _check(database, _version_of(database), "quick_check")
-                database.backup(memory)
-        except TROUBLE:
-            _apply(memory, 0)
-            self._fill(memory, True, False)
+        with suppress(*TROUBLE), closing(connect(self._file, "ro")) as database:
+            _check(database, _version_of(database), "quick_check")
+            database.backup(memory)
+        version = _version_of(memory)
+        _apply(memory, version)
+        self._fill(memory, version == 0, False)
         return memory
 
     @property
@@ -121,7 +120,7 @@ class Database:
         return self._memory is not None or self._file.exists()
 
     def _connection(self) -> sqlite3.Connection:
-        if self._memory is not None:
+        if self._memory is not None and not os.access(self._file, os.W_OK):
             return _connect(self._memory_address)
         if not self._file.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._file))
@@ -141,7 +140,8 @@ class Database:
                 yield self._current
                 return
             if self._memory is not None:
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._outputs))
+                self._open()
+                self._memory = None
             with self._mending(), closing(self._connection()) as database:
                 database.execute("BEGIN IMMEDIATE")  # which needs no space
                 self._current, self._writer = database, threading.get_ident()

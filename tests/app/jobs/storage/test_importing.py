@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -201,10 +202,27 @@ def test_a_list_is_not_made_anew_while_too_many_files_are_open(
     assert len(JobService(outputs).jobs()) == 6
 
 
+def test_a_folder_that_is_only_read_gets_no_database_until_a_program_changes_it(outputs: Path) -> None:
+    shutil.rmtree(outputs / ".longtake")
+    before = sorted(outputs.rglob("*"))
+    reader = JobService(outputs)
+    assert len(reader.jobs()) == 6
+    assert reader.queue.is_paused
+    assert sorted(outputs.rglob("*")) == before
+    writer = JobService(outputs)
+    writer.queue.resume_queue()
+    assert (outputs / ".longtake" / "longtake.sqlite3").is_file()
+    assert not reader.queue.is_paused
+    (job, *_) = reader.queue.jobs()
+    assert reader.queue.cancel(job.id)
+    assert writer.job(job.id).state == "cancelled"
+
+
 def test_a_folder_that_comes_later_arrives_paused_beside_a_queue_that_goes_on(
     outputs: Path, tmp_path: Path
 ) -> None:
     here = JobService(tmp_path / "here")
+    here.queue.rebuild()
     assert here.jobs() == []
     (queued,) = outputs.glob("*-5aa4")
     queued.rename(tmp_path / "here" / queued.name)
