@@ -111,7 +111,6 @@ class Describer:
             subject = "One frame"
         weights = {choice.file: f"{choice.weight:.15g}" for choice in parsed_choices(lora)}
         count = _count_in(settings.get(VARIANTS.name), 1)
-        crf = _number(settings.get("crf"))
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
@@ -123,7 +122,7 @@ class Describer:
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
             "many": _many(count, is_picture=subject == "One frame"),
-            "output": f"{_number(settings.get('resolution'))} px · compression {crf}",
+            "output": _output(settings),
             "memory": memory_state,
             "model": info.title,
             "unused": _unused(settings, info),
@@ -231,6 +230,11 @@ def _look(settings: dict[str, Any], info: ModelInfo, loras: int) -> str:
     guidance = _number(settings.get(info.family.guidance_setting))
     text = f"{seed} · {steps} steps · guidance {guidance}"
     return f"{text} · {count_text(loras, 'LoRA')}" if loras else text
+
+
+def _output(settings: dict[str, Any]) -> str:
+    side, compression = (_number(settings.get(name)) for name in ("resolution", "crf"))
+    return f"{side} px · compression {compression}"
 
 
 def _many(count: int, *, is_picture: bool) -> str:

@@ -127,7 +127,7 @@ def test_nothing_serious_in_the_queue(themed: Any, stand: Stand, photo: Path) ->
     ]
     stand.engine.go(FIRST)
     stand.service.queue.pause(jobs[2].id)
-    themed.get_by_text("Paused").wait_for()
+    themed.get_by_text("Paused", exact=True).wait_for()
     themed.get_by_text("Section 1 of 2 is finished").last.wait_for()
     themed.get_by_label("More for b").click()
     check(themed, "queue with a menu")

@@ -95,12 +95,12 @@ def kept(page: Any, text: str) -> None:
 def test_the_crop_lies_on_the_picture_and_follows_the_model(page: Any, photo: Path, tmp_path: Path) -> None:
     ready(page)
     page.set_input_files("input[type=file]", str(photo))
-    size(page, "144 × 112 of 320 × 240")
+    size(page, "Video: 144 × 112")
     page.wait_for_selector(".lt-crop:not([hidden])")
     aspect = (144 / 112) / (320 / 240)
     assert page.evaluate(CROP) == pytest.approx([(1 - aspect) / 2, 0, aspect, 1], abs=0.02)
     choose_model(page, "FramePack F1")
-    size(page, "704 × 544 of 320 × 240")
+    size(page, "Video: 704 × 544")
     page.wait_for_selector('#fold-look > summary[data-state="seed 31337 · 25 steps · guidance 10"]')
     kept(page, '"resolution":640')
     page.get_by_text("Use it from a program").click()
@@ -118,7 +118,7 @@ def test_the_crop_lies_on_the_picture_and_follows_the_model(page: Any, photo: Pa
     exif[0x0112] = 6
     upright.save(turned, exif=exif)
     page.set_input_files("input[type=file]", str(turned))
-    size(page, "448 × 864 of 200 × 400")
+    size(page, "Video: 448 × 864")
     page.wait_for_selector(".lt-crop:not([hidden])")
     page.wait_for_function(f"({CROP})()[2] > 0.9")
     assert page.evaluate(CROP) == pytest.approx([0, 0.018, 1, 0.964], abs=0.02)
@@ -131,7 +131,7 @@ def test_a_picture_that_cannot_be_used_says_so_before_the_start(
     text = tmp_path / "holiday.jpg"
     text.write_text("not a picture")
     page.evaluate(PASTE, list(photo.read_bytes()))
-    size(page, "144 × 112 of 320 × 240")
+    size(page, "Video: 144 × 112")
     image = page.locator("#set-image img")
     good = image.get_attribute("src")
     page.set_input_files("#set-image input[type=file]", str(text))
@@ -243,7 +243,7 @@ def test_a_picture_that_is_pasted_or_dropped_becomes_the_videos_first(
 ) -> None:
     ready(page)
     page.evaluate(PASTE if way == "paste" else DROP, list(photo.read_bytes()))
-    size(page, "144 × 112 of 320 × 240")
+    size(page, "Video: 144 × 112")
     page.wait_for_selector(".lt-crop:not([hidden])")
     assert page.locator("#set-image.lt-dropping").count() == 0
     prompt_box(page).fill(PROMPT)
@@ -256,7 +256,7 @@ def test_a_picture_that_is_pasted_or_dropped_becomes_the_videos_first(
 def test_ctrl_enter_starts_and_earlier_prompts_come_back(page: Any, stand: Stand, photo: Path) -> None:
     ready(page)
     page.set_input_files("input[type=file]", str(photo))
-    size(page, "144 × 112 of 320 × 240")
+    size(page, "Video: 144 × 112")
     box = prompt_box(page)
     for number, text in enumerate((PROMPT, "the camera <b>pans</b> left"), 1):
         box.fill(text)
@@ -279,7 +279,7 @@ def test_ctrl_enter_starts_and_earlier_prompts_come_back(page: Any, stand: Stand
 def test_a_double_click_is_one_press(page: Any, stand: Stand, photo: Path) -> None:
     ready(page)
     page.set_input_files("input[type=file]", str(photo))
-    size(page, "144 × 112 of 320 × 240")
+    size(page, "Video: 144 × 112")
     page.locator("#start").click(click_count=20)
     status(page, state="running")
     page.locator("#start", has_text="number 2").click()
@@ -297,7 +297,7 @@ def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: A
     page.get_by_text("The first video will show how long it takes.").wait_for()
     page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
     job = status(page, state="running").get_attribute("data-job")
-    size(page, "128 × 128 of 256 × 256")
+    size(page, "Video: 128 × 128")
     assert prompt_box(page).input_value() == PROMPT
     assert page.get_by_label(re.compile("^number input for Total Video Length")).input_value() == "2.4"
     request = stand.service.job(job).request
@@ -317,7 +317,7 @@ def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> Non
     kept(page, "<i>grows</i>")
     kept(page, '"forward"')
     page.reload()
-    size(page, "144 × 112 of 320 × 240")
+    size(page, "Video: 144 × 112")
     page.wait_for_function("document.querySelector('#set-prompt textarea').value.includes('grows')")
     assert page.get_by_role("radio", name="Forward · F1").is_checked()
     page.wait_for_selector('#fold-look > summary[data-state="seed 7 · 12 steps · guidance 10"]')

@@ -283,6 +283,7 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     facts = " ".join(failed.locator(".lt-facts").inner_text().split())
     assert f"Peak on the device {gb_text(MEASURED['decode'])} of 20 GB" in facts
     assert page.locator(".lt-plot .lt-use").count() == 3
+    page.locator(".lt-live").get_by_text("Time and memory").click()
     assert page.get_by_role("rowheader", name="Decoding").last.is_visible()
     assert "Traceback" in failed.locator(".lt-report").inner_text()
     shows(page, 33)

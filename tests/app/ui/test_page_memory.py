@@ -196,6 +196,7 @@ def test_a_job_shows_its_memory_as_it_grows_and_after_a_reload(page: Any, stand:
     shown = status(page, state="finished", frames=73)
     for _ in range(2):
         page.wait_for_function("document.querySelectorAll('.lt-plot .lt-use').length === 5")
+        page.locator(".lt-live").get_by_text("Time and memory").click()
         measured, planned, cap = page.evaluate(PLOT)
         stages = [use["stage"] for use in memory_record(2)["stages"]]
         assert measured == pytest.approx([cap * MEASURED[name] / CAP for name in stages], abs=1e-3)

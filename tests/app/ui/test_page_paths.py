@@ -59,7 +59,7 @@ def spellings(folder: Path) -> set[bytes]:
 
 def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo: Path) -> None:
     page.locator("[data-example]").first.click()
-    page.wait_for_selector('#set-image label[data-hint*="256 × 256"]')
+    page.wait_for_selector('#set-image label[data-hint^="Video: 128"]')
     stand.engine.go(FIRST)
     status(page, state="running", frames=33)
     stand.engine.go(FURTHER + 1)

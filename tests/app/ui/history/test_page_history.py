@@ -362,7 +362,7 @@ def test_these_settings_fill_the_form_with_the_picture(page: Any, stand: Stand, 
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
     opened(page, job).get_by_role("button", name="Use these settings").click()
     page.wait_for_selector('#fold-look > summary[data-state="seed 9 · 12 steps · guidance 10"]')
-    page.wait_for_selector('#set-image label[data-hint="144 × 112 of 320 × 240"]')
+    page.wait_for_selector('#set-image label[data-hint="Video: 144 × 112"]')
     page.get_by_text("Sampler: Euler.").wait_for()
     page.locator("#start").click()
     wait_until(lambda: len(stand.service.finished_jobs(2)) == 2)
