@@ -239,10 +239,10 @@ for number in range(40):
 def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(CASE), str(own)],
+            [sys.executable, "-c", WRITER, str(tmp_path), str(CASE), str(writer_number)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
-        for own in (1, 2)
+        for writer_number in (1, 2)
     ]  # fmt: skip
     for writer in writers:
         assert writer.stdout is not None
@@ -254,10 +254,16 @@ def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
-    found = content(tmp_path)
-    own_cases = {str(replace(CASE, groups=1000 * own + number)) for own in (1, 2) for number in range(40)}
-    assert set(found) == own_cases | {str(CASE)}
-    shared = found[str(CASE)]["failed"]
+    entries = content(tmp_path)
+    own_cases = {
+        str(replace(CASE, groups=1000 * writer_number + number))
+        for writer_number in (1, 2)
+        for number in range(40)
+    }
+    assert set(entries) == own_cases | {str(CASE)}
+    shared = entries[str(CASE)]["failed"]
     assert isinstance(shared, dict)
-    assert set(shared) == {f"rung{own}-{number}" for own in (1, 2) for number in range(40)}
+    assert set(shared) == {
+        f"rung{writer_number}-{number}" for writer_number in (1, 2) for number in range(40)
+    }
     assert not [name for name in names(tmp_path) if name.endswith(".tmp") or ".damaged" in name]

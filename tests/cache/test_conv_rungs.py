@@ -27,8 +27,8 @@ def calls(draw: st.DrawFn, dtype: torch.dtype) -> Call:
     """Draw a valid convolution of any shape, stride, padding and dilation."""
 
     def three(low: int, high: int) -> tuple[int, int, int]:
-        one = st.integers(low, high)
-        return draw(one), draw(one), draw(one)
+        numbers = st.integers(low, high)
+        return draw(numbers), draw(numbers), draw(numbers)
 
     kernel, stride, padding, dilation = three(1, 3), three(1, 3), three(0, 2), three(1, 2)
     spans = [dilation[i] * (kernel[i] - 1) + 1 for i in range(3)]
@@ -80,10 +80,10 @@ def expected_and_margin(call: Call) -> tuple[Tensor, Tensor]:
 def check(rung: Rung, call: Call) -> None:
     assert rung.supports(case_of(*call)) or rung.name == "tiles"
     expected, margin = expected_and_margin(call)
-    found = rung.run(*call)
-    assert found.shape == expected.shape
-    assert found.dtype == call[0].dtype
-    assert ((found.double() - expected).abs() <= margin).all()
+    result = rung.run(*call)
+    assert result.shape == expected.shape
+    assert result.dtype == call[0].dtype
+    assert ((result.double() - expected).abs() <= margin).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -63,14 +63,14 @@ def test_a_bad_kernel_costs_only_itself(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", ABORTS)
     write_kernel(tmp_path, "sageattention", WRONG)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    found = try_attention(("triton", "sage", "native", "sliced", "aiter"), *SHAPE, environ=environ)
-    assert [one["backend"] for one in found] == ["triton", "sage", "native", "sliced", "aiter"]
-    assert found[0]["failed"] == "its process ended with -6"
-    assert found[1]["failed"].startswith("its results differ by ")
-    assert 0 < found[2]["error"] < 0.01
-    assert "flash" in found[2]["kernel"]
-    assert found[3]["error"] <= found[2]["error"]
-    assert "diffusers cannot use" in found[4]["failed"]
+    trials = try_attention(("triton", "sage", "native", "sliced", "aiter"), *SHAPE, environ=environ)
+    assert [trial["backend"] for trial in trials] == ["triton", "sage", "native", "sliced", "aiter"]
+    assert trials[0]["failed"] == "its process ended with -6"
+    assert trials[1]["failed"].startswith("its results differ by ")
+    assert 0 < trials[2]["error"] < 0.01
+    assert "flash" in trials[2]["kernel"]
+    assert trials[3]["error"] <= trials[2]["error"]
+    assert "diffusers cannot use" in trials[4]["failed"]
 
 
 @pytest.mark.slow
@@ -87,8 +87,8 @@ def test_a_kernel_that_raises_is_left_out_and_a_right_one_is_timed(tmp_path: Pat
 def test_a_kernel_that_hangs_is_ended(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", HANGS)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    (found,) = try_attention(("triton",), *SHAPE, environ=environ, seconds=1)
-    assert found == {"backend": "triton", "failed": "it took more than 1 seconds", "passes": True}
+    (trial,) = try_attention(("triton",), *SHAPE, environ=environ, seconds=1)
+    assert trial == {"backend": "triton", "failed": "it took more than 1 seconds", "passes": True}
 
 
 @pytest.mark.slow
@@ -97,16 +97,16 @@ def test_a_way_that_is_killed_may_be_tried_again_and_one_that_loses_the_card_har
 ) -> None:
     write_kernel(tmp_path, "flash_attn", IS_KILLED)
     write_kernel(tmp_path, "sageattention", LOSES)
-    environ, told = {**os.environ, "PYTHONPATH": str(tmp_path)}, list[tuple[int, int]]()
+    environ, progress = {**os.environ, "PYTHONPATH": str(tmp_path)}, list[tuple[int, int]]()
     ways = ("triton", "sage", "native")
     killed, lost, native = try_attention(
-        ways, *SHAPE, environ=environ, on_progress=lambda *one: told.append(one)
+        ways, *SHAPE, environ=environ, on_progress=lambda *counts: progress.append(counts)
     )
     assert killed == {"backend": "triton", "failed": "its process ended with -9", "passes": True}
     assert lost == {"backend": "sage", "failed": "HIP error: an illegal memory access was encountered"}
     assert native["backend"] == "native"
     assert native["seconds"] > 0
-    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert progress == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 def test_a_trial_ends_with_its_job(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ BUSY = {"backend": "native", "failed": OOM.format("4.00"), "passes": True}
 
 
 @pytest.mark.parametrize(
-    ("found", "way"),
+    ("trials", "way"),
     [
         ([result("native", 1.0), result("triton", 0.95), BAD], "native"),
         ([result("native", 1.0), result("triton", 0.8), BAD], "triton"),
@@ -167,15 +167,15 @@ BUSY = {"backend": "native", "failed": OOM.format("4.00"), "passes": True}
     ],
 )
 def test_the_fastest_right_way_is_kept_for_card_software_and_shape(
-    found: list[dict[str, Any]], way: str, tmp_path: Path
+    trials: list[dict[str, Any]], way: str, tmp_path: Path
 ) -> None:
     facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
-    store_trial(facts, "gfx1100", key, found)
+    store_trial(facts, "gfx1100", key, trials)
     assert fastest_backends(facts, "gfx1100", 0.01) == {key: way}
     assert fastest_backends(facts, "gfx1030", 0.01) == {}
     assert shape_key(24, 18200, 128, "bfloat16") == key != shape_key(24, 18433, 128, "bfloat16")
-    if found and "kernel" in found[0]:
-        assert stored_kernel(facts, "gfx1100") == found[0]["kernel"]
+    if trials and "kernel" in trials[0]:
+        assert stored_kernel(facts, "gfx1100") == trials[0]["kernel"]
     store_trial(facts, "gfx1100", "another", [result("native", 1.0)])
     assert fastest_backends(facts, "gfx1100", 0.01) == {key: way, "another": "native"}
 
@@ -207,8 +207,8 @@ def test_a_person_chooses_how_far_results_may_differ(tmp_path: Path) -> None:
     wide = deviation_of({"LONGTAKE_ATTENTION_DEVIATION": "2"})
     assert fastest_backends(facts, "gfx1201", wide) == {key: "sage"}
     assert refused_backends(facts, "gfx1201", wide) == {}
-    own = Local({"LONGTAKE_ATTENTION_DEVIATION": "2"}, tmp_path)
-    assert profile_in_force(machine_of_card("gfx1200:16"), own).backends == {}
+    local = Local({"LONGTAKE_ATTENTION_DEVIATION": "2"}, tmp_path)
+    assert profile_in_force(machine_of_card("gfx1200:16"), local).backends == {}
     precise = shape_key(24, 18400, 128, "float32")
     store_trial(facts, "gfx1030", precise, [result("native", 1.0), result("triton", 0.5, error=1e-5)])
     assert fastest_backends(facts, "gfx1030", wide) == {precise: "triton"}
@@ -239,14 +239,14 @@ def test_what_was_seen_and_what_is_set_decide(tmp_path: Path) -> None:
     local = Local(folder=tmp_path)
     key = shape_key(24, 18485, 128, "bfloat16")
     store_trial(local.kernels, "gfx1100", key, [result("native", 1.0, MATH), result("triton", 1.0)])
-    found = plan("gfx1100:16", local)
-    assert (found.attention.value, found.attention.reason) == ("triton", "the fastest on this card")
+    video_plan = plan("gfx1100:16", local)
+    assert (video_plan.attention.value, video_plan.attention.reason) == ("triton", "the fastest on this card")
     assert plan("gfx1100:16", local, resolution=320).attention.value == "sliced"  # another shape
     assert plan("gfx1100:16", local, attention="sliced").attention.value == "sliced"
-    own = Local({"LONGTAKE_ATTENTION": "efficient"}, tmp_path)
-    assert plan("gfx1100:16", own).attention.value == "efficient"
-    assert plan("gfx1100:16", own, attention="sage").attention.value == "sage"
-    assert plan("gfx1100:16", Local({"LONGTAKE_ATTENTION": "auto"}, tmp_path)) == found
+    user_local = Local({"LONGTAKE_ATTENTION": "efficient"}, tmp_path)
+    assert plan("gfx1100:16", user_local).attention.value == "efficient"
+    assert plan("gfx1100:16", user_local, attention="sage").attention.value == "sage"
+    assert plan("gfx1100:16", Local({"LONGTAKE_ATTENTION": "auto"}, tmp_path)) == video_plan
     with pytest.raises(InputError, match="LONGTAKE_ATTENTION is 'fused'; expected auto or native or sliced"):
         profile_for(machine_of_card("gfx1100:24"), {"LONGTAKE_ATTENTION": "fused"})
 
@@ -287,10 +287,10 @@ def test_a_busy_card_is_asked_once_in_each_job_until_it_answers(
 
     def tried(ways: list[str], *_: Any, on_progress: Any, cancel: Any) -> list[dict[str, Any]]:
         asked.append(ways)
-        found = answers[len(asked) - 1]
-        for done in range(len(found) + 1):
-            on_progress(done, len(found))
-        return found
+        trials = answers[len(asked) - 1]
+        for done in range(len(trials) + 1):
+            on_progress(done, len(trials))
+        return trials
 
     def attention(number: int) -> str:
         job = open_job(

@@ -60,18 +60,18 @@ def inputs(padding: tuple[int, ...], side: int = 8) -> dict[str, Any]:
 def test_a_transformer_gives_the_same_in_each_way(
     way: str, padding: tuple[int, ...], network: HunyuanVideoFramepackTransformer3DModel
 ) -> None:
-    given = inputs(padding)
+    arguments = inputs(padding)
     if way == "flash" and len(padding) > 1:
         pytest.skip("the flash kernel takes no mask")
     with torch.inference_mode():
-        expected = network(**given)[0]
+        expected = network(**arguments)[0]
         with use_attention_backend(network, way, SMALL):
-            found = network(**given)[0]
-        again = network(**given)[0]
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+            result = network(**arguments)[0]
+        again = network(**arguments)[0]
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
     assert torch.equal(again, expected)  # what is left behind is the network as it was
     if way == "native":
-        assert torch.equal(found, expected)
+        assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (37, 53), (64, 7)])
@@ -87,24 +87,24 @@ def test_slices_of_any_size_are_what_sdpa_gives(queries: int, keys: int, limit: 
         for scale in (None, 0.1):
             expected = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
             with SlicedAttention(limit):
-                found = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+                result = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_slices_of_16_bit_are_computed_in_32(dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(1, 2, 40, 16).to(dtype) for _ in range(3))
     with SlicedAttention(SMALL):
-        found = scaled_dot_product_attention(q, k, v)
+        result = scaled_dot_product_attention(q, k, v)
     expected = scaled_dot_product_attention(q.float(), k.float(), v.float())
-    assert found.dtype == dtype
-    torch.testing.assert_close(found, expected.to(dtype), atol=0, rtol=torch.finfo(dtype).eps)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result, expected.to(dtype), atol=0, rtol=torch.finfo(dtype).eps)
 
 
-def error_of(found: Tensor, query: Tensor, key: Tensor, value: Tensor, **others: Any) -> float:
+def error_of(result: Tensor, query: Tensor, key: Tensor, value: Tensor, **others: Any) -> float:
     """Return the root mean square of the error, divided by that of the result in fp64."""
     expected = scaled_dot_product_attention(query.double(), key.double(), value.double(), **others)
-    return float((found - expected).norm() / expected.norm())
+    return float((result - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 4.0, 11.0])
@@ -114,9 +114,9 @@ def test_products_in_fp16_are_close_to_fp32_math(sharpness: float, has_mask: boo
     q, k = (functional.rms_norm(torch.randn(1, 3, 500, 128), (128,)) for _ in range(2))
     v, k = torch.randn(1, 3, 500, 128) * 30, k + 0.5 * q
     mask = {"attn_mask": torch.rand(1, 1, 1, 500) > 0.3} if has_mask else {}
-    found = sliced_attention(SMALL, q * sharpness, k, v, **mask, in_fp16=True)
-    assert found.dtype == torch.float32
-    error = error_of(found, q * sharpness, k, v, **mask)
+    result = sliced_attention(SMALL, q * sharpness, k, v, **mask, in_fp16=True)
+    assert result.dtype == torch.float32
+    error = error_of(result, q * sharpness, k, v, **mask)
     assert 1e-6 < error < 2e-3  # that of fp32 is smaller, and that of bf16 about 4e-3
     assert torch.equal(sliced_attention(SMALL, q, k, v), sliced_attention(SMALL, q, k, v, in_fp16=False))
 
@@ -126,11 +126,11 @@ def test_a_head_whose_values_overflow_fp16_is_computed_in_fp32(scale: tuple[floa
     inputs = [torch.randn(1, 3, 50, 16) for _ in range(3)]
     for tensor, factor in zip(inputs, scale, strict=True):
         tensor[:, 1] *= factor
-    found = sliced_attention(SMALL, *inputs, in_fp16=True)
+    result = sliced_attention(SMALL, *inputs, in_fp16=True)
     wide = sliced_attention(SMALL, *inputs, in_fp16=False)
-    assert torch.equal(found[:, 1], wide[:, 1])
-    assert not torch.equal(found[:, 0], wide[:, 0])
-    assert found.isfinite().all()
+    assert torch.equal(result[:, 1], wide[:, 1])
+    assert not torch.equal(result[:, 0], wide[:, 0])
+    assert result.isfinite().all()
 
 
 @pytest.mark.parametrize("in_halves", [False, True])
@@ -173,7 +173,7 @@ def test_no_state_of_the_process_changes(network: HunyuanVideoFramepackTransform
             assert _active() == AttentionBackendName._NATIVE_FLASH
     assert _active() == AttentionBackendName.NATIVE
     processors = [getattr(module, "processor", None) for module in network.modules()]
-    assert {getattr(one, "_attention_backend", None) for one in processors} == {None}
+    assert {getattr(processor, "_attention_backend", None) for processor in processors} == {None}
     assert torch.equal(dispatch_attention_fn(q, q, q), plain)
 
 
@@ -197,6 +197,6 @@ def test_a_way_that_is_not_there_is_refused(network: HunyuanVideoFramepackTransf
 
 
 def test_every_way_is_known_to_the_dispatcher() -> None:
-    known = {one.value for one in AttentionBackendName}
-    assert {way.dispatcher_name for way in BACKENDS.values() if way.dispatcher_name} <= known
+    names = {backend.value for backend in AttentionBackendName}
+    assert {way.dispatcher_name for way in BACKENDS.values() if way.dispatcher_name} <= names
     assert len(BACKENDS) == len({way.label for way in BACKENDS.values()})

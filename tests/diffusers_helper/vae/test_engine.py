@@ -73,11 +73,11 @@ def decoded(vae: Any, latents: Tensor) -> Tensor:
 @pytest.mark.parametrize("count", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_decoding_gives_the_bits_of_the_vae(make: Make, count: int) -> None:
     vae, latents = make(), noise(2, 16, count, 4, 6)
-    found = engine_of(vae).decode(latents)
+    result = engine_of(vae).decode(latents)
     expected = decoded(vae, latents)
     assert expected.std() > 0.05
-    assert found.shape[2] == 4 * count - 3
-    assert torch.equal(found, expected)
+    assert result.shape[2] == 4 * count - 3
+    assert torch.equal(result, expected)
 
 
 @each_kind
@@ -85,19 +85,19 @@ def test_decoding_gives_the_bits_of_the_vae(make: Make, count: int) -> None:
 def test_encoding_gives_the_bits_of_the_vae(make: Make, count: int) -> None:
     vae: Any = make()
     frames = noise(1, 3, 4 * count - 3, 32, 64).clamp(-1, 1)
-    found = engine_of(vae).encode(frames)
+    result = engine_of(vae).encode(frames)
     with torch.inference_mode():
         vae.use_framewise_encoding = False
         expected = vae.encode(frames).latent_dist.parameters
-    assert found.shape[2] == count
-    assert torch.equal(found, expected)
+    assert result.shape[2] == count
+    assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4, 8])
 def test_a_stream_gives_the_same_bits_with_any_chunk(chunk: int) -> None:
     vae, latents, reported = wan(), noise(1, 16, 5, 4, 4), list[tuple[int, int]]()
-    found = engine_of(vae, chunk=chunk).decode(latents, progress=lambda *count: reported.append(count))
-    assert torch.equal(found, decoded(vae, latents))
+    result = engine_of(vae, chunk=chunk).decode(latents, progress=lambda *count: reported.append(count))
+    assert torch.equal(result, decoded(vae, latents))
     pieces = -(-5 // chunk)
     assert reported == [(piece, pieces) for piece in range(1, pieces + 1)]
 
@@ -132,8 +132,8 @@ def test_windows_of_hunyuan_are_those_of_diffusers() -> None:
         moments = vae.encode(frames).latent_dist.parameters
     plans = engine_of(vae).owner.plans("encode", Video(11, 32, 32))
     need = next(plan for plan in plans if plan.time == "windows").working_bytes
-    found = engine_of(vae, cap=weights_of(vae) + int(need / 0.8) + 1).encode(frames)
-    assert torch.equal(found, moments)
+    result = engine_of(vae, cap=weights_of(vae) + int(need / 0.8) + 1).encode(frames)
+    assert torch.equal(result, moments)
 
 
 def only(engine: VaeEngine[BorrowedVaeOwner], video: Video, time: str, tile: int) -> VaePlan:
@@ -206,12 +206,12 @@ def test_a_shortage_is_answered_by_a_smaller_plan(make: Make) -> None:
     shrink = 16 if make is wan_of_patches else 8
     latents = noise(1, 16, 2, 160 // shrink, 160 // shrink)
     engine = engine_of(vae)
-    found = engine.decode(latents)
+    result = engine.decode(latents)
     assert len(failures) == 2  # in one piece, and in tiles of 128 pixels
-    assert torch.equal(engine.decode(latents), found)
+    assert torch.equal(engine.decode(latents), result)
     assert len(failures) == 2  # a plan that failed is not tried again
     handle.remove()
-    assert torch.equal(found, engine_of(vae, tile_px=96).decode(latents))
+    assert torch.equal(result, engine_of(vae, tile_px=96).decode(latents))
 
 
 def test_a_shortage_in_every_plan_is_said() -> None:
@@ -237,9 +237,9 @@ def test_another_precision_leaves_the_vae_as_it_is(make: Make, precision: str) -
     vae, latents = make(), noise(1, 16, 2, 4, 4)
     before, expected = state_of(vae), decoded(vae, latents)
     engine = engine_of(vae, precision=precision)
-    found = engine.decode(latents)
-    assert found.dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    assert 0 < (found.float() - expected).abs().max() < 0.1 * expected.abs().max()
+    result = engine.decode(latents)
+    assert result.dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    assert 0 < (result.float() - expected).abs().max() < 0.1 * expected.abs().max()
     assert all(torch.equal(value, before[name]) for name, value in vae.state_dict().items())
     assert engine.owner.device.allocated_bytes() == weights_of(vae)
     assert torch.equal(engine_of(vae).decode(latents), expected)
@@ -262,9 +262,9 @@ def test_what_overflows_is_done_again_in_fp32() -> None:
         # Its result exceeds 65504, the largest number of fp16.
         vae.decoder.conv_in.weight *= 3e4
     latents = 10 * noise(1, 16, 2, 4, 4)
-    found = engine_of(vae, precision="fp16").decode(latents)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, engine_of(vae).decode(latents))
+    result = engine_of(vae, precision="fp16").decode(latents)
+    assert result.dtype == torch.float32
+    assert torch.equal(result, engine_of(vae).decode(latents))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -313,10 +313,10 @@ def test_convolutions_of_wan_take_the_ladder() -> None:
     vae, latents = wan(), noise(1, 16, 2, 4, 4)
     expected = decoded(vae, latents)
     with initialize_miopen_fallback(rung="taps").install(vae) as handler:
-        found = engine_of(vae).decode(latents)
+        result = engine_of(vae).decode(latents)
         assert handler.ladder is not None
         assert handler.ladder.successes["taps"] > 20
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-4)
 
 
 def test_auto_begins_with_the_largest_piece_that_is_no_trouble() -> None:

@@ -37,9 +37,9 @@ def test_pictures_of_a_batch_are_decoded_together_where_memory_allows() -> None:
     engine = engine_of(vae, batch=True, memory_threshold=1.0)
     need = engine.owner.plans("decode", Video(1, 32, 32))[0].working_bytes
     engine.owner.device.limit(engine.owner.device.allocated_bytes() + 2 * need)
-    found = engine.decode(latents, progress=lambda done, total: reported.append(total))
+    result = engine.decode(latents, progress=lambda done, total: reported.append(total))
     assert reported == [2, 2]
-    torch.testing.assert_close(found, engine_of(vae).decode(latents), rtol=0, atol=1e-4)
+    torch.testing.assert_close(result, engine_of(vae).decode(latents), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("has_patches", [False, True])
@@ -47,11 +47,11 @@ def test_wan_of_comfyui_is_streamed_with_its_own_bits(has_patches: bool) -> None
     vae = VAE(WanVAE(has_patches=has_patches), shrink=16 if has_patches else 8)
     latents, reported = noise(2, 16, 3, 4, 4), list[int]()
     engine = engine_of(ComfyVae(vae))
-    found = engine.decode(latents, progress=lambda done, total: reported.append(total))
+    result = engine.decode(latents, progress=lambda done, total: reported.append(total))
     with torch.inference_mode():
         expected = torch.cat([vae.first_stage_model.decode(item) for item in latents.split(1)])
-    assert found.shape[2] == 9
-    assert torch.equal(found, expected)
+    assert result.shape[2] == 9
+    assert torch.equal(result, expected)
     assert set(reported) == {6}  # three latent frames of two videos
     assert engine.owner.plans("decode", Video(3, 32, 32))[0].is_exact
 
@@ -68,9 +68,9 @@ def test_wan_of_newer_versions_gets_its_latent_frames_in_pairs(count: int) -> No
     with torch.inference_mode():
         expected = vae.first_stage_model.decode(latents)
     handle = decoder.register_forward_pre_hook(lambda _, call: sizes.append(call[0].shape[2]))
-    found = engine_of(ComfyVae(vae)).decode(latents, progress=lambda done, total: reported.append(done))
+    result = engine_of(ComfyVae(vae)).decode(latents, progress=lambda done, total: reported.append(done))
     handle.remove()
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
     assert sizes == {1: [1], 2: [1, 1], 3: [1, 2], 4: [1, 2, 1]}[count]
     assert reported == list(range(1, count + 1))
 
@@ -88,8 +88,8 @@ def test_pictures_of_comfyui_have_their_own_bits() -> None:
 def test_another_precision_leaves_comfyuis_vae_as_it_is() -> None:
     vae, latents = VAE(WanVAE()), noise(1, 16, 2, 4, 4)
     before = {name: value.clone() for name, value in vae.first_stage_model.state_dict().items()}
-    found = engine_of(ComfyVae(vae), precision="bf16").decode(latents)
-    assert found.dtype == torch.bfloat16
+    result = engine_of(ComfyVae(vae), precision="bf16").decode(latents)
+    assert result.dtype == torch.bfloat16
     state = vae.first_stage_model.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in before.items())
 

@@ -53,8 +53,8 @@ def finished(events: list[Event]) -> Finished:
 def test_the_automatic_values_are_todays(
     picture: Path, models: Models, tmp_path: Path, automatic: bytes
 ) -> None:
-    own = {"vae_tile": 256, "vae_precision": "fp32", "vae_chunk": 3, "vae_threshold": 1}
-    assert run(picture, models, tmp_path / "job", **own)[0] == automatic
+    defaults = {"vae_tile": 256, "vae_precision": "fp32", "vae_chunk": 3, "vae_threshold": 1}
+    assert run(picture, models, tmp_path / "job", **defaults)[0] == automatic
 
 
 @pytest.mark.slow

@@ -92,8 +92,8 @@ def test_a_card_that_computes_bf16_tries_it_first(
     last = torch.float32 if overflows else torch.bfloat16
     assert types[2] == torch.bfloat16
     assert set(types[3:]) == {last}
-    told = " ".join(event.message for event in events if isinstance(event, Warned))
-    wider = [name for name in ("bf16", "fp32") if f"works in {name} from now on" in told]
+    warnings = " ".join(event.message for event in events if isinstance(event, Warned))
+    wider = [name for name in ("bf16", "fp32") if f"works in {name} from now on" in warnings]
     assert wider == (["bf16", "fp32"] if overflows else ["bf16"])
     again = JobFolder(tmp_path / "again")
     models, types = overflowing(tiny_model)
@@ -157,8 +157,8 @@ def test_a_transformer_that_fp32_makes_slow_computes_in_it_only_if_a_person_asks
     local = Local({PROFILE_VARIABLE: "gfx1200", **({FP32_VARIABLE: "1"} if asked else {})})
     if asked:
         _, events = make(replace(request_, seconds=1.0), models, tmp_path / "job", local=local)
-        told = "while denoising section 1, so this stage is repeated in fp32."
-        assert any(told in event.message for event in events if isinstance(event, Warned))
+        warning = "while denoising section 1, so this stage is repeated in fp32."
+        assert any(warning in event.message for event in events if isinstance(event, Warned))
         assert types[-1] == torch.float32
         return
     with pytest.raises(LongtakeError) as failure:

@@ -55,9 +55,9 @@ def noise(count: int, batch: int = 1) -> Tensor:
 def test_any_number_of_latents(count: int, dtype: torch.dtype, vae: AutoencoderKLHunyuanVideo) -> None:
     latents, network = noise(count, batch=2).to(dtype), copy.deepcopy(vae).to(dtype)
     expected = torch.cat([network.decode(item, return_dict=False)[0] for item in latents.split(1)])
-    found = VaeEngine(InWindows(network)).decode(latents)
-    assert found.shape[2] == 4 * count - 3
-    assert torch.equal(found, expected)
+    result = VaeEngine(InWindows(network)).decode(latents)
+    assert result.shape[2] == 4 * count - 3
+    assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_sections_share_windows(mode: Mode, calls: list[int], vae: AutoencoderKL
         expected = vae.decode(latents, return_dict=False)[0]
         counted: list[tuple[int, int]] = []
         part = VideoPart(section.number, begin)
-        found = engine.decode(
+        result = engine.decode(
             latents, part=part, progress=lambda *count, reported=counted: reported.append(count)
         )
-        assert torch.equal(found, expected)
+        assert torch.equal(result, expected)
         assert counted == [(done, expected_calls) for done in range(1, expected_calls + 1)]
         assert engine.owner.parts[-1] == part
 

@@ -57,9 +57,9 @@ def test_tiles_of_a_picture_make_the_picture(dtype: torch.dtype) -> None:
         assert tile.shape[-2:] == (24, 24)
         mosaic.add(place, 0, tile[:, :, :2])
         mosaic.add(place, 2, tile[:, :, 2:])
-    found = mosaic.finish()
-    assert found.dtype == dtype
-    torch.testing.assert_close(found, source)
+    result = mosaic.finish()
+    assert result.dtype == dtype
+    torch.testing.assert_close(result, source)
 
 
 def test_between_two_tiles_the_one_passes_into_the_other() -> None:
