@@ -8,7 +8,7 @@ import math
 import re
 import struct
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ _DNG_VERSION = 50706  # a tag of the TIFF that a DNG is
 _CODES = "codes"  # the entry of an image's `info` with its codes of ITU-T H.273
 # The markers of a JPEG that begin a part with a length, and the end of the picture
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
-_SCAN, _END = 0xDA, 0xD9
+_SCAN, _END = b"\xff\xda", b"\xff\xd9"
 
 _OTHER = "Choose another file."
 _CONVERT = "Open it in a picture viewer and save it as PNG or JPEG."
@@ -54,10 +54,11 @@ def load_picture(source: Path | bytes) -> Image.Image:
     """Read a picture file, or the content of one, as upright RGB with 8 bits per channel.
 
     The first picture of an animation or of a file with several pages is used. Transparent parts become white,
-    a colour profile in the file is applied, and a picture of more than 16 megapixels is scaled down to that.
+    the colours become those that a standard screen shows, and a picture of more than 16 megapixels is scaled
+    down to that.
 
     Raises:
-        PictureError: If the source is no picture of `_TITLES`, is damaged, too large or too small. The size
+        PictureError: If the source is a file of another format, is damaged, too large or too small. The size
             is checked in the header, before decoding.
     """
     with _open_checked(source) as (image, name):
@@ -195,18 +196,18 @@ def _check_size(image: Image.Image, name: str) -> None:
 def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
     if image.format not in ("JPEG", "MPO"):
         return
-    scans = sum(1 for _ in _scans(content))
+    scans = _count_scans(content)
     if scans > MAX_SCANS:
         raise PictureError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
 
 
-def _scans(content: bytes) -> Iterator[int]:
-    """Yield the positions of the scans of a JPEG up to its end, behind which phones put videos and more."""
-    position = 2
-    while (marker := _MARKER.search(content, position)) and content[marker.start() + 1] != _END:
-        if content[marker.start() + 1] == _SCAN:
-            yield marker.start()
+def _count_scans(content: bytes) -> int:
+    """Count the scans of a JPEG up to its end, behind which phones put videos and more."""
+    scans, position = 0, 2
+    while (marker := _MARKER.search(content, position)) and marker[0] != _END:
+        scans += marker[0] == _SCAN
         position = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
+    return scans
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:

@@ -136,7 +136,10 @@ def take_pictures(settings: dict[str, Any]) -> dict[str, Image.Image]:
     pictures: dict[str, Image.Image] = {}
     for name in PICTURES:
         if (image := settings.pop(name, None)) is not None:
-            pixels = (image[0, ..., :3].expand(-1, -1, 3).clamp(0, 1) * 255).round().to(torch.uint8)
+            colours, alpha = image[0, ..., :3], image[0, ..., 3:]
+            if alpha.numel():  # what is transparent becomes white
+                colours = colours * alpha + 1 - alpha
+            pixels = (colours.expand(-1, -1, 3).clamp(0, 1) * 255).round().to(torch.uint8)
             pictures[name] = Image.fromarray(pixels.cpu().numpy())
     return pictures
 

@@ -13,6 +13,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import SETTINGS
 from rocm_nodes import NODE_CLASS_MAPPINGS
+from rocm_nodes.framepack.node import take_pictures
 from tests.support.comfy_double import Comfy, Interrupted
 from tests.support.loras import write_lora
 from tests.support.node_runs import picture, run
@@ -102,6 +103,16 @@ def test_a_picture_of_one_channel_is_grey(
         run("ROCMFramePackVideo", image=picture()[..., :1], prompt="ball", model="tiny", seconds=1.0)
     assert (saved[0].mode, saved[0].size) == ("RGB", (64, 64))
     assert saved[0].getpixel((63, 63)) == (255, 255, 255)
+
+
+def test_the_transparent_part_of_a_picture_is_white() -> None:
+    image = torch.zeros(1, 4, 4, 4)
+    image[..., 0], image[:, :2, :, 3], image[:, 2, :, 3] = 1.0, 1.0, 0.2
+    saved = take_pictures({"image": image, "end_image": image[..., :3]})
+    assert [saved["image"].getpixel((0, y)) for y in (0, 2, 3)] == [
+        (255, 0, 0), (255, 204, 204), (255, 255, 255)
+    ]  # fmt: skip
+    assert saved["end_image"].getpixel((0, 3)) == (255, 0, 0)
 
 
 def test_an_interrupt_ends_it(tiny: ModelInfo, comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:
