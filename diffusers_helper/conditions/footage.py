@@ -60,7 +60,7 @@ def _end_of(path: Path, count: int, fps: int) -> tuple[list[Image.Image], float]
             film.seek_to_end((count + 1) / fps + margin)
             frames = deque(_at_rate(film, fps), maxlen=count)
             if len(frames) == count or (margin == _MARGINS[-1] and frames):
-                return [_to_picture(frame, film) for frame in frames], float(film.end)
+                return [to_picture(frame, film) for frame in frames], float(film.end)
     raise _empty(path)
 
 
@@ -74,7 +74,7 @@ def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
     with opened(path) as film:
         frame = None
         for frame in _at_rate(film, fps):
-            yield _to_picture(frame, film)
+            yield to_picture(frame, film)
         if frame is None:
             raise _empty(path)
 
@@ -105,7 +105,3 @@ def _at_rate(film: Film, fps: int) -> Iterator[VideoFrame]:
         yield current
         index += 1
         has_yielded = True
-
-
-def _to_picture(frame: VideoFrame, film: Film) -> Image.Image:
-    return to_picture(frame, film.pixel_aspect_ratio, may_be_transparent=film.may_be_transparent)

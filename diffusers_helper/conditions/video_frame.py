@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,8 @@ from diffusers_helper.conditions.colour import to_standard_colours
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
+
+    from diffusers_helper.conditions.film import Film
 
 _BT709, _UNSPECIFIED = 1, 2  # codes of ITU-T H.273 for the matrix of colours
 _HD_LINES = 720  # from here on, a video that does not say its matrix has that of BT.709
@@ -24,12 +25,12 @@ _TURNS = {
 """The turns and mirrors by the signs of a display matrix."""
 
 
-def to_picture(frame: VideoFrame, pixel_aspect_ratio: Fraction, *, may_be_transparent: bool) -> Image.Image:
-    """Convert a frame. Transparent parts become white."""
+def to_picture(frame: VideoFrame, film: Film) -> Image.Image:
+    """Convert a frame of a film. Transparent parts become white."""
     from av.video.reformatter import Interpolation
 
     flags = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
-    has_alpha = may_be_transparent and any(part.is_alpha for part in frame.format.components)
+    has_alpha = film.may_be_transparent and any(part.is_alpha for part in frame.format.components)
     is_hd = frame.colorspace == _UNSPECIFIED and frame.height >= _HD_LINES
     pixels = frame.reformat(
         format="rgba" if has_alpha else "rgb24",
@@ -43,8 +44,8 @@ def to_picture(frame: VideoFrame, pixel_aspect_ratio: Fraction, *, may_be_transp
     if has_alpha:
         white = Image.new("RGB", picture.size, "white")
         picture = Image.composite(picture, white, Image.fromarray(pixels[..., 3]))
-    if pixel_aspect_ratio != 1:
-        size = round(picture.width * pixel_aspect_ratio), picture.height
+    if film.pixel_aspect_ratio != 1:
+        size = round(picture.width * film.pixel_aspect_ratio), picture.height
         picture = picture.resize(size, Image.Resampling.LANCZOS)
     turn = _turn_of(frame)
     return picture if turn is None else picture.transpose(turn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -34,6 +35,7 @@ from tests.support.films import (
     write_film,
     write_streams,
 )
+from tests.support.layers import ROOT
 
 FIVE = (flat(),) * 150
 EVERY_SECOND = {"g": "30", "deadline": "realtime"}
@@ -341,3 +343,12 @@ def test_names_in_other_encodings_do_not_hinder(tmp_path: Path) -> None:
     assert content.count(b"Lavf") == 1
     film.write_bytes(content.replace(b"Lavf", b"Caf\xe9"))
     assert read_footage(film).seconds == pytest.approx(1 / 6)
+
+
+def test_every_file_of_a_stranger_is_opened_within_limits() -> None:
+    folders = ("app", "cache", "diffusers_helper", "rocm_nodes")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    readers = [
+        file for file in files if re.search(r'av\.open\((?!\w+, "w")', file.read_text(encoding="utf-8"))
+    ]
+    assert [str(file.relative_to(ROOT)) for file in readers] == ["diffusers_helper/conditions/film.py"]
