@@ -94,7 +94,7 @@ def batch_lines(file: Path) -> Iterator[Row]:
     """Yield the number of each line with a video, and its settings, or else the reason why it has none."""
     text = _text_of(file)
     count = 0
-    is_json = not _is_table(file) or text.lstrip()[:1] in ("{", "#")
+    is_json = not is_table(file) or text.lstrip()[:1] in ("{", "#")
     for entry in _json_lines(text) if is_json else table_rows(text):
         if (count := count + 1) > MAX_VIDEOS:
             raise InputError(
@@ -106,7 +106,7 @@ def batch_lines(file: Path) -> Iterator[Row]:
         raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
 
 
-def _is_table(file: Path) -> bool:
+def is_table(file: Path) -> bool:
     return file.suffix.lower() in _TABLES
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.batch import read_batch, variants
+from app.batch import is_table, read_batch, variants
 from app.commands.arguments import (
     argument,
     check_proxies,
@@ -30,7 +30,7 @@ from app.machine import this_machine
 from app.presets import load_preset, presets_folder, save_preset
 from diffusers_helper.conditions.picture import load_picture, plain_png
 from diffusers_helper.conditions.pictures import NO_PICTURES, Contents, read_pictures
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, in_words
 from diffusers_helper.files import expanded_path
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
@@ -164,8 +164,9 @@ def _origin_of_batch(arguments: argparse.Namespace) -> Origin:
     file = expanded_path(arguments.batch, "batch")
     entries = read_batch(file, _chosen_settings(arguments), check_plan, allow_folder=True)
     problems = {line: entry for line, entry in entries.items() if isinstance(entry, str)}
+    words = in_words if is_table(file) else command_words  # a table has the names of settings as its columns
     for line, problem in problems.items():
-        complain(f"{file.name}, line {line}: {command_words(problem)}")
+        complain(f"{file.name}, line {line}: {words(problem)}")
     if problems:
         raise InputError(
             f"{len(problems)} lines of {file.name} cannot be used; nothing was started.", "Correct them."

@@ -16,7 +16,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
-from diffusers_helper.timed_pictures import TimedPicture, timed_pictures_of
+from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.untrusted.limited_json import json_or_none
 
 SECTION_WORDS = "section_words"
@@ -80,7 +80,7 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         return facts, ""
     count, seconds = len(plan), family.section_seconds
     texts = timeline.prompts_by_section(count, seconds)
-    timed_pictures = _pictures(settings)
+    timed_pictures = timed_pictures_of(usable_value(settings, TIMED_PICTURES))
     pictures = {picture.section_index(seconds): picture for picture in timed_pictures}
     blend = usable_value(settings, "prompt_blend")
     seeds = timeline.seeds_by_section(count, seconds)
@@ -93,13 +93,6 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
     ]
     notes = notes_on_times(prompt, timed_pictures, plan, family)
     return facts, hint(" ".join([*_change_notes(timeline, texts, seconds), *notes]))
-
-
-def _pictures(settings: dict[str, Any]) -> tuple[TimedPicture, ...]:
-    try:
-        return timed_pictures_of(str(settings.get(TIMED_PICTURES) or ""))
-    except InputError:  # the start refuses it
-        return ()
 
 
 def _section(

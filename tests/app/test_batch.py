@@ -133,6 +133,9 @@ def test_a_batch_with_a_problem_starts_nothing(
     reported = capsys.readouterr().err.splitlines()
     assert reported[0].startswith("a.jsonl, line 2: --vae-tile is 7; expected")
     assert reported[1] == "1 lines of a.jsonl cannot be used; nothing was started. Correct them."
+    write(folder, "b.csv", "image;prompt;vae_tile", "boat.png;a;7")
+    assert main(["generate", "--batch", "b.csv"]) == 2
+    assert capsys.readouterr().err.startswith("b.csv, line 2: vae_tile is 7; expected")
     assert not (folder / "outputs").exists()
 
 

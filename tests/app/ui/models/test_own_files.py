@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from app.cli import main
 from app.jobs.downloads import process
@@ -49,6 +49,16 @@ def test_the_list_tells_what_each_file_can_be(calls: OwnFileCalls, weights: Path
     assert found[FILE]["words"].startswith("FramePack F1, bfloat16, 12 MB")
     assert found["page.safetensors"]["part"] == ""
     assert found["page.safetensors"]["problem"].startswith("page.safetensors is a web page")
+
+
+def test_a_layout_that_only_comfyui_reads_is_told(calls: OwnFileCalls, weights: Path) -> None:
+    tensors = {name: tensor.clone() for name, tensor in load_file(weights / FILE).items()}
+    mark = torch.tensor([*b'{"format": "nvfp4"}'], dtype=torch.uint8)
+    save_file(tensors | {"proj_out.comfy_quant": mark}, weights / "a4.safetensors")
+    row = {one["name"]: one for one in calls.models_files()["files"]}["a4.safetensors"]
+    assert (row["part"], row["problem"][:57]) == (
+        "", "a4.safetensors has weights in the layout nvfp4, which onl"
+    )  # fmt: skip
 
 
 def test_shards_hidden_folders_and_the_files_of_a_part_are_not_listed_by_themselves(tmp_path: Path) -> None:
