@@ -104,7 +104,7 @@ def test_random_kills_over_changes_of_the_queue_change_no_byte(folder: Folder) -
     service = JobService(folder.outputs)
     wait_until(service.jobs)
     for number in range(KILLS):
-        time.sleep(chance.random())
+        time.sleep(3 * chance.random())
         for name in (targets := chance.choice(TARGETS)):
             if name == "engines":
                 folder.kill_engines()
