@@ -102,7 +102,7 @@ class Queue:
         def fill_all(temporary: JobFolder, folder: JobFolder) -> None:
             fill(temporary)
             store_request(request, pictures, temporary, final_folder=folder)
-            mark_for_old_versions(temporary, created=created, place=position)
+            mark_for_old_versions(temporary, created=created, place=position, press=press)
 
         with contextlib.ExitStack() as on_failure:
             with store.change() as database:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import sqlite3
 from pathlib import Path
@@ -97,6 +98,17 @@ CASES = {
     ),
     "without words": (RuntimeError(), "error", "(RuntimeError: RuntimeError)", "."),
 }
+
+
+def test_a_picture_of_the_job_that_cannot_be_read_now_is_trouble_of_the_storage(tmp_path: Path) -> None:
+    def failure(number: int, folder: str) -> Failed:
+        refusal = PictureError("The picture cannot be read.", "Choose another one.")
+        refusal.__cause__ = OSError(number, os.strerror(number), str(tmp_path / "job" / "input.png"))
+        return failed_event(refusal, "job", folder=tmp_path / folder)
+
+    assert failure(errno.EMFILE, "job").code == failure(errno.EACCES, "job").code == "storage"
+    assert failure(errno.EMFILE, "job").message == "Too many files are open."
+    assert failure(errno.ENOENT, "job").code == failure(errno.EACCES, "another").code == "picture"
 
 
 GUIDES = {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import open_at_once, write_atomic
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import Result, generate
@@ -109,6 +112,33 @@ def test_a_folder_that_is_renamed_gets_no_other_in_its_place(
     assert not outputs.exists()
     away.rename(outputs)
     assert make(order, models, job, resume_from=job)[0].video.read_bytes() == whole.video.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("sections/0002.safetensors", errno.EMFILE), ("encodings.safetensors", errno.EACCES),
+        ("segments/sums.json", errno.EIO), ("shortage.json", errno.ENOMEM),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_now_is_not_taken_for_damaged(
+    name: str, number: int, order: GenerationRequest, whole: Result, models: Models, broken: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def refuse(path: str | Path, flags: int, mode: int = 0o666) -> int:
+        if Path(path) == broken / name:
+            raise OSError(number, os.strerror(number), str(path))
+        return open_at_once(path, flags, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("diffusers_helper.files.open_at_once", refuse)
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))) as error:
+            generate(order, models, folder=broken, resume_from=broken)
+    assert is_storage_trouble(error.value, broken)  # so the job waits
+    result, events = make(order, models, broken, resume_from=broken)
+    assert result.video.read_bytes() == whole.video.read_bytes()
+    assert not any(line.startswith(("sample", "text")) for line in outline(events)), outline(events)
+    assert not [event.message for event in events if isinstance(event, Warned)]
 
 
 def test_sections_are_taken_over_into_another_folder(

@@ -58,19 +58,19 @@ class Folder:
 
     def start_server(self, *numbers: int, name: str = "server") -> None:
         jobs = (json.dumps(self.settings(number)) for number in numbers)
-        server = self._start(name, "-c", SERVER, str(self.outputs), *jobs)
+        server = self.start_program(name, "-c", SERVER, str(self.outputs), *jobs)
         assert server.stdout is not None
         assert server.stdout.readline() == b"up\n"
 
     def start_command(self, number: int) -> None:
         settings = [f"--{name}={value}" for name, value in self.settings(number).items()]
-        self._start("command", "-m", "app", "generate", "--json", f"--out={self.outputs}", *settings)
+        self.start_program("command", "-m", "app", "generate", "--json", f"--out={self.outputs}", *settings)
 
     def resume_command(self, job_id: str) -> None:
         arguments = ("-m", "app", "generate", "--json", "--resume", job_id, "--out", str(self.outputs))
-        self._start("command", *arguments)
+        self.start_program("command", *arguments)
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def start_program(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         self._programs[name] = subprocess.Popen(
             [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True, env=self._environment,

@@ -180,7 +180,8 @@ class Crew:
             if not worker.is_busy:
                 worker.rest(leaves=worker not in self._locks)  # another process may use the card now
         if not all(worker.is_busy for worker in self.workers):
-            self._recover_and_tidy()
+            self._recover()
+        self._tidy()
 
     def uses(self, worker: Worker) -> bool:
         return worker in self._locks
@@ -253,20 +254,21 @@ class Crew:
                 _log.warning("%s is out of service. %s", worker.card.name, worker.trouble)
             return f"The engine on {worker.card.name} gave up; {_names(others)} goes on with the video."
 
-    def _recover_and_tidy(self) -> None:
+    def _recover(self) -> None:
         with self._mutex:
             if self.store.select("WHERE state IN ('running', 'waiting', 'interrupted') LIMIT 1", what="id"):
                 self.store.recover()
                 self.on_change()
-            if not self._locks:
-                return
             if not self.store.adopts:
                 self._give_up(*(worker for worker in self.workers if not worker.is_busy))
-            elif time.monotonic() - self._tidied >= _TIDY_SECONDS:
-                self._tidied = time.monotonic()
-                if removed := tidy(self.store, self._retention):
-                    _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
-                    self.on_change()
+
+    def _tidy(self) -> None:
+        is_due = time.monotonic() - self._tidied >= _TIDY_SECONDS
+        if self._locks and self.store.adopts and is_due:
+            self._tidied = time.monotonic()
+            if removed := tidy(self.store, self._retention):
+                _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
+                self.on_change()
 
 
 def choose(free: Sequence[Maker], able: Collection[Maker]) -> Maker | None:

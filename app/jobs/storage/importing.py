@@ -37,7 +37,7 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
-_FOUND = {
+FOUND = {
     "message": "It was found in its folder and waits for you.",
     "remedy": "Resume it, or the whole queue.",
 }
@@ -54,7 +54,7 @@ _NUMBER = int | float
 _KINDS: dict[str, Any] = {
     "place": _NUMBER, "created": _NUMBER, "started": _NUMBER | None, "ended": _NUMBER | None,
     "video": str | None, "frames": int, "message": str, "remedy": str, "card": str, "favourite": bool,
-    "deaths": int, "death": str, "state": str, "time": _NUMBER, "reason": str, _MARK: bool,
+    "deaths": int, "death": str, "state": str, "time": _NUMBER, "reason": str, "press": str, _MARK: bool,
 }  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def _import(database: sqlite3.Connection, folder: JobFolder, *, can_write: bool)
         facts |= {"state": "failed", **words_of_damage(error)}
     else:
         if state not in (*OVER, "paused"):
-            facts |= {"state": "paused", "ended": None, **_FOUND}
+            facts |= {"state": "paused", "ended": None, **FOUND}
     insert_row(database, {"id": folder.job, **facts, **request})
     for line in lines:
         if "state" in line and _MARK not in line:
@@ -181,7 +181,7 @@ def _facts_of(folder: JobFolder, lines: list[dict[str, Any]]) -> dict[str, Any]:
     facts = _facts_of_events(folder)
     is_marked = any(_MARK in line for line in lines)
     for line in lines:
-        names = ("created", "place", "favourite") if is_marked else line.keys() - {"time", "reason"}
+        names = ("created", "place", "favourite", "press") if is_marked else line.keys() - {"time", "reason"}
         facts |= {name: line[name] for name in names if name in line}
     if facts["state"] in BEGUN:
         facts["state"] = "interrupted"

@@ -372,9 +372,9 @@ class JobStore:
 def _explain_wait(database: sqlite3.Connection, job_id: str, error: OSError) -> None:
     """Say why a job whose folder cannot be used now does not go on. It is tried again and again."""
     row, facts = row_of(database, job_id), facts_of_folder(error)
-    if row["message"] != facts["message"]:
+    state = "interrupted" if row["state"] in BEGUN else row["state"]
+    if (row["state"], row["message"]) != (state, facts["message"]):
         _log.warning("Job %s waits. %s", job_id, facts["message"])
-        state = "interrupted" if row["state"] in BEGUN else row["state"]
         enter_state(database, job_id, state, **facts)
 
 

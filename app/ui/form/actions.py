@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.jobs.storage.importing import FOUND
 from app.presets import presets_folder, start_settings
 from app.ui.catalogue import Catalogue
 from app.ui.fields import Count, Flag, Text, Values
@@ -64,6 +65,9 @@ class Actions:
             )
         with self._lock:  # the same press may come again while it is being taken
             jobs = self._service.history.made_by(press)
+            for job in jobs:
+                if job.state == "paused" and job.message == FOUND["message"]:  # by a start that was killed
+                    self._service.queue.resume(job.id)
             return self._queued_note(jobs) if jobs else self._start(settings, may_download, press)
 
     def _start(self, settings: dict[str, Any], may_download: bool, press: str) -> str:

@@ -13,6 +13,7 @@ from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
 from diffusers_helper.units import GB
+from tests.support.jobs import wait_until
 from tests.support.shared import Sharing
 
 
@@ -129,6 +130,19 @@ def test_the_oldest_go_when_all_together_are_too_large(sharing: Sharing, service
     assert tidy(service._store, limit) == [jobs[1].id, jobs[2].id]
     assert {job.id for job in service.jobs()} == {jobs[0].id, jobs[3].id}
     assert {path.parent.name for path in sharing.outputs.rglob("video.mp4")} == {jobs[0].id, jobs[3].id}
+
+
+def test_a_limit_of_size_frees_space_as_soon_as_a_job_has_ended_and_while_the_next_is_made(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGTAKE_KEEP_GB", str(1 / GB))
+    server = sharing.open()
+    ended, made = sharing.add(server), sharing.add(server, seconds=3.6)
+    sharing.go(server, 8 + 3)
+    wait_until(lambda: not ended.folder.exists())
+    assert server.job(made.id).state == "running"
+    assert [job.id for job in server.jobs()] == [made.id]
+    assert not (sharing.outputs / ".longtake" / "trash").exists()
 
 
 def test_the_space_of_each_job_and_of_the_trash_is_told(sharing: Sharing, service: JobService) -> None:

@@ -195,6 +195,22 @@ def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) 
     assert len(service.jobs()) == 5
 
 
+def test_a_press_goes_on_with_its_job_whose_server_died_before_it_was_in_the_list(folder: Path) -> None:
+    service = JobService(folder / "outputs", StagedEngine())
+    actions = Actions(service, CATALOGUE)
+    photo = {"path": str(write_photo(folder / "uploads" / "photo.png"))}
+    values = form.defaults(DEMO, Planner()) | {"model": "demo", "prompt": "a ball", "image": photo}
+    press = token_hex(8)
+    actions.form_start(press, values, False)
+    (job,) = service.history.made_by(press)
+    with service.queue.store.change() as database:  # as if the server had died before the row was written
+        database.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
+    service.queue.rebuild()
+    assert service.job(job.id).state == "paused"
+    actions.form_start(press, values, False)
+    assert [(made.id, made.state) for made in service.history.made_by(press)] == [(job.id, "queued")]
+
+
 def test_merged_settings_of_another_model_follow_that_model() -> None:
     found = Restored("x", {"model": "framepack-f1", "mode": "inverted", "steps": None})
     values, notices = merged(found, {}, CATALOGUE)

@@ -283,7 +283,7 @@ def die(*given, **named):
     time.sleep(600)
 setattr(module, place, die)
 JobService(Path(outputs)).queue.add(
-    GenerationRequest(image=picture, prompt="steps=1", model=model), allow_folder=True)
+    GenerationRequest(image=picture, prompt="steps=1", model=model), allow_folder=True, press="a" * 16)
 """
 
 
@@ -302,6 +302,7 @@ def test_a_kill_while_a_job_is_handed_in_leaves_a_whole_job_or_none(studio: Stud
     assert len(left) == (1 if place in ("sync_folder", "insert_row") else 0)
     for job in studio.service.jobs():
         assert job.state == "paused"  # nobody was told of it
+        assert studio.service.history.made_by("a" * 16) == [job]
         studio.service.queue.resume(job.id)
         assert isinstance(studio.events(job)[-1], Finished)
     assert not list(studio.outputs.rglob("*.tmp"))
