@@ -175,6 +175,8 @@ def test_a_further_connection_takes_the_place_of_the_one_that_waits_longest(
     streams.append(open_connection(STREAM))
     begun(streams[1])
     assert rest(used) == b""  # it was served, and then nothing came
+    silent.sendall(HEAD + b"\r\n")
+    begun(silent, b"0 bytes")
     streams.append(open_connection(STREAM))
     begun(streams[2])
     assert rest(silent) == b""
