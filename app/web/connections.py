@@ -57,8 +57,8 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast("Transport", transport))
-        client = self.client[0] if self.client else "localhost"
-        self._network = "" if is_local(client) else network_of(client)
+        client, server = (address[0] if address else "localhost" for address in (self.client, self.server))
+        self._network = "" if client == server or is_local(client) else network_of(client)
         everybody = cast("set[Connection]", self.connections)
         if len(everybody) > self._most:
             self._take_place(everybody)
