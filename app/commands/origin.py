@@ -94,6 +94,11 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
             "Leave them out.",
         )
     if arguments.resume is not None:
+        if arguments.resume and (arguments.preset is not None or settings_from(arguments)):
+            raise InputError(
+                "Settings are given beside --resume; expected none, as the job continues with its own.",
+                f"Leave them out. `longtake jobs change {arguments.resume}` changes what comes next.",
+            )
         return partial(_resume_job, arguments.resume, arguments.wait), ()
     if arguments.branch is not None:
         return _origin_of_branch(arguments)
@@ -215,9 +220,7 @@ def _pictures_of(recipe: Recipe, file: Path, replaced: Mapping[str, str]) -> dic
 def _origin_of_branch(arguments: argparse.Namespace) -> Origin:
     settings = _chosen_settings(arguments)
     if (arguments.keep is None) == (arguments.longer is None):
-        raise InputError(
-            "--branch is given without --keep and --longer; expected one of them.", "Give one. See --help."
-        )
+        raise InputError("--branch needs either --keep or --longer.", "Give one of them. See --help.")
 
     def queue(service: JobService) -> list[Job]:
         job, message = queue_branch(service, arguments.branch, arguments, settings, waits=arguments.wait)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.batch import random_seed
-from app.jobs.job import BEGUN, Action, Job, allows
+from app.jobs.job import BEGUN, Action, Job, NotAllowed, allows
 from app.jobs.queue import Queue
 from app.jobs.storage.commands import forget_commands, leave_command, pending_change
 from diffusers_helper.conditions.prompts import check_prompt
@@ -148,9 +148,8 @@ class Steering:
 
     def _check_allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):
-            raise InputError(
-                f"Job {job.id} is {job.state}; expected one that is not over.",
-                "Make it longer, or change it from one of its sections.",
+            raise NotAllowed(
+                job, "one that is not over", "Make it longer, or change it from one of its sections."
             )
 
 
