@@ -1,4 +1,4 @@
-"""The calls of the models, which have the names and effects of the verbs of `python -m app models`.
+"""The calls of the models, which have the names and effects of the verbs of `longtake models`.
 
 The weights in a user's own folder are known to the page by name alone. Their calls may take
 seconds.
@@ -176,7 +176,7 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
 
 
 def facts_of(folder: Path, name: str) -> dict[str, Any]:
-    """Return what `python -m app inspect` tells about an entry of the folder, without paths.
+    """Return what `longtake inspect` tells about an entry of the folder, without paths.
 
     Raises:
         InputError: If the folder has no such entry, or it cannot be read.
@@ -280,7 +280,7 @@ class OwnFileCalls:
         }
 
     def models_inspect(self, file: str) -> dict[str, Any]:
-        """Return what the headers of a file or folder of that list tell, as `python -m app inspect` does."""
+        """Return what the headers of a file or folder of that list tell, as `longtake inspect` does."""
         return facts_of(weights_folder(os.environ), file)
 
     def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The calls of the queue, which have the names and the effects of the verbs of `python -m app jobs`."""
+"""The calls of the queue, which have the names and the effects of the verbs of `longtake jobs`."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_the_benchmark_is_offered_on_cards_without_a_report() -> None:
     assert hint(Machine("rocm", "gfx1100", "a card", 1), known) == ""
     assert hint(Machine("cuda", "", "NVIDIA H200", 1), known) == ""
     assert hint(Machine("cpu", "", "CPU", 1), known) == ""
-    assert "python -m app bench --report card.json" in hint(Machine("rocm", "gfx1201", "a card", 1), known)
+    assert "longtake bench --report card.json" in hint(Machine("rocm", "gfx1201", "a card", 1), known)
 
 
 def test_each_part_has_a_function_and_the_levels_grow() -> None:
