@@ -159,8 +159,12 @@ def add_setting(group: argparse._ActionsContainer, name: str) -> None:
         unit, takes = f"auto|{unit}", f"{takes}, or auto"
     if name == "model":
         takes = f"It is {', '.join(model_names())}, or a folder with a model's parts"
+    help = setting.help
     if setting.parse_lines:
-        takes = f"Give it once for each, with a path or a name in the folder {lora_folder(os.environ).name}"
+        help = help.replace(", one on each line", "").replace("Each line", "Each one")
+        takes = "Give it once for each"
+    if name == "lora":
+        takes += f", with a path or a name in the folder {lora_folder(os.environ).name}"
     end = f" (default: {setting.default_text})" if setting.default_text else ""
     group.add_argument(
         flag(name),
@@ -168,7 +172,7 @@ def add_setting(group: argparse._ActionsContainer, name: str) -> None:
         action="append" if setting.parse_lines else "store",
         metavar="|".join(setting.choices) or unit,
         default=setting.default if name == "model" else None,
-        help=f"{command_words(setting.help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
+        help=f"{command_words(help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
     )
 
 

@@ -106,7 +106,7 @@ def _show(service: JobService, arguments: argparse.Namespace) -> int:
     job = service.job(arguments.jobs[0])
     details = full_record(service, job.id)
     lines = [f"{job.id}: {job.state}", f"{job.message} {job.remedy}".strip()]
-    lines += [f"Video: {job.video} ({job.frames} frames)"] if job.video else []
+    lines += [f"Video: {job.video} ({count_text(job.frames, 'frame')})"] if job.video else []
     if job.state == "queued":
         lines.append(f"Jobs before it: {details['jobs_before']}")
         lines += [queue_paused(arguments.outputs)] if service.queue.is_paused else []

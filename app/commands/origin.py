@@ -39,6 +39,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
 from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest, paths_in
+from diffusers_helper.units import count_text
 
 Origin = tuple[Callable[[JobService], list[Job]], Sequence[GenerationRequest]]
 """What queues the jobs that a command asks for, and their requests, as far as they are known beforehand."""
@@ -134,7 +135,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     """Build the request for a new video, after checking that this machine can make it."""
     settings = _chosen_settings(arguments)
     if "prompt" not in settings:
-        raise InputError("`prompt` is missing.", "Give it, or --resume. See --help.", setting="prompt")
+        raise InputError("`prompt` is missing.", "Give it. See --help.", setting="prompt")
     model = find_model(settings.get("model", DEFAULT_MODEL), allow_folder=True)
     request = GenerationRequest.from_dict({**model.default_settings, **settings})
     check_plan(request)
@@ -171,7 +172,8 @@ def _origin_of_batch(arguments: argparse.Namespace) -> Origin:
         complain(f"{file.name}, line {line}: {command_words(problem)}")
     if problems:
         raise InputError(
-            f"{len(problems)} lines of {file.name} cannot be used; nothing was started.", "Correct them."
+            f"{count_text(len(problems), 'line')} of {file.name} cannot be used; nothing was started.",
+            "Correct what was named.",
         )
     requests = [entry for entry in entries.values() if not isinstance(entry, str)]
     for model in dict.fromkeys(request.model for request in requests):

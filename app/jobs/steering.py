@@ -92,7 +92,10 @@ class Steering:
             keep: The finished sections to keep; None for all. With one less, the last is made again.
         """
         if not 1 <= count <= MOST_TAKES:
-            raise InputError(f"{count} takes; expected 1 to {MOST_TAKES}.", "Ask for fewer.")
+            raise InputError(
+                f"The number of takes is {count}; expected one from 1 to {MOST_TAKES}.",
+                "Choose another number.",
+            )
         job = self.store.job(job_id)
         keep = num_finished_sections(self.store.folder(job_id)) if keep is None else keep
         if job.state in BEGUN:

@@ -117,7 +117,8 @@ def opened(path: Path) -> Generator[tuple[InputContainer, str]]:
         if isinstance(error, PictureError):
             raise
         reason = getattr(error, "strerror", None) or error
-        raise PictureError(f"{name} cannot be read ({reason}); expected a video.", _CONVERT) from error
+        remedy = _CONVERT if path.is_file() else "Choose another file."
+        raise PictureError(f"{name} cannot be read ({reason}); expected a video.", remedy) from error
 
 
 def _check(container: InputContainer, name: str) -> None:
