@@ -132,8 +132,8 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
     new_request = replace(request, **{name: value for name, value in changes.items() if name in may_differ()})
     if (sections := len(plan_of(new_request))) <= keep:
         raise InputError(
-            f"The video would have {count_text(sections, 'section')}, of which {keep} are to stay; expected at "
-            "least one new section.",
+            f"The video would have {count_text(sections, 'section')}, of which {keep} are to be kept; "
+            "expected at least one new section.",
             "Choose a longer video, or keep fewer sections.",
             setting="seconds",
         )
