@@ -215,7 +215,7 @@ def apply_find_mode(arguments: argparse.Namespace) -> None:
     """Put the find mode into this process's environment, which its engines inherit."""
     variables = find_mode_variables(arguments)
     if variables and this_machine(os.environ).kind != "rocm":
-        _log.warning("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only")
+        complain("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only.")
     os.environ.update(variables)
 
 
