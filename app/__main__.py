@@ -1,4 +1,4 @@
-"""The entry point of the command line, `longtake` or `python -m app`."""
+"""The entry point of the command line, `longtake`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from app.commands.arguments import (
     add_setting,
     add_settings,
     argument,
-    as_typed,
     run_parsed,
     switch,
 )  # fmt: skip
@@ -37,7 +36,7 @@ from diffusers_helper.planning.profiles import FAMILIES
 _PAGE = "page"
 _EXIT_CODES = """\
 exit codes: 0 done, 1 failed, 2 invalid command or input, 130 cancelled,
-129 or 143 interrupted by a signal (--resume continues the job).
+129 or 143 interrupted by a signal, 141 by a closed pipe (--resume continues the job).
 Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does not wait for the step.
 """
 
@@ -47,13 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == [_PAGE]:
         from app.web.server import main as serve  # importing it takes a second
 
-        return serve(arguments[1:], as_typed(f"python -m app {_PAGE}"))
+        return serve(arguments[1:], f"longtake {_PAGE}")
     return run_parsed(_parser, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog=as_typed("python -m app"),
+        prog="longtake",
         description="Longtake: FramePack video that finishes, on Radeon cards.",
     )
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")

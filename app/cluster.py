@@ -1,6 +1,6 @@
 """The cards of other machines, which Ray finds and watches; see docs/cluster.md.
 
-`python -m app join ADDRESS` makes an actor, `app.host.Host`, for each card of its machine. `app.relay` is the
+`longtake join ADDRESS` makes an actor, `app.host.Host`, for each card of its machine. `app.relay` is the
 other end, a child of the program that has the queue: it takes orders and reports events as an engine does. A
 job's folder goes to the actor when the job begins, and what has changed comes back with each answer, so that
 the folder in the outputs folder stays the truth. Only children are connected with Ray, which ends a process

@@ -94,13 +94,14 @@ def parse_gb(text: str) -> int:
 
 
 def machine_of_card(card: str) -> Machine:
-    """Describe a machine with a card such as "gfx1100:24" (family and GB)."""
+    """Describe a machine with a card such as "gfx1100:24" (a family or the card's own name, and GB)."""
     family, _, size = card.partition(":")
     total = parse_gb(size)
-    if family not in FAMILIES or not 0 < total < gb_bytes(10_000):
+    is_card = family in FAMILIES or re.fullmatch(r"gfx\d[0-9a-f]{2,4}", family)
+    if not is_card or not 0 < total < gb_bytes(10_000):
         raise InputError(
-            f"card is {card[:60]!r}; expected FAMILY:GB such as gfx1100:24, with a family of "
-            f"{', '.join(FAMILIES)}.",
+            f"card is {card[:60]!r}; expected FAMILY:GB such as gfx1100:24, with the gfx name of a card or "
+            f"one of {', '.join(FAMILIES)}.",
             "Correct it, or leave it out for this machine.",
         )
     kind = family if family in ("cpu", "cuda") else "rocm"

@@ -93,12 +93,6 @@ def plain_paths(text: str, outputs: Path | None = None) -> str:
     return re.sub(r"<(\w+)>(/?)", plain, without_paths(text, outputs))
 
 
-def as_typed(text: str) -> str:
-    """Name the program as a person has typed it: a wheel installs it as `longtake`."""
-    is_installed = Path(sys.argv[0]).stem == "longtake"
-    return text.replace("python -m app", "longtake") if is_installed else text
-
-
 def without_names(text: str) -> str:
     """Remove the names of the user and the machine, and secrets, from a text."""
     for pattern, replacement in _SECRETS:

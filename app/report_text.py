@@ -17,7 +17,7 @@ from diffusers_helper.machine.packages import version_of
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import model_family
 from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES
-from diffusers_helper.units import duration, gb_text
+from diffusers_helper.units import count_text, duration, gb_text
 
 LAST_EVENTS = 30
 MAX_VALUE = 1000  # characters of one setting or field; a long prompt is cut to its beginning
@@ -48,12 +48,12 @@ def report_text(service: JobService, job_id: str) -> str:
 def _version_lines() -> Iterator[str]:
     yield f"  Longtake {__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield "  " + ", ".join(f"{name} {version_of(name) or 'not installed'}" for name in _PACKAGES)
-    yield f"  {os.cpu_count()} CPUs, {gb_text(host_memory().total)} GB of RAM"
+    yield f"  {count_text(os.cpu_count() or 0, 'CPU')}, {gb_text(host_memory().total)} GB of RAM"
 
 
 def _job_lines(job: Job) -> Iterator[str]:
     seconds = job.frames / model_family(job.request.model).fps
-    yield f"  state {job.state}, {job.frames} frames ({seconds:.2f} s) of video"
+    yield f"  state {job.state}, {count_text(job.frames, 'frame')} ({seconds:.2f} s) of video"
     if job.started is not None and job.ended is not None:
         waited_seconds, made_seconds = job.started - job.created, job.ended - job.started
         yield f"  took {duration(made_seconds)} after {duration(waited_seconds)} in the queue"

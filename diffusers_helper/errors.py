@@ -26,7 +26,7 @@ _short.maxstring = _short.maxother = _MAX_TEXT
 _short.maxlong = _MAX_NUMBER
 _NAME = re.compile(r"`(\w+)`")
 _NUMBER = re.compile(r"\[Errno -?\d+\] ")
-_COMMANDS = {"doctor": "python -m app doctor"}
+_COMMANDS = {"doctor": "longtake doctor"}
 
 
 def short_repr(value: object) -> str:

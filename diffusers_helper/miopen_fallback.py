@@ -24,6 +24,7 @@ from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
 from diffusers_helper.memory.status import report
 from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
+from diffusers_helper.units import count_text
 
 _log = logging.getLogger(__name__)
 
@@ -140,9 +141,13 @@ class MIOpenFallbackHandler:
         for name in RUNGS:
             errors = [reason for (_, rung), reason in ladder.errors.items() if rung == name]
             if errors:
-                lines.append(f"{name} left for {len(errors)} shapes, last because of: {errors[-1]}")
+                lines.append(
+                    f"{name} left for {count_text(len(errors), 'shape')}, last because of: {errors[-1]}"
+                )
             if avoided := sum(rung == name for _, rung in ladder.avoided):
-                lines.append(f"{name} avoided for {avoided} shapes, because it ended processes at others")
+                lines.append(
+                    f"{name} avoided for {count_text(avoided, 'shape')}, because it ended processes at others"
+                )
             if name not in ("miopen", "cpu") and ladder.attempts[name]:
                 lines.append(f"{name} attempts: {ladder.attempts[name]}, successes: {ladder.successes[name]}")
         if self.changed:

@@ -24,16 +24,28 @@ def gb_bytes(num_gb: float) -> int:
     return math.floor(num_gb * GB)
 
 
-def gb_text(num_bytes: float, *, round_up: bool = False) -> str:
+def gb_text(num_bytes: float, *, round_up: bool = False, more_digits: int = 0) -> str:
     """Write bytes as GB with one decimal, or up to four if it is small: 20, 16.5, 0.12, 0.0034.
 
     Args:
         round_up: Whether to round up, for a figure that must not be too low.
+        more_digits: The number of further decimals.
     """
-    digits = 1 + sum(num_bytes < GB / 10**n for n in range(3))
+    digits = 1 + more_digits + sum(num_bytes < GB / 10**n for n in range(3))
     scaled = num_bytes * 10**digits / GB  # exact: GB is a power of two
     rounded = math.ceil(scaled) if round_up else round(scaled)
     return f"{rounded / 10**digits:.{digits}f}".rstrip("0").rstrip(".")
+
+
+def compared_gb(num_bytes: float, needed_bytes: float) -> tuple[str, str]:
+    """Write a size, and one that is needed, with so many decimals that the texts compare as the sizes do."""
+    texts = ("", "")
+    for more_digits in range(9):
+        needed = gb_text(needed_bytes, round_up=True, more_digits=more_digits)
+        texts = gb_text(num_bytes, more_digits=more_digits), needed
+        if (float(texts[0]) < float(needed)) == (num_bytes < needed_bytes):
+            break
+    return texts
 
 
 def size_text(num_bytes: float) -> str:

@@ -95,6 +95,6 @@ def hint(machine: Machine, reported: Sequence[str] = CARDS) -> str:
     if machine.kind == "cpu" or (machine.arch or machine.name) in reported:
         return ""
     return (
-        "nobody has sent figures of this card yet; `python -m app bench --report card.json` measures it in "
+        "nobody has sent figures of this card yet; `longtake bench --report card.json` measures it in "
         "three minutes"
     )

@@ -53,7 +53,7 @@ class BenchRun:
         limit = PART_SECONDS[self.report["level"]]
         try:
             for index, name in enumerate(names):
-                seconds = min(limit * (len(names) - index), end - time.monotonic())
+                seconds = max(0.0, min(limit * (len(names) - index), end - time.monotonic()))
                 title = f"[{index + 1}/{len(names)}] {PARTS[name].title}"
                 self.show(f"{title} (at most {duration(seconds)} to go)")
                 self._run_part(name, min(end, time.monotonic() + limit))

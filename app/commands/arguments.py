@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from urllib.request import getproxies
 
 from app.jobs.stdio import complain, say, start_log
 from app.machine import load_added_models, this_machine, this_profile
-from app.redact import as_typed
 from app.starting import EXIT_CANCELLED, prepare
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, default_name, in_words, short_repr
 from diffusers_helper.events import Failed
@@ -81,6 +81,16 @@ def _check_text(action: argparse.Action, value: object) -> None:
             )
 
 
+def command_for(outputs: str, *words: str) -> str:
+    """Write the command that does something in the same outputs folder."""
+    return shlex.join(("longtake", *words, "--outputs", outputs))
+
+
+def queue_paused(outputs: str) -> str:
+    command = command_for(outputs, "jobs", "resume", "--all")
+    return f"The queue of this folder is paused. Continue it with: {command}"
+
+
 def command_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> str:
     """Name the command line's arguments where the text of an error names settings.
 
@@ -93,7 +103,7 @@ def command_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) ->
             return flags[setting]
         return flag(setting) if setting in SETTINGS or setting == "outputs" else default_name(setting)
 
-    return as_typed(in_words(text, name))
+    return in_words(text, name)
 
 
 def error_line(error: LongtakeError | Failed, flags: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -149,8 +159,12 @@ def add_setting(group: argparse._ActionsContainer, name: str) -> None:
         unit, takes = f"auto|{unit}", f"{takes}, or auto"
     if name == "model":
         takes = f"It is {', '.join(model_names())}, or a folder with a model's parts"
+    help = setting.help
     if setting.parse_lines:
-        takes = f"Give it once for each, with a path or a name in the folder {lora_folder(os.environ).name}"
+        help = help.replace(", one on each line", "").replace("Each line", "Each one")
+        takes = "Give it once for each"
+    if name == "lora":
+        takes += f", with a path or a name in the folder {lora_folder(os.environ).name}"
     end = f" (default: {setting.default_text})" if setting.default_text else ""
     group.add_argument(
         flag(name),
@@ -158,7 +172,7 @@ def add_setting(group: argparse._ActionsContainer, name: str) -> None:
         action="append" if setting.parse_lines else "store",
         metavar="|".join(setting.choices) or unit,
         default=setting.default if name == "model" else None,
-        help=f"{command_words(setting.help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
+        help=f"{command_words(help)} {takes}{end}{'.' if takes else ''}".replace("%", "%%"),
     )
 
 
@@ -201,7 +215,7 @@ def apply_find_mode(arguments: argparse.Namespace) -> None:
     """Put the find mode into this process's environment, which its engines inherit."""
     variables = find_mode_variables(arguments)
     if variables and this_machine(os.environ).kind != "rocm":
-        _log.warning("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only")
+        complain("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only.")
     os.environ.update(variables)
 
 

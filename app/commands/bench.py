@@ -101,10 +101,12 @@ def bench(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     folder = expanded_path(arguments.out, "out") if arguments.out else report_so_far().parent
     targets = [folder / "report.json"]
-    if arguments.report:
+    if arguments.report is not None:
         targets.append(expanded_path(arguments.report, "report"))
-        if targets[1].is_dir():  # it would be moved out of the way
-            raise InputError(f"{targets[1]} is a folder; expected a file for the report.", "Name a file.")
+        if targets[1].is_dir() or not targets[1].parent.is_dir():  # a folder would be moved out of the way
+            raise InputError(
+                f"{targets[1]} is no file in a folder; expected one for the report.", "Name one."
+            )
     model = _model(arguments.model)
     end = begin + QUICK_SECONDS if arguments.level == "quick" else math.inf
     code = 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from app.bench.facts import hint
-from app.commands.arguments import EXIT_FAILED, as_typed, command_words, find_mode_variables
+from app.commands.arguments import EXIT_FAILED, command_words, find_mode_variables
 from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import say
 from app.machine import module_command, output_of, this_local, this_machine
@@ -89,9 +89,9 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         say(json.dumps({"ok": is_ok, "findings": [*map(asdict, report)]}))
     else:
         for finding in report:
-            say(as_typed(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}"))
+            say(f"{_MARKS[finding.level]:<8}{finding.topic:<12}{finding.text}")
             if finding.remedy:
-                say(as_typed(f"{'':<20}-> {finding.remedy}"))
+                say(f"{'':<20}-> {finding.remedy}")
         say("A job would work." if is_ok else "A job would fail.")
     return 0 if is_ok else EXIT_FAILED
 

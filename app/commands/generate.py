@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import queue
-import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,8 @@ from app.commands.arguments import (
     EXIT_FAILED,
     apply_engine_environment,
     apply_find_mode,
-    as_typed,
+    command_for,
+    queue_paused,
 )
 from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_arguments_as_preset
 from app.commands.terminal import JsonLines, ProgressBar
@@ -43,23 +43,20 @@ from diffusers_helper.provenance.job_folder import JobFolder
 if TYPE_CHECKING:
     from diffusers_helper.runner import Runner
 
-_RESUME = "python -m app generate --resume {job} --outputs {outputs}"
-_INTERRUPTED = f"Interrupted. Continue with: {_RESUME}"
-_MADE_ELSEWHERE = f"The other program makes the job. Follow it with: {_RESUME}"
+_INTERRUPTED = "Interrupted. Continue with: {command}"
+_MADE_ELSEWHERE = "The other program makes the job. Follow it with: {command}"
 _FOLLOWS = (
     "Another program makes the jobs of this folder. It will make this one in its turn, and this program "
     "follows it."
 )
 _LEADS = "The other program has ended. This one makes the job now."
-_PAUSED = "{message} Continue it with: python -m app jobs resume {job} --outputs {outputs}"
-_QUEUE_PAUSED = "The queue of this folder is paused. Continue it with: python -m app jobs resume --all"
 _KILL_SECONDS = 3.0
 
 
 def make_video(arguments: argparse.Namespace) -> int:
     """Make videos and show their progress. The exit code is that of the first failure, or 0.
 
-    If the output cannot be written, as on a full disk or without a reader, the jobs are cancelled.
+    If the output cannot be written, as on a full disk or without a reader, the jobs are interrupted.
     """
     if arguments.save_preset is not None:
         return save_arguments_as_preset(arguments)
@@ -106,14 +103,16 @@ def _follow(
             signals.repeat()
             for job in jobs:
                 display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
-                last_event = _show(service, job, num_earlier, display)
+                last_event = _show(service, job, num_earlier, display, arguments.outputs)
                 codes.append(_exit_code(last_event) if last_event else 128 + (signals.number or 0))
+        except BrokenPipeError:  # the reader has left, as `head` does
+            codes.append(128 + (signals.number or Numbers.SIGPIPE))
         finally:
-            if signals.number in (None, SIGINT):
+            if signals.number == SIGINT:
                 cancel_all()
             service.stop()
-        for job, code in zip(jobs, codes, strict=True):
-            _report_end(service, job.id, code, arguments.outputs)
+            for job in jobs:
+                _report_end(service, job.id, arguments.outputs)
     return next(filter(None, codes), 0)
 
 
@@ -130,7 +129,9 @@ def _service(arguments: argparse.Namespace) -> JobService:
     return service
 
 
-def _show(service: JobService, job: Job, num_earlier: int, display: JsonLines | ProgressBar) -> Event | None:
+def _show(
+    service: JobService, job: Job, num_earlier: int, display: JsonLines | ProgressBar, outputs: str
+) -> Event | None:
     """Show a job's events after the first `num_earlier`, until its end.
 
     Returns:
@@ -148,10 +149,10 @@ def _show(service: JobService, job: Job, num_earlier: int, display: JsonLines | 
             if item is not None:
                 last_event = item[1]
                 display.show(last_event)
-            elif (circumstances := _reason_to_wait(service, job.id, reported)) != reported:
+            elif (circumstances := _reason_to_wait(service, job.id, reported, outputs)) != reported:
                 reported = circumstances
                 if reported:
-                    display.report(as_typed(reported))
+                    display.report(reported)
             elif service.job(job.id).state == "running":
                 display.tick()
     except ServiceStopped:  # by a signal
@@ -159,7 +160,7 @@ def _show(service: JobService, job: Job, num_earlier: int, display: JsonLines | 
     return last_event if last_event is not None and last_event.is_final else None
 
 
-def _reason_to_wait(service: JobService, job_id: str, reported: str) -> str:
+def _reason_to_wait(service: JobService, job_id: str, reported: str, outputs: str) -> str:
     """Say why a job is not being made here at present, or that it is again; "" if all is as usual.
 
     Args:
@@ -168,26 +169,26 @@ def _reason_to_wait(service: JobService, job_id: str, reported: str) -> str:
     job = service.job(job_id)
     # On a full disk, the log that is followed here cannot have an event about the pause.
     if job.state == "paused":
-        return _PAUSED.format(message=job.message, job=job.id, outputs=shlex.quote(str(job.folder.parent)))
+        return f"{job.message} Continue it with: {command_for(outputs, 'jobs', 'resume', job.id)}"
     if job.waits or job.state == "waiting":
         return f"{job.message} {job.remedy}"
     if service.crew.is_follower:
         return _FOLLOWS
     if job.state == "queued" and service.queue.is_paused:
-        return _QUEUE_PAUSED
+        return queue_paused(outputs)
     return _LEADS if reported in (_FOLLOWS, _LEADS) else ""
 
 
-def _report_end(service: JobService, job_id: str, code: int, outputs: str) -> None:
+def _report_end(service: JobService, job_id: str, outputs: str) -> None:
     try:
         job = service.job(job_id)
     except NoSuchJob:  # the user removed it
         return
     if job.state == "failed":
         _report(service, job)
-    elif code > 128 and not job.is_over:
+    elif not job.is_over:
         text = _MADE_ELSEWHERE if job.state in BEGUN else _INTERRUPTED
-        complain(as_typed(text.format(job=job.id, outputs=shlex.quote(outputs))))
+        complain(text.format(command=command_for(outputs, "generate", "--resume", job.id)))
 
 
 def _report(service: JobService, job: Job) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import shutil
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 from app.commands.arguments import (
+    EXIT_BAD_INPUT,
     EXIT_FAILED,
     Parser,
     add_outputs,
@@ -20,36 +18,38 @@ from app.commands.arguments import (
     add_settings,
     add_verbs,
     argument,
-    as_typed,
+    command_for,
     command_words,
+    error_line,
     exclusive,
+    queue_paused,
     settings_from,
     switch,
 )  # fmt: skip
+from app.commands.export import export_video
 from app.commands.origin import check_changes_of, queue_branch, request_of
 from app.commands.plan import tell_times
-from app.jobs.job import Job, JobState, allows
+from app.jobs.job import ALLOWED, Action, Job, JobState, NotAllowed, allows
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
 from app.jobs.view import full_record, record
-from diffusers_helper.errors import InputError
-from diffusers_helper.files import expanded_path, replacing
+from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError
+from diffusers_helper.files import expanded_path
 from diffusers_helper.provenance.branch import may_differ
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import count_text, size_text
 
 _EXIT_CODES = (
     "exit codes: 0 done, 1 the job's state does not allow the change, 2 the command is invalid or names a\n"
-    "job that does not exist."
+    "job that does not exist. Of several jobs, each is tried, and the highest code counts."
 )
-_RESUME = "python -m app generate --resume {} --outputs {}"
 _NO_MAKER = (
-    "No program makes jobs in this folder now. Unless one waits for this job, start the page, or run: "
-    f"{_RESUME}"
+    "No program makes jobs in this folder now. Unless one waits for this job, start the page, or run: {}"
 )
-_INTERRUPTED = f"An interrupted job continues when the page is started on this folder, or with: {_RESUME}"
+_INTERRUPTED = "An interrupted job continues when the page is started on this folder, or with: {}"
 _WORDS = 48  # characters of a prompt in a list
 _MOST_LISTED = 10**9
+Verb = Callable[[JobService, argparse.Namespace], int]
 
 
 def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -61,7 +61,7 @@ def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
     )  # fmt: skip
 
 
-def _run(verb: Callable[[JobService, argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+def _run(verb: Verb, arguments: argparse.Namespace) -> int:
     outputs = expanded_path(arguments.outputs, "outputs")
     service = JobService(outputs)
     if outputs.is_dir():
@@ -97,17 +97,20 @@ def _list(service: JobService, arguments: argparse.Namespace) -> int:
     for job in jobs:
         report(arguments, job, _line(job))
     if not arguments.json and any(job.state == "interrupted" for job in jobs):
-        complain(as_typed(_INTERRUPTED.format("JOB", shlex.quote(str(arguments.outputs)))))
+        complain(_INTERRUPTED.format(command_for(arguments.outputs, "generate", "--resume", "JOB")))
+    if not arguments.json and service.queue.is_paused:
+        complain(queue_paused(arguments.outputs))
     return 0
 
 
 def _show(service: JobService, arguments: argparse.Namespace) -> int:
-    job = service.job(arguments.job)
-    details = full_record(service, arguments.job)
+    job = service.job(arguments.jobs[0])
+    details = full_record(service, job.id)
     lines = [f"{job.id}: {job.state}", f"{job.message} {job.remedy}".strip()]
-    lines += [f"Video: {job.video} ({job.frames} frames)"] if job.video else []
+    lines += [f"Video: {job.video} ({count_text(job.frames, 'frame')})"] if job.video else []
     if job.state == "queued":
         lines.append(f"Jobs before it: {details['jobs_before']}")
+        lines += [queue_paused(arguments.outputs)] if service.queue.is_paused else []
     lines += [
         f"{SETTINGS[name].label}: {SETTINGS[name].display(value)}"
         for name, value in details["request"].items()
@@ -131,15 +134,60 @@ def _add(service: JobService, arguments: argparse.Namespace) -> int:
 
 def _queued(service: JobService, arguments: argparse.Namespace, job: Job, more: str = "") -> int:
     has_maker = service.queue.store.has_maker
-    hint = "" if has_maker or job.is_over else _NO_MAKER.format(job.id, shlex.quote(str(arguments.outputs)))
+    hint = ""
+    if job.state == "queued" and service.queue.is_paused:
+        hint = queue_paused(arguments.outputs)
+    elif not (has_maker or job.is_over):
+        hint = _NO_MAKER.format(command_for(arguments.outputs, "generate", "--resume", job.id))
     reported = filter(None, (f"{job.id}: {job.state}", more.rstrip("."), hint))
     report(arguments, job, ". ".join(reported), has_maker=has_maker)
     return 0
 
 
-def _cancel(service: JobService, arguments: argparse.Namespace) -> int:
-    ask = service.queue.stop_after_section if arguments.after_section else service.queue.cancel
-    return _each(service, arguments, ask)
+def _each(act: Callable[[JobService, argparse.Namespace, str], object]) -> Verb:
+    """Make a verb that does something to each of the named jobs; one that refuses keeps no other from it.
+
+    Its exit code is the highest that one of the jobs would have alone.
+    """
+
+    def verb(service: JobService, arguments: argparse.Namespace) -> int:
+        code = 0
+        for job_id in dict.fromkeys(arguments.jobs):
+            try:
+                act(service, arguments, job_id)
+            except LongtakeError as error:
+                is_invalid = error.code in INPUT_CODES
+                if isinstance(error, NotAllowed):
+                    is_invalid = False
+                    report(arguments, error.job, f"{job_id}: {error.job.state}", asked=False)
+                complain(error_line(error))
+                code = max(code, EXIT_BAD_INPUT if is_invalid else EXIT_FAILED)
+        return code
+
+    return verb
+
+
+def _check_allowed(job: Job, action: Action) -> None:
+    states = [state for state, actions in ALLOWED.items() if action in actions]
+    if job.state not in states:
+        raise NotAllowed(job, f"one that is {', '.join(states[:-1])} or {states[-1]}")
+
+
+def _ask(action: Action, service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    """Leave the command of this name for a job."""
+    before = service.job(job_id)
+    accepted: bool = getattr(service.queue, action)(job_id)
+    if not accepted:
+        _check_allowed(before, action)
+    job = service.job(job_id)
+    asked_for = sorted(service.commands(job))
+    suffix = f", asked to {' and '.join(asked_for).replace('_', ' ')}" if asked_for else ""
+    report(arguments, job, f"{job.id}: {job.state}{suffix}", asked=accepted)
+
+
+@_each
+def _cancel(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    _ask("stop_after_section" if arguments.after_section else "cancel", service, arguments, job_id)
 
 
 def _is_for_all(arguments: argparse.Namespace) -> bool:
@@ -148,96 +196,101 @@ def _is_for_all(arguments: argparse.Namespace) -> bool:
     return arguments.all
 
 
+def _report_queue(arguments: argparse.Namespace, is_paused: bool) -> None:
+    text = queue_paused(arguments.outputs) if is_paused else "The queue of this folder is not paused."
+    say(json.dumps({"is_paused": is_paused}) if arguments.json else text)
+
+
 def _pause(service: JobService, arguments: argparse.Namespace) -> int:
     if _is_for_all(arguments):
         service.queue.pause_queue()
-    return _each(service, arguments, service.queue.pause)
-
-
-def _each(service: JobService, arguments: argparse.Namespace, ask: Callable[[str], bool]) -> int:
-    """Call `ask` for each job and print the result; return 1 as the exit code if one was refused."""
-    all_accepted = True
-    for job_id in arguments.jobs:
-        service.job(job_id)
-        accepted = ask(job_id)
-        job = service.job(job_id)
-        asked_for = sorted(service.commands(job))
-        suffix = f", asked to {' and '.join(asked_for).replace('_', ' ')}" if asked_for else ""
-        report(arguments, job, f"{job.id}: {job.state}{suffix}", asked=accepted)
-        all_accepted = all_accepted and accepted
-    return 0 if all_accepted else EXIT_FAILED
+        _report_queue(arguments, is_paused=True)
+    return _each(partial(_ask, "pause"))(service, arguments)
 
 
 def _resume(service: JobService, arguments: argparse.Namespace) -> int:
     if _is_for_all(arguments):
         service.queue.resume_queue()
-    for job_id in arguments.jobs:
-        is_resumable = allows(service.job(job_id), "resume")
-        if is_resumable:
-            check_changes_of(service, job_id)
-        job = service.steering.resume(job_id)
-        _queued(service, arguments, job)
-        if not is_resumable:
-            return EXIT_FAILED
-    return 0
+        _report_queue(arguments, is_paused=False)
+    return _queue_again(service, arguments)
 
 
-def _branch(service: JobService, arguments: argparse.Namespace) -> int:
+def _retry(service: JobService, arguments: argparse.Namespace) -> int:
+    if _is_for_all(arguments):
+        ended = service.history.search("", states=["failed", "cancelled"], limit=_MOST_LISTED).jobs
+        arguments.jobs += [job.id for job in reversed(ended) if allows(job, "retry")]
+        if not arguments.jobs:
+            complain("No job of this folder has failed or was cancelled.")
+    return _queue_again(service, arguments)
+
+
+@_each
+def _queue_again(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    before = service.job(job_id)
+    was_pausing = "pause" in service.commands(before)
+    if allows(before, "resume"):
+        check_changes_of(service, job_id)
+    job = service.steering.resume(job_id)
+    if not was_pausing:
+        _check_allowed(before, "resume")
+    _queued(service, arguments, job)
+
+
+@_each
+def _branch(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
     changes = settings_from(arguments)
-    return _queued(service, arguments, *queue_branch(service, arguments.job, arguments, changes, waits=False))
+    _queued(service, arguments, *queue_branch(service, job_id, arguments, changes, waits=False))
 
 
-def _change(service: JobService, arguments: argparse.Namespace) -> int:
+@_each
+def _change(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
     changes = settings_from(arguments)
-    check_changes_of(service, arguments.job, changes)
-    job = service.steering.change(arguments.job, changes)
-    return _queued(service, arguments, job, "What comes next has the new settings")
+    check_changes_of(service, job_id, changes)
+    job = service.steering.change(job_id, changes)
+    _queued(service, arguments, job, "What comes next has the new settings")
 
 
-def _wait(service: JobService, arguments: argparse.Namespace) -> int:
-    for job_id in arguments.jobs:
-        job = service.steering.wait(job_id, not arguments.off)
-        behaviour = "goes on by itself" if arguments.off else "waits for you after each section"
-        report(arguments, job, f"{job.id}: {job.state}, {behaviour}")
-    return 0
+@_each
+def _wait(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    job = service.steering.wait(job_id, not arguments.off)
+    behaviour = "goes on by itself" if arguments.off else "waits for you after each section"
+    report(arguments, job, f"{job.id}: {job.state}, {behaviour}")
 
 
-def _takes(service: JobService, arguments: argparse.Namespace) -> int:
-    for job in service.steering.takes(arguments.job, arguments.count, arguments.keep):
+@_each
+def _takes(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    for job in service.steering.takes(job_id, arguments.count, arguments.keep):
         _queued(service, arguments, job, f"Seed {job.request.seed}, one section; resume the one to keep")
-    return 0
 
 
-def _reorder(service: JobService, arguments: argparse.Namespace) -> int:
+@_each
+def _reorder(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
     if arguments.first:
-        job = service.queue.move_first(arguments.job)
+        job = service.queue.move_first(job_id)
     else:
-        job = service.queue.move(arguments.job, before=arguments.before, after=arguments.after)
+        job = service.queue.move(job_id, before=arguments.before, after=arguments.after)
     report(arguments, job, f"{job.id}: {count_text(service.queue_position(job.id), 'job')} before it")
-    return 0
 
 
-def _remove(service: JobService, arguments: argparse.Namespace) -> int:
-    for job_id in arguments.jobs:
-        job = service.job(job_id)
-        service.queue.remove(job_id)
-        command = f"python -m app jobs restore {job_id} --outputs {shlex.quote(str(arguments.outputs))}"
-        report(arguments, job, f"{job_id}: removed. For a week, it can be restored with: {command}")
-    return 0
+@_each
+def _remove(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    job = service.job(job_id)
+    _check_allowed(job, "remove")
+    service.queue.remove(job_id)
+    command = command_for(arguments.outputs, "jobs", "restore", job_id)
+    report(arguments, job, f"{job_id}: removed. For a week, it can be restored with: {command}")
 
 
-def _restore(service: JobService, arguments: argparse.Namespace) -> int:
-    for job_id in arguments.jobs:
-        job = service.queue.restore(job_id)
-        report(arguments, job, f"{job.id}: {job.state}")
-    return 0
+@_each
+def _restore(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    job = service.queue.restore(job_id)
+    report(arguments, job, f"{job.id}: {job.state}")
 
 
-def _delete(service: JobService, arguments: argparse.Namespace) -> int:
-    for job_id in arguments.jobs:
-        service.queue.delete(job_id)
-        say(json.dumps({"id": job_id}) if arguments.json else f"{job_id}: deleted")
-    return 0
+@_each
+def _delete(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    service.queue.delete(job_id)
+    say(json.dumps({"id": job_id}) if arguments.json else f"{job_id}: deleted")
 
 
 def _empty_trash(service: JobService, arguments: argparse.Namespace) -> int:
@@ -252,9 +305,9 @@ def _usage(service: JobService, arguments: argparse.Namespace) -> int:
     for job, size in usage.jobs:
         report(arguments, job, f"{size_text(size):>11}  {_line(job)}", bytes=size)
     rest = {"removed_bytes": usage.removed_bytes, "free_bytes": usage.free_bytes}
-    empty = f"python -m app jobs empty-trash --outputs {shlex.quote(str(arguments.outputs))}"
+    empty = command_for(arguments.outputs, "jobs", "empty-trash")
     text = f"{size_text(usage.removed_bytes):>11}  removed jobs; delete them for good with: {empty}"
-    lines = [command_words(text), f"{size_text(usage.free_bytes):>11}  free"]
+    lines = [text, f"{size_text(usage.free_bytes):>11}  free"]
     say(*([json.dumps(rest)] if arguments.json else lines))
     return 0
 
@@ -266,36 +319,24 @@ def _rebuild(service: JobService, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _export(service: JobService, arguments: argparse.Namespace) -> int:
-    job = service.job(arguments.job)
-    if job.video is None or not job.video.exists():
-        raise InputError(
-            f"Job {job.id} has no video yet; expected one with a video.", "Wait for its first section."
-        )
-    target = Path(arguments.to).expanduser()
-    target = target / f"{job.id}{job.video.suffix}" if target.is_dir() else target
-    try:
-        with replacing(target) as temporary:
-            shutil.copyfile(job.video, temporary)
-    except OSError as error:
-        raise InputError(
-            f"{target} cannot be written ({error.strerror}); expected a new file or a folder.",
-            "Choose another --to.",
-        ) from error
+@_each
+def _export(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    job = service.job(job_id)
+    target = export_video(job, expanded_path(arguments.to, "to"))
     report(arguments, job, str(target), exported=str(target))
-    return 0
 
 
 def _add_changes(parser: argparse._ActionsContainer) -> None:
     add_settings(parser, excluded=[name for name in SETTINGS if name not in may_differ()])
 
 
-_JOB = argument("job", metavar="JOB", help="the id of a job")
+_JOB = argument("jobs", nargs=1, metavar="JOB", help="the id of a job")
 _JOBS = argument("jobs", nargs="+", metavar="JOB", help="the id of a job")
 _OR_ALL = (
     argument("jobs", nargs="*", metavar="JOB", help="the id of a job"),
     switch("--all", "do this for the whole queue"),
 )
+_OR_ALL_ENDED = (_OR_ALL[0], switch("--all", "do this for all failed and cancelled jobs"))
 _LIST = (
     argument("text", nargs="?", default="", metavar="WORDS", help="words that the prompt must contain"),
     argument("--state", action="append", default=[], choices=get_args(JobState), help="keep only this state"),
@@ -335,7 +376,7 @@ VERBS = (
     ("cancel", "end jobs; their videos so far are kept", _cancel, _JOBS, _AFTER_SECTION),
     ("pause", "pause jobs until they are resumed, and free the device's memory", _pause, *_OR_ALL),
     ("resume", "continue paused or interrupted jobs", _resume, *_OR_ALL),
-    ("retry", "queue failed or cancelled jobs again", _resume, *_OR_ALL),
+    ("retry", "queue failed or cancelled jobs again", _retry, *_OR_ALL_ENDED),
     ("branch", "queue a job that keeps sections of another one", _branch, *_BRANCH),
     ("change", "change what comes next in a video that is being made", _change, _JOB, _add_changes),
     ("wait", "pause jobs after each of their sections", _wait, _JOBS, _OFF),

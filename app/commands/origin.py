@@ -39,6 +39,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
 from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest, paths_in
+from diffusers_helper.units import count_text
 
 Origin = tuple[Callable[[JobService], list[Job]], Sequence[GenerationRequest]]
 """What queues the jobs that a command asks for, and their requests, as far as they are known beforehand."""
@@ -94,6 +95,11 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
             "Leave them out.",
         )
     if arguments.resume is not None:
+        if arguments.resume and (arguments.preset is not None or settings_from(arguments)):
+            raise InputError(
+                "Settings are given beside --resume; expected none, as the job continues with its own.",
+                f"Leave them out. `longtake jobs change {arguments.resume}` changes what comes next.",
+            )
         return partial(_resume_job, arguments.resume, arguments.wait), ()
     if arguments.branch is not None:
         return _origin_of_branch(arguments)
@@ -129,7 +135,7 @@ def request_of(arguments: argparse.Namespace) -> GenerationRequest:
     """Build the request for a new video, after checking that this machine can make it."""
     settings = _chosen_settings(arguments)
     if "prompt" not in settings:
-        raise InputError("`prompt` is missing.", "Give it, or --resume. See --help.", setting="prompt")
+        raise InputError("`prompt` is missing.", "Give it. See --help.", setting="prompt")
     model = find_model(settings.get("model", DEFAULT_MODEL), allow_folder=True)
     request = GenerationRequest.from_dict({**model.default_settings, **settings})
     check_plan(request)
@@ -169,7 +175,8 @@ def _origin_of_batch(arguments: argparse.Namespace) -> Origin:
         complain(f"{file.name}, line {line}: {words(problem)}")
     if problems:
         raise InputError(
-            f"{len(problems)} lines of {file.name} cannot be used; nothing was started.", "Correct them."
+            f"{count_text(len(problems), 'line')} of {file.name} cannot be used; nothing was started.",
+            "Correct what was named.",
         )
     requests = {line: entry for line, entry in entries.items() if not isinstance(entry, str)}
     for line, request in requests.items():
@@ -220,9 +227,7 @@ def _pictures_of(recipe: Recipe, file: Path, replaced: Mapping[str, str]) -> dic
 def _origin_of_branch(arguments: argparse.Namespace) -> Origin:
     settings = _chosen_settings(arguments)
     if (arguments.keep is None) == (arguments.longer is None):
-        raise InputError(
-            "--branch is given without --keep and --longer; expected one of them.", "Give one. See --help."
-        )
+        raise InputError("--branch needs either --keep or --longer.", "Give one of them. See --help.")
 
     def queue(service: JobService) -> list[Job]:
         job, message = queue_branch(service, arguments.branch, arguments, settings, waits=arguments.wait)

@@ -28,9 +28,12 @@ from diffusers_helper.planning.set_ups import Recommendation, recommend
 from diffusers_helper.planning.times import expected_times, forecast
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
-from diffusers_helper.units import count_text, gb_text
+from diffusers_helper.units import compared_gb, count_text, gb_text
 
 _log = logging.getLogger(__name__)
+_UNKNOWN_SHAPE = (
+    "Without --image and --shape, the plan is for {}x{} pixels, the shape that needs the most memory."
+)
 _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in total")
 
 
@@ -51,15 +54,18 @@ def print_plan(arguments: argparse.Namespace) -> int:
         disk_speed=DiskSpeeds(local.disks).measure,
     )
 
+    is_shape_known = bool(arguments.image or arguments.shape)
+
     def plan_of(request: GenerationRequest, info: ModelInfo, **options: Any) -> VideoPlan:
-        shape = _shape(arguments.image, request, info) if arguments.image else None
+        shape = _shape(arguments.image or "", request, info) if is_shape_known else None
         return plan_here(request, info, shape=shape, **options)
 
     try:
         recommendation = recommend(request, info, plan_of) if arguments.recommended else None
         plan = recommendation.set_up.plan if recommendation else plan_of(request, info)
         warning = picture_warning(request.mode, info) if request.end_image else ""
-        notes = *plan.notes, *time_notes(request, info.family), warning
+        shape_note = "" if is_shape_known else _UNKNOWN_SHAPE.format(plan.width, plan.height)
+        notes = *plan.notes, shape_note, *time_notes(request, info.family), warning
         plan = replace(plan, notes=tuple(filter(None, notes)))
     except DoesNotFit as error:
         if arguments.json:
@@ -189,10 +195,11 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
             )
         )  # fmt: skip
     table = aligned(rows)
+    cap, smallest_cap = compared_gb(budget.cap_bytes, job.smallest_cap_bytes)
     head = [
-        f"{info.title}: {plan.width}x{plan.height}, {count_text(plan.sections, 'section')}, {plan.frames} "
-        f"frames, on {profile.machine.name} (profile {profile.family}).",
-        f"Cap {gb_text(budget.cap_bytes)} of {gb_text(budget.total_bytes)} GB, preserved "
+        f"{info.title}: {plan.width}x{plan.height}, {count_text(plan.sections, 'section')}, "
+        f"{count_text(plan.frames, 'frame')}, on {profile.machine.name} (profile {profile.family}).",
+        f"Cap {cap} of {gb_text(budget.total_bytes)} GB, preserved "
         f"{gb_text(job.preserved_bytes)} GB, reserve {gb_text(budget.reserve_bytes)} GB, VAE tiles of "
         f"{job.vae_tile_px} pixels. All figures are in GB.",
     ]
@@ -203,8 +210,7 @@ def _as_lines(plan: VideoPlan, profile: Profile, info: ModelInfo) -> list[str]:
     times = forecast(plan, profile, info)
     tail = [
         f"Attention: {attention.value} ({attention.reason}; {attention.source}).",
-        f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is "
-        f"{gb_text(job.smallest_cap_bytes, round_up=True)} GB.",
+        f"Predicted peak {gb_text(job.peak_bytes)} GB; the smallest cap that works is {smallest_cap} GB.",
         *reasons,
         times.text if times else "How long a step takes here is not known before the first job.",
         *([plan.streaming] if plan.streaming else []),

@@ -82,9 +82,8 @@ class ProgressBar:
                     f"{event.width}x{event.height} pixels, {length}, {count_text(event.sections, 'section')}"
                 )
             case events.SectionFinished():
-                self._say(
-                    f"Section {event.section} of {event.sections}: {event.frames} frames in {event.video}"
-                )
+                frames = count_text(event.frames, "frame")
+                self._say(f"Section {event.section} of {event.sections}: {frames} in {event.video}")
             case events.Warned():
                 self._say(event.message)
             case events.Finished() | events.Cancelled() | events.Failed():
@@ -120,7 +119,7 @@ class ProgressBar:
         else:
             self._say(error_line(event) if isinstance(event, events.Failed) else "Cancelled.")
             if event.video is not None:
-                self._say(f"The video so far has {event.frames} frames.")
+                self._say(f"The video so far has {count_text(event.frames, 'frame')}.")
         if event.video is not None:
             # A program gets the path as it is.
             _write_line(self._stdout, one_line(event.video) if self._stdout.isatty() else event.video)

@@ -123,6 +123,18 @@ class NoSuchJob(InputError):
         )
 
 
+class NotAllowed(InputError):
+    """The error for an action that the state of a job does not allow.
+
+    Args:
+        expected: A job that allows it, in words.
+    """
+
+    def __init__(self, job: Job, expected: str, remedy: str = "") -> None:
+        super().__init__(f"Job {job.id} is {job.state}; expected {expected}.", remedy)
+        self.job = job
+
+
 class LostJob(LongtakeError):
     """The error for a job that this program was making until another one took it over."""
 

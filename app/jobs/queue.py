@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, TRANSITIONS, Command, Job, NoSuchJob, allows
+from app.jobs.job import (
+    ALLOWED,
+    BEGUN,
+    MOVABLE,
+    OVER,
+    TRANSITIONS,
+    Command,
+    Job,
+    NoSuchJob,
+    NotAllowed,
+    allows,
+)
 from app.jobs.storage.commands import forget_commands, leave_command
 from app.jobs.storage.folders import new_folder
 from app.jobs.storage.importing import import_jobs, mark_for_old_versions
@@ -213,7 +224,7 @@ class Queue:
         with self.store.change() as database:
             job = self.store.job(job_id)
             if not allows(job, "reorder"):
-                raise InputError(f"Job {job_id} is {job.state}; expected one that waits in the queue.")
+                raise NotAllowed(job, "one that waits in the queue")
             others = self._open_rows(job_id)
             index = len(others)
             if neighbour := before or after:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.batch import random_seed
-from app.jobs.job import BEGUN, Action, Job, allows
+from app.jobs.job import BEGUN, Action, Job, NotAllowed, allows
 from app.jobs.queue import Queue
 from app.jobs.storage.commands import forget_commands, leave_command, pending_change
 from diffusers_helper.conditions.prompts import check_prompt
@@ -92,7 +92,10 @@ class Steering:
             keep: The finished sections to keep; None for all. With one less, the last is made again.
         """
         if not 1 <= count <= MOST_TAKES:
-            raise InputError(f"{count} takes; expected 1 to {MOST_TAKES}.", "Ask for fewer.")
+            raise InputError(
+                f"The number of takes is {count}; expected one from 1 to {MOST_TAKES}.",
+                "Choose another number.",
+            )
         job = self.store.job(job_id)
         keep = num_finished_sections(self.store.folder(job_id)) if keep is None else keep
         if job.state in BEGUN:
@@ -148,9 +151,8 @@ class Steering:
 
     def _check_allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):
-            raise InputError(
-                f"Job {job.id} is {job.state}; expected one that is not over.",
-                "Make it longer, or change it from one of its sections.",
+            raise NotAllowed(
+                job, "one that is not over", "Make it longer, or change it from one of its sections."
             )
 
 

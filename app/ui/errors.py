@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from app.redact import as_typed, plain_paths
+from app.redact import plain_paths
 from diffusers_helper.errors import FailureCode, LongtakeError, default_name, in_words
 from diffusers_helper.events import STAGES
 from diffusers_helper.planning.budget import DoesNotFit
@@ -20,13 +20,10 @@ UPLOAD = f"{PROGRAM_CALLS}upload"
 
 
 class JsonAnswer(JSONResponse):
-    """An answer as JSON, in which commands begin with the name that is installed. Nobody keeps it."""
+    """An answer as JSON that nobody keeps."""
 
     def __init__(self, content: Any, status_code: int = 200, **options: Any) -> None:
         super().__init__(content, status_code, headers={"cache-control": "no-store"}, **options)
-
-    def render(self, content: Any) -> bytes:
-        return as_typed(super().render(content).decode()).encode()
 
 
 def refusal_answer(

@@ -1,8 +1,7 @@
 """The names that replace folders in Gradio's messages, so that these do not reveal where the folders are.
 
 Gradio sends the path of an upload and expects it back; the page and programs get and return `uploads/...`
-instead. Other folders appear only in the texts of errors, which are not sent back. A wheel installs the
-command `longtake`, which messages name there.
+instead. Other folders appear only in the texts of errors, which are not sent back.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.redact import as_typed, known_folders
+from app.redact import known_folders
 
-_UPLOADS, _PROGRAM = "uploads/", b"python -m app"
+_UPLOADS = "uploads/"
 
 
 class FolderNames:
@@ -32,7 +31,6 @@ class FolderNames:
         self._uploads = f"{uploads}/"
         named = [*known_folders(), (outputs, "outputs"), (uploads, _UPLOADS[:-1])]
         self._names = {form: name.encode() for folder, name in named for form in _spellings(folder)}
-        self._names[_PROGRAM] = as_typed(_PROGRAM.decode()).encode()
         # The innermost folder comes first. A path in the middle of a longer address is left alone.
         forms = b"|".join(map(re.escape, sorted(self._names, key=len, reverse=True)))
         self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")(?![\w.-])")

@@ -145,7 +145,8 @@ def opened(path: Path) -> Generator[Film]:
         raise PictureError(f"{name} takes too much memory; expected a smaller video.", _CONVERT) from error
     except (FFmpegError, OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise PictureError(f"{name} cannot be read ({reason}); expected a video.", _CONVERT) from error
+        remedy = _CONVERT if path.is_file() else "Choose another file."
+        raise PictureError(f"{name} cannot be read ({reason}); expected a video.", remedy) from error
 
 
 def open_container(path: Path, **options: Any) -> InputContainer:

@@ -167,7 +167,7 @@ class Models:
             if source.is_missing:
                 raise LongtakeError(
                     f"{source.location} is not completely on this machine.",
-                    "Download the model on the page under Models, or with python -m app models get.",
+                    "Download the model on the page under Models, or with longtake models get.",
                     code="download",
                 )
             path = source.folder

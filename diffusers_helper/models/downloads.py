@@ -49,7 +49,7 @@ class NotHere(InputError):
 
     def __init__(self, absence: Absence) -> None:
         remedy = (
-            f"Download it with python -m app models get {absence.model}, with generate --yes, or on the page "
+            f"Download it with longtake models get {absence.model}, with generate --yes, or on the page "
             "under Models."
         )
         if not absence.has_room:

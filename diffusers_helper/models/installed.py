@@ -129,7 +129,7 @@ def _missing_problem(info: ModelInfo, installed: InstalledComponent) -> str:
         state = "is not complete in" if installed.here_bytes else "is not at"
         return f"{installed.component} {state} {installed.folder}; {PUT_BACK}."
     state = "is incomplete" if installed.here_bytes else "is not on this machine"
-    return f"{installed.component} {state}; download it with: python -m app models get {info.name}."
+    return f"{installed.component} {state}; download it with: longtake models get {info.name}."
 
 
 def check_own_files(info: ModelInfo) -> None:

@@ -17,7 +17,7 @@ from diffusers_helper.attention.backends import NATIVE
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.variables import Setting
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import compared_gb, gb_text
 
 PLAIN_ATTENTION = Setting(NATIVE, "", "")
 
@@ -180,8 +180,9 @@ class DoesNotFit(InputError):
         self.smallest_cap_bytes = smallest_cap(budget, stages)
         weights = gb_text(min_resident_bytes(stage.model), round_up=True)
         working_set = gb_text(stage.working_bytes + budget.reserve_bytes, round_up=True)
-        cap = gb_text(self.smallest_cap_bytes, round_up=True)
-        total = gb_text(budget.total_bytes)
+        compared_bytes = budget.total_bytes if self.is_too_large else budget.cap_bytes
+        present, cap = compared_gb(compared_bytes, self.smallest_cap_bytes)
+        limit = gb_text(budget.cap_bytes) if self.is_too_large else present
         by_size = f"set `resolution` to {side} or less" if side else "choose a smaller `resolution`"
         has_fixed_tile = len(demands) == 1 and demands[0].vae_tile_px  # smaller ones were not tried
         remedies = (
@@ -192,12 +193,12 @@ class DoesNotFit(InputError):
         )
         sentences = [f"{remedy}." for remedy in remedies if remedy]
         self.remedies = (
-            *([f"It would fit into {cap} GB; this device has {total} GB."] if self.is_too_large else []),
+            *([f"It would fit into {cap} GB; this device has {present} GB."] if self.is_too_large else []),
             *(f"Or {text}" if index else text.capitalize() for index, text in enumerate(sentences)),
             *(["No smaller `resolution` fits."] if side == 0 else []),
         )
         super().__init__(
-            f"Stage {stage.name} does not fit into {gb_text(budget.cap_bytes)} GB: "
+            f"Stage {stage.name} does not fit into {limit} GB: "
             f"{weights} GB of {stage.model.name}'s weights must be on the device, and the working set takes "
             f"{working_set} GB.",
             " ".join(self.remedies),

@@ -15,7 +15,7 @@ _HELPED = (
     "the sections."
 )
 # The command that deletes the smaller plans of jobs that ran out of memory.
-FORGET = "python -m app doctor --forget-smaller-plans"
+FORGET = "longtake doctor --forget-smaller-plans"
 
 
 def choice_notes(first: FirstPlan) -> tuple[str, ...]:
@@ -99,6 +99,6 @@ def slow_note(streamed_bytes: int, free_bytes: int, seconds: float | None, fewes
     return (
         f"{gb_text(streamed_bytes)} GB of streamed weights do not fit into {gb_text(free_bytes)} GB of free "
         f"main memory, so each step reads them from the disk again ({speed}). What helps: {advice}a copy "
-        "with 8-bit weights, which python -m app models convert writes and which needs about two thirds as "
+        "with 8-bit weights, which longtake models convert writes and which needs about two thirds as "
         "much; a smaller model; closing other programs."
     )

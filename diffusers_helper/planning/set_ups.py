@@ -113,7 +113,7 @@ class Recommendation:
             return self.set_up.reason
         seconds, name = duration(self.copy.seconds), self.copy.info.name
         return (
-            f"{self.set_up.reason} With a file in int8, that would take about {seconds}; `python -m app "
+            f"{self.set_up.reason} With a file in int8, that would take about {seconds}; `longtake "
             f"models convert {name} --weight-dtype int8` writes one."
         )
 

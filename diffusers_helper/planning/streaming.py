@@ -200,7 +200,7 @@ def choose_weights(
         return stored, _keeps_type("int8 would not be smaller")
     return stored, _keeps_type(
         f"in int8, {gb_text(int8_streamed)} GB would still be streamed in each pass, and be rounded each "
-        "time; a copy in int8, which python -m app models convert writes, needs no rounding"
+        "time; a copy in int8, which longtake models convert writes, needs no rounding"
     )
 
 

@@ -21,6 +21,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span, setting_names
 from diffusers_helper.provenance.recipe import read_uses, write_uses
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.units import count_text
 from diffusers_helper.untrusted.limited_json import plain_texts
 
 _WHY_FIXED: dict[str, str] = {
@@ -124,14 +125,15 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
         )
     if not 1 <= keep <= max_keep:
         raise InputError(
-            f"{keep} sections of job {folder.job} are to be kept; expected a number from 1 to {max_keep}.",
+            f"{count_text(keep, 'section')} of job {folder.job} cannot be kept; expected a number from 1 to "
+            f"{max_keep}.",
             "Keep another number of sections.",
         )
     check_changes(request, changes)
     new_request = replace(request, **{name: value for name, value in changes.items() if name in may_differ()})
-    if len(plan_of(new_request)) <= keep:
+    if (sections := len(plan_of(new_request))) <= keep:
         raise InputError(
-            f"The video would have {len(plan_of(new_request))} sections, of which {keep} are kept; "
+            f"The video would have {count_text(sections, 'section')}, of which {keep} are to be kept; "
             "expected at least one new section.",
             "Choose a longer video, or keep fewer sections.",
             setting="seconds",

@@ -24,6 +24,7 @@ from diffusers_helper.families.packing import window_sizes
 from diffusers_helper.memory.device import Device
 from diffusers_helper.planning.out_of_memory import OutOfMemory, is_out_of_memory, read_out_of_memory
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
+from diffusers_helper.units import count_text
 from diffusers_helper.vae.families import VaeFamily, vae_family
 from diffusers_helper.vae.passes import (
     Grid,
@@ -141,7 +142,7 @@ class VaeEngine(Generic[_Owner]):
             or width % spatial_compression
         ):
             raise InputError(
-                f"The video has {num_frames} frames of {width}x{height}; expected "
+                f"The video has {count_text(num_frames, 'frame')} of {width}x{height}; expected "
                 f"{temporal_compression} n + 1 frames and sides that are multiples of {spatial_compression}.",
                 "Crop or shorten it.",
             )

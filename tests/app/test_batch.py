@@ -132,7 +132,7 @@ def test_a_batch_with_a_problem_starts_nothing(
     assert main(["generate", "--batch", "a.jsonl"]) == 2
     reported = capsys.readouterr().err.splitlines()
     assert reported[0].startswith("a.jsonl, line 2: --vae-tile is 7; expected")
-    assert reported[1] == "1 lines of a.jsonl cannot be used; nothing was started. Correct them."
+    assert reported[1] == "1 line of a.jsonl cannot be used; nothing was started. Correct what was named."
     write(folder, "b.csv", "image;prompt;vae_tile", "boat.png;a;7")
     assert main(["generate", "--batch", "b.csv"]) == 2
     assert capsys.readouterr().err.startswith("b.csv, line 2: vae_tile is 7; expected")

@@ -193,7 +193,7 @@ def test_statistics_as_the_document_shows_them(
     assert first == "=== MIOpen Fallback Statistics ==="
     assert second == "CPU fallback attempts: 3, successes: 3"
     assert last == "==================================="
-    assert rest[0] == f"miopen left for 1 shapes, last because of: {NO_ALGORITHM}"
+    assert rest[0] == f"miopen left for 1 shape, last because of: {NO_ALGORITHM}"
     assert "taps attempts: 1, successes: 0" in rest
 
 

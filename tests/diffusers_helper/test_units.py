@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusers_helper.units import GB, about, duration, gb_bytes, gb_text
+from diffusers_helper.units import GB, about, compared_gb, duration, gb_bytes, gb_text
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,21 @@ def test_gigabytes_are_short(count: int, text: str) -> None:
 @given(st.integers(1, 300 * GB))
 def test_a_rounded_up_figure_is_enough_when_typed(count: int) -> None:
     assert gb_bytes(float(gb_text(count, round_up=True))) >= count
+
+
+@given(st.integers(1, 300 * GB), st.integers(-1000, 1000), st.sampled_from([1, 1000, 10**6]))
+def test_sizes_that_are_compared_read_as_they_compare(size: int, step: int, unit: int) -> None:
+    needed = max(1, size + step * unit)
+    texts = compared_gb(size, needed)
+    if abs(size - needed) > 10:
+        assert (float(texts[0]) < float(texts[1])) == (size < needed)
+    assert gb_bytes(float(texts[1])) >= needed
+
+
+def test_sizes_that_are_compared_have_no_more_decimals_than_they_need() -> None:
+    assert compared_gb(5 * GB, 8 * GB) == ("5", "8")
+    assert compared_gb(gb_bytes(5.06), gb_bytes(5.085)) == ("5.06", "5.09")
+    assert compared_gb(gb_bytes(5.049), gb_bytes(5.04)) == ("5.05", "5.04")
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,6 @@ def test_what_a_user_wrote_is_never_taken_for_a_setting() -> None:
 
 def test_names_that_no_surface_knows_stay() -> None:
     error = LongtakeError("`nothing` failed.", "Ask `doctor`, or look at `a b`.")
-    assert str(error) == "nothing failed. Ask python -m app doctor, or look at `a b`."
-    assert page_words(error.remedy) == "Ask python -m app doctor, or look at `a b`."
+    assert str(error) == "nothing failed. Ask longtake doctor, or look at `a b`."
+    assert page_words(error.remedy) == "Ask longtake doctor, or look at `a b`."
     assert arguments.error_line(error) == str(error)

@@ -16,7 +16,6 @@ from app.commands.arguments import (
     add_setting,
     add_verbs,
     aligned,
-    as_typed,
     check_proxies,
     exclusive,
     switch,
@@ -48,7 +47,7 @@ from diffusers_helper.planning.set_ups import (
     plans_by_format,
 )
 from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
-from diffusers_helper.units import count_text, gb_text
+from diffusers_helper.units import compared_gb, count_text, gb_text
 from diffusers_helper.weights.reading import weight_files
 
 _HEADER = (
@@ -106,8 +105,8 @@ def _cards_lines(info: ModelInfo, dtype: str, plans: Sequence[CardPlan]) -> list
 def _rows(plan: CardPlan) -> list[tuple[str, ...]]:
     card = f"{plan.card_gb} GB"
     if not plan.fits:
-        smallest_cap = gb_text(plan.smallest_cap_bytes, round_up=True)
-        return [(card, gb_text(plan.cap_bytes), f"does not fit; a cap of {smallest_cap} GB would be enough")]
+        cap, smallest_cap = compared_gb(plan.cap_bytes, plan.smallest_cap_bytes)
+        return [(card, cap, f"does not fit; a cap of {smallest_cap} GB would be enough")]
     default, *alternatives = plan.fits
     return [(card, *default.cells), *(("", "", *fit.cells[1:]) for fit in alternatives)]
 
@@ -137,7 +136,7 @@ def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
 def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
     add_verbs(
         commands, "models", VERBS, switch("--json", "print JSON, one object per line"),
-        help="list, add, get, convert, check and remove the models of this machine", epilog=_EXIT_CODES,
+        help="list, add, get, convert, verify and remove the models of this machine", epilog=_EXIT_CODES,
     )  # fmt: skip
 
 
@@ -267,15 +266,13 @@ def _add(arguments: argparse.Namespace) -> int:
     part_lines = [f"  {name}: {component.summary}" for name, component in components.items()]
     absence = absence_of(info)
     missing = f"; {absence.sizes}: get them with models get {info.name}" if absence else ""
-    example = f"Make a video with: python -m app generate --model {info.name} --image PICTURE --prompt TEXT"
+    example = f"Make a video with: longtake generate --model {info.name} --image PICTURE --prompt TEXT"
     lines = [f"{info.name}: {info.title}, added{missing}", *part_lines, *([] if absence else [example])]
     parts = {
         name: {"path": component.component.path, "inspection": asdict(component.facts)}
         for name, component in components.items()
     }
-    _report(
-        arguments, *map(as_typed, lines), model=info.name, title=info.title, state="added", parts=parts
-    )  # fmt: skip
+    _report(arguments, *lines, model=info.name, title=info.title, state="added", parts=parts)
     return 0
 
 

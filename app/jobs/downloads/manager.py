@@ -193,7 +193,7 @@ class Downloads:
         if not missing_components(info):
             return {}
         progress = self.progress(model)
-        remedy = f"Download it on the page under Models, or with python -m app models get {model}."
+        remedy = f"Download it on the page under Models, or with longtake models get {model}."
         if progress.activity == "getting":
             percent = 100 * progress.done_bytes // max(1, progress.total_bytes)
             return {"message": f"Its model is being downloaded: {percent} %.", "remedy": ""}

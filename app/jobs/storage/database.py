@@ -36,9 +36,9 @@ Fill = Callable[[sqlite3.Connection, bool, bool], None]
 class Database:
     """The database of one outputs folder, for any thread. Its methods raise OSError or sqlite3.Error.
 
-    A damaged file is set aside by whichever call notices it, and made anew; that call still fails. In a folder
-    without a database, and in one that cannot be written, the jobs are read into the memory, and the first
-    transaction makes the database or fails.
+    A damaged file is set aside by whichever call notices it, and made anew; that call still fails. In a
+    folder without a database, and in one that cannot be written, the jobs are read into the memory, and the
+    first transaction makes the database or fails.
 
     Args:
         fill: Adds the folder's jobs to the database at each start. It also gets whether the database is new,

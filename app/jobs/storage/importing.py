@@ -95,10 +95,7 @@ def import_jobs(
             update_row(database, name, **({"removed": time.time()} if in_trash else {"damage": "folder"}))
     was_paused = (outputs / DATABASE_FOLDER / "held").exists()  # by version 0.2
     if is_new and (unfinished or was_paused):
-        if can_write:
-            _log.warning(
-                "The list of jobs was made from their folders. The queue is paused until you resume it."
-            )
+        _log.info("The list of jobs was made from their folders. The queue is paused until you resume it.")
         database.execute("UPDATE folder SET paused = ?", (json.dumps(unfinished),))
 
 

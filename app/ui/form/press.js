@@ -117,7 +117,7 @@ async function end() {
 }
 
 export async function editJob(found) {
-  if (!found.offered) throw new Error('This page does not offer the model of this video. Change it with python -m app jobs, or duplicate it.');
+  if (!found.offered) throw new Error('This page does not offer the model of this video. Change it with longtake jobs, or duplicate it.');
   const restored = await get(`history/${encodeURIComponent(found.id)}/settings`);
   before ??= values();
   job = found;

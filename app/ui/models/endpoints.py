@@ -1,4 +1,4 @@
-"""The calls of the models. Those with the name of a verb of `python -m app models` have its effect.
+"""The calls of the models. Those with the name of a verb of `longtake models` have its effect.
 
 The weights in a user's own folder are known to the page by name alone. Their calls may take
 seconds.
@@ -170,7 +170,7 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
 
 
 def facts_of(folder: Path, name: str) -> dict[str, Any]:
-    """Tell what `python -m app inspect` says of an entry of the folder, without paths.
+    """Tell what `longtake inspect` says of an entry of the folder, without paths.
 
     Raises:
         InputError: If the folder has no such entry, or it cannot be read.
@@ -276,7 +276,7 @@ class OwnFileCalls:
         }
 
     def models_inspect(self, file: str) -> dict[str, Any]:
-        """Tell what the headers of a file or folder of that list say, as `python -m app inspect` does."""
+        """Tell what the headers of a file or folder of that list say, as `longtake inspect` does."""
         return facts_of(weights_folder(os.environ), file)
 
     def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:

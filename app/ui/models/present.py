@@ -24,7 +24,7 @@ from diffusers_helper.planning import set_ups
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.notes import limit_notes
 from diffusers_helper.request import AUTO, SETTINGS, WEIGHT_TYPES, GenerationRequest
-from diffusers_helper.units import GB, about, gb_text, size_text
+from diffusers_helper.units import GB, about, compared_gb, gb_text, size_text
 
 _CACHE_PREFIX = "models--"  # begins the name of a repository's folder in the hub's cache
 _HUB = "https://huggingface.co/"
@@ -114,13 +114,12 @@ class ModelPresenter:
         if not planner.has_cap:
             return "", ["Only the driver knows the card’s size, so the plan is made together with the video."]
         request = self._request(name, info)
-        cap = gb_text(planner.profile.cap_bytes.value)
         try:
             plan = planner.plan(request, info, None)
         except LongtakeError as error:
             fact = "does not fit this machine" if isinstance(error, DoesNotFit) else ""
             return fact, [" ".join(page_error(error))]
-        smallest_cap = gb_text(plan.job.smallest_cap_bytes, round_up=True)
+        cap, smallest_cap = compared_gb(planner.profile.cap_bytes.value, plan.job.smallest_cap_bytes)
         memory = "main memory" if planner.profile.machine.kind == "cpu" else "device memory"
         needs = f"A video needs at least {smallest_cap} GB of {memory}; the cap of this machine is {cap} GB."
         sentences = [needs, *limit_notes(plan.job, planner.profile)]

@@ -1,4 +1,4 @@
-"""The calls of the queue. Those with the name of a verb of `python -m app jobs` have its effect."""
+"""The calls of the queue. Those with the name of a verb of `longtake jobs` have its effect."""
 
 from __future__ import annotations
 

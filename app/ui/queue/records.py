@@ -62,7 +62,7 @@ class Records:
         return self._catalogue.info(name).title if name in self._catalogue.names else name
 
     def everything_of(self, job_id: str) -> dict[str, Any]:
-        """Gather everything about a job, as `python -m app jobs show --json` prints it."""
+        """Gather everything about a job, as `longtake jobs show --json` prints it."""
         outputs = self._service.job(job_id).folder.parent
         return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
 

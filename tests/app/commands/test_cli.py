@@ -1,4 +1,4 @@
-"""Tests of `python -m app` as a program: its output, its exit codes, its end by signals."""
+"""Tests of `longtake` as a program: its output, its exit codes, its end by signals."""
 
 from __future__ import annotations
 
@@ -331,6 +331,22 @@ def test_a_second_interrupt_quits_at_once(program: Program) -> None:
     assert JobService(program.outputs).job(job).state == "cancelled"
 
 
+def test_a_reader_that_leaves_interrupts_the_job(program: Program) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = program.start("generate", "--json", script="steps=2 at=1 fault=wait", stdout=writer)
+    os.close(writer)
+    _, rest = process.communicate(timeout=TIMEOUT)
+    err = rest.decode()
+    (job,) = (path.name for path in program.outputs.iterdir() if path.name[0] != ".")
+    assert process.returncode == 141
+    assert f"Interrupted. Continue with: longtake generate --resume {job} --outputs" in err
+    assert "Traceback" not in err
+    service = JobService(program.outputs)
+    service.recover()
+    assert service.job(job).state == "interrupted"
+
+
 def test_a_reader_that_leaves_ends_the_program_quietly(program: Program) -> None:
     process = program.start("generate", "--json", script="sections=1 steps=2 at=1 fault=wait")
     until(process, "step_done")
@@ -343,7 +359,7 @@ def test_a_reader_that_leaves_ends_the_program_quietly(program: Program) -> None
 
 
 @pytest.mark.parametrize(
-    ("shape", "fault", "state"), [((), "", "finished"), (("--json",), "at=1 fault=wait", "cancelled")]
+    ("shape", "fault", "state"), [((), "", "finished"), (("--json",), "at=1 fault=wait", "interrupted")]
 )
 def test_an_output_without_room_ends_the_program_with_a_sentence(
     program: Program, shape: tuple[str, ...], fault: str, state: str
@@ -395,5 +411,5 @@ def test_an_unknown_argument_leads_to_the_help_of_its_command(
     with pytest.raises(SystemExit) as ended:
         main([*command, "--bogus"])
     assert ended.value.code == 2
-    help_of_it = f"python -m app {' '.join(command)} --help"
+    help_of_it = f"longtake {' '.join(command)} --help"
     assert capsys.readouterr().err == f"Unrecognized arguments: --bogus. See: {help_of_it}\n"

@@ -1,8 +1,9 @@
-"""Tests of `python -m app jobs`: what it prints, what it changes, and its exit codes."""
+"""Tests of `longtake jobs`: what it prints, what it changes, and its exit codes."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,7 @@ def test_the_job_of_a_killed_program_is_interrupted_and_says_how_it_goes_on(
     listed, how = command.output
     states = dict(line.split()[:2] for line in listed.splitlines())
     assert states == {killed.id: "interrupted", living.id: "running"}
-    assert how.endswith(f"python -m app generate --resume JOB --outputs {sharing.outputs}\n")
+    assert how.endswith(f"longtake generate --resume JOB --outputs {sharing.outputs}\n")
     (found,) = command.records("list", "--state", "interrupted")
     assert (found["id"], found["state"], found["remedy"]) == (
         killed.id,
@@ -221,14 +222,107 @@ def test_what_is_not_there_is_refused_in_one_line_and_nothing_is_made(
         assert len(complaint.splitlines()) == 1
 
 
-def test_commands_are_told_by_the_name_that_was_typed(
-    sharing: Sharing, command: Command, monkeypatch: pytest.MonkeyPatch
+def test_each_of_several_jobs_is_tried_and_the_highest_code_counts(
+    sharing: Sharing, command: Command
+) -> None:
+    a, b, c = (job.id for job in queued(sharing, "a", "b", "c"))
+    service = sharing.open(start=False)
+    assert command("cancel", a) == 0
+    assert command("pause", a, b, "nojob", c) == 2
+    assert command.output == (
+        f"{a}: cancelled\n{a}: cancelled\n{b}: paused\n{c}: paused\n",
+        f"Job {a} is cancelled; expected one that is queued, running, waiting or interrupted.\n"
+        "There is no job 'nojob' in this outputs folder. Look for it in the list of jobs, or name another "
+        "folder as --outputs.\n",
+    )
+    assert command("resume", b, b, a) == 0
+    assert [service.job(job).state for job in (a, b, c)] == ["queued", "queued", "paused"]
+    assert command("resume", b, c) == 1
+    assert service.job(c).state == "queued"
+    assert f"Job {b} is queued; expected one that is paused, interrupted, failed or cancelled." in (
+        command.complaint
+    )
+    assert command("cancel", "--after-section", a, b) == 1
+    assert f"Job {b} is queued; expected one that is running or waiting." in command.complaint
+    assert command("cancel", a, b, c) == 0
+    assert command("wait", a, b) == 1
+    assert f"Job {b} is cancelled; expected one that is not over." in command.complaint
+    assert command("remove", a, "nojob", c) == 2
+    assert f"restored with: longtake jobs restore {c} --outputs {sharing.outputs}\n" in command.text
+    assert [job.id for job in service.jobs()] == [b]
+    assert command("restore", c, "nojob", a) == 2
+    assert len(service.jobs()) == 3
+
+
+def test_all_that_failed_or_were_cancelled_are_retried_and_the_queue_stays_paused(
+    sharing: Sharing, command: Command
+) -> None:
+    a, b, c = queued(sharing, "a", "b", "c")
+    service = sharing.open(start=False)
+    assert command("retry", "--all") == 0
+    assert command.complaint == "No job of this folder has failed or was cancelled.\n"
+    assert command("cancel", b.id, a.id) == 0
+    assert command("pause", c.id) == 0
+    assert command("pause", "--all") == 0
+    assert [record["id"] for record in command.records("retry", "--all")] == [a.id, b.id]
+    assert [service.job(job.id).state for job in (a, b, c)] == ["queued", "queued", "paused"]
+    assert service.queue.is_paused
+
+
+def test_a_paused_queue_is_told_with_what_continues_it(sharing: Sharing, command: Command) -> None:
+    (job,) = queued(sharing, "a")
+    told = (
+        "The queue of this folder is paused. Continue it with: longtake jobs resume --all --outputs "
+        f"{sharing.outputs}\n"
+    )
+    assert command("pause", "--all") == 0
+    assert command.text == told
+    assert command("list") == 0
+    assert command.complaint == told
+    assert command("show", job.id) == 0
+    assert told in command.text
+    assert command("pause", job.id) == 0
+    assert command.text == f"{job.id}: paused\n"
+    assert command("resume", job.id) == 0
+    assert command.text == f"{job.id}: queued. {told}"
+    assert command("resume", "--all") == 0
+    assert command.text == "The queue of this folder is not paused.\n"
+    assert command("list") == 0
+    assert command.complaint == ""
+    assert command.records("pause", "--all") == [{"is_paused": True}]
+
+
+def test_a_folder_that_is_only_read_stays_as_it_is(
+    sharing: Sharing, command: Command, tmp_path: Path
 ) -> None:
     (job,) = queued(sharing, "a")
-    for typed, name in ("/opt/env/bin/longtake", "longtake"), ("/x/app/__main__.py", "python -m app"):
-        monkeypatch.setattr("sys.argv", [typed])
-        assert command("resume", job.id) == 1
-        assert f"or run: {name} generate --resume {job.id}" in command.text
+    shutil.rmtree(sharing.outputs / ".longtake")
+    (job.folder / "video.mp4").write_bytes(b"video")
+    before = sorted(sharing.outputs.rglob("*"))
+    assert command("list") == 0
+    assert command("show", job.id) == 0
+    assert command("pause", "nojob") == 2
+    assert command("export", job.id, "--to", str(tmp_path)) == 1
+    assert sorted(sharing.outputs.rglob("*")) == before
+    assert command("cancel", job.id) == 0
+    assert (sharing.outputs / ".longtake").is_dir()
+
+
+def test_an_export_never_replaces_a_file(sharing: Sharing, command: Command, tmp_path: Path) -> None:
+    server = sharing.open()
+    sharing.go(server)
+    job = sharing.add(server)
+    events(server, job)
+    target = tmp_path / "mine.mp4"
+    target.write_bytes(b"mine")
+    (tmp_path / "link.mp4").symlink_to(tmp_path / "gone.mp4")
+    for name in ("mine.mp4", "link.mp4"):
+        assert command("export", job.id, "--to", str(tmp_path / name)) == 2
+        assert f"{tmp_path / name} cannot be written (it is there already)" in command.complaint
+    assert target.read_bytes() == b"mine"
+    assert not (tmp_path / "gone.mp4").exists()
+    assert command("export", job.id, "--to", str(tmp_path)) == 0
+    assert command("export", job.id, "--to", str(tmp_path)) == 2
 
 
 def test_what_asks_for_nothing_is_refused(sharing: Sharing, command: Command) -> None:
@@ -250,8 +344,12 @@ def test_a_finished_job_answers_at_once(sharing: Sharing, command: Command) -> N
     assert main(["generate", "--resume", job.id, "--out", str(sharing.outputs)]) == 0
     assert (job.folder / "events.jsonl").read_bytes() == before
     server.stop()
+    assert f"{job.folder}: starting" in command.complaint
     assert command("retry", job.id) == 1
-    assert command.text == f"{job.id}: finished\n"
+    assert command.output == (
+        f"{job.id}: finished\n",
+        f"Job {job.id} is finished; expected one that is paused, interrupted, failed or cancelled.\n",
+    )
 
 
 @pytest.mark.parametrize("verb", ["", "add", "list", "reorder"])

@@ -91,13 +91,16 @@ def test_two_origins_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["--recipe", "text.txt"], "text.txt holds no settings of Longtake"),
         (["--recipe", "request.json"], "expected --image"),
         (["--keep", "2"], "need --branch"),
-        (["--branch", "x"], "without --keep and --longer"),
+        (["--branch", "x", "--keep", "1", "--longer", "2"], "needs either --keep or --longer"),
+        (["--resume", "x", "--prompt", "other"], "`longtake jobs change x` changes what comes next"),
+        (["--resume", "x", "--preset", "mine"], "Settings are given beside --resume"),
+        (["--branch", "x"], "needs either --keep or --longer"),
         (["--branch", "x", "--keep", "1"], "There is no job 'x'"),
         *(
             ([name, "", "--image", "still.png", "--prompt", "x"], words)
             for name, words in {
                 "--resume": "There is no job ''",
-                "--branch": "without --keep and --longer",
+                "--branch": "needs either --keep or --longer",
                 "--recipe": "cannot be read",
                 "--batch": "cannot be read",
                 "--preset": "name is ''",

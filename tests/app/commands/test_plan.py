@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -215,3 +216,44 @@ def test_cards_by_name() -> None:
     assert machine_of_card("cuda:80").kind == "cuda"
     with pytest.raises(InputError):
         machine_of_card("gfx1100:nan")
+
+
+def head(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    assert main(["plan", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return lines[0], lines[-1]
+
+
+def test_without_a_picture_the_shape_counts_or_the_plan_says_which_one_it_took(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = (
+        "Without --image and --shape, the plan is for 176x96 pixels, the shape that needs the most memory."
+    )
+    assert head(capsys) == (
+        "Longtake demo model: 176x96, 4 sections, 145 frames, on CPU (profile cpu).", words
+    )  # fmt: skip
+    first, last = head(capsys, "--shape", "1:1", "--one-frame", "9")
+    assert first == "Longtake demo model: 128x128, 1 section, 1 frame, on CPU (profile cpu)."
+    assert "--shape" not in last
+    assert (as_json(capsys, "--shape", "9:16")["width"], as_json(capsys)["width"]) == (96, 176)
+
+
+def test_a_plan_does_not_say_that_its_cap_is_too_small(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--model", "framepack-i2v", "--card", "gfx1100:24", "--vram-cap-gb")
+    smallest = as_json(capsys, *arguments, "6")["smallest_cap_bytes"] / GB
+    assert main(["plan", *arguments, f"{smallest + 1e-6:.6f}"]) == 0
+    text = capsys.readouterr().out
+    cap, needed = (float(re.search(f"{words} ([0-9.]+)", text)[1]) for words in ("Cap", "that works is"))
+    assert needed <= cap
+    assert main(["plan", *arguments, f"{smallest - 1e-3:.6f}"]) == 2
+    text = capsys.readouterr().err
+    cap, needed = (float(re.search(f"{words} ([0-9.]+)", text)[1]) for words in ("fit into", "gb to"))
+    assert cap < needed
+
+
+@pytest.mark.parametrize(("card", "family"), [("gfx1030:16", "gfx103x"), ("gfx906:16", "radeon")])
+def test_a_card_may_have_its_own_name(card: str, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = as_json(capsys, "--card", card)
+    name, _, size = card.partition(":")
+    assert (plan["device"], plan["profile"]) == (f"{name} with {size} GB", family)

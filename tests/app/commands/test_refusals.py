@@ -150,3 +150,21 @@ def test_blocks_of_gguf_are_not_cast_to_another_type(
         Planner().check(
             GenerationRequest(image=picture, model="mine", weight_dtype="int8"), find_model("mine")
         )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        (["jobs", "add"], "--prompt is missing. Give it. See --help."),
+        (
+            ["generate", "--video", "gone.mp4", "--prompt", "x"],
+            "The video gone.mp4 cannot be read (No such file or directory); expected a video. "
+            "Choose another file.",
+        ),
+    ],
+)
+def test_the_remedy_fits_what_is_missing(
+    arguments: list[str], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--outputs", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"{refusal}\n"

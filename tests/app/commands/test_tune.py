@@ -1,4 +1,4 @@
-"""Tests that `python -m app tune` finds a decode's shapes and stores the fastest correct rung for each."""
+"""Tests that `longtake tune` finds a decode's shapes and stores the fastest correct rung for each."""
 
 from __future__ import annotations
 

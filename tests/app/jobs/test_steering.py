@@ -297,7 +297,7 @@ def test_what_cannot_be_steered_is_refused_in_a_sentence(tmp_path: Path) -> None
     job, steering = studio.submit("a"), studio.service.steering
     with pytest.raises(InputError, match="cannot change mode"):
         steering.change(job.id, {"mode": "forward"})
-    with pytest.raises(InputError, match="9 takes; expected 1 to 8"):
+    with pytest.raises(InputError, match="number of takes is 9; expected one from 1 to 8"):
         steering.takes(job.id, 9)
     with pytest.raises(InputError, match="no finished section"):
         steering.takes(job.id)

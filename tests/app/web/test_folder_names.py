@@ -47,10 +47,3 @@ def test_what_is_no_upload_is_no_description_of_a_file(path: str) -> None:
     file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
     found = NAMES.inward({"data": [[file]], "fn_index": 1})
     assert found == {"data": [[{"path": path, "url": path}]], "fn_index": 1}
-
-
-def test_commands_are_told_by_the_name_that_a_wheel_installs(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = b'{"remedy":"Run python -m app models get demo."}'
-    assert NAMES.outward(told) == told
-    monkeypatch.setattr("sys.argv", ["/usr/bin/longtake"])
-    assert FolderNames(UPLOADS, OUTPUTS).outward(told) == b'{"remedy":"Run longtake models get demo."}'

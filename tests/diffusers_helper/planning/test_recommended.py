@@ -135,7 +135,7 @@ def test_blocks_that_are_streamed_are_never_rounded_but_a_copy_in_int8_is_named(
     assert chosen(recommendation) == ("default", None, None)
     assert recommendation.words.endswith(
         "A step takes about 14 s to copy; with these files, no set-up is faster. With a file in int8, that "
-        "would take about 8.8 s; `python -m app models convert framepack-i2v --weight-dtype int8` writes one."
+        "would take about 8.8 s; `longtake models convert framepack-i2v --weight-dtype int8` writes one."
     )
 
 

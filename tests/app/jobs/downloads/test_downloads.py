@@ -97,10 +97,7 @@ def test_nothing_is_downloaded_that_was_not_ordered(studio: Studio, hub: Hub) ->
     studio.events(studio.submit())
     waiting = studio.service.job(job.id)
     assert waiting.message == "Its model is not on this machine."
-    assert (
-        waiting.remedy
-        == "Download it on the page under Models, or with python -m app models get framepack-f1."
-    )
+    assert waiting.remedy == "Download it on the page under Models, or with longtake models get framepack-f1."
     assert hub.asked == []
     studio.service.queue.cancel(job.id)
     assert studio.service.job(job.id).state == "cancelled"
