@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +35,8 @@ from app.ui.loras import LoraCalls
 from app.ui.pictures import Upload, upload_name, upload_path
 from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.files import replacing
+from diffusers_helper.lora_choice import lora_folder
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import (
@@ -44,6 +49,7 @@ from diffusers_helper.request import (
     with_pictures,
 )
 from diffusers_helper.untrusted.limited_json import json_or_none
+from diffusers_helper.weights.lora_files import triggers_of
 
 File = Annotated[Upload, Body(embed=True)]
 Uploads = Annotated[dict[str, Upload], Body(embed=True)]
@@ -180,6 +186,21 @@ class DropCalls:
         """Return what lets the form continue an uploaded video, also one with settings of its own."""
         return continuation(uploaded(file), name[:_MOST_NAME]).to_dict()
 
+    def lora_add(self, file: File, name: Text) -> str:
+        """Copy an uploaded LoRA to the folder for LoRAs, and return the name by which it is chosen."""
+        path, name = uploaded(file), Path(name).name
+        if not name.lower().endswith(".safetensors") or name.startswith("."):
+            raise InputError(f"{short_repr(name)} is no name for a LoRA.", "Give it the ending .safetensors.")
+        triggers_of(path)  # it refuses other files
+        target = lora_folder(os.environ) / name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as temporary:
+                shutil.copyfile(path, temporary)
+        elif not filecmp.cmp(path, target, shallow=False):
+            raise InputError(f"The folder for LoRAs has another file named {name}.", "Rename one of them.")
+        return name
+
     def picture_check(self, file: File) -> list[int]:
         """Measure the width and the height of an uploaded picture, or refuse it."""
         picture = self._catalogue.planner.pictures.judge(str(uploaded(file)))
@@ -263,4 +284,5 @@ def form_router(actions: Actions, presets: FormCalls, drops: DropCalls, loras: L
     router.post("/batch")(drops.batch_add)
     router.get("/loras")(loras.lora_list)
     router.post("/lora")(loras.lora_choose)
+    router.post("/lora/add")(drops.lora_add)
     return router

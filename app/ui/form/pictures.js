@@ -4,7 +4,7 @@
 import { actOnce, make } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
 import { goTo, place } from '../tabs.js';
-import { changed, facts, onDescribed, putPicture, restoreForm } from './describe.js';
+import { changed, facts, onDescribed, put, putPicture, restoreForm } from './describe.js';
 import { onWritten, pictureNames, read, values, write } from './values.js';
 
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
@@ -212,14 +212,24 @@ async function photograph() {
 }
 
 const BATCH = /\.(csv|tsv|txt|jsonl|ndjson|xlsx?|ods)$/i;
+const LORA = /\.safetensors$/i;
 const START = 'image';
 let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
+async function addLora(file, given) {
+  const name = await post('form/lora/add', { file: given, name: file.name });
+  put('lora', await post('form/lora', { lora: read('lora'), name, weight: 1 }));
+}
+
 /** Let the form take the settings in a file, or the field of a setting the picture that is meant for it. */
 async function giveFile(file, name) {
   const given = await upload(file);
+  if (LORA.test(file.name)) {
+    await addLora(file, given);
+    return;
+  }
   const isMeant = name && file.type.startsWith('image/');
   const found = await (isMeant ? post('form/picture', { file: given }) : post('form/file', { file: given, name: given.orig_name }));
   if (found.text) await restoreForm(found);

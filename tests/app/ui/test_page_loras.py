@@ -14,6 +14,7 @@ from app.ui.loras import LoraCalls
 from diffusers_helper.lora_choice import MAX_LORAS
 from diffusers_helper.models.registry import find_model
 from tests.app.ui.test_accessibility import violations
+from tests.app.ui.test_page_restore import drop
 from tests.support.jobs import wait_until
 from tests.support.loras import write_lora
 from tests.support.pages import Stand, needs_chromium, open_folds, start
@@ -135,3 +136,20 @@ def test_the_settings_of_a_job_come_back_with_names(
     settings = json.loads(restored["text"])["settings"]
     assert settings["lora"] == "balloon.safetensors:1"
     assert str(folder) not in restored["text"]
+
+
+def test_a_lora_that_is_dropped_is_copied_to_the_folder_and_chosen(
+    page: Any, folder: Path, tmp_path: Path
+) -> None:
+    content = (tmp_path / "secret.safetensors").read_bytes()
+    drop(page, content, "new.safetensors", "application/octet-stream")
+    page.get_by_role("button", name="Leave out: LoRA: new.safetensors").wait_for()
+    assert (folder / "new.safetensors").read_bytes() == content
+    assert page.locator("[name=lora]").input_value() == "new.safetensors:1"
+    other = (folder / "tiny.safetensors").read_bytes()
+    drop(page, other, "new.safetensors", "application/octet-stream")
+    page.get_by_role("alert").get_by_text("has another file named new.safetensors").wait_for()
+    assert (folder / "new.safetensors").read_bytes() == content
+    drop(page, b"<!doctype html>", "page.safetensors", "application/octet-stream")
+    page.get_by_role("alert").get_by_text("page.safetensors").wait_for()
+    assert not (folder / "page.safetensors").exists()
