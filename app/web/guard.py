@@ -193,9 +193,6 @@ class Guard:
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         names = self._names if is_gradio(scope["path"]) else None
         outgoing = Outgoing(send, names, is_last=scope["method"] == "POST")
         try:

@@ -98,9 +98,10 @@ def open_page(
     page = build_page(service, Catalogue.starting_with(model, Planner(profile, local)))
     calls = Calls(page.endpoints)
     page_app, gradio_app = _page_application(page, files, login), calls.application(outputs, UPLOAD_BYTES)
-    app = _routed(page_app, gradio_app)
-    guard = Guard(app, hosts=hosts, files=files, uploads=room, login=login)
-    web = WebServer(guard, server, port)
+    answering = _routed(lambda scope: is_gradio(scope["path"]), gradio_app, page_app)
+    guard = Guard(answering, hosts=hosts, files=files, uploads=room, login=login)
+    # Gradio's queue begins and ends with the server.
+    web = WebServer(_routed(lambda scope: scope["type"] == "lifespan", gradio_app, guard), server, port)
     web.start()
     local_url, network_url = page_addresses(server, port)
     public_url = share_address(port) if share else ""
@@ -111,12 +112,9 @@ def open_page(
     return PageServer(web, calls, (page_app, gradio_app), local_url, network_url), public_url or local_url
 
 
-def _routed(page_app: ASGIApp, gradio_app: ASGIApp) -> ASGIApp:
-    """Return both as one application, whose start and end are those of Gradio's."""
-
+def _routed(goes_to_first: Callable[[Scope], bool], first: ASGIApp, second: ASGIApp) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and not is_gradio(scope["path"])
-        await (page_app if is_page else gradio_app)(scope, receive, send)
+        await (first if goes_to_first(scope) else second)(scope, receive, send)
 
     return app
 
