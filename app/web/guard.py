@@ -179,26 +179,21 @@ class Guard:
 
     def __init__(
         self,
-        page: ASGIApp,
-        gradio: ASGIApp,
+        app: ASGIApp,
         *,
         hosts: Hosts,
         files: ServedFiles,
         uploads: UploadRoom,
         login: Login | None = None,
     ) -> None:
-        self._page, self._gradio = page, gradio
-        self._hosts, self._uploads, self._login = hosts, uploads, login
+        self._app, self._hosts, self._uploads, self._login = app, hosts, uploads, login
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["type"] != "http":
-            await self._gradio(scope, receive, send)
-            return
-        names = self._names if _is_gradio(scope["path"]) else None
+        names = self._names if is_gradio(scope["path"]) else None
         outgoing = Outgoing(send, names, is_last=scope["method"] == "POST")
         try:
             await self._answer(scope, receive, outgoing)
@@ -220,12 +215,11 @@ class Guard:
         elif path == UPLOAD:
             await self._upload(scope, receive, send)
         elif path == "/login":
-            await self._page(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
+            await self._app(scope, _bounded(receive, MAX_MESSAGE_BYTES), send)
         elif scope["method"] == "POST":
             await self._pass_on(path, scope, receive, send)
         else:
-            app = self._gradio if _is_gradio(path) else self._page
-            await app(scope, receive, send)
+            await self._app(scope, receive, send)
 
     async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Have a call answered whose message can be used."""
@@ -240,8 +234,7 @@ class Guard:
         except (ValueError, RecursionError):
             await refusal_answer(path, 400, *_NOT_USABLE)(scope, receive, send)
             return
-        app = self._gradio if _is_gradio(path) else self._page
-        await app(scope, _received(body, receive), send)
+        await self._app(scope, _received(body, receive), send)
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -281,18 +274,17 @@ class Guard:
 
     async def _upload(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
         if await asyncio.to_thread(self._uploads.make_room):
-            await self._gradio(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
+            await self._app(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
         else:
             remedy = "Free some space on the disk, or try again later."
             refusal = refusal_answer(UPLOAD, 507, "The upload cannot be stored now.", remedy)
             await refusal(scope, receive, send)
 
 
-def _is_gradio(path: str) -> bool:
+def is_gradio(path: str) -> bool:
     """Return whether Gradio answers this, which serves no files itself."""
-    return path.startswith((PROGRAM_CALLS, "/config", "/favicon.ico", "/robots.txt")) and not path.startswith(
-        _FILES
-    )
+    calls = (PROGRAM_CALLS, "/config", "/favicon.ico", "/robots.txt")
+    return path.startswith(calls) and not path.startswith(_FILES)
 
 
 def _read(body: bytes) -> Any:

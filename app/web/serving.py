@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.jobs.service import JobService
 from app.machine import cache_folder, this_local, this_profile
 from app.redact import name_folder
 from app.web.addresses import is_local, own_names, page_addresses
 from app.web.connections import WebServer
-from app.web.guard import Guard, Hosts
+from app.web.guard import Guard, Hosts, is_gradio
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom, page_file
 from diffusers_helper import __version__
@@ -38,11 +39,6 @@ API_DOCUMENT = "/api/openapi.json"
 DEFAULT_PORT = 7860
 UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit for pictures, whose refusal has a clearer message
 _SERVER_SECONDS = 0.5
-_ENVIRONMENT = {
-    "GRADIO_ANALYTICS_ENABLED": "False",
-    # Otherwise gradio rebuilds a table of all calls after each call, for a route that the guard closes.
-    "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +99,10 @@ def open_page(
     page = build_page(service, Catalogue.starting_with(model, planner))
     calls = Calls(page.endpoints)
     page_app, gradio_app = _page_application(page, files, login), calls.application(outputs, UPLOAD_BYTES)
-    guard = Guard(page_app, gradio_app, hosts=hosts, files=files, uploads=room, login=login)
-    web = WebServer(guard, server, port)
+    answering = _routed(lambda scope: is_gradio(scope["path"]), gradio_app, page_app)
+    guard = Guard(answering, hosts=hosts, files=files, uploads=room, login=login)
+    # Gradio's queue begins and ends with the server.
+    web = WebServer(_routed(lambda scope: scope["type"] == "lifespan", gradio_app, guard), server, port)
     web.start()
     local_url, network_url = page_addresses(server, port)
     public_url = share_address(port) if share else ""
@@ -113,6 +111,13 @@ def open_page(
     if inbrowser:
         webbrowser.open(public_url or local_url)
     return PageServer(web, calls, (page_app, gradio_app), local_url, network_url), public_url or local_url
+
+
+def _routed(goes_to_first: Callable[[Scope], bool], first: ASGIApp, second: ASGIApp) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (first if goes_to_first(scope) else second)(scope, receive, send)
+
+    return app
 
 
 def _page_application(page: Page, files: ServedFiles, login: Login | None) -> FastAPI:
@@ -157,8 +162,10 @@ def _without_proxies() -> Generator[None]:
 
 def _take_environment() -> Path:
     """Set the variables that gradio reads, unless a user has set them, and return the folder for uploads."""
-    for name, value in {**_ENVIRONMENT, "GRADIO_TEMP_DIR": str(cache_folder() / "page")}.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    # Otherwise gradio rebuilds a table of all calls after each call, for a route that the guard closes.
+    os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
+    os.environ.setdefault("GRADIO_TEMP_DIR", str(cache_folder() / "page"))
     folder = Path(os.environ["GRADIO_TEMP_DIR"]).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -139,7 +139,7 @@ def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) 
         reported.append(message)
 
     files, room = ServedFiles(tmp_path, tmp_path), UploadRoom(tmp_path, 1)
-    guard = Guard(anything, anything, hosts=Hosts(local=True), files=files, uploads=room)
+    guard = Guard(anything, hosts=Hosts(local=True), files=files, uploads=room)
     for origin in (EVIL.encode(), b"http://127.0.0.1:7860"):
         headers = [(b"host", b"127.0.0.1:7860"), (b"origin", origin)]
         asyncio.run(guard({"type": "websocket", "path": "/", "headers": headers}, anything, send))
