@@ -180,5 +180,9 @@ class _JobLog(logging.FileHandler):
         with suppress(OSError):
             super().emit(record)
 
+    def close(self) -> None:
+        with suppress(OSError):  # what is still buffered
+            super().close()
+
     def handleError(self, record: logging.LogRecord) -> None:
         """Do nothing about a record that cannot be written."""

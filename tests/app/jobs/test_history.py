@@ -139,9 +139,9 @@ def test_a_limit_of_size_frees_space_as_soon_as_a_job_has_ended_and_while_the_ne
     server = sharing.open()
     ended, made = sharing.add(server), sharing.add(server, seconds=3.6)
     sharing.go(server, 8 + 3)
-    wait_until(lambda: not ended.folder.exists())
+    wait_until(lambda: [job.id for job in server.jobs()] == [made.id])
+    assert not ended.folder.exists()
     assert server.job(made.id).state == "running"
-    assert [job.id for job in server.jobs()] == [made.id]
     assert not (sharing.outputs / ".longtake" / "trash").exists()
 
 

@@ -88,3 +88,8 @@ def test_levels_are_as_before(tmp_path: Path) -> None:
         raise KeyError
     assert [logging.getLogger(name).level for name in ("diffusers_helper", "cache")] == before
     assert not logging.getLogger("diffusers_helper").handlers
+
+
+def test_a_log_on_a_full_disk_ends_without_an_error() -> None:
+    with job_log(Path("/dev/full")):
+        logging.getLogger("diffusers_helper").info("lost")
