@@ -28,10 +28,13 @@ def expanded_path(path: str | Path, setting: str) -> Path:
     """Expand `~` in the path that the user gave for a setting.
 
     Raises:
-        InputError: If there is no such home folder, or the name is not UTF-8, which JSON and messages need.
+        InputError: If it is empty, there is no such home folder, or the name is not UTF-8, which JSON and
+            messages need.
     """
     try:
         str(path).encode()
+        if not str(path):
+            raise InputError(setting=setting, value="", expected="a path", remedy="Name one.")
         return Path(path).expanduser()
     except (RuntimeError, UnicodeEncodeError) as error:
         raise InputError(

@@ -99,7 +99,7 @@ def bench(arguments: argparse.Namespace) -> int:
             say(json.dumps(facts) if arguments.json else f"{name:<22}{part.level:<10}{part.title}")
         return 0
     begin = time.monotonic()
-    folder = expanded_path(arguments.out, "out") if arguments.out else report_so_far().parent
+    folder = expanded_path(arguments.out, "out") if arguments.out is not None else report_so_far().parent
     targets = [folder / "report.json"]
     if arguments.report is not None:
         targets.append(expanded_path(arguments.report, "report"))
@@ -139,7 +139,7 @@ def _model(name: str | None) -> str:
     Raises:
         NotHere: If the model that the user named is not on this machine.
     """
-    if name:
+    if name is not None:
         if absence := absence_of(find_model(name, allow_folder=True)):
             raise NotHere(absence)
         return name

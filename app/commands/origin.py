@@ -15,6 +15,7 @@ from app.batch import is_table, read_batch, variants
 from app.commands.arguments import (
     argument,
     check_proxies,
+    command_for,
     command_words,
     exclusive,
     settings_from,
@@ -96,9 +97,10 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
         )
     if arguments.resume is not None:
         if arguments.resume and (arguments.preset is not None or settings_from(arguments)):
+            change = command_for(arguments.outputs, "jobs", "change", arguments.resume)
             raise InputError(
                 "Settings are given beside --resume; expected none, as the job continues with its own.",
-                f"Leave them out. `longtake jobs change {arguments.resume}` changes what comes next.",
+                f"Leave them out. To change what comes next: {change} SETTINGS",
             )
         return partial(_resume_job, arguments.resume, arguments.wait), ()
     if arguments.branch is not None:

@@ -42,15 +42,16 @@ def print_plan(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model, allow_folder=True)
     settings = {**info.default_settings, **settings_from(arguments)}
     request = GenerationRequest.from_dict({**settings, "image": arguments.image or "none"})
+    is_elsewhere = arguments.card is not None
     # The main memory and the measurements of another machine are not known.
-    local = Local(os.environ) if arguments.card else this_local(os.environ)
-    machine = machine_of_card(arguments.card) if arguments.card else this_machine(os.environ)
+    local = Local(os.environ) if is_elsewhere else this_local(os.environ)
+    machine = machine_of_card(arguments.card) if is_elsewhere else this_machine(os.environ)
     profile = profile_in_force(machine, local)
     plan_here = partial(
         plan_video,
         profile=profile,
         local=local,
-        free_ram_bytes=None if arguments.card else host_memory().available or None,
+        free_ram_bytes=None if is_elsewhere else host_memory().available or None,
         disk_speed=DiskSpeeds(local.disks).measure,
     )
 

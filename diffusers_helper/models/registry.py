@@ -328,7 +328,7 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
             setting="model", value=name, expected=f"one of {choices}", remedy="Choose one of them."
         )
     folder = Path(os.path.expanduser(name))
-    if not os.path.isdir(folder):
+    if not (name and os.path.isdir(folder)):
         raise InputError(
             setting="model", value=name, expected=f"one of {choices}, or a folder with the model's parts",
             remedy="Check the spelling.",

@@ -37,6 +37,8 @@ def test_a_path_is_expanded_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/homes/anna")
     assert expanded_path("~/x", "out") == Path("/homes/anna/x")
     assert expanded_path("x y", "out") == Path("x y")
+    with pytest.raises(InputError, match="out is ''; expected a path"):
+        expanded_path("", "out")
     with pytest.raises(InputError, match=r"out is '~nosuchuser/x'; .* Write the whole path."):
         expanded_path(NOBODY, "out")
     with pytest.raises(InputError, match=r"out is '/x\\udcff'; expected a name in UTF-8"):

@@ -174,10 +174,10 @@ def test_smaller_plans_are_forgotten_on_demand(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     learned = this_local({}).smaller_plans
     learned.write("card, model, size", {"weights": 1, "tile": 0})
-    assert main(FORGET.split()[3:]) == 0
+    assert main(FORGET.split()[1:]) == 0
     assert "Forgot 1 smaller plan" in capsys.readouterr().out
     assert learned.read("card, model, size") == {}
-    assert main(FORGET.split()[3:]) == 0
+    assert main(FORGET.split()[1:]) == 0
     assert "Forgot 0 smaller plans" in capsys.readouterr().out
 
 

@@ -92,7 +92,10 @@ def test_two_origins_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["--recipe", "request.json"], "expected --image"),
         (["--keep", "2"], "need --branch"),
         (["--branch", "x", "--keep", "1", "--longer", "2"], "needs either --keep or --longer"),
-        (["--resume", "x", "--prompt", "other"], "`longtake jobs change x` changes what comes next"),
+        (
+            ["--resume", "x", "--prompt", "other"],
+            "To change what comes next: longtake jobs change x --outputs outputs SETTINGS",
+        ),
         (["--resume", "x", "--preset", "mine"], "Settings are given beside --resume"),
         (["--branch", "x"], "needs either --keep or --longer"),
         (["--branch", "x", "--keep", "1"], "There is no job 'x'"),
@@ -101,8 +104,8 @@ def test_two_origins_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
             for name, words in {
                 "--resume": "There is no job ''",
                 "--branch": "needs either --keep or --longer",
-                "--recipe": "cannot be read",
-                "--batch": "cannot be read",
+                "--recipe": "recipe is ''; expected a path",
+                "--batch": "batch is ''; expected a path",
                 "--preset": "name is ''",
                 "--save-preset": "name is ''",
             }.items()

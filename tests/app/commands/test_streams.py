@@ -1,0 +1,78 @@
+"""Tests of the command line whose reader leaves, whose disk is full, or whose standard streams are closed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.jobs.service import JobService
+from tests.support.jobs import TIMEOUT
+from tests.support.program import Program, stream, until
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.end()
+
+
+def test_a_reader_that_leaves_interrupts_the_job(program: Program) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = program.start("generate", "--json", script="steps=2 at=1 fault=wait", stdout=writer)
+    os.close(writer)
+    _, rest = process.communicate(timeout=TIMEOUT)
+    err = rest.decode()
+    (job,) = (path.name for path in program.outputs.iterdir() if path.name[0] != ".")
+    assert process.returncode == 141
+    assert f"Interrupted. Continue with: longtake generate --resume {job} --outputs" in err
+    assert "Traceback" not in err
+    service = JobService(program.outputs)
+    service.recover()
+    assert service.job(job).state == "interrupted"
+
+
+def test_a_reader_that_leaves_ends_the_program_quietly(program: Program) -> None:
+    process = program.start("generate", "--json", script="sections=1 steps=2 at=1 fault=wait")
+    until(process, "step_done")
+    stream(process.stdout).close()
+    job = next(path for path in program.outputs.iterdir() if path.name[0] != ".")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(TIMEOUT) == 130
+    assert b"Traceback" not in stream(process.stderr).read()
+    assert json.loads((job / "events.jsonl").read_text().splitlines()[-1])["event"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("shape", "fault", "state"), [((), "", "finished"), (("--json",), "at=1 fault=wait", "interrupted")]
+)
+def test_an_output_without_room_ends_the_program_with_a_sentence(
+    program: Program, shape: tuple[str, ...], fault: str, state: str
+) -> None:
+    with open("/dev/full", "wb") as full:
+        process = program.start("generate", *shape, script=f"sections=1 steps=2 {fault}", stdout=full)
+        _, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert err.decode().endswith(
+        "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
+        "Send it to a place with free space.\n"
+    )
+    (job,) = (path.name for path in program.outputs.iterdir() if path.name[0] != ".")
+    assert JobService(program.outputs).job(job).state == state
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_stream_is_an_empty_one(program: Program, closed: int) -> None:
+    process = program.start("generate", script="sections=1 steps=1", closed=closed)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, err
+    (job,) = (path for path in program.outputs.iterdir() if path.name[0] != ".")
+    assert (job / "video.mp4").read_bytes() == b"video of 37 frames"
+    assert out.decode() == ("" if closed == 1 else f"{job / 'video.mp4'}\n")
+    assert (b"s, 1 section\n" in err) == (b"Finished" in err) == (closed != 2)
