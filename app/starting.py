@@ -18,6 +18,7 @@ EXIT_CANCELLED = 130
 _QUIET = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 UMASK_VARIABLE = "LONGTAKE_UMASK"
 _OWNER_ALONE = 0o077
+_OPEN_FILES = 65_536  # each connection to the page takes one, and the usual limit is 1,024
 
 
 def run(main: Callable[[], int]) -> NoReturn:
@@ -73,10 +74,10 @@ def prepare(environ: Mapping[str, str]) -> None:
 
     from app.jobs.stdio import prepare_streams
     from diffusers_helper.errors import InputError, short_repr
-    from diffusers_helper.machine.limits import allow_open_files
+    from diffusers_helper.machine.limits import raise_file_limit
 
     prepare_streams()
-    allow_open_files()
+    raise_file_limit(_OPEN_FILES)
     logging.raiseExceptions = False  # a closed stderr must not lead to a traceback
     text = environ.get(UMASK_VARIABLE, "")
     try:

@@ -88,7 +88,7 @@ class GenerationRequest:
         "Look", low=1, high=100, scope="section", if_empty="the model's own",
     )] = 25
     mode: Annotated[Mode, SettingInfo(
-        "Order", "From the end: steadier. From the start: can be extended.", "What to make", choices=_ORDERS,
+        "Order", "From the end: steadier; from the start: can be extended.", "What to make", choices=_ORDERS,
         if_empty="the model's own",
     )] = "inverted"
     resolution: Annotated[int | None, SettingInfo(
@@ -190,8 +190,8 @@ class GenerationRequest:
     )] = ""
     prompt_blend: Annotated[int, SettingInfo(
         "Blend Between Prompts",
-        "The number of sections over which one text of `prompt` turns into the next, if it has times; 0 is a "
-        "cut.",
+        "The number of sections over which one text of the prompt turns into the next, if it has times; 0 is "
+        "a cut.",
         "Look", high=8, unit="sections", scope="section",
     )] = 0
     shift: Annotated[float, SettingInfo(

@@ -11,7 +11,6 @@ from pathlib import Path
 from diffusers_helper.errors import InputError
 
 _MAX_BYTES = 4 * 2**30
-_OPEN_FILES = 65_536  # each connection to the page takes one, and the usual limit is 1,024
 
 
 @contextlib.contextmanager
@@ -32,13 +31,6 @@ def limited_memory(max_bytes: int = _MAX_BYTES) -> Generator[None]:
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))
-
-
-def allow_open_files() -> None:
-    """Raise this process's limit of open files as far as it may, up to far more than the page needs."""
-    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(soft_limit, min(_OPEN_FILES, hard_limit))  # Linux has no infinite one
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard_limit))
 
 
 def limit_process(memory_bytes: int) -> None:

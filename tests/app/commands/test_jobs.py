@@ -375,7 +375,7 @@ def test_a_branch_is_queued(sharing: Sharing, command: Command) -> None:
     (made,) = command.records("branch", job.id, "--keep", "1", "--seed", "7")
     assert (made["request"]["seed"], made["request"]["seconds"], made["state"]) == (7, 3.6, "queued")
     assert command("branch", job.id, "--longer", "1.2") == 0
-    assert "The last 2.4 s of the video are kept" in command.text
+    assert "The last 2.4 s stay" in command.text
     assert service.jobs(1)[0].request.seconds == 4.8
     assert command("branch", job.id, "--keep", "9") == 2
     assert "expected a number from 1 to 2" in command.complaint

@@ -91,7 +91,7 @@ def test_what_cannot_be_restored_is_told(folder: Path) -> None:
     assert "<b>'" not in notice
     assert (values["prompt"], values["model"]) == ("a ball", "demo")
     assert "seed" not in values  # the form keeps its own
-    assert "settings of a.json" in notice
+    assert "Settings of a.json loaded" in notice
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"no", b"[1]", b"\x00\x00\x00\x08ftyp"])
