@@ -13,6 +13,7 @@ import pytest
 
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
+from app.jobs.storage.database import DATABASE_FOLDER
 from app.jobs.storage.logs import append_event, events_in
 from diffusers_helper.conditions.pictures import request_content
 from diffusers_helper.errors import InputError
@@ -229,6 +230,7 @@ def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pyt
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
+    (studio.outputs / DATABASE_FOLDER).mkdir(parents=True)
     monkeypatch.setattr("app.jobs.storage.database.connect", full)
     with pytest.raises(InputError, match="the disk is full") as refusal:
         JobService(studio.outputs).start()

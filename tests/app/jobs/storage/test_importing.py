@@ -56,7 +56,7 @@ def test_jobs_of_version_0_2_arrive_as_they_were_and_unfinished_ones_paused(
     finished, branch = by_title["a finished ball 1"], by_title["a finished ball 77"]
     assert (finished.favourite, finished.frames, finished.card) == (True, 73, "processor (23.5 GB)")
     assert finished.video == finished.folder / "video.mp4"
-    assert by_title["a changed ball 2"].message == "Paused."
+    assert by_title["a changed ball 2"].message == "Paused by you."
     assert by_title["an interrupted ball 4"].message == "It was found in its folder and waits for you."
     service = JobService(outputs)
     assert [job.request.seed for job in service.queue.jobs()] == [2, 4, 77, 5]
