@@ -203,6 +203,7 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     ).inner_text().split() == ["Seed", "7"]
     ram = finished.get_by_text("Engine in main memory").locator("xpath=..")
     assert ram.inner_text().endswith(f"{gb_text(PEAK)} GB")
+    page.locator(".lt-live").get_by_text("Time and memory").click()
     rows = page.get_by_role("rowheader", name="Denoising").all()  # of time, and of memory
     assert [row.is_visible() for row in rows] == [True, True]
     with page.expect_download() as download:

@@ -106,7 +106,7 @@ def test_each_setting_may_differ_or_has_a_reason() -> None:
 def test_it_is_said_what_is_kept() -> None:
     assert "first 2.4 s" in kept_words(request("forward", 4), 2)
     assert "last 2.4 s" in kept_words(request("inverted", 4), 2)
-    assert "end is made before the beginning" in kept_words(request("inverted", 4), 2)
+    assert "what comes before them is made anew" in kept_words(request("inverted", 4), 2)
 
 
 @pytest.mark.parametrize(
