@@ -77,10 +77,13 @@ async function begin(mayDownload = false) {
   const isRead = await filesRead();
   isReading = false;
   showBusy();
-  if (!isRead) return;
+  const settings = values();
+  // The notice has said that the same press is kept.
+  const isKept = find('#notice .lt-withdraw') && JSON.stringify(presses.at(-1)?.settings) === JSON.stringify(settings);
+  if (!isRead || isKept) return;
   showNotice('');
   judge();
-  send({ id: newId(), settings: values(), mayDownload });
+  send({ id: newId(), settings, mayDownload });
 }
 
 /** Send the presses that a page kept before it was reloaded, with the pictures that were put back. */

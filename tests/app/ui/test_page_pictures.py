@@ -44,7 +44,7 @@ def encoded(kind: str, size: tuple[int, int] = SIZE) -> bytes:
 
 def wait_for_picture(page: Any, width: int) -> None:
     page.wait_for_function(f"{WIDTH} === {width}")
-    page.wait_for_selector('#set-image label[data-hint*=" of "]')
+    page.wait_for_selector('#set-image label[data-hint^="Video: "]')
 
 
 @pytest.mark.parametrize(
