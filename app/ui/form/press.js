@@ -45,19 +45,19 @@ async function attempt({ id, settings, mayDownload }) {
   }
 }
 
-async function deliver(press) {
-  const isWanted = () => presses.includes(press);
+async function deliver(pressed) {
+  const isWanted = () => presses.includes(pressed);
   const sayWaiting = () => { if (isWanted()) showNotice(fromTemplate('press-kept').outerHTML); };
   const missed = setTimeout(sayWaiting, SLOW);
-  let show = await attempt(press);
+  let show = await attempt(pressed);
   while (isWanted() && !show) {
     sayWaiting();
     await pause();
-    if (isWanted()) show = await attempt(press);
+    if (isWanted()) show = await attempt(pressed);
   }
   clearTimeout(missed);
   if (!isWanted()) return;
-  keepPresses(presses.filter((other) => other !== press));
+  keepPresses(presses.filter((other) => other !== pressed));
   show();
   requestAnimationFrame(() => showStage());
 }
@@ -67,7 +67,8 @@ async function send(...more) {
   const isSending = presses.length > 0;
   keepPresses([...presses, ...more]);
   expectStage();
-  while (!isSending && presses.length) await deliver(presses[0]);
+  if (isSending) return;
+  while (presses.length) await deliver(presses[0]);
 }
 
 async function begin(mayDownload = false) {
@@ -88,7 +89,7 @@ async function begin(mayDownload = false) {
 
 /** Send the presses that a page kept before it was reloaded, with the pictures that were put back. */
 export function resume() {
-  const kept = [recallValue('press', 'sessionStorage')].flat().filter((press) => press?.settings);
+  const kept = [recallValue('press', 'sessionStorage')].flat().filter((pressed) => pressed?.settings);
   for (const { settings } of kept) {
     for (const [name, value] of Object.entries(settings)) if (value?.path) settings[name] = read(name) ?? value;
   }
