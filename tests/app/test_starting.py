@@ -169,8 +169,9 @@ def test_a_second_ctrl_c_ends_a_program_that_swallows_the_first() -> None:
             time.sleep(0.01)
     except KeyboardInterrupt:
         print("tidying", flush=True)
-        threading.Event().wait()"""
-    text = f"import threading, time\nfrom app.starting import run\ndef main():{swallowing}\nrun(main)"
+        while True:
+            time.sleep(0.01)"""
+    text = f"import time\nfrom app.starting import run\ndef main():{swallowing}\nrun(main)"
     command = [sys.executable, "-c", text]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         for line in (b"ready\n", b"tidying\n"):
