@@ -29,7 +29,9 @@ ARCHIVE = Path(jobs.__file__).with_name("old_outputs") / "outputs-0.2.tar.xz"
 def outputs(tmp_path: Path) -> Path:
     """Unpack a folder that version 0.2 has made with the demo model."""
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(tmp_path)
     return tmp_path / "outputs-0.2"
 
 
