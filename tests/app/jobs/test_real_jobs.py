@@ -145,7 +145,7 @@ def test_a_cancel_in_any_stage_ends_the_job_and_leaves_the_video_so_far(studio: 
             assert is_cancelled
     assert isinstance(end, Cancelled)
     assert is_cancelled
-    assert steps_after <= (steps // 4 if section else 1)
+    assert steps_after <= (steps // 2 if section else 1)
     assert end.frames == (shown.frames if shown else 0)
     assert bool(shown) == (section is not None)
     if shown:
