@@ -74,7 +74,8 @@ def get_calls(job: str) -> Iterator[tuple[str, dict[str, Any]]]:
     model = {"model": "demo"}
     mode = model | {"mode": "forward"}
     yield from {
-        "queue": {}, "history": {"text": ""}, f"history/{job}": {}, f"history/{job}/settings": {},
+        "queue": {}, "queue/usage": {}, "history": {"text": ""},
+        f"history/{job}": {}, f"history/{job}/settings": {}, f"history/{job}/continue": {},
         f"live/{job}": {}, "history/nothing": {}, "form/reset": model, "form/model": mode,
         "form/models": {"model": "gone", "mode": "forward"}, "form/presets": {},
         "form/presets/load": {"name": "own"}, "form/presets/export": {"name": "own"}, "form/loras": {},
@@ -110,6 +111,9 @@ def post_calls(
     yield "form/presets/remove", {"name": "other"}
     yield "form/file", {"file": video, "name": "clip.mp4"}
     yield "form/file", {"file": batch, "name": "lines.json"}
+    yield "form/continue", {"file": video, "name": "clip.mp4"}
+    yield "form/continue", {"file": batch, "name": "lines.json"}
+    yield "form/lora/add", {"file": video, "name": "../clip.safetensors"}
     yield "form/picture", {"file": batch}
     yield "form/batch", {"file": batch, "pictures": {}, "form": json.dumps(settings)}
     yield "form/lora", {"lora": "", "name": "broken.safetensors", "weight": 1}
