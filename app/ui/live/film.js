@@ -153,16 +153,16 @@ function makeCell(first, press) {
   const button = fromTemplate('section-cell');
   const [picture, words, label, state] = button.children;
   let cell = first;
-  label.textContent = first.label;
   button.dataset.section = first.number;
   button.addEventListener('click', () => { if (cell.isDone) press(cell); });
   return {
     button,
-    begin: first.begin,
+    get begin() { return cell.begin; },
     get isDone() { return cell.isDone; },
     show(now) {
       if (!hasChanged(button, now)) return;
       cell = now;
+      label.textContent = cell.label;
       button.dataset.state = cell.state;
       button.setAttribute('aria-disabled', String(!cell.isDone));
       button.setAttribute('aria-label', `Section ${cell.label}, ${cell.spoken}`);
