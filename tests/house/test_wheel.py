@@ -51,7 +51,7 @@ def test_the_wheel_has_the_files_of_its_folders(wheel: Path) -> None:
     expected = {
         file.relative_to(REPOSITORY).as_posix(): file.stat().st_size
         for file in files
-        if file.suffix != ".pyc"
+        if "__pycache__" not in file.parts
     }
     assert {"assets/demo_model/longtake.json", "example_workflows/framepack.json"} < expected.keys()
     with ZipFile(wheel) as opened:
