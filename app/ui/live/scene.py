@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 from app.jobs.job import BEGUN, Job, allows, size_of
 from app.jobs.service import JobService
-from app.jobs.steering import TakeChoice
 from app.jobs.view import WORDS, buttons, view
 from app.report_text import report_text
 from app.ui.errors import page_words
@@ -325,7 +324,7 @@ def takes_for(service: JobService, job_id: str) -> SceneData | None:
         return None
     ready = sum(num_finished_sections(JobFolder(job.folder)) > choice.keep for _, job in choice.takes)
     return {
-        "title": f"{_take_span(choice)}: which take?",
+        "title": f"{_span(_take_cell(choice.takes[-1][1], choice.keep))}: which take?",
         "hint": f"{ready} of {count_text(len(choice.takes), 'take')} ready. All of them stay in the history.",
         "of": choice.parent,
         "keep": choice.keep,
@@ -334,18 +333,15 @@ def takes_for(service: JobService, job_id: str) -> SceneData | None:
     }
 
 
-def _take_span(choice: TakeChoice) -> str:
-    """Name the part of the video between whose takes a user chooses, such as "1.2 – 2.4 s"."""
-    take = _take_data(choice.takes[-1][1], 0, choice.keep)
-    return f"{take['begin']:.1f} – {take['end']:.1f} s"
+def _take_cell(job: Job, keep: int) -> Cell:
+    """Find the section that is another one in each take, at its time in the whole video."""
+    live = LiveJob(job, video_frames=job.frames, sections_done=keep + 1)
+    return next(cell for cell in live.cells if cell.number == keep + 1)
 
 
 def _take_data(job: Job, number: int, keep: int) -> SceneData:
-    family = model_family(job.request.model)
-    section_seconds = family.section_seconds
-    start = 0.0 if job.request.mode == "inverted" else keep * section_seconds
-    if job.request.video and job.frames and start:  # behind the video that is continued
-        start += max(0, job.frames - family.sections(job.request)[keep].total_frames) / family.fps
+    # The video of an inverted take begins with its section, since nothing before that is made yet.
+    start = 0.0 if job.request.mode == "inverted" else _take_cell(job, keep).start
     return {
         "job": job.id,
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
@@ -354,7 +350,7 @@ def _take_data(job: Job, number: int, keep: int) -> SceneData:
         "name": f"Take {number}" if number else "As it was",
         "keep": f"Keep {f'take {number}' if number else 'it as it was'} and go on",
         "begin": round(start, 3),
-        "end": round(start + section_seconds, 3),
+        "end": round(start + model_family(job.request.model).section_seconds, 3),
         "now": "" if job.state in ("paused", "finished") else WORDS[job.state].label,
         "mayGoOn": allows(job, "resume") and job.state == "paused",
     }

@@ -10,6 +10,7 @@ import pytest
 
 from app.jobs.job import Job
 from app.jobs.storage.commands import commands_of
+from app.ui.live.scene import takes_for
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -214,3 +215,16 @@ def test_a_video_that_is_paused_ends_from_the_stage(page: Any, stand: Stand, pho
     page.get_by_role("button", name="End it here").click()
     status(page, state="cancelled", job=job.id)
     page.get_by_role("button", name="End it here").wait_for(state="hidden")
+
+
+@pytest.mark.parametrize(("mode", "begin"), [("forward", 1.2), ("inverted", 0.0)])
+def test_takes_are_named_by_their_time_in_the_whole_video(
+    stand: Stand, photo: Path, mode: Mode, begin: float
+) -> None:
+    job = grown(stand, photo, 1, mode)
+    takes = stand.service.steering.takes(job.id, 2)
+    wait_until(lambda: all(stand.service.job(take.id).state == "paused" for take in takes))
+    choice = takes_for(stand.service, job.id)
+    assert choice is not None
+    assert choice["title"] == "1.2 – 2.4 s: which take?"  # the second of three sections in both orders
+    assert [(take["begin"], take["end"]) for take in choice["tiles"]] == 2 * [(begin, begin + 1.2)]
