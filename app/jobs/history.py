@@ -237,12 +237,13 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
     """
     oldest = time.time() - retention.seconds
     condition = f"WHERE {_MAY_GO} AND coalesce(ended, created) < ? ORDER BY created, id"
-    gone = [row["id"] for row in store.select(condition, oldest, what="id")]
-    for job_id in gone:
+    gone = list[str]()
+    for row in store.select(condition, oldest, what="id"):
         with ExitStack() as on_failure:
             with store.transaction() as database:
-                if _may_go(store, store.outputs / job_id):
-                    remove_job(database, store.outputs, job_id, on_failure)
+                if _may_go(store, store.outputs / row["id"]):
+                    remove_job(database, store.outputs, row["id"], on_failure)
+                    gone.append(row["id"])
             on_failure.pop_all()
     for folder in removed_jobs(store.outputs):
         if time.time() - folder.lstat().st_mtime > TRASH_SECONDS:

@@ -218,8 +218,8 @@ let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
-async function addLora(file, given) {
-  const name = await post('form/lora/add', { file: given, name: file.name });
+async function addLora(file, { path }) {
+  const name = await post('form/lora/add', { file: { path }, name: file.name });
   put('lora', await post('form/lora', { lora: read('lora'), name, weight: 1 }));
 }
 

@@ -218,10 +218,7 @@ class Restored:
         settings = json.loads(job.request.to_json())
         try:
             if settings["video"]:
-                copy = uploads_folder() / job.id / "original.mp4"
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(folder.original, copy)
-                settings["video"] = upload_name(copy)
+                settings["video"] = upload_name(_uploaded_copy(job, folder.original, "original.mp4"))
             pictures = write_uploads(stored_pictures(folder, picture_paths(job.request)))
             spans = Lineage.read(folder.lineage).spans
         except OSError as error:
@@ -276,6 +273,13 @@ def page_settings(settings: Mapping[str, Any], catalogue: Catalogue) -> dict[str
     return selected | {name: catalogue.name_of(selected[name]) for name in ("model",) if name in selected}
 
 
+def _uploaded_copy(job: Job, file: Path, name: str) -> Path:
+    copy = uploads_folder() / job.id / name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, copy)
+    return copy
+
+
 def continuation(path: Path, name: str, settings: Mapping[str, Any] | None = None) -> Restored:
     """Let the form continue a video among the uploads after its end, with other settings if any are given.
 
@@ -297,10 +301,8 @@ def continuation_of(job: Job, catalogue: Catalogue) -> Restored:
         raise InputError(
             f"Job {job.id} has no finished video; expected one to continue.", "Choose another video."
         )
-    copy = uploads_folder() / job.id / job.video.name
     try:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(job.video, copy)
+        copy = _uploaded_copy(job, job.video, job.video.name)
     except OSError as error:
         raise InputError(
             f"The video of job {job.id} cannot be read ({error.strerror}); expected its folder.",
