@@ -126,8 +126,10 @@ def test_on_a_phone_each_of_three_videos_comes_into_view(window: Any, stand: Sta
     status(page, state="finished", frames=37)
     page.locator(".lt-line").wait_for(state="hidden")
     # The quick list is there again, now that the examples are not.
-    page.locator(".lt-examples").get_by_text("the camera pans left").click()
-    page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'the camera pans left'")
+    page.locator(".lt-examples").get_by_text("the red ball moves right").click()
+    page.wait_for_function(
+        "document.querySelector('#set-prompt textarea').value === 'the red ball moves right'"
+    )
 
 
 def test_an_ended_job_that_is_opened_again_shows_full_cells(window: Any, stand: Stand, photo: Path) -> None:
