@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from diffusers_helper import __version__
-from diffusers_helper.conditions.prompts import check_encoders
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import sha256_of, sync_folder, write_atomic
 from diffusers_helper.loading.casting import EIGHT_BIT, SCALE, WEIGHT_DTYPES, cast_weights, layer_types
@@ -273,7 +272,6 @@ def check_components(name: str, components: Mapping[str, OwnComponent], base: Mo
         for component in base.family.networks
     }
     check_fit(replace(base, name=name), lambda component, key: configs[component].get(key))
-    check_encoders(name, base.components, configs)
 
 
 def _check_layers(config: Mapping[str, Any], num_tensors: int) -> None:

@@ -189,14 +189,6 @@ def _sizes_of(name: str, source: ComponentSource) -> _Sizes:
     return _cached_sizes(name, path, signatures, json.dumps(source.config))
 
 
-def config_here(name: str, source: ComponentSource) -> Mapping[str, Any]:
-    """Read the configuration of a network; an empty one if it is not here, or cannot be read."""
-    try:
-        return {} if source.is_missing else _sizes_of(name, source).config
-    except LongtakeError:
-        return {}  # `networks` says what is wrong
-
-
 @lru_cache(maxsize=64)
 def _cached_sizes(name: str, path: Path, signatures: tuple[Any, ...], config: str) -> _Sizes:
     return count_values(name, path, json.loads(config))
