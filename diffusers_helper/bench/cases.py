@@ -51,7 +51,7 @@ def measure_cases(
 
 
 def _outcome(work: Callable[[], Figures]) -> tuple[dict[str, Any], bool]:
-    """Measure a case; return its figures or why it failed, and whether the device is lost."""
+    """Measure a case; tell its figures or why it failed, and whether the device is lost."""
     try:
         return {"figures": work()}, False
     except LongtakeError as error:

@@ -42,12 +42,11 @@ _KERNELS = {
 
 
 def full_tokens() -> int:
-    """The number of tokens of a section at 640 pixels with the longest prompt."""
+    """Count the tokens of a section at 640 pixels with the longest prompt."""
     return latent_tokens(*largest_bucket(_SIDE, _MULTIPLE)) + TEXT_TOKENS + VISION_TOKENS
 
 
 def products(context: Context) -> Iterator[Case]:
-    """Yield the products of all layers in each type, and with weights of 8 bit."""
     tokens = full_tokens() // 16 * 16 if context.has_gpu else _CPU_TOKENS
     on_cpu = "" if context.has_gpu else "it is emulated on a CPU"
     kinds: dict[str, tuple[Callable[..., Tensor], torch.dtype, torch.dtype, str]] = {
@@ -84,7 +83,6 @@ def _random(context: Context, dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 def _cast_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Compute as the product does with weights that are stored in 8 bit."""
     return functional.linear(x, weight.to(x.dtype))
 
 
@@ -133,7 +131,6 @@ _COPIES = 4
 
 
 def host(context: Context) -> Iterator[Case]:
-    """Yield a copy within main memory, and writing and reading of a file in the folder for files."""
     yield "copy within main memory", lambda: {"host_copy_bytes_per_second": _host_copy(context)}
     yield "disk", partial(_disk, context)
 
@@ -144,7 +141,7 @@ def _host_copy(context: Context) -> float:
 
 
 def _disk(context: Context) -> Figures:
-    """Measure writing with a sync, and reads that bypass the kernel's memory where the system allows it."""
+    """Measure writing with a sync, and reads that bypass the page cache where the system allows it."""
     sample = context.folder / "sample"
     content = torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8)
     start_time = time.perf_counter()
@@ -184,7 +181,7 @@ _QUICK_SHAPES = 6
 
 
 def convolutions(context: Context) -> Iterator[Case]:
-    """Yield each distinct convolution of a picture and of a section's windows; quickly, some of them.
+    """Yield each distinct convolution of a picture and of a section's windows, or some of them.
 
     If a backend has ended the process, the convolution is measured again without it.
     """

@@ -43,7 +43,6 @@ _MAX_REQUEST_BYTES = 2**20
 
 
 def picture_paths(request: GenerationRequest) -> dict[str, str]:
-    """List the paths of the pictures that a request names, by the pictures' names."""
     return paths_in({name: getattr(request, name) for name in (*PICTURES, TIMED_PICTURES)})
 
 
@@ -52,7 +51,6 @@ def with_paths(request: GenerationRequest, paths: Mapping[str, str]) -> Generati
 
 
 def read_pictures(request: GenerationRequest, contents: Contents) -> dict[str, bytes]:
-    """Read the contents of a request's pictures unless they are in `contents`, or raise PictureError."""
     return {
         name: contents[name] if name in contents else _read_named(request, name, path)
         for name, path in picture_paths(request).items()
@@ -91,12 +89,7 @@ def store_request(
 
 
 def request_content(folder: JobFolder) -> bytes:
-    """Read the file with a job's request.
-
-    Raises:
-        InputError: If it cannot be read.
-        OSError: If the folder, or the disk that it is on, is out of reach.
-    """
+    """Read the file with a job's request; OSError if the disk is out of reach, else InputError."""
     try:
         return read_file(folder.request, _MAX_REQUEST_BYTES)
     except OSError as error:
@@ -106,7 +99,7 @@ def request_content(folder: JobFolder) -> bytes:
 
 
 def stored_request(content: bytes, folder: JobFolder) -> GenerationRequest:
-    """Parse the file with a job's request, with paths where the folder is now, or raise InputError."""
+    """Parse the file with a job's request, with paths where the folder is now."""
     try:
         settings = plain_json(content)
         if not isinstance(settings, dict):
@@ -122,7 +115,6 @@ def _damaged(folder: JobFolder, reason: str) -> InputError:
 
 
 def _with_folder_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[str, Any]:
-    """Replace the paths of pictures and video by those in a job's folder."""
     paths = {name: str(folder.picture(name)) for name in paths_in({START_PICTURE: "its", **settings})}
     if settings.get("video"):
         paths["video"] = str(folder.original)
@@ -130,7 +122,6 @@ def _with_folder_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[s
 
 
 def store_original(request: GenerationRequest, folder: JobFolder) -> None:
-    """Copy the video that a request continues, if any, into a job's folder."""
     if not request.video:
         folder.original.unlink(missing_ok=True)
         return
@@ -142,10 +133,7 @@ def store_original(request: GenerationRequest, folder: JobFolder) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobPictures:
-    """The pictures of one job, each upright and opaque, by the names of their settings.
-
-    `fitted` are those in the size of the video, whose height and width in pixels are `shape`.
-    """
+    """The pictures of one job by the names of their settings; `fitted` have the video's size, `shape`."""
 
     sources: Mapping[str, Image.Image]
     fitted: Mapping[str, Image.Image]
@@ -155,7 +143,6 @@ class JobPictures:
     def of(
         cls, sources: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> JobPictures:
-        """Fit each picture to the height and width of the video."""
         crops = {name: getattr(request, SETTINGS[name].crop) for name in PICTURES}
         crops |= {timed_picture_name(n): picture.crop for n, picture in enumerate(request.timed_pictures, 1)}
         fitted = {name: fit_picture(picture, *shape, crops[name]) for name, picture in sources.items()}
@@ -166,7 +153,6 @@ class JobPictures:
         return self.fitted.get(START_PICTURE)
 
     def first_equal(self, name: str) -> str:
-        """Name the first picture that is equal to the named one in the video's size."""
         return next(other for other, picture in self.fitted.items() if picture == self.fitted[name])
 
     @property
@@ -188,7 +174,7 @@ class JobPictures:
 
 
 def picture_warning(mode: str, info: ModelInfo) -> str:
-    """Warn about pictures besides the first that a model or an order was not made for; "" if it was."""
+    """Warn about pictures that a model or an order was not made for; "" if it was."""
     if "end_image" in info.family.unsupported:
         return f"{info.title} takes no pictures besides the first; remove them, or choose another model."
     if mode == "inverted":
@@ -207,7 +193,6 @@ def load_pictures(request: GenerationRequest) -> dict[str, Image.Image]:
 
 
 def write_captured(arrays: Mapping[str, Any], folder: JobFolder) -> dict[str, str]:
-    """Write captured pictures into a folder, and return their paths by setting."""
     names = (START_PICTURE if name == _captured_name(START_PICTURE) else name for name in arrays)
     files = {name: folder.picture(name) for name in names if is_picture_name(name)}
     for name, file in files.items():

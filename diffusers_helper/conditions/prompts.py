@@ -34,10 +34,6 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
     """Refuse a text of the prompt, or a negative prompt that is used, if the model cannot encode it.
 
     Nothing is checked if the model's tokenizer is not on this machine.
-
-    Raises:
-        InputError: If a text is too long, a cue ends before it begins, a LoRA that is named is not chosen, or
-            the tokenizer cannot be used.
     """
     choices = [choice for choice in choices_of(request.lora) if choice.weight]
     for name in Timeline.of(request.prompt).loras:
@@ -64,8 +60,8 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
 def encoded_tokens(text: str, info: ModelInfo) -> int:
     """Count the tokens of a prompt in the template that the transformer reads, without the head.
 
-    Without a tokenizer on this machine, the result is one token per two bytes, which is more than usual
-    prompts have. A tokenizer's file that cannot be used raises InputError.
+    Without a tokenizer on this machine, that is one token per two bytes, which is more than usual prompts
+    have.
     """
     prompt_format = info.family.prompt_format
     if prompt_format.padded_tokens:
@@ -77,7 +73,6 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 
 def _count_template_tokens(text: str, info: ModelInfo) -> int | None:
-    """Count the tokens of the whole template with a prompt; None without a tokenizer."""
     file = _tokenizer_file(info.components["tokenizer"])
     if file is None:
         return None
@@ -86,10 +81,7 @@ def _count_template_tokens(text: str, info: ModelInfo) -> int | None:
 
 @confined
 def count_tokens(file: Path, mtime_ns: int, size: int, text: str) -> int:
-    """Count the tokens of a text, or raise InputError if the tokenizer's file cannot be used.
-
-    The file is read again if the time of its last change or its size differs.
-    """
+    """Count the tokens of a text with the tokenizer of a file in this state (`file_signature`)."""
     return len(_load_tokenizer(file, mtime_ns, size).encode(text).ids)
 
 

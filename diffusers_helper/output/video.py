@@ -90,10 +90,8 @@ class GrowingVideo:
     ) -> None:
         """Open a folder, which may have the sections of an earlier writer.
 
-        Args:
-            width, height: The size in pixels. Where it is no multiple of 16, the side of a macroblock, the
-                stream needs cropping, which some hardware decoders get wrong.
-            crf: The constant rate factor of x264, from 0 to 51. Lower is better; 0 counts as 1.
+        Where a side is no multiple of 16, the stream needs cropping, which some hardware decoders get wrong.
+        `crf` is from 0 to 51; 0 counts as 1.
         """
         self._folder = JobFolder(folder.expanduser().absolute())
         self._folder.remove_leftovers()
@@ -133,13 +131,9 @@ class GrowingVideo:
             )
 
     def join_to(self, original: Path, frames: Iterator[np.ndarray], *, is_last: bool = False) -> str:
-        """Put a video in front of the first section in time, or behind the last one.
+        """Put a video in front of the first section in time, or behind the last one, and say how.
 
-        Its packets are copied if they have the headers of the sections, as in videos of the same version of
-        Longtake. Otherwise its frames, which have the size and rate of this video, are encoded.
-
-        Returns:
-            A sentence for the user on how that was done; "" if an earlier writer has done it.
+        Its packets are copied if they have the headers of the sections; otherwise its frames are encoded.
         """
         self._original = self._folder.segments / "original.mp4"
         self._ends_with_original = is_last
@@ -167,7 +161,6 @@ class GrowingVideo:
         )
 
     def _can_copy(self, source: InputContainer, sample: InputContainer) -> bool:
-        """Tell whether packets of a file can be copied between sections as they are."""
         stream = cast(VideoStream, picture_stream(source))
         headers = sample.streams.video[0].codec_context.extradata
         if stream.codec_context.extradata != headers or source.streams.audio:
@@ -179,18 +172,10 @@ class GrowingVideo:
     def add_section(
         self, final: np.ndarray, pending: np.ndarray = _NO_FRAMES, *, is_behind: bool = False
     ) -> Path:
-        """Encode one section's frames, at least one, and join a new playable version.
+        """Encode one section's frames, uint8 RGB (T, H, W, 3), and join a new playable version.
 
-        Args:
-            final: Frames that no later section changes, as uint8 RGB (T, H, W, 3) in temporal order.
-            pending: Frames that will be among the following section's final ones, in the same form.
-            is_behind: Whether the section goes to the end of an inverted video, as its last one.
-
-        Returns:
-            The new version. The previous one is kept, so that a player can read it to its end.
-
-        Raises:
-            LongtakeError: If an earlier segment is not as it was written. The next writer makes it again.
+        `pending` frames will be among the next section's final ones. The previous version stays for players
+        that read it. LongtakeError if an earlier segment was changed.
         """
         number = self.sections + 1
         self._encode(self._segment(number), final, _X264)
@@ -227,7 +212,6 @@ class GrowingVideo:
         return version
 
     def finish(self) -> Path:
-        """Give the latest version, with its provisional frames, its final name `video.mp4`."""
         assert self.latest is not None
         video = self._folder.video
         with replacing(video) as temporary:
@@ -266,7 +250,7 @@ class GrowingVideo:
         write_atomic(self._folder.sums, json.dumps(self._checksums, indent=1).encode())
 
     def _encode(self, path: Path, frames: Iterable[np.ndarray], x264: str) -> None:
-        """Encode frames (H, W, 3) as a segment, or write an empty file if there are none."""
+        """Encode frames (H, W, 3) as a segment; an empty file if there are none."""
         path.parent.mkdir(exist_ok=True)  # something may have removed it since the start
         with replacing(path) as temporary:
             if isinstance(frames, np.ndarray) and not len(frames):

@@ -63,8 +63,6 @@ def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A new job that begins with the first sections of another job."""
-
     request: GenerationRequest
     lineage: Lineage
     parent: JobFolder
@@ -104,18 +102,14 @@ def num_finished_sections(folder: JobFolder) -> int:
 
 
 def max_kept_sections(request: GenerationRequest) -> int:
-    """Count the sections that a branch can keep: those before the one that begins the video."""
+    """Count the sections before the one that begins the video."""
     if request.one_frame:
         return 0
     return sum(not (section.has_start or section.is_closing) for section in plan_of(request))
 
 
 def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Mapping[str, Any]) -> Branch:
-    """Make a branch that keeps the first sections of a job, which may be unfinished.
-
-    Raises:
-        InputError: If the sections cannot be kept, or a change is not possible.
-    """
+    """Make a branch that keeps the first sections of a job, which may be unfinished."""
     max_keep = min(num_finished_sections(folder), max_kept_sections(request))
     if max_keep < 1:
         raise InputError(
@@ -154,12 +148,6 @@ def extension(
 
     A forward video continues after its end. An inverted one gets a new, longer beginning in place of the
     section that starts with the picture.
-
-    Args:
-        seconds: The time to add. It is rounded to whole sections, at least one.
-
-    Raises:
-        InputError: If the video is not finished, would become too long, or a change is not possible.
     """
     if num_finished_sections(folder) < len(plan_of(request)):
         raise InputError(
@@ -186,13 +174,7 @@ def extension(
 def change_remaining(
     folder: JobFolder, request: GenerationRequest, changes: Mapping[str, Any]
 ) -> tuple[GenerationRequest, Lineage]:
-    """Give other settings to the further sections of a job.
-
-    It stays the same job, and its finished sections keep their settings.
-
-    Raises:
-        InputError: If all sections are finished, or a change is not possible.
-    """
+    """Give other settings to the further sections of a job; its finished ones keep theirs."""
     lineage = Lineage.read(folder.lineage)
     if not num_finished_sections(folder):
         check_changes(request, changes)
@@ -205,7 +187,6 @@ def change_remaining(
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
-    """Write a sentence for the user that says which part of the video a branch keeps."""
     seconds = f"{keep * model_family(request.model).section_seconds:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} stay, and what follows is made anew."
@@ -213,11 +194,7 @@ def kept_words(request: GenerationRequest, keep: int) -> str:
 
 
 def read_sums(file: Path) -> dict[str, str]:
-    """Read the checksums in a file; none if it is missing or damaged.
-
-    Raises:
-        OSError: If it cannot be read now.
-    """
+    """Read the checksums in a file; none if it is missing or damaged."""
     try:
         return plain_texts(read_file(file))
     except (OSError, ValueError) as error:

@@ -20,8 +20,6 @@ def new_job_id() -> str:
 
 
 class _Entry:
-    """A descriptor for a path inside a job's folder."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -31,7 +29,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The paths inside one job's folder. Creating this object does not create any files."""
+    """The paths inside one job's folder."""
 
     path: Path
 
@@ -85,27 +83,21 @@ class JobFolder:
 
     @property
     def checkpoints(self) -> int:
-        """The number of results that need not be computed again when the job is resumed."""
         return self.encodings.exists() + len(list(self.sections.glob("[0-9]*.safetensors")))
 
     @property
     def has_begun(self) -> bool:
-        """Whether an engine has written anything to the folder."""
         return self.segments.exists() or self.checkpoints > 0
 
     def remove_leftovers(self) -> None:
-        """Remove the unfinished files of a process that died. No process may be writing to the folder."""
+        """Remove the unfinished files of a process that died; none may be writing there."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """The stage and error of engines that died for lack of memory, and the change that an engine has made.
-
-    The process that supervises the engine writes it. The next engine reads it, uses the job's smallest plan,
-    and describes in `change` how the plan was made smaller.
-    """
+    """The stage and error of engines that died for lack of memory, and how an engine made the plan smaller."""
 
     stage: str
     text: str
@@ -113,11 +105,7 @@ class CrashRecord:
 
     @classmethod
     def read(cls, file: Path) -> CrashRecord | None:
-        """Read the record in a file; None if it is missing or damaged.
-
-        Raises:
-            OSError: If it cannot be read now.
-        """
+        """Read the record in a file; None if it is missing or damaged."""
         try:
             return cls(**plain_json(read_file(file)))
         except (OSError, ValueError, TypeError) as error:

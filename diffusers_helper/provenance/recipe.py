@@ -49,7 +49,6 @@ class VaeUse:
     """The settings with which the VAE has worked from one section on.
 
     Attributes:
-        section: The number of the section; 0 for the start picture.
         tile: The side of the tiles in pixels, or the smallest side that covers the picture with one tile.
         chunk: The number of latent frames by which the VAE's windows advance.
     """
@@ -66,11 +65,7 @@ class VaeUse:
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
-    """Read the uses in a job's record, in order of sections; none if it is missing or damaged.
-
-    Raises:
-        OSError: If it cannot be read now.
-    """
+    """Read the uses in a job's record; none if it is missing or damaged."""
     try:
         return tuple(VaeUse(**item) for item in plain_json(read_file(file)))
     except (OSError, ValueError, TypeError) as error:
@@ -98,9 +93,6 @@ class Recipe:
 
     Attributes:
         settings: The settings by name, without the pictures.
-        spans: The earlier spans of sections, which have other settings.
-        vae: The settings with which the VAE has worked, in order of sections.
-        made_with: The versions of the software and the identity of the model, for information.
         pictures: The pictures by setting as PNG files, cropped to the size of the video.
         notices: Sentences for the user about parts of a file that could not be used.
     """
@@ -128,10 +120,7 @@ class Recipe:
     ) -> Self:
         """Make the recipe of a job.
 
-        Args:
-            model: The registered name of the model; None for a folder, whose path is private.
-            lora: The setting of that name, with names and checksums in place of paths.
-            video: The checksum of the video that is continued; "" for none.
+        `model` is None for a folder, whose path is private. `lora` has names and checksums in place of paths.
         """
         settings = recorded_settings(request, "section", "video")
         if lora:
@@ -155,11 +144,7 @@ class Recipe:
         return Lineage(self.spans)
 
     def notices_on(self, card: str) -> tuple[str, ...]:
-        """List the notices, with those on another class of device and another version of Longtake.
-
-        Args:
-            card: The class of the device here, such as "gfx1100" or "cpu".
-        """
+        """List the notices, with those on another card, such as "gfx1100" or "cpu", and another version."""
         made_with = self.made_with or {}
         notices = list(self.notices)
         device, version = made_with.get("device", ""), made_with.get("longtake", __version__)
@@ -182,13 +167,7 @@ class Recipe:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     def request(self, pictures: Mapping[str, str], **changes: Any) -> GenerationRequest:
-        """Make the request that makes the video again.
-
-        The changes apply to the last span of a branched video.
-
-        Raises:
-            InputError: If one cannot be used, or the recipe is for a model in a folder and none is given.
-        """
+        """Make the request that makes the video again; `changes` apply to the last span of a branch."""
         if "model" not in {**self.settings, **changes}:
             raise InputError(
                 "The recipe is for a model in a folder, but does not say where it is; expected `model`.",
@@ -210,9 +189,6 @@ def read_recipe(path: Path) -> Recipe:
 
     Pictures and video are not decoded. Unknown and unusable settings are left out, with a sentence in
     `Recipe.notices`.
-
-    Raises:
-        InputError: If the file cannot be read, is damaged or carries no recipe.
     """
     try:
         with path.open("rb") as file:
@@ -280,7 +256,7 @@ def _parsed(text: bytes, name: str) -> Recipe:
 
 
 def _settings(data: Mapping[str, Any], unknown: Set[str] = frozenset()) -> tuple[dict[str, Any], list[str]]:
-    """Choose the settings that can be used, without paths of pictures, and make notices on all others."""
+    """Choose the settings that can be used, without paths of pictures, and notices on all others."""
     settings = dict[str, Any]()
     notices = list[str]()
     for name, value in data.items():

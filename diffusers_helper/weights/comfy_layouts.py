@@ -25,12 +25,7 @@ _MAX_NAME = 40
 def layouts_in(
     stream: BinaryIO, tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str]
 ) -> tuple[dict[str, int], str]:
-    """Read the layouts of a file's layers.
-
-    Returns:
-        The size of the groups in which the weights of layers are rotated, by the layer's name; and the names
-        of the layouts that cannot be undone, "" for none.
-    """
+    """Read the size of the groups in which layers' weights are rotated, and the unreadable layouts."""
     rotations, others = dict[str, int](), dict[str, None]()
     for layer, mark in _marks(stream, tensors, metadata):
         layout = str(mark.get("format"))[:_MAX_NAME]

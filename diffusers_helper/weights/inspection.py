@@ -42,15 +42,10 @@ class Inspection:
     """The facts about a file or folder with weights.
 
     Attributes:
-        model: The models that the names belong to; "" if none is known.
         variant: The variant of the model; "" if neither content nor name shows it.
         key_style: The layout of the names: a checkpoint's, a library's, or that of the model's authors.
         dtypes: The share of these bytes by type, the largest first.
-        quantised: The kind of quantisation that the content shows; "" for none.
-        problems: Sentences about faults, with the file's name and a remedy; empty if it can be used.
         hints: Sentences about facts that only the file's name suggests.
-        parts: The components of a model's folder, by their names.
-        layout: See `weights.tensors.Contents`.
     """
 
     path: str
@@ -70,7 +65,6 @@ class Inspection:
 
     @property
     def types(self) -> str:
-        """The kind of quantisation, or the types if there is none."""
         return self.quantised or ", ".join(self.dtypes)
 
     def to_json(self) -> str:
@@ -78,13 +72,9 @@ class Inspection:
 
 
 def inspect_checkpoint(path: Path, component: str = "") -> Inspection:
-    """Examine a file with weights, the index of several, a component's folder, or a model's folder.
+    """Examine a file with weights, the index of several, a component's or a model's folder.
 
-    Args:
-        component: The component that it has to be usable as; "" for any.
-
-    Raises:
-        OSError: If it cannot be read.
+    `component` is what it has to be usable as; "" for any.
     """
     components = [name for name in all_components() if (path / name).is_dir()]
     if components and not component:
@@ -94,11 +84,7 @@ def inspect_checkpoint(path: Path, component: str = "") -> Inspection:
 
 @confined
 def inspect_weights(path: Path, component: str = "") -> Inspection:
-    """Examine the weights of one network, as `inspect_checkpoint` does for any path.
-
-    Raises:
-        OSError: If they cannot be read.
-    """
+    """Examine the weights of one network, as `inspect_checkpoint` does for any path."""
     if path.is_dir():
         inspection = _inspect_folder(path, component)
     else:
@@ -112,7 +98,7 @@ def inspect_weights(path: Path, component: str = "") -> Inspection:
 
 
 def weights_at(path: Path) -> Path:
-    """Find the only file with weights of a folder that has no configuration; otherwise keep the path."""
+    """Find the only file with weights of a folder without configuration; otherwise keep the path."""
     if not path.is_dir() or (path / "config.json").is_file():
         return path
     files = files_in(path)
@@ -203,7 +189,7 @@ def _inspect_files(
     shards: Mapping[str, str] | None = None,
     problems: Sequence[str] = (),
 ) -> Inspection:
-    """Examine the files of one network as a whole, given the list of the index, and the known faults."""
+    """Examine the files of one network as a whole, with the list of the index and the known faults."""
     sentences = list(problems)
     by_file: dict[Path, Contents] = {}
     for file in files:
@@ -307,7 +293,7 @@ def _shares(by_type: Counter[str]) -> dict[str, float]:
 
 
 def _hints(name: str) -> tuple[str, ...]:
-    """Draw hints from a file's name. A word counts only if it stands alone, as in `flux1-dev-fp8`."""
+    """Draw hints from a file's name, in which a word has to stand alone, as in `flux1-dev-fp8`."""
     shard = _SHARD.search(name.partition(".")[0])
     words = re.findall(r"(?<![a-z0-9])(fp8|int8|int4|nf4|bnb|gguf|quantized)(?![a-z0-9])", name.lower())
     hints = [f"The name of the file says {word}." for word in dict.fromkeys(words)]

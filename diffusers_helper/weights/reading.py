@@ -27,12 +27,7 @@ _REMEDY = "download it again."
 
 
 def read_contents(file: Path) -> Contents:
-    """Read the contents of a file with weights.
-
-    Raises:
-        OSError: If the file cannot be read.
-        NotWeights: If it is something else, or truncated within the list of its tensors.
-    """
+    """Read the contents of a file with weights, or raise NotWeights."""
     with file.open("rb") as stream:
         start = stream.read(_START_BYTES)
     if start[:4] == b"GGUF":
@@ -85,7 +80,6 @@ def names_weights(name: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
 
 
 def files_in(folder: Path, *suffixes: str) -> list[Path]:
-    """List the files with weights in a folder, or those with these suffixes."""
     return sorted(file for file in folder.iterdir() if names_weights(file.name, suffixes or SUFFIXES))
 
 

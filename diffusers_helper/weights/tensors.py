@@ -19,13 +19,7 @@ class NotWeights(ValueError):
 
 
 class TensorInfo(NamedTuple):  # a tuple is made in half the time of a frozen dataclass
-    """One tensor, without its values.
-
-    Attributes:
-        dtype: The name of the type in torch, or in GGUF for types that only GGUF has.
-        offset: The offset of its bytes in the file.
-        strides: The steps between its values along each side; none if they lie one after the other.
-    """
+    """A tensor without its values, whose `dtype` is torch's name or GGUF's; no `strides` if it is dense."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,7 +35,6 @@ class Contents:
     Attributes:
         problems: The file's faults, each as the end of a sentence that begins with the file's name.
         rotations: The size of the groups in which the weights of layers are rotated, by the layer's name.
-        layout: The names of ComfyUI's layouts of weights that only ComfyUI can read; "" for none.
     """
 
     format: Format
@@ -62,7 +55,7 @@ BITS = {
 
 
 def shape_of(sizes: Any) -> tuple[int, ...]:
-    """Check a shape of unknown origin. ValueError is raised if it is no shape."""
+    """Check a shape of unknown origin; ValueError if it is none."""
     if not isinstance(sizes, list | tuple) or len(cast(list[Any], sizes)) > MAX_DIMENSIONS:
         raise ValueError("a shape that no tensor has")
     shape = tuple(cast(list[Any], sizes))
@@ -72,14 +65,7 @@ def shape_of(sizes: Any) -> tuple[int, ...]:
 
 
 def unknown_types(dtypes: Iterable[str], label: str = "") -> list[str]:
-    """Describe the tensor types of a file that are not known; none if all are.
-
-    Args:
-        label: The format that these types belong to, if it has its own.
-
-    Raises:
-        NotWeights: If there are more than any file has.
-    """
+    """Describe types that are not known; NotWeights if there are more than any file has."""
     unknown = sorted({*dtypes})
     if len(unknown) > _MAX_UNKNOWN_TYPES:
         raise NotWeights(f"has {len(unknown)} {label}types that are not known; use another file.")
@@ -94,11 +80,7 @@ def layout_problem(layout: str) -> str:
 
 
 def truncation_problem(size: int, expected_bytes: int | None = None) -> str:
-    """Say that a file is shorter than its header says, as the end of a sentence.
-
-    Args:
-        expected_bytes: The bytes that it should have; None if it ends within its header.
-    """
+    """Say that a file is shorter than its header says, or ends in it (None), as the end of a sentence."""
     problem = (
         f"ends within its header, after {size} bytes"
         if expected_bytes is None
