@@ -78,7 +78,7 @@ def peaks(planned_bytes: int, measured_bytes: int) -> Figures:
 
 @contextmanager
 def driver_peak(device: Device) -> Iterator[Figures]:
-    """Watch the memory in use on the whole card, which includes what torch does not see; None without a GPU."""
+    """Watch the memory in use on the whole card, with what torch does not see; None without a GPU."""
     figures: Figures = {"driver_start_bytes": None, "driver_peak_bytes": None}
     if not device.has_gpu:
         yield figures

@@ -35,12 +35,10 @@ _TO_DEVICE, _TO_LAYOUT = _ATEN.to.device, _ATEN.to.dtype_layout
 
 
 class AccountedOutOfMemory(torch.OutOfMemoryError):
-    """The error for a tensor that would exceed the cap of the accounting device."""
+    pass
 
 
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
-    """A weak reference to a counted storage. Its `key` is the `id` of the Python object."""
-
     __slots__ = ("key", "num_bytes")
     key: int
     num_bytes: int
@@ -87,7 +85,7 @@ class Account(TorchDispatchMode):
 
     @property
     def peak_bytes(self) -> int:
-        """The highest number of bytes that were alive at one time since the last `reset_peak`."""
+        """The most bytes that were alive at one time since the last `reset_peak`."""
         return self._peak
 
     def reset_peak(self) -> None:
@@ -110,11 +108,7 @@ class Account(TorchDispatchMode):
             self.raise_peak(previous_peak)
 
     def adopt(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
-        """Count tensors that the account did not see arrive on the device, unless they are already counted.
-
-        Raises:
-            AccountedOutOfMemory: If they do not all fit under the cap. None of them is counted then.
-        """
+        """Count tensors that the account did not see arrive: all, or none if they exceed the cap."""
         storages = {id(storage): storage for storage in map(_storage, _tensors(tensors)) if storage}
         with self._lock:
             self._discard_freed()
@@ -124,7 +118,6 @@ class Account(TorchDispatchMode):
                 self._count(storage, id(storage), storage.nbytes())
 
     def release(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
-        """Stop counting tensors, which belong to the host from now on."""
         keys = {id(storage) for storage in map(_storage, _tensors(tensors)) if storage}
         with self._lock:
             self._discard_freed()
@@ -192,7 +185,6 @@ class Account(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None,
         is_copy: bool,
     ) -> None:
-        """Count the storage that an operation returned, if it is on the device."""
         key = id(storage)
         with self._lock:
             if self._freed:

@@ -29,8 +29,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _ResidentNetwork:
-    """A network that is on the device, as a whole or with some of its blocks streamed."""
-
     module: nn.Module
     weights: list[Weight]
     dtype: torch.dtype | None
@@ -70,11 +68,7 @@ class Residency:
         """Move a network to the device, except for the blocks that are streamed to preserve memory.
 
         If the network is there as a whole, these blocks leave. If this fails, all of it leaves the device.
-
-        Args:
-            blocks: The network's blocks in the order in which they run.
-            streamed: The indices of the blocks to stream, ascending; none for a network as a whole.
-            num_slots: The number of streamed blocks that are on the device at a time.
+        `blocks` are in the order in which they run; the indices `streamed` ascend.
         """
         resident = self._residents.get(id(module))
         if resident is None or resident.streamed or resident.dtype != dtype or not streamed:

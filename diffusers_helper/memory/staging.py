@@ -71,9 +71,6 @@ def host_copy_speed(network: nn.Module) -> float | None:
 
     This is how they are copied on their way to a card, by all threads of torch. The speed is None if the
     network's largest file is too small to measure it.
-
-    Args:
-        network: A network in main memory, whose files are read.
     """
     storage = max((tensor.untyped_storage() for tensor in network.parameters()), key=len)
     if len(storage) < _SAMPLE_BYTES:

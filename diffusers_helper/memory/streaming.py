@@ -33,12 +33,7 @@ Trace = Callable[[Event, int], None]
 
 @dataclass(slots=True)
 class _Slot:
-    """The memory for one block.
-
-    Attributes:
-        copied_event: On a GPU, the CUDA event after the copy into `storage`.
-        released_event: On a GPU, the CUDA event after the block's computation.
-    """
+    """The memory for one block, with CUDA events after the copy into it and after its computation."""
 
     storage: Tensor
     copied_event: Any = None
@@ -71,10 +66,7 @@ class Streamer:
     ) -> None:
         """Allocate the slots and start the thread that copies.
 
-        Args:
-            module: The network. Each of its forward passes makes sure that the first blocks are fetched.
-            blocks: The index, module and weights of each block to stream, in the order in which they run.
-            trace: A function that is called with each event, for tests.
+        `blocks` are the index, module and weights of each block to stream, in the order in which they run.
         """
         self._device = device
         self._trace = trace
@@ -118,10 +110,7 @@ class Streamer:
         return _Slot(storage, torch.cuda.Event(), released)
 
     def close(self) -> None:
-        """Stop the thread, free the slots, and move all blocks back to main memory.
-
-        This also works after an exception within a forward pass. When it returns, the thread has ended.
-        """
+        """Stop the thread, free the slots, and move all blocks back to main memory, after an exception, too."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -148,7 +137,7 @@ class Streamer:
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
-        """Fetch no block ahead within the context, until `continue_pass` says that a pass runs its blocks."""
+        """Fetch no block ahead within the context, until `continue_pass` says that a pass runs them."""
         self._is_on_demand = True
         try:
             yield
@@ -175,12 +164,7 @@ class Streamer:
 
     @contextmanager
     def _block_on_device(self, index: int, *, is_only_block: bool = False) -> Iterator[None]:
-        """Keep a block's weights on the device within the context, which may be nested.
-
-        Args:
-            index: The block's index among those that are streamed.
-            is_only_block: Whether the blocks after it are not fetched yet.
-        """
+        """Keep a block's weights on the device within the context, which may be nested."""
         if self._in_use is not None and self._in_use[0] == index:
             yield
             return
@@ -197,7 +181,6 @@ class Streamer:
             self._release_block(index, keep_for_next_pass=is_only_block and not self._continues)
 
     def _release_block(self, index: int, *, keep_for_next_pass: bool) -> None:
-        """Release a block's slot, or keep it for the next pass, after the block has computed or failed."""
         if self._in_use is None:
             return
         self._report("ran", index)
@@ -213,7 +196,7 @@ class Streamer:
             self._changed.notify_all()
 
     def _wait_for_slot(self, index: int, end: int) -> _Slot:
-        """Wait for a block, and return its slot. If it was not requested, request all blocks up to `end`."""
+        """Wait for a block. If it was not requested, request all blocks up to `end`."""
         with self._changed:
             while True:
                 if self._error is not None:
@@ -232,10 +215,7 @@ class Streamer:
             self._begin_pass()
 
     def _begin_pass(self) -> None:
-        """Request all blocks, unless the first is already on the device or on its way.
-
-        The first block is not requested again if it is in use.
-        """
+        """Request all blocks after the one in use, unless the first is there or on its way."""
         first = 0 if self._in_use is None else self._in_use[0] + 1
         with self._changed:
             is_coming = self._copying == first or (self._requested and self._requested[0] == first)
@@ -291,10 +271,7 @@ class Streamer:
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Let a module run `forward` in place of its own function, and return a function that undoes this.
-
-    Replacements may be nested, if they are undone in the opposite order.
-    """
+    """Let a module run `forward` in place of its own function, and return a function that undoes this."""
     attributes: dict[str, Any] = module.__dict__
     previous = attributes.get("forward")
     attributes["forward"] = forward

@@ -161,7 +161,7 @@ class VideoDecoder(PreviewDecoder):
 
 
 class LatentColours:
-    """A linear map from latents to RGB: a ridge regression of a picture's colours, averaged for each latent."""
+    """A linear map from latents to RGB: a ridge regression of a picture's colours for each latent."""
 
     def __init__(self, picture: Image.Image, latent: Tensor) -> None:
         height, width = latent.shape[-2:]

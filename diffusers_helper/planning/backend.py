@@ -64,7 +64,7 @@ class Backend:
 
 
 def reserve_of(card: str, family: str) -> Setting[int]:
-    """Estimate what a process holds on the device beside torch's tensors, in bytes."""
+    """Estimate the bytes that a process holds on the device beside torch's tensors."""
     if family == "cpu":
         return Setting(0, "every tensor is counted", "docs/amd-memory.md")
     ratio = RATIOS.get(card, {}).get("reserve")
@@ -87,10 +87,6 @@ def wider_types(family: str, dtype: str, network: str, environ: Mapping[str, str
     """List the types in which a stage is repeated, one after the other, if its result is not finite.
 
     On cards with slow fp32, a step of the transformer would take minutes, so a user has to ask for it.
-
-    Args:
-        family: The family of the card (`profiles.FAMILIES`).
-        dtype: The type of the first result. It and the types in the list are "fp16", "bf16" or "fp32".
     """
     is_slow = family in SLOW_FP32 and network == "transformer" and environ.get(FP32_VARIABLE) != "1"
     tries_bf16 = dtype == "fp16" and family not in ("cpu", *NO_BF16)
@@ -98,12 +94,7 @@ def wider_types(family: str, dtype: str, network: str, environ: Mapping[str, str
 
 
 def missing_kernels(arch: str, arch_list: Collection[str]) -> tuple[str, str] | None:
-    """Say what is wrong, and its remedy, if the installed torch has no kernels for a card.
-
-    Args:
-        arch: The gfx name of the card as torch sees it; "" if it has none.
-        arch_list: The architectures that torch was built for (`torch.cuda.get_arch_list()`).
-    """
+    """Say what is wrong, and its remedy, if the installed torch has no kernels for a card."""
     archs = sorted({name.partition(":")[0] for name in arch_list})
     is_rocm = archs and all(re.fullmatch("gfx[0-9a-f]+", name) for name in archs)
     if not arch or not is_rocm or arch in archs:

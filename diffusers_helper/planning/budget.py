@@ -30,10 +30,7 @@ RING_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One use of one model, with the peak of the memory that inputs, activations and outputs take.
-
-    Its name is "text", "text_2", "vae_encode", "vision", "sample" or "decode".
-    """
+    """One use of one model: "text", "text_2", "vae_encode", "vision", "sample" or "decode"."""
 
     name: str
     model: Weights
@@ -42,10 +39,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The needs of a job's stages in the order they run, for one side of the VAE's tiles; None for no tiles.
-
-    `attention` is the transformer's attention backend (`attention.backends.BACKENDS`), with its reason.
-    """
+    """The needs of a job's stages in the order they run, for one side of the VAE's tiles."""
 
     vae_tile_px: int | None
     stages: tuple[Stage, ...]
@@ -57,12 +51,9 @@ class Budget:
     """The memory that a job may use.
 
     Attributes:
-        cap_bytes: The most memory that the process may hold on the device.
         preserved_bytes: The least memory that weights leave free, as far as they can be streamed.
         reserve_bytes: Memory outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
-        is_default: Whether the preserved memory is the card's default.
         max_cap_bytes: The most to which a default cap is raised for a job that needs more; 0 for a fixed cap.
-        helper: The memory of a second card, which may do all but sampling; None for no second card.
     """
 
     total_bytes: int
@@ -82,15 +73,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The plan of one stage.
-
-    Attributes:
-        resident_blocks, streamed_blocks: The indices of blocks, ascending.
-        ring_bytes: The size of the ring on the device; 0 if nothing is streamed.
-        slot_bytes: The size of one slot of the ring, which is that of the largest streamed block.
-        others_bytes: The size of the other models' weights that stay on the device during the stage.
-        peak_bytes: The sum of others, resident, ring, working and reserve; at most the cap.
-    """
+    """The plan of one stage, whose peak is the sum of others, resident, ring, working and reserve."""
 
     stage: str
     model: str
@@ -114,11 +97,9 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The plan of all stages of a job.
+    """The plan of all stages of a job, whose models stay on the device if they all fit at once.
 
-    Attributes:
-        keep_all_resident: Whether all models fit at once and stay on the device between the stages.
-        helper: The plan of the stages that a second card does, which `stages` and `peak_bytes` leave out.
+    `stages` and `peak_bytes` leave out what a second card, the `helper`, does.
     """
 
     budget: Budget
@@ -157,10 +138,7 @@ class JobPlan:
 class DoesNotFit(InputError):
     """A refusal of a job that no plan fits under the cap.
 
-    Attributes:
-        side: The largest `resolution` that fits under this cap; 0 for none, None if it is not known.
-        fits_in_int8: Whether the same video fits with the transformer's weights in int8.
-        remedies: The sentences that make up `remedy`.
+    `side` is the largest `resolution` that fits; 0 for none, None if it is not known.
     """
 
     code = "does_not_fit"
@@ -207,7 +185,6 @@ class DoesNotFit(InputError):
 
     @property
     def is_too_large(self) -> bool:
-        """True if the device has less memory than the smallest cap that would work."""
         return self.smallest_cap_bytes > self.budget.total_bytes
 
     @property
@@ -217,7 +194,7 @@ class DoesNotFit(InputError):
 
 @lru_cache(maxsize=64)
 def _spread_order(count: int) -> tuple[int, ...]:
-    """Order the indices 0 to count - 1 by their reversed bits, so that any first n are evenly spread.
+    """Order the indices by their reversed bits, so that any first n are evenly spread.
 
     The first n blocks of this order become resident. Resident blocks between streamed ones give the copies
     time. A larger cap only adds blocks to the resident ones, so it never streams more.
@@ -264,14 +241,11 @@ def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int =
 
 
 def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
-    """Plan a stage with as many of its weights on the device as the budget allows.
+    """Plan a stage with as many of its weights on the device as the budget allows, or raise DoesNotFit.
 
     If not even the fewest leave the preserved memory free, the fewest stay. Models that are already on the
     device stay there only if this one fits beside them as a whole. Otherwise all of them leave first, so that
     only one large model is on the device at a time.
-
-    Raises:
-        DoesNotFit: If no split keeps within the cap.
     """
     splits = _splits(stage.model)
     others = [model for model in already_resident if model.name != stage.model.name]
@@ -319,14 +293,9 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
 
 
 def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
-    """Plan a job for the first demand that fits.
+    """Plan a job for the first demand that fits, largest tiles first, or raise DoesNotFit.
 
-    Args:
-        budget: Its cap is raised to the smallest that fits, unless it is fixed.
-        demands: The alternatives in order of preference, which is largest tiles first.
-
-    Raises:
-        DoesNotFit: If no demand fits.
+    A cap that is not fixed is raised to the smallest that fits.
     """
     if budget.helper and (helped_plan := _plan_with_helper(budget, budget.helper, demands)):
         return helped_plan
@@ -376,12 +345,11 @@ def _plan_with_helper(budget: Budget, helper: Budget, demands: Sequence[Demand])
 
 
 def _only(demand: Demand, *, samples: bool) -> Demand:
-    """Reduce a demand to sampling, or to all other stages."""
     stages = (stage for stage in demand.stages if (stage.name == "sample") is samples)
     return replace(demand, stages=tuple(stages))
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
-    """Find the smallest cap in bytes under which every stage fits, with one model on the device."""
+    """Find the smallest cap under which every stage fits, with one model on the device."""
     demands = (min_resident_bytes(stage.model) + stage.working_bytes for stage in stages)
     return max(demands) + budget.reserve_bytes

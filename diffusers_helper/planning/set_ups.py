@@ -85,7 +85,6 @@ class SetUp:
 
     @property
     def settings(self) -> dict[str, str | int | float | None]:
-        """The settings that make up the set-up; None stands for the default."""
         names = ("model", "weight_dtype", "preserved_gb", "resolution")
         return {name: getattr(self.request, name) for name in names}
 
@@ -119,7 +118,6 @@ class Recommendation:
 
     @property
     def words(self) -> str:
-        """Sentences on the set-up, what it streams, and the reasons."""
         best = self.set_up
         kinds = {_DEFAULT: "weights as they are stored", _SMALL: "weights rounded to int8"}
         sentences = (
@@ -132,12 +130,7 @@ class Recommendation:
 
 
 def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Recommendation:
-    """Choose the set-up that suits a card best, by the rule above.
-
-    Raises:
-        DoesNotFit: If the model does not fit at any resolution.
-        LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
-    """
+    """Choose the set-up that suits a card best, by the rule above, or raise DoesNotFit."""
     request = replace(request, resolution=None, preserved_gb=None)
     try:
         return _first_hidden(_set_ups(request, info, plan))
@@ -178,8 +171,7 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
 def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | None]]:
     """Yield the ways to have a model's weights, the most precise first, with the type to round them to.
 
-    The last one is a copy in int8 that can be written, with the network that its transformer will be. There
-    is none in fp8, which is as large and less precise.
+    The last one is a copy in int8 that can be written, with the network that its transformer will be.
     """
     yield info, _DEFAULT, None
     bases = ADDED_MODELS.bases()
@@ -334,24 +326,13 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
 
 
 def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
-    """Describe the transformer of a copy whose files have weights of this type.
-
-    Args:
-        width: The bytes of a value in the type that computes; None for what the files suggest.
-
-    Raises:
-        InputError: If the weights cannot be cast.
-        LongtakeError: If a local model's files cannot be read.
-    """
+    """Describe the transformer of a copy whose files have weights of this type."""
     network = networks(info, on_cpu=False, dtype_bytes={_TRANSFORMER: width}, weight_dtype=weight_dtype)
     return replace(network[_TRANSFORMER], file_bytes=network[_TRANSFORMER].weights.total_bytes)
 
 
 def _in_blocks(whole: Network, kind: str) -> Network:
-    """Describe a network in 16 bit as if all its values were in blocks of GGUF.
-
-    Files keep biases and norms in a wider type, which are less than a thousandth of all values.
-    """
+    """Describe a network in 16 bit as if all its values were in blocks of GGUF."""
     share = bytes_per_value(kind) / _WIDTH
     sizes = (round(share * size) for size in whole.weights.block_bytes)
     weights = Weights(_TRANSFORMER, round(share * whole.weights.total_bytes), tuple(sizes))

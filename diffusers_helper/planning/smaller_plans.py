@@ -48,10 +48,7 @@ DemandsOf = Callable[[Profile, GenerationRequest, int, int], Sequence[Demand]]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The size of a plan: how many steps down it takes for the weights and for the VAE's tiles.
-
-    `weights` is an index into `_SHARES`, and `tile` the number of the largest tile sizes that are left out.
-    """
+    """How many steps down a plan takes for the weights (an index of `_SHARES`) and for the VAE's tiles."""
 
     weights: int = 0
     tile: int = 0
@@ -68,24 +65,9 @@ class Level:
 
 
 class SmallerPlans:
-    """The plan of a job that is in force, and those that it tries after it ran out of memory.
-
-    Attributes:
-        first, plan: The plan before any lack of memory, and the one in force, whose size is `level`.
-        demands: The job's needs for each size of tiles, the largest first.
-        retries: The number of times that a smaller plan was taken.
-    """
+    """The plan of a job that is in force, and those that it tries after it ran out of memory."""
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], learned: Facts, key: str) -> None:
-        """Make the first plan.
-
-        Args:
-            learned: The store of the level to begin at, and of those reached here.
-            key: The `level_key` of jobs of this kind.
-
-        Raises:
-            DoesNotFit: If no plan keeps within the cap.
-        """
         self._budget = budget
         self._learned = learned
         self.level = Level.read(learned, key)
@@ -93,23 +75,16 @@ class SmallerPlans:
         self.renew(demands, key)
 
     def renew(self, demands: Sequence[Demand], key: str) -> None:
-        """Plan for other demands from now on, at the level in force, and store further ones for this key.
-
-        Raises:
-            DoesNotFit: If no plan keeps within the cap.
-        """
+        """Plan for other demands from now on, at the level in force, and store further ones for this key."""
         self.demands = tuple(demands)
         self._key = key
         self.first = plan_job(self._budget, demands)
         self.plan = self.first if self.level == Level() else self._plan(self.level)
 
     def step_down(self, stage: str) -> str | None:
-        """Take a smaller plan after a stage has run out of memory.
+        """Take a smaller plan after a stage has run out of memory, and describe it; None without one.
 
         After a failure of the VAE, fewer weights stay on the device, too, since the VAE's own are among them.
-
-        Returns:
-            A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
         """
         if self.retries >= MAX_STEPS:
             return None
@@ -123,13 +98,10 @@ class SmallerPlans:
         return self._take(levels, stage)
 
     def step_to_end(self, stage: str) -> str | None:
-        """Take the smallest plan for a stage that has ended the engine's process instead of raising an error.
+        """Take the smallest plan for a stage that has ended the engine's process, and describe the change.
 
         For a stage of the VAE this means the smallest tiles. If these are fixed or already in use, and for
         all other stages, as few weights as possible stay on the device.
-
-        Returns:
-            A description of the change, or None if there is no smaller plan.
         """
         level = self.level
         if stage in _VAE_STAGES:
@@ -185,14 +157,6 @@ def _changes(before: JobPlan, after: JobPlan, held: int, holds: int, *, tells_ti
 
 @dataclass(frozen=True, slots=True)
 class FirstPlan:
-    """The plan with which a job begins.
-
-    Attributes:
-        request: The request with the type of the weights.
-        profile: The profile with the type that computes.
-        reason: Sentences that say what was chosen and why; "" if the request has named all.
-    """
-
     request: GenerationRequest
     profile: Profile
     smaller: SmallerPlans
@@ -212,16 +176,7 @@ def first_plan(
     """Plan a job as it begins. The plan is the same on the page, on the command line and in a job.
 
     Where a card that emulates bf16 has no room for the computation in fp32, it computes in bf16 after all.
-
-    Args:
-        profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
-        learned: The levels stored after earlier jobs ran out of memory; the plan begins at the matching one.
-        free_ram_bytes: The main memory that is free for streamed weights; None if not known.
-
-    Raises:
-        DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if
-            that would help.
-        LongtakeError: If the cap depends on the card's size, which only its driver knows.
+    DoesNotFit names the largest resolution that fits, and int8 if that would help.
     """
     budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
     if not budget.cap_bytes:
@@ -253,13 +208,7 @@ def _with_remedies(
     error: DoesNotFit, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int],
     begin: Callable[..., object], *, is_wide: bool,
 ) -> DoesNotFit:  # fmt: skip
-    """Make a refusal with the largest resolution that fits, and whether int8 does at this one.
-
-    Args:
-        shape: The height and width of the video in pixels.
-        begin: Plans a video, given its height, width and request, or raises InputError.
-        is_wide: Whether the weights can become int8.
-    """
+    """Make a refusal with the largest resolution that fits, and whether int8 does at this one."""
 
     def fits(*arguments: Any) -> bool:
         try:
@@ -280,8 +229,7 @@ def _with_remedies(
 def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:
     """Make the key of the level that jobs with this card, model, video size and cap have reached.
 
-    It contains the card's memory in whole GB, since the web process and the engine may read figures that
-    differ slightly.
+    It has the card's memory in whole GB, since the web process and the engine may read different figures.
     """
     machine = profile.machine
     size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""

@@ -41,8 +41,6 @@ _HOST_COPY_SPEED = 51.2e9 / 4
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """A segment of the path of weights to a card, with a name to display, such as "PCIe 4.0 x16"."""
-
     bytes_per_second: float
     name: str
     source: Source
@@ -53,7 +51,6 @@ class Bus:
         return replace(self, bytes_per_second=speed)
 
     def seconds(self, num_bytes: int) -> float | None:
-        """Divide by the speed; None if the speed is assumed."""
         return None if self.source == "assumed" else num_bytes / self.bytes_per_second
 
 
@@ -81,10 +78,7 @@ def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa
 
 
 def copies_of(machine: Machine, measured: Speeds, disk: Bus) -> Bus | None:
-    """Find the slowest segment of the path of streamed weights: bus, copy within main memory, or disk.
-
-    It is None without a card.
-    """
+    """Find the slowest segment of the path of streamed weights: bus, copy within main memory, or disk."""
     bus = bus_of(machine, measured)
     if bus is None:
         return None
@@ -130,18 +124,11 @@ def _transformer_bytes(demands: Sequence[Demand]) -> int:
 def choose_streaming(
     request: GenerationRequest, budget: Budget, demands_of: DemandsOf, free_bytes: int | None
 ) -> tuple[GenerationRequest, Budget, str]:
-    """Choose the type of the weights, and how much memory is preserved, as far as neither is set.
+    """Choose the type of the weights, and how much memory is preserved, as far as neither is set, and why.
 
     Where free main memory cannot hold the weights that would be streamed, as little memory is preserved as
     the estimates allow. If it cannot hold the remaining ones either, the weights are rounded to int8 where
     they then stay on the device.
-
-    Args:
-        free_bytes: The main memory that is free for streamed weights; None if not known.
-
-    Returns:
-        The request, in which no type is left to the machine; the budget; and the reason, "" if nothing was
-        chosen.
     """
     chosen_request, reason = choose_weights(request, budget, demands_of)
     unchanged = chosen_request, budget, reason
@@ -169,12 +156,7 @@ def choose_streaming(
 def choose_weights(
     request: GenerationRequest, budget: Budget, demands_of: DemandsOf
 ) -> tuple[GenerationRequest, str]:
-    """Choose the type of the weights that the budget suggests, if the request leaves it to the machine.
-
-    Returns:
-        The request, in which no type is left to the machine, and a sentence that says why this type was
-        chosen; "" if the request has named it.
-    """
+    """Choose the type of the weights that the budget suggests, if the request leaves it open, and say why."""
     if request.weight_dtype != AUTO:
         return request, ""
     stored = replace(request, weight_dtype=_STORED)

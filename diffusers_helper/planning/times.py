@@ -30,15 +30,8 @@ def expected_times(
 ) -> Mapping[Stage, Duration]:
     """Estimate how long the stages of a job take; those that are not known are left out.
 
-    "sample" and "decode" are those of one section; the others come once.
-
-    Args:
-        section: The number of that section, from 1 in the order of making.
-        is_first: Whether it is the first job of this kind on this machine, whose weights come from the disk,
-            and which tries kernels.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
+    "sample" and "decode" are those of one section; the others come once. The first job of its kind on a
+    machine reads weights from the disk and tries kernels.
     """
     durations = dict[Stage, Duration]()
     if is_first:
@@ -75,13 +68,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How long a person waits for a video; `step` has the source of the figures.
-
-    Attributes:
-        section_seconds: The time of the first section, with its decoding.
-        first_second_seconds, video_seconds: The time to the end of the first section, and of the video.
-        has_decode: Whether the time to decode is known and contained.
-    """
+    """How long a person waits for a video; `step` has the source of the figures."""
 
     step: Duration
     section_seconds: float

@@ -38,10 +38,6 @@ class VaeSettings:
         overlap: The least share of a tile, 0 to 0.5, that it has in common with its neighbour.
         precision: The type of the computation; "auto" is the type of the weights. Normalisation always
             computes in fp32, and if the result is not finite, everything is computed again in fp32.
-        memory_threshold: The share of the free memory that a plan may use.
-        cleanup_frequency: The number of pieces after which the allocator's unused memory is returned to the
-            driver; 0 for never.
-        batch: Whether as many items of a batch are decoded together as the memory allows.
     """
 
     chunk: int | None = None
@@ -57,8 +53,6 @@ class VaeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The side of tiles and their least overlap, in pixels; 0 for no tiles."""
-
     side: int = 0
     overlap: int = 0
 
@@ -70,8 +64,6 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """The size of a video: its latent frames, one for a picture, and its height and width in pixels."""
-
     latents: int
     height: int
     width: int
@@ -79,13 +71,7 @@ class Video:
 
 @dataclass(frozen=True, slots=True)
 class VaePlan:
-    """A plan to encode or decode a video.
-
-    Attributes:
-        chunk: See `VaeSettings`; 0 for all latent frames.
-        working_bytes: For inputs, activations and outputs.
-        batch: The number of items of a batch that are decoded together.
-    """
+    """A plan to encode or decode; `chunk` is 0 for all latent frames, and `batch` items go together."""
 
     task: Task
     time: Time
@@ -102,11 +88,6 @@ class VaePlan:
 
 
 def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """List all plans that the settings allow, in the order in which they are tried.
-
-    Args:
-        needs: The memory that the VAE takes, in the number format that it computes in.
-    """
     times: tuple[Time, ...] = ("stream",) if needs.has_stream else ("whole", "windows")
     if not needs.has_stream and video.latents <= (settings.chunk or DEFAULT_CHUNK) + 1:
         times = ("whole",)

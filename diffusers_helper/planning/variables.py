@@ -126,11 +126,6 @@ _RDNA = ("gfx1100", "gfx1151", "gfx1200", "gfx103x")
 
 
 def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
-    """Choose the engine's environment variables for a family of cards.
-
-    Args:
-        visible: The cards that the engine may see; "" for all of them.
-    """
     if family == "cpu":
         return {
             "OMP_WAIT_POLICY": _PASSIVE, "MALLOC_MMAP_THRESHOLD_": _HEAP, "MALLOC_TRIM_THRESHOLD_": _HEAP,
@@ -158,10 +153,7 @@ def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
 def environment_report(
     settings: Mapping[str, Setting[str]], environ: Mapping[str, str]
 ) -> dict[str, Setting[str]]:
-    """List the variables that a profile sets, with the user's value where the user has set one.
-
-    The user's value counts under a variable's older names, too.
-    """
+    """List the variables that a profile sets, with the user's value, also under older names."""
     report = dict[str, Setting[str]]()
     for name, setting in settings.items():
         groups = (ALLOCATOR_VARIABLES, VISIBLE_VARIABLES, (name,))

@@ -97,7 +97,7 @@ class JobFolder:
 
 @dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """The stage and error of engines that died for lack of memory, and how an engine made the plan smaller."""
+    """The stage and error of engines that died for lack of memory, and how the plan became smaller."""
 
     stage: str
     text: str

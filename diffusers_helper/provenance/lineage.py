@@ -49,7 +49,7 @@ def later_settings(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of consecutive sections with the same recorded settings, up to section `last` in order of making."""
+    """A run of sections with the same recorded settings, up to section `last` in order of making."""
 
     last: int
     settings: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Span:
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Parse what `to_dict` wrote, or raise InputError, KeyError, TypeError, ValueError or AttributeError."""
+        """Parse what `to_dict` wrote; InputError, KeyError, TypeError, ValueError or AttributeError if not."""
         fields: Any = data
         checks = {name: SETTINGS[name] for name in setting_names("section")}
         settings = {name: checks[name].check(value) for name, value in fields["settings"].items()}

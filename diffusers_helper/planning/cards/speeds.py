@@ -32,7 +32,7 @@ _REACHED = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A duration in seconds with its source: `MEASURED`, or a phrase that names others' figures."""
+    """Seconds with their source: `MEASURED`, or a phrase that names others' figures."""
 
     seconds: float
     source: str
@@ -48,7 +48,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The work of a step: operations of products and of attention, and the bytes of element-wise work."""
+    """A step's operations of products and of attention, and the bytes of element-wise work."""
 
     products: float
     attention: float
@@ -60,11 +60,8 @@ class StepWork:
 
 
 def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepWork:
-    """Count the work of a transformer's step.
-
-    Args:
-        tokens: The number of tokens at each of the sizes in which a step may compute, equally often.
-        passes: The passes of guidance.
+    """Count the work of a transformer's step, which computes at each of these numbers of tokens equally
+    often.
     """
     config = network.config
     width = config["num_attention_heads"] * config["attention_head_dim"]
@@ -82,15 +79,9 @@ def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepW
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What was reported of one card.
+    """What was reported of one card, which stands for a family of cards.
 
-    Attributes:
-        family: The family of cards for which it stands (`profiles.FAMILIES`).
-        products, attention: Operations per second in products and in attention with heads of 128 values.
-        memory: The bytes per second of element-wise work.
-        decode: The seconds to decode the first section of FramePack at 640x608 pixels.
-        source: Whose figures these are.
-        published: The figures as they were published, in TFLOP/s, and where.
+    `decode` are the seconds for the first section of FramePack at 640x608 pixels.
     """
 
     card: str
@@ -140,9 +131,8 @@ _4090 = Reported(
 class Card:
     """A card, with its arithmetic and its memory bandwidth as multiples of those of the reported card.
 
-    Attributes:
-        name: The part of the driver's name that tells it from other cards of its gfx name and memory.
-        gb: The size of its memory in GB; 0 for any.
+    Its name is the part of the driver's name that tells it from others of its gfx name and memory; 0 GB is
+    any.
     """
 
     name: str
@@ -210,7 +200,7 @@ def card_of(machine: Machine) -> Card | None:
 
 
 def step_key(machine: Machine, info: ModelInfo) -> str:
-    """The key under which `Local.step_times` has the times of a model's steps and decodes on a machine."""
+    """Name the entry of `Local.step_times` with the times of a model's steps and decodes on a machine."""
     return f"{machine.card}, {info.folder or info.name}"
 
 
@@ -231,10 +221,7 @@ def step_time(machine: Machine, work: StepWork, facts: Facts, key: str) -> Durat
 
 
 def decode_time(machine: Machine, vae: Network, pixels: int, facts: Facts, key: str) -> Duration | None:
-    """The time to decode a latent frame of so many pixels; None if it is not known.
-
-    Others' figures are for HunyuanVideo's VAE.
-    """
+    """Estimate the time to decode a latent frame of so many pixels, for HunyuanVideo's VAE."""
     speed = facts.read(key).get("decode_per_second")
     if isinstance(speed, int | float) and speed > 0:
         return Duration(pixels / speed, MEASURED)
