@@ -63,15 +63,9 @@ def case_of(x: Tensor, conv: Convolution) -> ConvCase:
 class ConvLadder:
     """The ladder that computes each convolution with a rung that works for it.
 
-    Attributes:
-        errors: The recognised errors in this process, by case and rung.
-        avoided: The cases and rungs that were not tried, since the rung may end the process.
-
-    Args:
-        forced: The only rung to use, for debugging. Its errors are raised unchanged.
-        on_first_call: Called before a rung's first call for a case, unless the rung is known to work for it.
-            If the process dies before `after_first_call`, the rung has ended it, and the supervisor calls
-            `block`.
+    A `forced` rung is the only one to use, for debugging. `on_first_call` is called before a rung's first
+    call for a case, unless the rung is known to work for it: if the process dies before `after_first_call`,
+    the rung has ended it, and the supervisor calls `block`.
     """
 
     def __init__(
@@ -166,7 +160,6 @@ class ConvLadder:
         return None if self._forced else self._routes
 
     def reload(self) -> None:
-        """Use the routes that another process has stored from now on."""
         self._routes.reload()
         self._chosen.clear()
 
@@ -199,7 +192,6 @@ class ConvLadder:
     def _try(
         self, rung: Rung, case: ConvCase, x: Tensor, conv: Convolution, remaining: list[Rung]
     ) -> Tensor | Trouble:
-        """Announce a first call, and run the rung."""
         if self._is_known_to_work(case, rung):
             return self._run(rung, x, conv, remaining)
         if x.is_cuda:
@@ -266,7 +258,6 @@ class ConvLadder:
 
 
 def _worth_trying(trouble: Trouble, remaining: Iterable[Rung]) -> list[Rung]:
-    """Keep the rungs that are worth trying after this kind of error."""
     return [rung for rung in remaining if rung.name in SMALLER_RUNGS or trouble not in MEMORY_TROUBLES]
 
 

@@ -28,10 +28,7 @@ _BOX_SIDE = 8  # the side in pixels of the parts that are compared with the CPU'
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The measurement of one case: `milliseconds` of right results, and why other rungs `failed`.
-
-    A library may search for kernels and compile in the `first_seconds`.
-    """
+    """The measurement of one case: `milliseconds` of right results, and why other rungs `failed`."""
 
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
     failed: dict[str, str] = field(default_factory=dict[str, str])
@@ -39,7 +36,6 @@ class Measurement:
 
     @property
     def rung(self) -> str:
-        """The rung to use; "" if none gave the right result."""
         if not self.milliseconds:
             return ""
         fastest = min(self.milliseconds.values())
@@ -58,9 +54,6 @@ def measure(
     """Time the rungs for a case, and store the fastest one whose result is right.
 
     A rung is blocked during its first call, and stays blocked if the process ends.
-
-    Raises:
-        RuntimeError: If a rung raises an unknown error.
     """
     inputs = _Inputs(case, device)
     measurement = Measurement()
@@ -128,8 +121,6 @@ def _candidates(case: ConvCase) -> list[Rung]:
 
 
 class _Inputs:
-    """The random inputs of a case, with the expected values of some parts of the result."""
-
     def __init__(self, case: ConvCase, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
         dtype: torch.dtype = getattr(torch, case.dtype)

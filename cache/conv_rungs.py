@@ -80,7 +80,6 @@ def parse_call(
 
 
 def _expand(sizes: Sizes, count: int) -> tuple[int, ...]:
-    """Expand one size for all dimensions, or a sequence of sizes, to one size per dimension."""
     expanded = (sizes,) if isinstance(sizes, int) else tuple(sizes)
     return expanded * count if len(expanded) == 1 else expanded
 
@@ -160,7 +159,6 @@ def cpu(x: Tensor, conv: Convolution) -> Tensor:
 def output_shape(
     shape: tuple[int, ...], weight: tuple[int, ...], conv: Convolution | ConvCase
 ) -> tuple[int, ...]:
-    """Compute the shape (B, O, T, H, W) of the result from the shapes of input and weight."""
     sides = (
         (shape[2 + i] + 2 * conv.padding[i] - conv.dilation[i] * (weight[2 + i] - 1) - 1) // conv.stride[i]
         + 1
@@ -224,8 +222,6 @@ def _has_two_pixels(case: ConvCase) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One way to compute a convolution. Settings, logs and files have its name."""
-
     name: str
     run: Callable[[Tensor, Convolution], Tensor]
     supports: Callable[[ConvCase], bool] = lambda case: True

@@ -39,7 +39,6 @@ def first_line(error: BaseException) -> str:
 
 
 def default_name(name: str) -> str:
-    """Name a setting or command, for code that has no name of its own for it."""
     return _COMMANDS.get(name, name)
 
 
@@ -48,13 +47,7 @@ def in_words(text: str, name: Callable[[str], str] = default_name) -> str:
 
 
 class LongtakeError(Exception):
-    """A failure with an explanation and a remedy.
-
-    Attributes:
-        message: One sentence that says what was found and what was expected, with names in back quotes.
-        remedy: One or more sentences that say what to do, in the same form.
-        setting: The setting at fault; empty for none or several.
-    """
+    """A failure: a sentence on what was found and expected, with names in back quotes, and what to do."""
 
     code: FailureCode = "error"
 
@@ -84,12 +77,7 @@ class InputError(LongtakeError, ValueError):
         problem: str = "",
         expected: str = "",
     ) -> None:
-        """Build the message from its parts, unless it is given as a whole sentence.
-
-        Args:
-            message: The whole sentence, for an error that is not about the value of one setting.
-            problem: A phrase to follow the setting's name in place of "is VALUE".
-        """
+        """Build the message from its parts, unless it is given as a whole sentence."""
         message = message or f"`{setting}` {problem or f'is {short_repr(value)}'}; expected {expected}."
         super().__init__(message, remedy, setting=setting)
         self.expected = expected

@@ -22,12 +22,9 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """The texts for a stage, and a first estimate of its duration.
+    """The texts for a stage: the activity, as in "while encoding the prompt", and the label in plans.
 
-    Attributes:
-        running: A phrase for the activity in this stage, as in "while encoding the prompt".
-        network: The stage's label in plans and records of memory; "" if no network computes.
-        weight: The assumed time per step or decoded frame, in denoising steps, until it is measured.
+    `weight` is the assumed time per step or decoded frame, in denoising steps, until it is measured.
     """
 
     running: str
@@ -95,11 +92,10 @@ class StageStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading(Event):
-    """The progress of a reading of weights in the stage "load", which is reported about once per second.
+    """The progress of a reading of weights in the stage "load", about once per second.
 
-    Before a network computes for the first time, its files are read into main memory, if it can hold them, so
-    this stage may come again between others. The weights that a job rounds to int8 for the first time are
-    read to find their scales. Each of these readings has a progress of its own.
+    A network's files are read before it first computes, and weights to find their scales for int8, so this
+    stage may come again between others. Each reading has a progress of its own.
     """
 
     done_bytes: int
@@ -117,11 +113,9 @@ class StepDone(Event):
     skipped: int = 0
 
     def progress(self, section_steps: list[int]) -> tuple[int, int]:
-        """Count a video's finished steps, and all its steps.
+        """Count a video's finished steps, and all its steps, given those of each section, or 0 for all.
 
-        Args:
-            section_steps: The number of steps of each section, or 0 for all of them. If this section has
-                another number, the later sections get it, too.
+        If this section has another number, the later sections get it, too.
         """
         start = self.section - 1 if all(section_steps) else 0
         if section_steps[self.section - 1] != self.steps:
@@ -141,11 +135,7 @@ class PieceDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionFinished(Event):
-    """The end of a section, which can be watched from now on in `video`, which has `frames` frames.
-
-    Attributes:
-        added_in_front: The number of frames that were added in front of the video; 0 in forward mode.
-    """
+    """The end of a section, which can be watched from now on in `video`, which has `frames` frames."""
 
     section: int
     sections: int
@@ -164,15 +154,7 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(Event):
-    """The end of a job whose video is complete.
-
-    Attributes:
-        peak_host_bytes: The peak of the engine's main memory since it was started; 0 if unknown.
-        peak_device_bytes: The peak of the memory that tensors took on the device.
-        retries: The number of times that a smaller plan was tried.
-        vae_tile_px: The side of the VAE's tiles in pixels; None if it used none.
-        advice: Empty. In events of earlier versions, a sentence on settings that would have been faster.
-    """
+    """The end of a job whose video is complete. `advice` is for events of earlier versions."""
 
     is_final: ClassVar[bool] = True
     video: str
@@ -200,10 +182,7 @@ class Cancelled(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed(Event):
-    """The end of a job that cannot continue. `message` and `remedy` are for the user; `detail` is technical.
-
-    As in `errors`, settings are named in back quotes. `setting` is the setting at fault, or empty.
-    """
+    """The end of a job that cannot continue, with sentences for the user, and a technical `detail`."""
 
     is_final: ClassVar[bool] = True
     message: str
@@ -246,12 +225,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def from_dict(data: object) -> Event:
-    """Parse the event of a dict that `to_dict` wrote. Fields that this version does not know are ignored.
-
-    Raises:
-        ValueError: If the data is not a known event, lacks one of its fields, or has a value there that no
-            event can have.
-    """
+    """Parse what `to_dict` wrote, or raise ValueError. Unknown fields are ignored."""
     content: Any = data
     try:
         event_class = _KINDS[content["event"]]

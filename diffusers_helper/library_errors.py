@@ -113,11 +113,9 @@ def memory_sizes(text: str) -> dict[str, int]:
 
 
 def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
-    """Check whether an error passes, such as that of a full disk, and is neither damage nor the work's fault.
+    """Check whether an error passes, such as that of a full disk, and is no damage or fault of the work.
 
-    Args:
-        folder: The job's folder. A missing file or folder counts as such only if it is in this folder, and
-            one that this program may not use does not if it is elsewhere.
+    With a job's folder, a missing file counts as such only in it, and a forbidden one does not elsewhere.
     """
     error_number = getattr(error, "errno", None)
     name = str(getattr(error, "filename", None) or "")

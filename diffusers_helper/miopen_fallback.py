@@ -40,14 +40,8 @@ def initialize_miopen_fallback(
 ) -> MIOpenFallbackHandler:
     """Create a handler that can be installed in all models of a process.
 
-    Args:
-        folder: The folder for learned routes; None keeps them only in memory.
-        rung: `auto`, `off`, or the only rung to use, for debugging.
-        on_first_call: See `cache.conv.ConvLadder`.
-        after_first_call: See `cache.conv.ConvLadder`.
-
-    Raises:
-        InputError: If there is no such rung.
+    `rung` is `auto`, `off`, or the only rung to use, for debugging. Without a folder, routes are kept in
+    memory.
     """
     rung = conv_rung({CONV_RUNG_VARIABLE: rung})
     ladder = None
@@ -63,13 +57,7 @@ def initialize_miopen_fallback(
 
 
 class MIOpenFallbackHandler:
-    """The handler that installs a ladder in modules, removes it again, and reports what the ladder did.
-
-    As a context manager, it removes the ladder from all modules on exit.
-
-    Attributes:
-        ladder: The ladder that computes the convolutions; None if the fallback is switched off.
-    """
+    """The handler that installs a ladder in modules, removes it again, and reports what the ladder did."""
 
     def __init__(self, ladder: ConvLadder | None, strategy: str = " → ".join(RUNGS)) -> None:
         self.ladder = ladder
@@ -89,7 +77,6 @@ class MIOpenFallbackHandler:
         return 0 if self.ladder is None else len(self.ladder.errors)
 
     def strategy_on(self, device: torch.device) -> str:
-        """Describe the present strategy for convolutions on a device, for any shapes."""
         return self._strategy if self.ladder is None else f"{self._strategy} {self.ladder.changes(device)}"
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
@@ -173,9 +160,6 @@ class _Convolutions(TorchFunctionMode):
     """A context in which a ladder computes what this thread asks torch's `conv2d` and `conv3d` for.
 
     The ladder's own calls reach torch, since a mode is off while it handles a call.
-
-    Attributes:
-        was_called: Whether there was such a call.
     """
 
     def __init__(self, ladder: ConvLadder) -> None:
@@ -197,11 +181,7 @@ class _Convolutions(TorchFunctionMode):
 
 
 class _MethodWithFallback:
-    """The replacement of a module's method, which calls that method while the ladder computes.
-
-    Attributes:
-        original: The instance attribute that was replaced; None if the method comes from the class.
-    """
+    """The replacement of a module's method, which calls that method while the ladder computes."""
 
     def __init__(self, conv: _Conv, slot: str, name: str, ladder: ConvLadder) -> None:
         self.ladder = ladder

@@ -81,12 +81,6 @@ def generate(
         folder: The folder for the job's files; if None, `resume_from`, or a new one in `outputs/`.
         local: The settings of this machine; None for the defaults.
         lineage: The origin of the first sections; None for the one in the job's folder, if there is one.
-
-    Raises:
-        InputError: If the picture, prompt, mode, cap or folder cannot be used. Nothing was loaded then.
-        GenerationCancelled: After the Cancelled event. The video so far is in the folder.
-        LongtakeError: If the model cannot be loaded, the device's memory does not suffice, or `resume_from`
-            belongs to another request.
     """
     job = open_job(
         request, models, on_event=on_event, cancel=cancel, resume_from=resume_from, folder=folder,
@@ -163,14 +157,7 @@ def denoise(
 ) -> Tensor:  # fmt: skip
     """Sample a section's clean latents (1, C, W, h, w), on the host, from noise.
 
-    Args:
-        condition: What conditions the section, in the form of the family's `Work`.
-        context: The clean latents that the section sees of the other sections.
-        sampled_for: If this may be a draft: the section that needs it, the number of the runs before this
-            one, and the number of all runs.
-
-    Raises:
-        LongtakeError: If the transformer overflows even in fp32.
+    If this may be a draft, it is `sampled_for` the section that needs it, after so many of all runs.
     """
     work = WORK[job.family.name]
     request = job.lineage.request_for(section.number, job.request)
@@ -219,7 +206,6 @@ def decode_from(job: OpenJob, number: int, begin: int, latents: Tensor) -> Tenso
 
 
 def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray) -> None:
-    """Add a section's final and pending frames to the video, and report the section."""
     # The last section of an earlier run is in the video already; it was decoded only to blend the next one.
     is_new = section.number > job.video.sections
     if is_new:

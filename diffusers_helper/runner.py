@@ -48,7 +48,7 @@ class Runner:
         """Make the video whose request is in `folder`, reusing what an earlier run has made.
 
         Every outcome is reported as a final event, except that CardLost is raised if another process has to
-        continue the job.
+        go on.
         """
         with job_log(JobFolder(folder).log):
             self._convolutions.log_start()
@@ -145,8 +145,7 @@ _CUT_LINE = b"(earlier lines were removed)\n"
 def job_log(file: Path) -> Iterator[None]:
     """Append the program's log records of level INFO and above to a file, within the context.
 
-    It has the lines of the memory document (docs/amd-memory.md), with their times. A large file from earlier
-    runs is cut to its end. Errors in writing are ignored.
+    A large file from earlier runs is cut to its end. Errors in writing are ignored.
     """
     with suppress(OSError):
         if (size := file.stat().st_size) > MAX_LOG_BYTES:

@@ -25,12 +25,7 @@ def gb_bytes(num_gb: float) -> int:
 
 
 def gb_text(num_bytes: float, *, round_up: bool = False, more_digits: int = 0) -> str:
-    """Write bytes as GB with one decimal, or up to four if it is small: 20, 16.5, 0.12, 0.0034.
-
-    Args:
-        round_up: Whether to round up, for a figure that must not be too low.
-        more_digits: The number of further decimals.
-    """
+    """Write bytes as GB with one decimal, or up to four if it is small: 20, 16.5, 0.12, 0.0034."""
     digits = 1 + more_digits + sum(num_bytes < GB / 10**n for n in range(3))
     scaled = num_bytes * 10**digits / GB  # exact: GB is a power of two
     rounded = math.ceil(scaled) if round_up else round(scaled)

@@ -50,10 +50,7 @@ def _split_at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _prepare(folder: Path, flags: list[str]) -> None:
-    """Let ComfyUI's modules be imported, with the flags that its `main.py` takes.
-
-    Without a GPU, ComfyUI can only be imported with its flag for the CPU.
-    """
+    """Let ComfyUI's modules be imported, which without a GPU needs its flag for the CPU."""
     sys.path.insert(0, str(folder))
     needs_cpu = not torch.cuda.is_available() and "--cpu" not in flags
     sys.argv = [str(folder / "main.py"), *flags, *(["--cpu"] if needs_cpu else [])]

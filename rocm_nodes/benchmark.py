@@ -104,12 +104,7 @@ class ROCMFluxBenchmark(MeasuringNode):
 
 
 def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, ...], float]]:
-    """Pair each size in a text such as "512x512, 1024x768", width first, with each scale in the other one.
-
-    Raises:
-        InputError: If a text has another form, a side is not a multiple of 16 from 64 to 4096, or a scale is
-            not from 0 to 100.
-    """
+    """Pair each size in a text such as "512x512, 1024x768", width first, with each scale in the other one."""
     sizes = _values(resolutions, lambda part: tuple(map(int, part.lower().split("x"))))
     if not sizes or any(
         len(size) != 2 or any(side % 16 or not 64 <= side <= 4096 for side in size) for size in sizes

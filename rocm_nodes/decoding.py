@@ -25,7 +25,7 @@ _QUANTISED_TILE_PX = 512
 
 
 class ComfyOwner(BorrowedVaeOwner):
-    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and frees memory for it."""
+    """The owner of a `comfy.sd.VAE`. ComfyUI puts it on the device and frees memory for it."""
 
     sentences = COMFYUI
 
@@ -38,7 +38,6 @@ class ComfyOwner(BorrowedVaeOwner):
 
     @contextmanager
     def vae_on_device(self, task: Task, part: VideoPart | None) -> Iterator[nn.Module]:
-        """Yield the VAE, with the fallback for failing convolutions installed within the context."""
         with super().vae_on_device(task, part) as module, self.convolutions.install(module):
             yield module
 
@@ -105,8 +104,7 @@ def quantised(vae: Any) -> str:
 def for_quantised(settings: VaeSettings, dtypes: str) -> VaeSettings:
     """Adapt settings to quantised weights of these types: tiles of 512 pixels, one frame at a time.
 
-    The plan uses at most a half of the free memory for fp8 and a quarter for int8, as the notes on these
-    nodes do (docs/comfyui.md).
+    The plan uses a half of the free memory for fp8 and a quarter for int8, as the notes on these nodes do.
     """
     share = 0.25 if "int8" in dtypes else 0.5
     tile_px = min(settings.largest_px or _QUANTISED_TILE_PX, _QUANTISED_TILE_PX)

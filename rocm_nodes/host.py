@@ -27,7 +27,6 @@ importing = warnings.catch_warnings
 
 
 def comfy(name: str) -> Any:
-    """Import a module of ComfyUI, such as "comfy.sd" or "folder_paths"."""
     return importlib.import_module(name)
 
 
@@ -57,8 +56,6 @@ def _visible(names: Iterable[str]) -> list[str]:
 
 
 class Interrupt(CancelToken):
-    """A cancel token that is set when the user interrupts the run in ComfyUI."""
-
     def check(self) -> None:
         if management().processing_interrupted():
             raise GenerationCancelled
@@ -78,7 +75,6 @@ def interruptible() -> Iterator[Interrupt]:
 
 
 def progress_bar() -> Callable[..., None]:
-    """Make a function that shows the progress on the node, with a preview if it is given one, too."""
     bars: list[Any] = []
 
     def show(value: int, total: int, preview: Any = None) -> None:
@@ -101,12 +97,12 @@ def free_bytes(torch_device: torch.device) -> int:
 
 
 def is_rocm() -> bool:
-    """Check that ComfyUI computes on an AMD card: torch was built for HIP and a device is in use."""
+    """Check that torch was built for HIP and ComfyUI computes on a device."""
     return torch.version.hip is not None and management().get_torch_device().type == "cuda"
 
 
 def device_lines() -> tuple[str, str]:
-    """Describe, in two lines, the device with its software versions, and the use of its memory."""
+    """Describe the device with its software versions, and the use of its memory."""
     torch_device = management().get_torch_device()
     name = "CPU"
     software = "no GPU"

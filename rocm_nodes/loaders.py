@@ -173,7 +173,7 @@ def usable(path: Path) -> Inspection:
 
 
 def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
-    """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
+    """Load a file, and report on it. No memory is trimmed before or during a load."""
     needed_bytes = facts.bytes or facts.file_bytes
     free = free_bytes(management().get_torch_device())
     machine, memory_before = device_lines()
@@ -225,7 +225,7 @@ def _types_in_use(model: Any) -> list[str]:
 
 
 class _Complaints(logging.Handler):
-    """A listener to ComfyUI's log within a context, which collects the keys that ComfyUI could not use."""
+    """A listener to ComfyUI's log within a context, for the keys that ComfyUI could not use."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

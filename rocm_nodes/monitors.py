@@ -35,12 +35,7 @@ _NAMES = ("DEVICE_INFO", "PERFORMANCE_TIPS", "OPTIMAL_SETTINGS")
 
 @dataclass(frozen=True, slots=True)
 class DecodeTrial:
-    """One way to decode that was tried.
-
-    Attributes:
-        measured: The figures; None if it failed.
-        deviation: The largest difference of a value, 0 to 1, from the decode in fp32 in one piece.
-    """
+    """One way to decode that was tried, with its largest deviation, 0 to 1, from fp32 in one piece."""
 
     precision: str
     tile_px: int
@@ -98,7 +93,6 @@ def _latents(vae: Any, side: int) -> Tensor:
 
 
 def _decode_trials(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
-    """Measure each precision, in one piece and in tiles, beginning with the reference."""
     precisions = [PRECISIONS[dtype] for dtype in vae.working_dtypes if dtype in PRECISIONS]
     reference: Tensor | None = None
     for precision in dict.fromkeys(["fp32", PRECISIONS.get(vae.vae_dtype, "auto"), *precisions]):
@@ -178,7 +172,6 @@ def empty_latent(model: Any, height: int, width: int) -> Tensor:
 
 
 def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int) -> tuple[str, str]:
-    """Sample with `steps` Euler steps, and write the figures and the conclusions."""
     clone, times = timed(model)
     with timing() as run:
         comfy("nodes").common_ksampler(clone, 0, steps, 1.0, "euler", "simple", positive, positive, latent)

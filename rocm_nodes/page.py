@@ -42,8 +42,7 @@ Inputs = Mapping[str, Input | Callable[[], Input]]
 class Node:
     """What ComfyUI reads of a node, made from the tables of its inputs.
 
-    ComfyUI calls the method that `FUNCTION` names. It hands the inputs to `work` as attributes, with the
-    defaults of those that were not given.
+    ComfyUI calls the method that `FUNCTION` names, which hands the inputs to `work` as attributes.
     """
 
     FUNCTION = ""
@@ -83,7 +82,6 @@ class MeasuringNode(Node):
 
 
 def of_type(type_name: str, tooltip: str, **options: Any) -> Input:
-    """Describe an input of a type that ComfyUI names, such as a VAE that another node makes, or a text."""
     return (type_name, {"tooltip": tooltip, **options})
 
 
@@ -153,10 +151,9 @@ COMFYUI_DRIVER: dict[DriverStep, str] = {
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a device's out-of-memory error into ComfyUI's own exception with the guide in its text.
+    """Turn an out-of-memory error or a failure of the card's libraries into an error with a guide.
 
-    A failure of the card's libraries gets its guide, too. The exception is raised after the one it replaces
-    was handled, so the failed call's tensors are freed.
+    It is raised after the one it replaces was handled, so the failed call's tensors are freed.
     """
     try:
         yield
@@ -183,7 +180,7 @@ def _with_guide(error: OutOfDeviceMemory) -> Exception:
 
 @dataclass(slots=True)
 class Run:
-    """What some work took: the seconds, and the peak of the device's memory, which is 0 without a GPU."""
+    """The seconds of some work, and the peak of the device's memory, which is 0 without a GPU."""
 
     seconds: float = 0.0
     peak_bytes: int = 0

@@ -32,10 +32,7 @@ _CALLBACK = 5
 
 
 class StepTimes:
-    """A wrapper around each evaluation of a model that records its begin and end.
-
-    On a GPU, events mark the times without waiting for the device. They are read at the end.
-    """
+    """The times of a model's evaluations. On a GPU, events mark them without waiting for the device."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[Any, Any]] = []
@@ -130,10 +127,7 @@ _OPTIONAL = {
 
 
 def sampled(inputs: Any, *, seed: int, **options: Any) -> dict[str, Any]:
-    """Sample with ComfyUI, and return the node's result with its report.
-
-    `options` are further arguments of `nodes.common_ksampler`.
-    """
+    """Sample with ComfyUI, with further arguments of `nodes.common_ksampler`."""
     clone, times = timed(inputs.model, inputs.precision_mode)
     is_old = inputs.optimize_for_video and inputs.compatibility_mode
     if inputs.optimize_for_video and not is_old:

@@ -43,7 +43,7 @@ _RARE = {"advanced": True}  # the page shows these on request
 class VaeNode(Node):
     """A decoder or encoder, which leaves VAEs that the engine cannot drive to ComfyUI's own nodes.
 
-    These have the same functions. The `sizes` are those of tiles, which the one that always uses tiles takes.
+    The `sizes` are those of tiles, which the one that always uses tiles takes.
     """
 
     CATEGORY = "ROCm Ninodes/VAE"
@@ -255,7 +255,7 @@ class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
 def chosen_precision(inputs: Any) -> tuple[Any, str]:
     """Choose the precision in which a VAE computes, and say who has chosen it; "" for the user.
 
-    On an AMD card, `rocm_preferred` takes the place of fp16, which ComfyUI would choose; "auto" leaves that.
+    On an AMD card, `rocm_preferred` takes the place of fp16, which ComfyUI would choose.
     """
     if inputs.precision_mode != "auto":
         return inputs.precision_mode, ""
@@ -292,7 +292,6 @@ def _is_wan(vae: Any) -> bool:
 
 
 def _chunk(inputs: Any) -> int | None:
-    """Choose the number of latent frames in a piece; None if the plan chooses it."""
     if inputs.chunk_size != "auto":
         return int(inputs.chunk_size)
     return max(chunk for chunk in CHUNKS if chunk <= inputs.video_chunk_size) if _is_wan(inputs.vae) else None

@@ -16,14 +16,9 @@ from diffusers_helper.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class AttentionBackend:
-    """One way to compute attention.
+    """A backend of attention: its name in diffusers, if any, and the package that it needs, if any.
 
-    Attributes:
-        dispatcher_name: Its name in `diffusers.models.attention_dispatch`; "" for our own.
-        package: The module of the package that it needs; "" if torch has it.
-        source: A phrase that says how to get the package.
-        scores: Which scores of queries with keys it stores at a time: none, those of all tokens, those of a
-            slice, or as the kernel does that PyTorch chooses.
+    `source` says how to get the package. `scores` are those of queries with keys that it stores at a time.
     """
 
     label: str
@@ -59,7 +54,6 @@ _FP32_BYTES = 4
 
 
 def slice_bytes(cap_bytes: int) -> int:
-    """Compute the memory for one slice of attention under a cap in bytes, which is 0 if it is unknown."""
     return min(_MAX_SLICE_BYTES, cap_bytes // _CAP_SHARE) if cap_bytes else _MAX_SLICE_BYTES
 
 
@@ -75,7 +69,6 @@ def slice_size(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
 
 
 def check_backend(name: str, *, has_gpu: bool) -> None:
-    """Raise InputError for a backend whose package is not installed, or that needs a GPU."""
     backend = BACKENDS[name]
     if backend.package and (not has_gpu or find_spec(backend.package) is None):
         problem = "it needs a GPU"

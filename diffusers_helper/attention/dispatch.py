@@ -101,10 +101,7 @@ def _apply_mask(mask: Tensor, scores: Tensor) -> None:
 def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) -> Iterator[None]:
     """Compute attention in the network's blocks with one backend within the context.
 
-    Diffusers' choice for the process stays as it is. A slice of attention may take `limit_bytes`.
-
-    Raises:
-        InputError: If diffusers cannot use the kernel.
+    Diffusers' choice for the process stays as it is.
     """
     dispatcher_name = None if backend == NATIVE else _dispatcher_name(backend)
     # The text refiner has another kind of processor: it is short, and not all kernels take its mask.
@@ -123,7 +120,7 @@ def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) ->
 
 
 def attention_function(backend: str, limit_bytes: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Make a function that computes attention (B, N, H, D). Its errors are `use_attention_backend`'s."""
+    """Make a function that computes attention (B, N, H, D)."""
     dispatcher_name = _dispatcher_name(backend) or AttentionBackendName.NATIVE
 
     def compute(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -18,12 +18,9 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def card_alone(device: torch.device, folder: Path | None) -> Generator[None]:
-    """Keep this user's other Longtake programs from making a video on the same GPU within the context.
+    """Keep this user's other Longtake programs from the same GPU within the context, or raise LongtakeError.
 
     A CPU is shared by any number of programs. Without a folder for the lock, nothing is locked.
-
-    Raises:
-        LongtakeError: If another program has the GPU. Its code is "card_busy".
     """
     name = card_name(device)
     with ExitStack() as on_exit:
@@ -47,7 +44,6 @@ class CardLost(Exception):
 
 
 def check_card(device: torch.device, error: Exception) -> None:
-    """Raise CardLost, after an error, if the device computes no longer."""
     if not works(device):
         raise CardLost from error
 

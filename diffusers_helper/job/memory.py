@@ -64,11 +64,7 @@ class JobMemory:
         self, plans: MemoryPlans, folder: JobFolder, report: Report, cancel: CancelToken,
         before_vae: Callable[[Device], None] = lambda device: None,
     ) -> None:  # fmt: skip
-        """Create the stores for the devices, without loading anything.
-
-        Args:
-            before_vae: A function that is called once with the VAE's device, before the VAE works.
-        """
+        """Create the stores for the devices. `before_vae` is called once with the VAE's device."""
         self._before_vae: Callable[[Device], None] | None = before_vae
         self.plans = plans
         self._folder = folder
@@ -109,12 +105,8 @@ class JobMemory:
     def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:
         """Do a stage's work with its network on the device.
 
-        The work is repeated with a smaller plan if the device's memory runs out, and in wider types if the
-        result has values that are not finite.
-
-        Raises:
-            OutOfDeviceMemory: If no smaller plan is left.
-            LongtakeError: If values are not finite in any type that this device computes well.
+        It is repeated with a smaller plan if the device's memory runs out (OutOfDeviceMemory if none is
+        left), and in wider types if the result has values that are not finite.
         """
         result = self._attempt(stage, work, section)
         network = self.plans.plan.stage(stage).model
@@ -134,7 +126,6 @@ class JobMemory:
         raise LongtakeError(f"{problem}{tried_precisions}.", remedy, code="not_finite")
 
     def _attempt(self, stage: str, work: Callable[[Any], _T], section: int | None) -> _T:
-        """Do a stage's work, again with a smaller plan each time that the device's memory runs out."""
         while True:
             try:
                 with self._on_device(stage, section) as network, self._cancel.within(network):
@@ -236,11 +227,7 @@ class JobMemory:
         )
 
     def apply(self, record: CrashRecord) -> None:
-        """Use the smallest plan from the start, since a lack of memory has ended engines in this job.
-
-        Raises:
-            OutOfDeviceMemory: If there is no smaller plan to try.
-        """
+        """Use the smallest plan from the start, since a lack of memory has ended engines in this job."""
         if record.change:
             return  # an earlier engine has already made the change, and it is stored for later plans
         change = self.plans.smaller.step_to_end(record.stage)
@@ -265,12 +252,7 @@ class JobMemory:
         return [record for record in self._store_of("decode").records if record.stage == "decode"]
 
     def keep_times(self, step_seconds: Sequence[float], latents: Sequence[int]) -> None:
-        """Store the times of a finished job's steps and decodes, from which later plans estimate.
-
-        Args:
-            step_seconds: The times of steps; nothing is stored if there are none.
-            latents: The latent frames that are decoded for each section.
-        """
+        """Store the times of a finished job's steps and decodes, from which later plans estimate."""
         decodes = [record for record in self._decodes() if record.section]
         timed_decodes = decodes[1:] or decodes  # the first may include a search for kernels
         seconds = sum(record.end - record.begin for record in timed_decodes)
@@ -289,7 +271,6 @@ class JobMemory:
         }
 
     def save(self) -> None:
-        """Write the planned and measured figures of the stages so far to the job's folder, as JSON."""
         plan = self.plans.plan
         record = {
             **self.usage(),

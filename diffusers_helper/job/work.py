@@ -45,12 +45,7 @@ class LatentsSoFar(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextStage:
-    """The encoding of a job's texts by one network.
-
-    Attributes:
-        network, tokenizer: The names of the model's components, which `encode` gets with each text.
-        result: The name of the encodings, before the index of the text.
-    """
+    """The encoding of a job's texts by one network; `result` names the encodings before their index."""
 
     network: str
     tokenizer: str
@@ -72,7 +67,6 @@ class Work(Protocol):
     """The half of a family of models that works on tensors. A module with these members is one.
 
     Attributes:
-        text_stages: The stages that encode the texts, by their names.
         encoders: The stages that encode pictures. Each can be run by itself for a setting, `of`.
     """
 
@@ -123,10 +117,6 @@ def encode_pictures(
     """Encode a picture, or 4 n + 1 frames of a video, with the VAE, and sample latents (1, C, n + 1, h, w).
 
     The distribution of the latents is taken from an earlier job with the same pictures, whatever its seed.
-
-    Args:
-        pictures: RGB pictures of the job's size.
-        purpose, number: What the noise of the sample depends on besides the seed.
     """
     num_latent_frames = (len(pictures) - 1) // job.family.temporal_compression + 1
     noise = noise_for(job.root.seed, purpose, number, job.latents_shape(num_latent_frames))

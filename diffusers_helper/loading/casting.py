@@ -102,15 +102,7 @@ def find_scales(
 ) -> None:  # fmt: skip
     """Find the scales for int8 that are not known yet, for which the weights are read once.
 
-    Args:
-        network: The network, which has to be in main memory.
-        storage_dtype: The type of its weights on the device; None for that of the file.
-        on_start: A function that is called first if there is anything to do.
-        cancel: The token that ends this between two layers. The scales that were found stay known.
-        on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
-
-    Raises:
-        GenerationCancelled: If the job was cancelled.
+    `on_start` is called if there is anything to do, and `on_bytes` once a second with the bytes read and all.
     """
     layers = [
         cast(Any, layer)
@@ -168,13 +160,8 @@ def cast_weights(
 ) -> None:  # fmt: skip
     """Set the type in which a network's layers keep their weights on the device, and the one that computes.
 
-    In 8 bit, embedders and norms keep their precision, by diffusers' list for the network.
-
-    Args:
-        network: The network, which has to be in main memory.
-        storage_dtype: The type on the device; None for that of the file. Layers cast only 8-bit types.
-        casts_bf16: Whether weights in bf16 are cast layer by layer, too, for a network that computes in fp32.
-            On the device they then take half the memory.
+    In 8 bit, embedders and norms keep their precision, by diffusers' list. With `casts_bf16`, weights in bf16
+    are cast layer by layer, too, in a network that computes in fp32.
     """
     for layer in network.modules():
         if isinstance(layer, GGUFLinear | GGUFEmbedding):
@@ -187,11 +174,7 @@ def cast_weights(
 def layer_types(
     network: nn.Module, storage_dtype: torch.dtype | None
 ) -> Iterator[tuple[str, nn.Module, torch.dtype]]:
-    """Yield the layers whose weights can be cast: the name, the layer, and the type of its weight.
-
-    Args:
-        storage_dtype: The type that is asked for; None for that of the file.
-    """
+    """Yield the layers whose weights can be cast, with the type of the weight."""
     patterns = [
         *DEFAULT_SKIP_MODULES_PATTERN, *(getattr(network, "_skip_layerwise_casting_patterns", None) or ())
     ]  # fmt: skip

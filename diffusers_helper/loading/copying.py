@@ -41,11 +41,7 @@ _SYNC_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class _StoredNetwork:
-    """A network whose weights are to be copied.
-
-    Attributes:
-        weights: The weights by name, in the types that they would have on the device.
-    """
+    """A network to be copied, with its weights by name in the types that they would have on the device."""
 
     weights: Mapping[str, Weight]
     new_scales: Mapping[str, str]
@@ -88,17 +84,7 @@ def copy_weights(
     """Write a network's weights in another type to a new folder in diffusers' layout, tensor by tensor.
 
     The folder gets its name when it is complete. If the function fails or is interrupted, nothing is left.
-
-    Args:
-        config: The configuration for a single file; None for a folder, which holds it.
-        target: The folder, which does not exist yet or is empty.
-        weight_dtype: The type (`request.WEIGHT_TYPES`).
-        on_bytes: A function that is called with the bytes written so far and the total.
-
-    Raises:
-        InputError, LongtakeError: If they cannot be converted, no room is left, or another program writes it.
-        OSError: If a file cannot be read or written.
-        ValueError: If the files do not hold this network.
+    `config` is None for a folder, which holds it.
     """
     source = _source(component, path, config, model, weight_dtype)
     text = json.dumps(dict(source.config), indent=2).encode()
@@ -211,8 +197,6 @@ _MAX_RESERVED_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class OwnComponent:
-    """A file or folder that can be a part of a model, and the facts about it."""
-
     component: AddedComponent
     facts: Inspection
 
@@ -223,15 +207,9 @@ class OwnComponent:
 
 
 def find_own_component(component: str, path: Path, base: ModelInfo) -> OwnComponent:
-    """Check by headers, names and shapes that a file or folder can be a component. No tensor is read.
+    """Check by headers, names and shapes that a file or folder can be a component, or raise InputError.
 
-    Args:
-        component: The name of the component, one of those with weights.
-        path: A single file with weights, or a folder in diffusers' layout.
-        base: The model whose other components are used, with the configuration for a single file.
-
-    Raises:
-        InputError: If it cannot be that component, in one sentence with the name of the file.
+    `base` has the other components, and the configuration for a single file.
     """
     path = weights_at(path.absolute())
     try:

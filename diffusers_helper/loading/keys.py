@@ -35,13 +35,8 @@ def library_names(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Rename the tensors of a file to the names of a library's class, and separate the scales of weights.
 
-    Args:
-        expected: The tensors of the empty network.
-        width: The width of the transformer's blocks, by which its authors' layout is split; 0 for others.
-
-    Returns:
-        The tensors, and the factors that some weights have to be multiplied with, by the weight's name. The
-        attribute `rotation` of a factor is the size of the groups in which the weight is rotated.
+    `width` is that of the transformer's blocks, by which its authors' layout is split. The attribute
+    `rotation` of a factor is the size of the groups in which the weight is rotated.
     """
     plain = {name: tensor for name, tensor in tensors.items() if not is_extra(name)}
     if is_llama_cpp(plain):
@@ -165,7 +160,6 @@ class GGUFEmbedding(nn.Embedding):
     compute_dtype = torch.bfloat16
 
     def forward(self, input: Tensor) -> Tensor:
-        """Look up rows, in the type that computes."""
         weight = cast(GGUFParameter, self.weight)
         rows = dequantize_gguf_tensor(_blocks(weight.as_tensor()[input.reshape(-1)], weight))
         return cast(Tensor, rows).to(self.compute_dtype).reshape(*input.shape, self.embedding_dim)

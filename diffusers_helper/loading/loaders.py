@@ -47,11 +47,7 @@ _SAMPLES, _SAMPLE_BYTES = 16, 65536
 
 
 class Models:
-    """The components of one model. Each is loaded on first use, and stays loaded.
-
-    Attributes:
-        device: The device that computes. The components stay in main memory, in their stored type.
-    """
+    """The components of one model, each loaded on first use, in main memory and in their stored type."""
 
     def __init__(
         self, info: ModelInfo, device: torch.device, convolutions: MIOpenFallbackHandler | None = None
@@ -90,12 +86,7 @@ class Models:
         return len(self._components) == len(self.info.components)
 
     def load(self, cancel: CancelToken) -> None:
-        """Load the components that are not loaded yet, without reading their weights.
-
-        Raises:
-            GenerationCancelled: If the job was cancelled before all components were loaded.
-            LongtakeError: If a component is not available, lacks a file, or does not fit the others.
-        """
+        """Load the components that are not loaded yet, without reading their weights."""
         for name in self.info.components:
             cancel.check()
             self.component(name)
@@ -107,14 +98,6 @@ class Models:
         """Read a network's files once, and let those of the transformer be read while the network computes.
 
         The transformer is read if it is loaded. Files that main memory cannot keep are not read.
-
-        Args:
-            on_bytes: See `read_ahead`.
-
-        Raises:
-            GenerationCancelled: If the job was cancelled.
-            LongtakeError: If the network cannot be loaded.
-            OSError: If a file cannot be read.
         """
         self.component(name)
         if name in self._requested:
@@ -157,11 +140,7 @@ class Models:
         return self._loaded[name].dtype
 
     def component(self, name: str) -> Any:
-        """Get one of the model's components, in main memory. Load it first if necessary.
-
-        Raises:
-            LongtakeError: If the component is not available or lacks a file.
-        """
+        """Get one of the model's components, which is loaded on first use, or raise LongtakeError."""
         if name not in self._components:
             source = self.info.components[name]
             if source.is_missing:
@@ -207,13 +186,7 @@ def load_models(
     cancel: CancelToken | None = None,
     convolutions: MIOpenFallbackHandler | None = None,
 ) -> Models:
-    """Open a model, none of whose components is loaded yet. `Models.load` or the first use loads them.
-
-    Args:
-        device: The device that computes; None for the first GPU, or for the CPU without one.
-        cancel: The token of the job. If it is already set, GenerationCancelled is raised.
-        convolutions: The fallback for convolutions that fail; None for one that stores nothing on the disk.
-    """
+    """Open a model, none of whose components is loaded yet, by default on the first GPU if there is one."""
     if cancel is not None:
         cancel.check()
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -30,23 +30,15 @@ _NAME = "lora_branches"
 
 
 class LowRankBranch(nn.Module):
-    """The low-rank branch of one layer.
+    """A layer's low-rank branch: `down` (rank, inputs) and `up` (outputs, rank) of all LoRAs, and biases.
 
-    Attributes:
-        down: (rank, inputs), the matrices of all LoRAs.
-        up: (outputs, rank), with the weights of the LoRAs.
-        bias: (LoRAs with a bias, outputs), with their weights; None for none.
+    `up` and the biases are multiplied with the weights of the LoRAs.
     """
 
     def __init__(
         self, matrices: Sequence[tuple[int, Tensor, Tensor, Tensor | None]], factors: Sequence[float]
     ) -> None:
-        """Join the matrices of several LoRAs.
-
-        Args:
-            matrices: The index of each LoRA, with its two matrices and its bias.
-            factors: The factors of all LoRAs in the section that is being made.
-        """
+        """Join the matrices of several LoRAs, each with its index and its factor."""
         super().__init__()
         self._lora_indices, downs, ups, biases = zip(*matrices, strict=True)
         present_biases = [bias for bias in biases if bias is not None]
@@ -109,17 +101,9 @@ class Loras:
         self._hosts.clear()
 
     def attach(self, network: nn.Module, dtype: torch.dtype) -> list[str]:
-        """Add the branches to a transformer.
+        """Add the branches to a transformer that computes in this type, with a sentence on each LoRA.
 
-        Args:
-            network: The transformer, in main memory.
-            dtype: The type that it computes in, which the branches are stored in.
-
-        Returns:
-            A sentence on each LoRA.
-
-        Raises:
-            InputError: If too little of a file fits, or it cannot be read. Nothing is added then.
+        InputError if too little of a file fits. Nothing is added then.
         """
         if not self.chosen:
             return []
@@ -144,7 +128,7 @@ class Loras:
         return notes
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Give LoRAs other weights from now on, by their names. All others get the weights of the request."""
+        """Give LoRAs other weights from now on, by their names; all others get those of the request."""
         for index, (choice, _) in enumerate(self.chosen):
             matching = [weight for name, weight in weights.items() if choice.is_called(name)]
             self._factors[index] = matching[-1] / choice.weight if matching else 1.0

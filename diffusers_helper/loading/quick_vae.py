@@ -71,7 +71,6 @@ class QuickBlock(HunyuanVideoResnetBlockCausal3D):
     """diffusers' block with fewer tensors, and with convolutions in the fastest layout."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Compute what diffusers' block does for states (B, C, T, H, W)."""
         result = self.conv1.conv(_pad_edges(self.norm1(hidden_states), 2, with_silu=True))
         result = self.conv2.conv(_pad_edges(self.norm2(result), 2, with_silu=True))
         shortcut = self.conv_shortcut

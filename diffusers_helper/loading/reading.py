@@ -32,12 +32,7 @@ def read_ahead(
 ) -> None:
     """Read files once from the beginning to the end, if the free memory can keep them all.
 
-    Args:
-        on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
-
-    Raises:
-        GenerationCancelled: If the job was cancelled.
-        OSError: If a file cannot be read.
+    `on_bytes` is called about once a second with the bytes that are read, and all bytes.
     """
     total = _total_bytes(files)
     if not can_keep(files):

@@ -39,7 +39,6 @@ class Facts:
         return cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
 
     def write(self, key: str, entry: dict[str, Any]) -> None:
-        """Add facts to the entry for a key. If the file cannot be written, log a warning."""
         if self.file is None:
             return
         entries = {**self._all(), key: {**self.read(key), **entry}}
@@ -66,8 +65,6 @@ class Facts:
 
 
 class _FactsFile:
-    """A descriptor for a store of facts in a machine's folder."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -79,14 +76,9 @@ class _FactsFile:
 class Local:
     """The settings of a machine, as opposed to those of a job.
 
-    Attributes:
-        environ: The environment variables, of which `planning.profiles` reads some.
-        folder: The folder for this machine's measurements and the levels of smaller plans; None for neither.
-        is_guest: Whether the process belongs to another program, whose limits stay as they are.
-        try_attention: A function that tries attention backends in a process of its own, with the arguments
-            and results of `attention.dispatch.try_backends`; None if nothing is tried.
-        measure_convolutions: A function that measures convolutions in a process of its own, for
-            `cache.conv_tuning.measure_in_processes`; None if nothing is measured.
+    As a guest, the process belongs to another program, whose limits stay. The functions try and measure
+    kernels in processes of their own: `attention.dispatch.try_backends`, and
+    `cache.conv_tuning.measure_in_processes`.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -212,11 +204,7 @@ Trial = Mapping[str, Mapping[str, Any]]
 
 
 def deviation_of(environ: Mapping[str, str]) -> float:
-    """Read by what share a backend's results may differ from fp32 math, if `auto` is to take it.
-
-    Raises:
-        InputError: If the environment has an invalid value.
-    """
+    """Read by what share a backend's results may differ from fp32 math, if `auto` is to take it."""
     text = environ.get(DEVIATION_VARIABLE) or str(_DEVIATION)
     try:
         percent = float(text)
@@ -239,9 +227,7 @@ def stored_trials(facts: Facts, card: str) -> dict[str, Trial]:
 def store_trial(facts: Facts, card: str, key: str, results: Sequence[Mapping[str, Any]]) -> Trial:
     """Store the lasting results of a trial of one shape, and merge all results with the stored ones.
 
-    Args:
-        results: The results of `attention.dispatch.try_backends`. Those that say `passes`, such as a lack of
-            memory, are not stored, so that these backends are tried again in the next job.
+    Results that say `passes`, such as a lack of memory, are not stored, so these backends are tried again.
     """
     for result in results:
         _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in result.items()))
@@ -262,7 +248,7 @@ def fastest_backends(facts: Facts, card: str, deviation: float) -> dict[str, str
 def fastest(key: str, trial: Trial, deviation: float) -> str:
     """Find the fastest backend of a trial whose results are close enough to fp32 math, or else slices.
 
-    Backends that store the scores of all tokens are left out, since attention in slices does the same work.
+    Backends that store the scores of all tokens are left out, since slices do the same work.
     """
     accurate = {
         backend: trial[backend]["seconds"]

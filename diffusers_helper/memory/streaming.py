@@ -110,7 +110,7 @@ class Streamer:
         return _Slot(storage, torch.cuda.Event(), released)
 
     def close(self) -> None:
-        """Stop the thread, free the slots, and move all blocks back to main memory, after an exception, too."""
+        """Stop the thread, free the slots, and move all blocks back to main memory, also after an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -137,7 +137,7 @@ class Streamer:
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
-        """Fetch no block ahead within the context, until `continue_pass` says that a pass runs them."""
+        """Fetch no block ahead within the context, until `continue_pass` is called."""
         self._is_on_demand = True
         try:
             yield

@@ -58,11 +58,9 @@ _FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError, RecursionError
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository, as the hub lists it.
+    """A file of a repository, as the hub lists it; `address` is "" for one of the hub.
 
-    Attributes:
-        checksum: The SHA-256 checksum of a large file, or the git checksum of another one.
-        address: Where it is; "" for one of the hub.
+    Its checksum is SHA-256 for a large file, and git's for another one.
     """
 
     path: str
@@ -74,13 +72,8 @@ class RemoteFile:
 def get_model(info: ModelInfo, report: Callable[[int, int], None]) -> None:
     """Download the missing files of a model, and the small decoder for its previews.
 
-    Args:
-        report: A function that any thread calls with the bytes of the whole model that are here and
-            those in all.
-
-    Raises:
-        NotHere: If the disk has no room for the sizes that the hub lists.
-        LongtakeError: If the files cannot be downloaded.
+    Any thread calls `report` with the bytes of the whole model that are here and those in all. NotHere is
+    raised if the disk has no room for them.
     """
     hub_logging.set_verbosity_error()  # otherwise the hub's library writes about each try
     disable_progress_bars()
@@ -134,14 +127,7 @@ def _get_components(info: ModelInfo, absence: Absence, report: Callable[[int, in
 def get_component(
     source: ComponentSource, files: list[RemoteFile], on_bytes: Callable[[Path, int], None]
 ) -> None:
-    """Download the missing files of a component, which the hub has listed.
-
-    Args:
-        on_bytes: A function that any thread calls with a file's path and the number of its bytes here.
-
-    Raises:
-        LongtakeError: If the files cannot be downloaded.
-    """
+    """Download the missing files of a component, which the hub has listed."""
     _log.info("downloading %s %s", source.location, source.subfolder)
     try:
         _get_files(source, files, on_bytes)
@@ -160,11 +146,7 @@ def _download_error(source: ComponentSource, reason: str) -> LongtakeError:
 
 
 def listed_files(source: ComponentSource) -> list[RemoteFile]:
-    """List the files of a component as the hub lists them.
-
-    Raises:
-        LongtakeError: If the hub does not answer, or lists what does not belong there.
-    """
+    """List the files of a component as the hub lists them, or raise LongtakeError."""
     path = "/".join(filter(None, (source.location, "tree", str(source.revision), source.subfolder)))
     address = f"{constants.ENDPOINT}/api/models/{path}"
     try:
@@ -249,9 +231,6 @@ def _receive(
     """Download a file, or continue its download. If the checksum is wrong, start over once.
 
     After a failure it tries again, as long as each try has brought at least a byte.
-
-    Raises:
-        OSError: If the hub gives another file than the one it lists.
     """
     partial = partial_of(source.root / file.path)
     address = file.address or hf_hub_url(source.location, file.path, revision=source.revision)

@@ -29,14 +29,7 @@ from diffusers_helper.weights.tensors import NotWeights
 
 @dataclass(frozen=True, slots=True)
 class InstalledComponent:
-    """One component of a model on this machine.
-
-    Attributes:
-        source: Its origin: a folder, or a repository with its pinned revision.
-        missing_bytes: The approximate number of missing bytes; 0 if it is not known.
-        is_complete: Whether no file is missing.
-        shared_with: The other registered models that use the same component.
-    """
+    """A component on this machine; `source` is a folder, or a repository with its pinned revision."""
 
     component: str
     source: str
@@ -81,12 +74,7 @@ def _models_sharing(info: ModelInfo, source: ComponentSource) -> tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of the check of one component.
-
-    Attributes:
-        checked: The number of files whose checksum is known and was computed.
-        problems: Sentences about its faults; empty for a component without faults.
-    """
+    """The result of the check of one component, with the number of files whose checksum was computed."""
 
     component: str
     checked: int
@@ -96,11 +84,8 @@ class Verdict:
 def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
     """Check the components of a model one after the other: names, headers, sizes and checksums.
 
-    The hub's cache names each file by its checksum, and a converted copy contains those of its files. Other
-    files of a local folder have none, so only their headers and sizes are checked.
-
-    Args:
-        on_bytes: A function that is called with the size of each file that was read completely.
+    The hub's cache names each file by its checksum, and a converted copy contains those of its files.
+    `on_bytes` is called with the size of each file that was read completely.
     """
     for installed in installed_components(info):
         folder = installed.folder
@@ -142,7 +127,6 @@ def check_own_files(info: ModelInfo) -> None:
 def _copy_problems(
     folder: Path, sums: Iterable[tuple[str, str]], on_bytes: Callable[[int], None]
 ) -> Iterator[str]:
-    """Check the files of a converted copy, and yield a sentence about each that has changed."""
     weights = weight_files(folder)
     for name, checksum in sums:
         file = folder / name
@@ -158,12 +142,7 @@ def _copy_problems(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The files that the removal of a model deletes.
-
-    Attributes:
-        files: The files, by their component.
-        kept: The models that still use a component, by its name.
-    """
+    """The files that the removal of a model deletes, and the models that still use a component."""
 
     files: dict[str, tuple[Path, ...]]
     num_bytes: int
@@ -173,10 +152,7 @@ class Removal:
 def plan_removal(info: ModelInfo) -> Removal:
     """Choose what is removed with a model: its own components, and shared ones that no other model uses.
 
-    Of an added model, only a converted copy is removed.
-
-    Raises:
-        InputError: If the model is neither from the hub nor an added one.
+    Of an added model, only a converted copy is removed. InputError for a folder of the user's.
     """
     added = ADDED_MODELS.find(info.name)
     if added is not None:
@@ -227,10 +203,6 @@ def remove(info: ModelInfo) -> Removal:
     """Remove a model's files from the hub's cache, or an added model from its list.
 
     Files that another snapshot of the repository uses, too, stay.
-
-    Raises:
-        InputError: If the model is neither from the hub nor an added one.
-        OSError: If a file cannot be removed.
     """
     removal = plan_removal(info)
     added = ADDED_MODELS.find(info.name)

@@ -46,12 +46,7 @@ _TABLES = (*_EMBEDDINGS, "shared.weight", "_embedding.weight")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The sizes of a model's weights in the type that they have on the device.
-
-    Attributes:
-        block_bytes: The size of each block that can be streamed, in the order in which the blocks run. All
-            other weights stay on the device while the model is in use.
-    """
+    """The sizes of a model's weights on the device; blocks that can be streamed are in their order."""
 
     name: str
     total_bytes: int
@@ -66,9 +61,7 @@ class Weights:
 class Network:
     """One network, in the number format that it computes in.
 
-    Attributes:
-        dtype_bytes: The bytes per value in the computation.
-        cast_bytes: The largest memory that one layer's weight takes while it is cast for use; 0 if none is.
+    `cast_bytes` is the largest memory that one layer's weight takes while it is cast for use.
     """
 
     weights: Weights
@@ -91,21 +84,11 @@ def networks(
     weight_dtype: str = "default",
     has_bf16: bool = True,
 ) -> dict[str, Network]:
-    """Describe all networks of a model, by the names of their components.
+    """Describe all networks of a model, by the names of their components, from their files or the table.
 
-    Sizes are read from the files on this machine. Without files they come from the table of the published
-    models.
-
-    Args:
-        on_cpu: Whether there is no GPU. Networks in a type that is slow on a CPU then compute in another one
-            (`loaders.dtype_for`).
-        dtype_bytes: The bytes per value of networks that do not compute in their stored type.
-        weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
-        has_bf16: Whether the device computes in bf16. Otherwise the weights of networks in bf16 are cast to
-            fp32 layer by layer, except the VAE's.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
+    On a CPU, networks in a type that is slow there compute in another one (`loaders.dtype_for`).
+    `dtype_bytes` are the bytes per value of networks that do not compute in their stored type. Without bf16,
+    the weights of networks in bf16 are cast to fp32 layer by layer, except the VAE's.
     """
     by_name: dict[str, Network] = {}
     for name in filter(info.components.__contains__, NETWORKS):
@@ -123,12 +106,9 @@ class _Sizes:
     """The values of one network as its files have them.
 
     Attributes:
-        blocks: The values in each block that can be streamed.
-        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.sysfs.keeps_bf16`.
         largest, largest_linear: The most values in a layer that can be cast, and in a linear one.
         unlayered: The values outside of such layers, as those of norms.
         largest_block: The most values of a layer in blocks of GGUF.
-        is_fixed: Whether the weights cannot be cast to another type.
     """
 
     total: ParameterCounts
@@ -146,11 +126,7 @@ class _Sizes:
     def network(
         self, name: str, dtype_bytes: int | None, storage: str, *, on_cpu: bool, casts_bf16: bool
     ) -> Network:
-        """Size the network in the types that it is stored and computes in on the device.
-
-        Raises:
-            InputError: If the weights cannot be cast to the type that the job asks for.
-        """
+        """Size the network in the types that it is stored and computes in, or raise InputError."""
         if self.is_fixed and storage != "default":
             raise InputError(
                 setting="weight_dtype", value=storage,
@@ -241,7 +217,7 @@ def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Si
 
 
 def _checked_config(name: str, config: Any) -> dict[str, Any]:
-    """Check a configuration of unknown origin, or raise ValueError if it lacks a size for the plans."""
+    """Check a configuration of unknown origin; ValueError if it lacks a size for the plans."""
     if not isinstance(config, Mapping):
         raise ValueError("its config.json is no JSON object")
     config = dict(cast(Mapping[str, Any], config))
@@ -264,7 +240,6 @@ def class_named(config: Mapping[str, Any]) -> str:
 
 
 def block_lists(component: str, class_name: str) -> tuple[str, ...]:
-    """List the paths of the lists of blocks of a network of a class, in the order in which they run."""
     return _network_of(component, {"_class_name": class_name}).block_lists
 
 
@@ -318,15 +293,9 @@ _MIN_DTYPE_BYTES = 2
 
 
 def check_loras(text: str, info: ModelInfo) -> None:
-    """Check the LoRAs of a request.
+    """Check the LoRAs of a request, or raise InputError.
 
     If the model is not on this machine, or stored in another way, the engine checks that they fit it.
-
-    Args:
-        text: The setting `lora`, with paths.
-
-    Raises:
-        InputError: If a file is missing, holds no LoRA, or does not fit the model.
     """
     loras = loras_of(text)
     transformer = info.components["transformer"]

@@ -17,7 +17,7 @@ from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
 
 @dataclass(frozen=True, slots=True)
 class VaeNeeds:
-    """What plans need of a VAE; estimates take the latent frames in one pass, sides, and all latent frames."""
+    """What plans need of a VAE; estimates take the latent frames of a pass, sides, and all latent frames."""
 
     has_stream: bool
     weights_bytes: int

@@ -70,7 +70,7 @@ class Span:
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Parse what `to_dict` wrote; InputError, KeyError, TypeError, ValueError or AttributeError if not."""
+        """Parse what `to_dict` wrote; InputError, KeyError, TypeError, ValueError or AttributeError else."""
         fields: Any = data
         checks = {name: SETTINGS[name] for name in setting_names("section")}
         settings = {name: checks[name].check(value) for name, value in fields["settings"].items()}

@@ -98,7 +98,6 @@ class _CachedPasses(Passes, ABC):
         """Compute the network's output for `x`, or take one in place of it."""
 
     def _decide(self, state: _Branch, change: float) -> bool:
-        """Decide whether a step is skipped, given the relative change of the signal."""
         state.is_skipped = 0 < state.step < self._steps - 1 and state.rule(state.step, change)
         return state.is_skipped
 

@@ -21,15 +21,7 @@ def parse_json(
     parse_number: Callable[[str], Any] = float,
     parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Parse a JSON text.
-
-    Args:
-        parse_number: Parses numbers that are not whole.
-        parse_constant: Parses NaN and the infinities; None for `parse_number`.
-
-    Raises:
-        ValueError: If it is no JSON, has too many values, or is nested too deeply.
-    """
+    """Parse a JSON text, or raise ValueError if it has too many values or is nested too deeply."""
     num_values = sum(data.count(separator) for separator in (b",", b"[", b"{"))
     if num_values > _MAX_VALUES:
         raise ValueError(f"{num_values} values in a list of at most {_MAX_VALUES}")
@@ -48,7 +40,7 @@ def json_or_none(text: object) -> Any:
 
 
 def plain_json(content: bytes | str) -> Any:
-    """Parse JSON with finite numbers and strings that can be written as UTF-8. Else it raises ValueError."""
+    """Parse JSON with finite numbers and strings that can be written as UTF-8, or raise ValueError."""
     data = content.encode() if isinstance(content, str) else content
     value = parse_json(data, parse_number=_finite)
     if b"\\ud" in data.lower():  # perhaps half of a surrogate pair
@@ -57,7 +49,7 @@ def plain_json(content: bytes | str) -> Any:
 
 
 def plain_texts(content: bytes | str) -> dict[str, str]:
-    """Parse texts by name from untrusted JSON. It raises ValueError for anything else."""
+    """Parse texts by name from untrusted JSON, or raise ValueError."""
     value: Any = plain_json(content)
     table = cast(dict[str, Any], value) if isinstance(value, dict) else None
     if table is None or not all(isinstance(value, str) for value in table.values()):
@@ -72,10 +64,4 @@ def _finite(text: str) -> float:
 
 
 def read_json(file: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """Read a file with JSON.
-
-    Raises:
-        OSError: If it cannot be read, is no regular file, or is too long.
-        ValueError: If `parse_json` refuses it.
-    """
     return parse_json(read_file(file, max_bytes))

@@ -35,11 +35,6 @@ class BorrowedVaeOwner:
 
     In another precision, a copy of it computes. After the memory ran out, only plans that need less memory
     are tried.
-
-    Attributes:
-        plan: The plan that was tried last; None before the first.
-        failures: The number of plans that ran out of memory.
-        sentences: Those of the interface that shows the remedies.
     """
 
     sentences: Mapping[Remedy, str] = LONGTAKE
@@ -62,7 +57,6 @@ class BorrowedVaeOwner:
         self._failed: tuple[VaePlan, OutOfMemory] | None = None
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
-        """Plan with the memory that is free now. Smaller plans follow the first one."""
         needs = vae_family(self.vae).needs(self.dtype, self._backend)
         plans = vae_plans(needs, video, task, self._settings)
         copy_bytes = needs.weights_bytes if self._needs_copy() else 0

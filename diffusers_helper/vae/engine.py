@@ -41,10 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VideoPart:
-    """A part of a longer video, which shares latent frames with its neighbours.
-
-    `start` is the index of its first latent frame, counted from the same point for all parts.
-    """
+    """A part of a longer video, which shares latent frames with its neighbours."""
 
     number: int
     start: int
@@ -105,11 +102,6 @@ class VaeEngine(Generic[_Owner]):
         The latents are in the VAE's own scale, on any device, in any dtype. The frames are on the host, about
         -1 to 1, in the compute dtype. Temporal windows that a `part` shares with the previous part are
         reused.
-
-        Raises:
-            OutOfDeviceMemory: If the memory runs out with every plan.
-            NotFinite: If values overflow even in fp32.
-            GenerationCancelled: If the task was cancelled.
         """
         if latents.dim() == 4:
             return self.decode(latents.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
@@ -127,8 +119,8 @@ class VaeEngine(Generic[_Owner]):
     ) -> Tensor:
         """Encode frames (B, 3, F, H, W), or pictures without F, to moments (B, 2 C, T, h, w).
 
-        The moments are the mean and the log-variance. The arguments and errors are those of `decode`, and
-        InputError is raised for a number of frames, or sides, that the VAE cannot encode.
+        The moments are the mean and the log-variance. InputError for a number of frames, or sides, that do
+        not fit.
         """
         if frames.dim() == 4:
             return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
@@ -255,8 +247,7 @@ _T = TypeVar("_T")
 def retry(work: Callable[[], _T], recovery_from: Callable[[Exception], Callable[[], None] | None]) -> _T:
     """Do the work, and repeat it after each error for which `recovery_from` returns a function.
 
-    That function must not keep a reference to the error, whose frames hold tensors. It is called after they
-    are freed.
+    That function is called after the error's frames, which hold tensors, are freed.
     """
     while True:
         try:

@@ -23,7 +23,6 @@ class VaeFamily:
     """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes.
 
     Attributes:
-        has_stream: Whether frames can be computed one after the other with the exact result.
         temporal_compression: The frames per latent frame after the first, which stands for one frame.
     """
 

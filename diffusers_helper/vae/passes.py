@@ -39,10 +39,7 @@ class Axis:
         return cls(length, tile_size, tuple(round(i * (length - tile_size) / gaps) for i in range(gaps + 1)))
 
     def weights(self, scale: int) -> list[Tensor]:
-        """Compute the blending weights of each tile, in fp32, `scale` of them per unit of length.
-
-        They change linearly where two tiles overlap, and add up to 1 everywhere.
-        """
+        """Compute each tile's blending weights in fp32, linear where two overlap, which add up to 1."""
         size = self.tile_size * scale
         ramps = [torch.ones(size) for _ in self.starts]
         for index, (start, next_start) in enumerate(pairwise(self.starts)):
@@ -90,8 +87,6 @@ class Grid:
 
 
 class Mosaic:
-    """The frames in main memory into which finished tiles are blended."""
-
     def __init__(self, grid: Grid, scale: int, num_frames: int) -> None:
         self._grid, self._scale, self._num_frames = grid, scale, num_frames
         self._is_single_tile = len(grid.tiles) == 1
@@ -154,8 +149,6 @@ first number begins again at 1."""
 
 
 class NotFinite(LongtakeError):
-    """The error for values that are not finite, which an overflow of fp16 can cause."""
-
     code = "not_finite"
 
     def __init__(self, dtype: torch.dtype) -> None:

@@ -60,18 +60,13 @@ def _files(component: str) -> Input:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model with the settings that belong to it; nothing is loaded."""
-
     info: ModelInfo
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What conditions a video, without the latent of the start, which a seed makes.
-
-    The pictures are by the names of their settings.
-    """
+    """What conditions a video, without the latent of the start, which a seed makes."""
 
     model: Model
     settings: Mapping[str, Any]
@@ -81,8 +76,6 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The latents of a video, which are in the folder of its job."""
-
     info: ModelInfo
     request: GenerationRequest
     job: Path

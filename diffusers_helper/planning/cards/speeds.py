@@ -60,9 +60,7 @@ class StepWork:
 
 
 def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepWork:
-    """Count the work of a transformer's step, which computes at each of these numbers of tokens equally
-    often.
-    """
+    """Count the work of a step, which computes at each of these numbers of tokens equally often."""
     config = network.config
     width = config["num_attention_heads"] * config["attention_head_dim"]
     blocks = config["num_layers"] + config.get("num_single_layers", 0)
