@@ -96,12 +96,6 @@ def set_aside(path: Path) -> None:
     path.rename(damaged_path)
 
 
-def make_way(path: Path) -> None:
-    """Set aside a folder, link or pipe that stands in the place of a file."""
-    if os.path.lexists(path) and not path.is_file():
-        set_aside(path)
-
-
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
     """Yield a temporary path whose file replaces `path` if the block ends without an exception.
@@ -113,7 +107,6 @@ def replacing(path: Path) -> Generator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        make_way(path)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

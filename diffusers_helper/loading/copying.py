@@ -226,8 +226,6 @@ def find_own_component(component: str, path: Path, base: ModelInfo) -> OwnCompon
         config = (
             None if path.is_dir() else _config(component, base) | _vocabulary_change(component, path, base)
         )
-        if config is None:
-            _check_layers(config_of(component, path, None), facts.tensors)
         check_network(component, path, config)
     except InputError:
         raise
@@ -250,13 +248,6 @@ def check_components(name: str, components: Mapping[str, OwnComponent], base: Mo
         for component in base.family.networks
     }
     check_fit(replace(base, name=name), lambda component, key: configs[component].get(key))
-
-
-def _check_layers(config: Mapping[str, Any], num_tensors: int) -> None:
-    """Refuse a folder's configuration with more layers than tensors, before such a network is built."""
-    for name, value in config.items():
-        if "layers" in name and isinstance(value, int) and value > num_tensors:
-            raise ValueError(f"its config has {value} {name}; expected at most {num_tensors}, one per tensor")
 
 
 def _refusal(component: str, problem: str, remedy: str = _REMEDY) -> InputError:

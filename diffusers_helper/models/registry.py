@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -203,21 +202,6 @@ def _read_facts(file: Path) -> dict[str, Any]:
         raise refusal(f"modes {short_repr(facts['modes'])}", f"some of {', '.join(MODES)}")
     if facts.get("family", FRAMEPACK.name) not in FAMILIES:
         raise refusal(f"family {short_repr(facts['family'])}", f"one of {', '.join(FAMILIES)}")
-    if not facts.get("side", 640) >= facts.get("multiple", 32) >= 1:
-        raise refusal(f"side {facts.get('side', 640)}", "side >= multiple >= 1")
-    for name in ("steps", "guidance", "cfg"):
-        bounds = SETTINGS[name]
-        if name in facts and not bounds.low <= facts[name] <= bounds.high:
-            raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
-    for mode, values in facts.get("magnitudes", {}).items():
-        is_list = mode in MODES and isinstance(values, list)
-        numbers = cast(list[Any], values or [None]) if is_list else [None]
-        if not all(isinstance(number, int | float) and 0 < number < math.inf for number in numbers):
-            raise refusal(
-                f"magnitudes {short_repr(facts['magnitudes'])}", "a list of positive numbers by order"
-            )
-    if not 0 < facts.get("shift", 1.0) < math.inf:
-        raise refusal(f"shift {facts['shift']}", "a positive number")
     return facts
 
 

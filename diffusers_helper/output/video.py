@@ -28,9 +28,8 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 from av.video.stream import VideoStream
 
 from diffusers_helper.conditions.film import open_container, picture_stream
-from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, Mode
-from diffusers_helper.files import file_sha256, file_signature, link_or_copy, replacing, write_atomic
+from diffusers_helper.files import file_sha256, link_or_copy, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_pictures
@@ -106,7 +105,6 @@ class GrowingVideo:
             subfolder.mkdir(exist_ok=True)
 
         self._checksums = read_sums(self._folder.sums)
-        self._intact_signatures: dict[str, object] = {}  # of files that matched their checksums
         num_recorded = next(n for n in itertools.count(1) if self._segment(n).name not in self._checksums) - 1
         self.recipe: Callable[[], Recipe] | None = None
         self._original: Path | None = None
@@ -175,7 +173,7 @@ class GrowingVideo:
         """Encode one section's frames, uint8 RGB (T, H, W, 3), and join a new playable version.
 
         `pending` frames will be among the next section's final ones. The previous version stays for players
-        that read it. LongtakeError if an earlier segment was changed.
+        that read it.
         """
         number = self.sections + 1
         self._encode(self._segment(number), final, _X264)
@@ -194,15 +192,7 @@ class GrowingVideo:
         elif self._original and (self._mode == "forward" or not len(pending)):
             order.insert(0, self._original)
         version = self._version(number)
-        try:
-            frames = self._join(version, [path for path in order if path.stat().st_size])
-        finally:  # a result or an error from segments that were changed does not count
-            if not all(map(self._is_intact, set(order) - {self._segment(number), provisional})):
-                raise LongtakeError(
-                    "Files of the video so far were changed while it was made.",
-                    "They are made again from the sections that are kept.",
-                    code="storage",
-                )
+        frames = self._join(version, [path for path in order if path.stat().st_size])
         self._record_checksums(number)
         self.latest, self.frames, self.sections = version, frames, number
 
@@ -226,16 +216,7 @@ class GrowingVideo:
         return {int(match[1]) for match in matches if match}
 
     def _is_intact(self, path: Path) -> bool:
-        """Compare a file with its recorded checksum, unless it is unchanged since it matched."""
-        if not path.is_file():
-            return False
-        signature = file_signature(path)
-        if self._intact_signatures.get(path.name) == signature:
-            return True
-        if self._checksums.get(path.name) != file_sha256(path):
-            return False
-        self._intact_signatures[path.name] = signature
-        return True
+        return path.is_file() and self._checksums.get(path.name) == file_sha256(path)
 
     def _record_checksums(self, number: int) -> None:
         names = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
