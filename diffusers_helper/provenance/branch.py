@@ -14,10 +14,9 @@ from typing import Any
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
-from diffusers_helper.files import link_or_copy, read_file, write_atomic
-from diffusers_helper.library_errors import is_storage_trouble
+from diffusers_helper.files import link_or_copy, write_atomic
 from diffusers_helper.models.registry import model_family, plan_of
-from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder, read_record
 from diffusers_helper.provenance.lineage import Lineage, Span, setting_names
 from diffusers_helper.provenance.recipe import read_uses, write_uses
 from diffusers_helper.request import GenerationRequest
@@ -194,10 +193,4 @@ def kept_words(request: GenerationRequest, keep: int) -> str:
 
 
 def read_sums(file: Path) -> dict[str, str]:
-    """Read the checksums in a file; none if it is missing or damaged."""
-    try:
-        return plain_texts(read_file(file))
-    except (OSError, ValueError) as error:
-        if is_storage_trouble(error):
-            raise
-        return {}
+    return read_record(file, plain_texts, {})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.library_errors import is_storage_trouble
@@ -95,6 +97,19 @@ class JobFolder:
             leftover.unlink(missing_ok=True)
 
 
+_T = TypeVar("_T")
+
+
+def read_record(file: Path, parse: Callable[[bytes], _T], default: _T) -> _T:
+    """Parse a file of a job; the default if it is missing or damaged. OSError if it cannot be read now."""
+    try:
+        return parse(read_file(file))
+    except (OSError, ValueError, TypeError) as error:
+        if is_storage_trouble(error):
+            raise
+        return default
+
+
 @dataclass(frozen=True, slots=True)
 class CrashRecord:
     """The stage and error of engines that died for lack of memory, and how the plan became smaller."""
@@ -105,13 +120,7 @@ class CrashRecord:
 
     @classmethod
     def read(cls, file: Path) -> CrashRecord | None:
-        """Read the record in a file; None if it is missing or damaged."""
-        try:
-            return cls(**plain_json(read_file(file)))
-        except (OSError, ValueError, TypeError) as error:
-            if is_storage_trouble(error):
-                raise
-            return None
+        return read_record(file, lambda content: cls(**plain_json(content)), None)
 
     def write(self, file: Path) -> None:
         write_atomic(file, json.dumps(asdict(self)).encode() + b"\n")

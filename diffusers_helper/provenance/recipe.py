@@ -14,8 +14,8 @@ from typing import Any, Self, cast
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, first_line, short_repr
-from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.library_errors import is_storage_trouble
+from diffusers_helper.files import write_atomic
+from diffusers_helper.provenance.job_folder import read_record
 from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans, recorded_settings
 from diffusers_helper.provenance.metadata import MAX_TEXT, read_embedded
 from diffusers_helper.request import (
@@ -65,13 +65,7 @@ class VaeUse:
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
-    """Read the uses in a job's record; none if it is missing or damaged."""
-    try:
-        return tuple(VaeUse(**item) for item in plain_json(read_file(file)))
-    except (OSError, ValueError, TypeError) as error:
-        if is_storage_trouble(error):
-            raise
-        return ()
+    return read_record(file, lambda content: tuple(VaeUse(**item) for item in plain_json(content)), ())
 
 
 def record_use(file: Path, use: VaeUse) -> None:
