@@ -51,10 +51,7 @@ class Measurement:
 def measure(
     case: ConvCase, device: torch.device, routes: RouteStore, excluded: Collection[str] = ()
 ) -> Measurement:
-    """Time the rungs for a case, and store the fastest one whose result is right.
-
-    A rung is blocked during its first call, and stays blocked if the process ends.
-    """
+    """Time the rungs for a case, each blocked during its first call, and store the fastest right one."""
     inputs = _Inputs(case, device)
     measurement = Measurement()
     seconds: dict[str, list[float]] = {}

@@ -1,7 +1,6 @@
-"""The store of routes, which are the rungs that convolutions take on a card, with reasons, as JSON files.
+"""The store of the rungs that convolutions take on a card, with reasons, in one JSON file per architecture.
 
-The caller's folder has one file per GPU architecture. This module does not need torch. A damaged file is set
-aside, and if the folder cannot be written, new routes are only kept until the process ends.
+If the folder cannot be written, new routes are only kept until the process ends.
 """
 
 from __future__ import annotations
@@ -109,10 +108,7 @@ def shorten(text: str) -> str:
 
 
 class RouteStore:
-    """The store of the routes of all cases. Threads may share it, and processes may share its folder.
-
-    The folder is created on the first write. Without a folder, the routes are only in memory.
-    """
+    """The store of the routes of all cases, which threads and processes may share."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder

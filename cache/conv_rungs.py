@@ -123,20 +123,13 @@ def taps(x: Tensor, conv: Convolution) -> Tensor:
 
 
 def native(x: Tensor, conv: Convolution) -> Tensor:
-    """Make the plain call with MIOpen (or cuDNN) disabled, so that torch's own kernel computes it.
-
-    On a GPU this kernel unfolds the input, which multiplies its memory by the weights per channel.
-    """
+    """Make the plain call without MIOpen or cuDNN; torch's own kernel unfolds the input on a GPU."""
     with torch.backends.cudnn.flags(enabled=False):
         return conv(x)
 
 
 def tiles(x: Tensor, conv: Convolution) -> Tensor:
-    """Compute one part of the picture after the other with torch's own kernel.
-
-    Each part is computed from its input with the border that it needs. All parts have one size, so that a
-    kernel is chosen only once. At the far edges they overlap instead of being smaller.
-    """
+    """Compute one part of the picture after the other, of one size, with torch's own kernel."""
     result = conv.empty_result(x)
     height, width = _tile_size(result.shape, conv.weight.shape, x.element_size())
     unpadded_conv = replace(conv, padding=(conv.padding[0], 0, 0))

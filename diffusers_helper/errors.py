@@ -1,7 +1,6 @@
-"""The errors that a user can see, as data that page, endpoint and command line turn into their own sentences.
+"""The errors that a user can see, as data that page, endpoint and command line turn into sentences.
 
-A message names a setting of a request, or a command of the program, in back quotes: "Raise `preserved_gb`."
-The command line replaces this name by `--preserved-gb`, and the page by the label of the slider.
+A message names a setting or a command in back quotes, which each of them replaces by its own name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The events of a running job, a stream of plain data that the page, the command line and the API read.
-
-On the engine's pipe and on the disk, events are JSON objects and never pickles.
-"""
+"""The events of a running job, a stream of plain data that the page, the command line and the API read."""
 
 from __future__ import annotations
 

@@ -43,10 +43,7 @@ def named_folder(environ: Mapping[str, str], variable: str, default: str) -> Pat
 
 
 def is_visible(name: str) -> bool:
-    """Tell the names of a person's files and folders from those that systems keep beside them.
-
-    A Mac writes a twin "._NAME" of each file to other disks, and a folder into archives; so does Synology.
-    """
+    """Tell a person's files and folders from those that a Mac or Synology keeps beside them."""
     return not name.startswith(".") and name not in _SYSTEM_FOLDERS
 
 
@@ -98,10 +95,7 @@ def set_aside(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
-    """Yield a temporary path whose file replaces `path` if the block ends without an exception.
-
-    Readers see the old file or the new one, and never a part, even after a crash.
-    """
+    """Yield a temporary path whose file replaces `path` if the block ends without an exception."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary

@@ -95,11 +95,7 @@ def trouble_of(error: BaseException) -> Trouble | None:
 
 
 def last_trouble(text: str) -> tuple[Trouble, str] | None:
-    """Find the last trouble in the output of a dead process, and the line that shows it.
-
-    Lines of this program's own log do not count, as they may be about an error that the process survived, nor
-    do MIOpen's warnings.
-    """
+    """Find the last trouble in a dead process's output and its line, without our own log."""
     for line in reversed(text.splitlines()):
         trouble = None if _LOG_LINE.match(line) else trouble_of(RuntimeError(line))
         if trouble is not None:

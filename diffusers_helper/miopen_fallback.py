@@ -38,11 +38,7 @@ def initialize_miopen_fallback(
     on_first_call: CallHook | None = None,
     after_first_call: CallHook | None = None,
 ) -> MIOpenFallbackHandler:
-    """Create a handler that can be installed in all models of a process.
-
-    `rung` is `auto`, `off`, or the only rung to use, for debugging. Without a folder, routes are kept in
-    memory.
-    """
+    """Create a handler for all models; `rung` is `auto`, `off`, or the only one to use."""
     rung = conv_rung({CONV_RUNG_VARIABLE: rung})
     ladder = None
     forced = None if rung == CONV_AUTO else rung

@@ -1,7 +1,4 @@
-"""The only module that reaches ComfyUI: its modules by name, its device, interrupt and progress bar.
-
-A module of ComfyUI is imported when a node asks for it, so this package can be imported without it.
-"""
+"""The only module that reaches ComfyUI: its modules by name, its device, interrupt and progress bar."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The nodes about this machine: monitors, which measure the connected VAE or model, and the memory optimizer.
-
-The optimizer gives memory back at its place in the workflow, and reports the bytes.
-"""
+"""The nodes about this machine: monitors of the connected VAE or model, and the memory optimizer."""
 
 from __future__ import annotations
 

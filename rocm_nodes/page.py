@@ -1,9 +1,6 @@
 """The form of a node that ComfyUI expects, and what its page shows: inputs, reports, and guides in errors.
 
-A report appears in ComfyUI's log, below the node on its page and in its history. Below a node there is room
-for two short lines, which show the beginning of the first sentence. The whole text is in the history, from
-where a script of the page (`pack/web/nodes.js`) shows it on a click. If memory runs out, the error has
-a guide with ComfyUI's settings.
+Below a node there is room for two short lines; a script of the page (`pack/web/nodes.js`) shows the rest.
 """
 
 from __future__ import annotations

@@ -82,10 +82,7 @@ def _refusing(name: str, node_class: Any, problem: str, remedy: str) -> type:
 
 
 def watch(our_classes: Mapping[str, Any]) -> None:
-    """Warn of ids that another pack has, too: now, and again when ComfyUI has loaded all packs.
-
-    ComfyUI keeps the last node of an id. Neither pack can know whether it is loaded last.
-    """
+    """Warn of ids that another pack has, too: now, and again when ComfyUI has loaded all packs."""
     _warn("replaces", our_classes)
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     program = getattr(server, "app", None)

@@ -41,10 +41,7 @@ _RARE = {"advanced": True}  # the page shows these on request
 
 
 class VaeNode(Node):
-    """A decoder or encoder, which leaves VAEs that the engine cannot drive to ComfyUI's own nodes.
-
-    The `sizes` are those of tiles, which the one that always uses tiles takes.
-    """
+    """A decoder or encoder, which leaves VAEs that the engine cannot drive to ComfyUI's own nodes."""
 
     CATEGORY = "ROCm Ninodes/VAE"
 

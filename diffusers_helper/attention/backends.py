@@ -1,7 +1,4 @@
-"""The backends of a transformer's attention, and what plans have to know of them, without torch.
-
-A further kernel that diffusers' dispatcher knows needs only an entry in `WAYS`.
-"""
+"""The backends of a transformer's attention, and what plans have to know of them, without torch."""
 
 from __future__ import annotations
 

@@ -99,10 +99,7 @@ def _apply_mask(mask: Tensor, scores: Tensor) -> None:
 
 @contextmanager
 def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) -> Iterator[None]:
-    """Compute attention in the network's blocks with one backend within the context.
-
-    Diffusers' choice for the process stays as it is.
-    """
+    """Compute attention in the network's blocks with one backend within the context."""
     dispatcher_name = None if backend == NATIVE else _dispatcher_name(backend)
     # The text refiner has another kind of processor: it is short, and not all kernels take its mask.
     candidates = (getattr(module, "processor", None) for module in network.modules())

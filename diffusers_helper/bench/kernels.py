@@ -1,7 +1,4 @@
-"""The speed of copies, and of products, attention and convolutions at the sizes of FramePack's networks.
-
-Copies are those within main memory, to and from the disk, and over the bus between main memory and the card.
-"""
+"""The speed of copies, products, attention and convolutions at the sizes of FramePack's networks."""
 
 from __future__ import annotations
 

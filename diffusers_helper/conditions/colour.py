@@ -1,8 +1,4 @@
-"""The colours of pictures and frames as a standard screen shows them: sRGB or BT.709, with 8 bits.
-
-Colour profiles are applied. High dynamic range (PQ and HLG) is mapped to the standard one, and the colours of
-BT.2020 and of Display P3 to those of BT.709.
-"""
+"""The colours of pictures and frames as a standard screen shows them: sRGB or BT.709, with 8 bits."""
 
 from __future__ import annotations
 

@@ -41,10 +41,7 @@ _TRANSPARENT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
 class Film:
-    """The film of an open file; `end` is when the last frame so far ends, in seconds from the beginning.
-
-    A fourth channel of uncompressed AVI has no meaning.
-    """
+    """The film of an open file; `end` is when the last frame so far ends, in seconds from the beginning."""
 
     def __init__(self, container: InputContainer, name: str) -> None:
         stream = picture_stream(container)

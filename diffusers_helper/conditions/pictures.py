@@ -1,8 +1,4 @@
-"""The pictures of a job, by the names of their settings.
-
-A request has the path of a picture, a queue and a recipe have its content, a job's folder has a file, and a
-job has its pixels, in its own size and in that of the video.
-"""
+"""The pictures of a job, by the names of their settings."""
 
 from __future__ import annotations
 

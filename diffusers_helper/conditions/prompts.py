@@ -31,10 +31,7 @@ def named_prompts(request: GenerationRequest) -> tuple[tuple[str, str], ...]:
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a text of the prompt, or a negative prompt that is used, if the model cannot encode it.
-
-    Nothing is checked if the model's tokenizer is not on this machine.
-    """
+    """Refuse texts that the model cannot encode, if its tokenizer is on this machine."""
     choices = [choice for choice in choices_of(request.lora) if choice.weight]
     for name in Timeline.of(request.prompt).loras:
         if not any(choice.is_called(name) for choice in choices):

@@ -50,10 +50,7 @@ class Cue:
     end: float | None
 
     def section_indices(self, section_seconds: float, *, open_end: float) -> range:
-        """Find the sections that the cue covers: at least one, from border to nearest border.
-
-        `open_end` is the end of a cue without one.
-        """
+        """Find the sections that the cue covers: at least one, from border to nearest border."""
         start = math.floor(self.start / section_seconds + 0.5)
         if self.end is None:  # it ends where the next one starts, in the middle of a section, too
             stop = math.floor(open_end / section_seconds + 0.5)

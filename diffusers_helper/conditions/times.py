@@ -1,7 +1,4 @@
-"""What a person should know of the times in a prompt and of pictures before a video starts.
-
-None of it is an error: the words of a prompt are free, and a video may be made shorter than its prompt.
-"""
+"""What a person should know of the times in a prompt and of pictures; none of it is an error."""
 
 from __future__ import annotations
 

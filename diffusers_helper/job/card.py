@@ -18,10 +18,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def card_alone(device: torch.device, folder: Path | None) -> Generator[None]:
-    """Keep this user's other Longtake programs from the same GPU within the context, or raise LongtakeError.
-
-    A CPU is shared by any number of programs. Without a folder for the lock, nothing is locked.
-    """
+    """Keep this user's other Longtake programs from the same GPU, or raise LongtakeError."""
     name = card_name(device)
     with ExitStack() as on_exit:
         if name and folder is not None:

@@ -114,10 +114,7 @@ def latent_of(job: OpenJob, of: str = START_PICTURE) -> Tensor:
 def encode_pictures(
     job: OpenJob, pictures: Sequence[Image.Image], purpose: Purpose, number: int = 0
 ) -> Tensor:
-    """Encode a picture, or 4 n + 1 frames of a video, with the VAE, and sample latents (1, C, n + 1, h, w).
-
-    The distribution of the latents is taken from an earlier job with the same pictures, whatever its seed.
-    """
+    """Encode a picture, or 4 n + 1 frames, with the VAE, and sample latents (1, C, n + 1, h, w)."""
     num_latent_frames = (len(pictures) - 1) // job.family.temporal_compression + 1
     noise = noise_for(job.root.seed, purpose, number, job.latents_shape(num_latent_frames))
 

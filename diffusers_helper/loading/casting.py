@@ -100,10 +100,7 @@ def find_scales(
     network: nn.Module, storage_dtype: torch.dtype | None, on_start: Callable[[], None], cancel: CancelToken,
     on_bytes: Callable[[int, int], None],
 ) -> None:  # fmt: skip
-    """Find the scales for int8 that are not known yet, for which the weights are read once.
-
-    `on_start` is called if there is anything to do, and `on_bytes` once a second with the bytes read and all.
-    """
+    """Find the scales for int8 that are not known yet, for which the weights are read once."""
     layers = [
         cast(Any, layer)
         for _, layer, dtype in layer_types(network, storage_dtype)

@@ -1,7 +1,4 @@
-"""Files that become components of a user's model: their checks, and copies of weights in another type.
-
-A copy has its weights as they would be on the device, in a folder of its own.
-"""
+"""Files that become components of a user's model: their checks, and copies of weights in another type."""
 
 from __future__ import annotations
 
@@ -207,10 +204,7 @@ class OwnComponent:
 
 
 def find_own_component(component: str, path: Path, base: ModelInfo) -> OwnComponent:
-    """Check by headers, names and shapes that a file or folder can be a component, or raise InputError.
-
-    `base` has the other components, and the configuration for a single file.
-    """
+    """Check by headers, names and shapes that a file or folder can be a component, or raise InputError."""
     path = weights_at(path.absolute())
     try:
         facts = inspect_checkpoint(path, component)

@@ -101,10 +101,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Measured speeds; None for those that were not measured.
-
-    Weights that are streamed are copied within main memory, into a pinned buffer, and from there to the card.
-    """
+    """Measured speeds; None for those that were not measured."""
 
     host_to_device_pinned_bytes_per_second: float | None = None
     host_to_device_bytes_per_second: float | None = None
@@ -225,10 +222,7 @@ def stored_trials(facts: Facts, card: str) -> dict[str, Trial]:
 
 
 def store_trial(facts: Facts, card: str, key: str, results: Sequence[Mapping[str, Any]]) -> Trial:
-    """Store the lasting results of a trial of one shape, and merge all results with the stored ones.
-
-    Results that say `passes`, such as a lack of memory, are not stored, so these backends are tried again.
-    """
+    """Store the lasting results of a trial of one shape, and merge all results with the stored ones."""
     for result in results:
         _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in result.items()))
         if result["backend"] == NATIVE and "kernel" in result:
@@ -246,10 +240,7 @@ def fastest_backends(facts: Facts, card: str, deviation: float) -> dict[str, str
 
 
 def fastest(key: str, trial: Trial, deviation: float) -> str:
-    """Find the fastest backend of a trial whose results are close enough to fp32 math, or else slices.
-
-    Backends that store the scores of all tokens are left out, since slices do the same work.
-    """
+    """Find the fastest backend of a trial whose results are close enough to fp32 math, or else slices."""
     accurate = {
         backend: trial[backend]["seconds"]
         for backend in BACKENDS

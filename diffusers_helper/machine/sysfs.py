@@ -1,7 +1,4 @@
-"""The facts about cards, memory and processor in the kernel's files, which need neither torch nor a driver.
-
-Every function takes the root of the file system or its file, so a test can provide those of another machine.
-"""
+"""The facts about cards, memory and processor in the kernel's files, without torch or a driver."""
 
 from __future__ import annotations
 

@@ -64,10 +64,7 @@ class Streamer:
         num_slots: int = 2,
         trace: Trace | None = None,
     ) -> None:
-        """Allocate the slots and start the thread that copies.
-
-        `blocks` are the index, module and weights of each block to stream, in the order in which they run.
-        """
+        """Allocate the slots and start the thread that copies; blocks are in the order in which they run."""
         self._device = device
         self._trace = trace
         self._block_indices = [index for index, _, _ in blocks]

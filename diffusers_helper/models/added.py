@@ -1,7 +1,4 @@
-"""The models that a user has added, in a small file that names their components.
-
-Each is another model with some components in place of its own. Their files stay where they are.
-"""
+"""The models that a user has added: other models with some components in place of their own."""
 
 from __future__ import annotations
 
@@ -54,10 +51,7 @@ class AddedComponent:
 
 @dataclass(frozen=True, slots=True)
 class AddedModel:
-    """A user's model: another one, or the folder of one, with some components in place of its own.
-
-    `copy` is the folder with the converted weights that are removed with the model; "" for none.
-    """
+    """A user's model: another one, or the folder of one, with some components in place of its own."""
 
     name: str
     title: str

@@ -1,7 +1,4 @@
-"""The components of the registered models on this machine: their list, their check and their removal.
-
-The hub's library can scan its cache and delete whole revisions, but a component is one folder of a revision.
-"""
+"""The components of the registered models on this machine: their list, their check and their removal."""
 
 from __future__ import annotations
 
@@ -82,11 +79,7 @@ class Verdict:
 
 
 def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
-    """Check the components of a model one after the other: names, headers, sizes and checksums.
-
-    The hub's cache names each file by its checksum, and a converted copy contains those of its files.
-    `on_bytes` is called with the size of each file that was read completely.
-    """
+    """Check the components of a model one after the other: names, headers, sizes and checksums."""
     for installed in installed_components(info):
         folder = installed.folder
         if not installed.is_complete:
@@ -150,10 +143,7 @@ class Removal:
 
 
 def plan_removal(info: ModelInfo) -> Removal:
-    """Choose what is removed with a model: its own components, and shared ones that no other model uses.
-
-    Of an added model, only a converted copy is removed. InputError for a folder of the user's.
-    """
+    """Choose what is removed with a model: its own components, and shared ones that no other model uses."""
     added = ADDED_MODELS.find(info.name)
     if added is not None:
         folder = Path(added.copy)
@@ -200,10 +190,7 @@ def _has_own_components(info: ModelInfo) -> bool:
 
 
 def remove(info: ModelInfo) -> Removal:
-    """Remove a model's files from the hub's cache, or an added model from its list.
-
-    Files that another snapshot of the repository uses, too, stay.
-    """
+    """Remove a model's files from the hub's cache, or an added model from its list."""
     removal = plan_removal(info)
     added = ADDED_MODELS.find(info.name)
     if added is not None:

@@ -59,10 +59,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One network, in the number format that it computes in.
-
-    `cast_bytes` is the largest memory that one layer's weight takes while it is cast for use.
-    """
+    """One network, in its number format; `cast_bytes` is the most that one layer's cast takes."""
 
     weights: Weights
     config: Mapping[str, Any] = field(hash=False)
@@ -293,10 +290,7 @@ _MIN_DTYPE_BYTES = 2
 
 
 def check_loras(text: str, info: ModelInfo) -> None:
-    """Check the LoRAs of a request, or raise InputError.
-
-    If the model is not on this machine, or stored in another way, the engine checks that they fit it.
-    """
+    """Check a request's LoRAs as far as the model is here, or raise InputError."""
     loras = loras_of(text)
     transformer = info.components["transformer"]
     layers = layers_of(transformer.folder) if loras and not transformer.is_missing else {}

@@ -1,8 +1,4 @@
-"""Captures of calls for debugging: inputs, outputs, time and memory in a JSON and a safetensors file.
-
-A capture consists of two files with the same name. The JSON file contains everything but the tensors; in
-their places it has their names in the safetensors file. No pickle is written or read.
-"""
+"""Captures of calls for debugging: inputs, outputs, time and memory in a JSON and a safetensors file."""
 
 from __future__ import annotations
 
@@ -91,10 +87,7 @@ class Recorder:
         outputs: Callable[[_T], Any] = lambda result: result,
         free_bytes: Callable[[], int],
     ) -> _T:
-        """Do some work, and write a capture of it or of its error.
-
-        A capture that cannot be written is left out, which is logged.
-        """
+        """Do some work, and write a capture of it or of its error, if that is possible."""
         free_before = free_bytes()
         begin = time.perf_counter()
 

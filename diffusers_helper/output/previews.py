@@ -184,10 +184,7 @@ class LatentColours:
 
 
 class Preview:
-    """A writer of animated WebP files, which keeps the last two.
-
-    It writes at most two per second, and takes at most a tenth of the time.
-    """
+    """A writer of animated WebP files, at most two per second, which keeps the last two."""
 
     def __init__(self, folder: Path, latent_seconds: float, decoder: PreviewDecoder | None = None) -> None:
         self._folder, self._latent_seconds, self._decoder = folder, latent_seconds, decoder

@@ -293,10 +293,7 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
 
 
 def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
-    """Plan a job for the first demand that fits, largest tiles first, or raise DoesNotFit.
-
-    A cap that is not fixed is raised to the smallest that fits.
-    """
+    """Plan a job for the first demand that fits, with a cap that is raised if it is not fixed."""
     if budget.helper and (helped_plan := _plan_with_helper(budget, budget.helper, demands)):
         return helped_plan
     smallest = min(smallest_cap(budget, demand.stages) for demand in demands)

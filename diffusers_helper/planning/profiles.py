@@ -190,11 +190,7 @@ _NOT_MEASURED = "not measured"
 
 
 def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None = None) -> Machine:
-    """Describe the machine that the engine will compute on, without importing torch.
-
-    The memory of a CUDA card is not known here, so it is 0. `gpus` are the AMD cards if KFD's files list
-    none.
-    """
+    """Describe the machine that the engine will compute on, without importing torch."""
     all_gpus = amd_gpus(root) if gpus is None else gpus
     gpu = visible_gpu(all_gpus, environ, has_nvidia=has_nvidia(root))
     if gpu is not None:

@@ -227,10 +227,7 @@ def _with_remedies(
 
 
 def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:
-    """Make the key of the level that jobs with this card, model, video size and cap have reached.
-
-    It has the card's memory in whole GB, since the web process and the engine may read different figures.
-    """
+    """Make the key of the level that jobs with this card, model, video size and cap have reached."""
     machine = profile.machine
     size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
     cap = "the card's"

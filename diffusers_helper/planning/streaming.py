@@ -93,10 +93,7 @@ def _bus_over(link: Link, source: Source = "from the card's link") -> Bus:
 
 
 def fewest_copies(plan: JobPlan, demands: Sequence[Demand]) -> JobPlan:
-    """Plan with the fewest copies, beside a plan that was made for one of these demands.
-
-    Its preserved memory is the largest value that holds no weights back.
-    """
+    """Plan with the largest preserved memory that holds no weights back, for one of these demands."""
     budget = plan.budget
     demand = next(demand for demand in demands if demand.vae_tile_px == plan.vae_tile_px)
     unpreserved = plan_job(budget.preserving(0), (demand,))

@@ -1,7 +1,4 @@
-"""The time that a person waits for a video: that of each stage, of a section, and of the whole video.
-
-Where nothing was measured on this machine, these are estimates, each with its source.
-"""
+"""The time that a person waits for a video: that of each stage, of a section, and of the whole video."""
 
 from __future__ import annotations
 

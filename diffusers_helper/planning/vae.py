@@ -98,10 +98,7 @@ def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) 
 
 
 def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """Choose the first plan that fits into the free memory, followed by the smaller ones to try after it.
-
-    If none fits by the estimates, which may be too large, the smallest plan is still worth a try.
-    """
+    """Choose the first plan that fits, or the smallest, followed by the smaller ones to try after it."""
     usable = int(free_bytes * settings.memory_threshold)
     fitting = [plan for plan in plans if plan.working_bytes <= usable]
     fitting = fitting or [min(plans, key=lambda plan: plan.working_bytes)]

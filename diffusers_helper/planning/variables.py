@@ -1,7 +1,4 @@
-"""The engine's environment variables: those that suit a family of cards, and those with a choice of values.
-
-MIOPEN_FALLBACK_README.md lists all variables that the memory document names, including those left out here.
-"""
+"""The engine's environment variables: those that suit a family of cards, and those with choices."""
 
 from __future__ import annotations
 

@@ -57,10 +57,7 @@ _PER_SECTION = ("sample", "decode")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The work of one stage over a whole video, whose first run may have more passes than the others.
-
-    All bytes of weights that are copied to the device count as `copied_bytes`, streamed or not.
-    """
+    """The work of one stage over a whole video, whose first run may have more passes than the others."""
 
     stage: str
     runs: int
@@ -254,10 +251,7 @@ def plan_video(
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[Path | None], float | None] = lambda file: None,
 ) -> VideoPlan:
-    """Check a request, and plan it and its cost, or raise InputError, DoesNotFit or LongtakeError.
-
-    `shape` is None for an unknown picture. `disk_speed` is asked if weights have to be read again.
-    """
+    """Check a request, and plan it and its cost, or raise InputError, DoesNotFit or LongtakeError."""
     _check(request, info)
     side = request.resolution or info.side
     height, width = shape = shape or largest_bucket(side, info.multiple, info.family.buckets)

@@ -179,11 +179,7 @@ class Recipe:
 
 @confined
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe from an MP4 or PNG file of Longtake, from a recipe's JSON, or from a `request.json`.
-
-    Pictures and video are not decoded. Unknown and unusable settings are left out, with a sentence in
-    `Recipe.notices`.
-    """
+    """Read a recipe from an MP4 or PNG file of Longtake, a recipe's JSON, or a `request.json`."""
     try:
         with path.open("rb") as file:
             if (embedded := read_embedded(file)) is None:

@@ -1,7 +1,4 @@
-"""A VAE that belongs to another program, such as ComfyUI's `comfy.sd.VAE`, within the memory that is free.
-
-No module of ComfyUI is imported; only the attributes and methods of the object are used.
-"""
+"""A VAE that belongs to another program, such as ComfyUI's `comfy.sd.VAE`, within the memory that is free."""
 
 from __future__ import annotations
 

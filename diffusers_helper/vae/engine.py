@@ -1,8 +1,6 @@
 """The VAE engine, which encodes and decodes video in pieces, and repeats the work when a piece fails.
 
-Jobs and ComfyUI nodes use the same engine with different owners of the VAE. A job moves its VAE on and off
-the device and follows its memory plan (`job.memory.JobMemory`). A ComfyUI node uses ComfyUI's VAE, which is
-on the device, and plans with the free memory (`vae.borrowed.BorrowedVaeOwner`).
+Its owner is a job, with its memory plan, or a ComfyUI node, with the memory that is free.
 """
 
 from __future__ import annotations

@@ -20,11 +20,7 @@ from diffusers_helper.planning.vae_estimates import VaeNeeds, decode_bytes, enco
 
 
 class VaeFamily:
-    """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes.
-
-    Attributes:
-        temporal_compression: The frames per latent frame after the first, which stands for one frame.
-    """
+    """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes."""
 
     has_stream: bool
     temporal_compression = 4

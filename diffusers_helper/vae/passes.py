@@ -193,10 +193,7 @@ class Pieces:
 def decode_pass(
     family: VaeFamily, latents: Tensor, tiles: Tiles, pieces: Pieces, *, chunk: int = 1
 ) -> Tensor:
-    """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W) on the host, in one pass or one per tile.
-
-    In a stream, the frames of `chunk` latent frames leave the device together.
-    """
+    """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W) on the host, in one pass or one per tile."""
     num_frames = family.temporal_compression * (latents.shape[2] - 1) + 1
     grid = Grid.cut(latents.shape[-2:], tiles, family.spatial_compression)
     mosaic = Mosaic(grid, family.spatial_compression, num_frames)

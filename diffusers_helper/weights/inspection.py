@@ -1,7 +1,4 @@
-"""The facts about a file or folder with weights, found by headers alone.
-
-No tensor is read and torch is not needed, so files of any size are examined in milliseconds.
-"""
+"""The facts about a file or folder with weights, found by headers alone."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ class Inspection:
 
 
 def inspect_checkpoint(path: Path, component: str = "") -> Inspection:
-    """Examine a file with weights, the index of several, a component's or a model's folder.
-
-    `component` is what it has to be usable as; "" for any.
-    """
+    """Examine a file with weights, the index of several, a component's or a model's folder."""
     components = [name for name in all_components() if (path / name).is_dir()]
     if components and not component:
         return _inspect_model(path, components)

@@ -1,7 +1,4 @@
-"""Files with LoRAs, read by their headers alone: their changes, their sizes, and their trigger words.
-
-Only safetensors files are read, which hold numbers and text and no code.
-"""
+"""Files with LoRAs, read by their headers alone: their changes, their sizes, and their trigger words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The files of one network in its folder, and the reader of any known format, recognised by the first bytes.
-
-A folder may also have a tokenizer or a processor of pictures.
-"""
+"""The files of one network in its folder, and the reader of any known format, recognised by first bytes."""
 
 from __future__ import annotations
 

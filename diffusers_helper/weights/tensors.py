@@ -12,10 +12,7 @@ _MAX_UNKNOWN_TYPES = 8
 
 
 class NotWeights(ValueError):
-    """The error for a file without weights, or one that is truncated within the list of its tensors.
-
-    The text is the end of a sentence that begins with the file's name.
-    """
+    """The error for a file without weights, as the end of a sentence that begins with the file's name."""
 
 
 class TensorInfo(NamedTuple):  # a tuple is made in half the time of a frozen dataclass

@@ -77,10 +77,7 @@ def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepW
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What was reported of one card, which stands for a family of cards.
-
-    `decode` are the seconds for the first section of FramePack at 640x608 pixels.
-    """
+    """What was reported of one card, which stands for a family of cards."""
 
     card: str
     family: str
