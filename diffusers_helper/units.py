@@ -56,12 +56,8 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, remaining_seconds = divmod(round(seconds), 60)
     if minutes < 60:
-        return " ".join(
-            filter(
-                None,
-                (f"{minutes} min" if minutes else "", f"{remaining_seconds} s" if remaining_seconds else ""),
-            )
-        )
+        parts = (minutes, "min"), (remaining_seconds, "s")
+        return " ".join(f"{number} {unit}" for number, unit in parts if number)
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 

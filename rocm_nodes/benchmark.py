@@ -43,8 +43,6 @@ class Row:
 
 
 class ROCMFluxBenchmark(MeasuringNode):
-    """A benchmark of a whole workflow with the connected model, text encoder and VAE."""
-
     RETURN_TYPES = ("STRING", "STRING", "STRING", "STRING")
     RETURN_NAMES = (
         "BENCHMARK_RESULTS", "PERFORMANCE_CHART", "OPTIMIZATION_RECOMMENDATIONS", "MEMORY_ANALYSIS",

@@ -36,7 +36,7 @@ def with_captures(name: str, node_class: type) -> type:
             free_bytes=lambda: free_bytes(torch_device),
         )
 
-    return type(node_class.__name__, (node_class,), {function: call, "__doc__": node_class.__doc__})
+    return type(node_class.__name__, (node_class,), {function: call})
 
 
 def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Comparison:

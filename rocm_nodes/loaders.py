@@ -24,8 +24,6 @@ _DTYPES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
 
 class ROCMOptimizedCheckpointLoader(Node):
-    """A loader of checkpoints: model, text encoder and VAE from one file."""
-
     RETURN_TYPES = ("MODEL", "CLIP", "VAE")
     FUNCTION = "load_checkpoint"
     CATEGORY = _CATEGORY
@@ -52,8 +50,6 @@ class ROCMOptimizedCheckpointLoader(Node):
 
 
 class ROCMOptimizedUNetLoader(Node):
-    """A loader of diffusion models that come without text encoder and VAE."""
-
     RETURN_TYPES = ("MODEL",)
     FUNCTION = "load_unet"
     CATEGORY = _CATEGORY
@@ -103,8 +99,6 @@ class ROCMOptimizedUNetLoader(Node):
 
 
 class ROCMLoRALoader(Node):
-    """A loader of LoRAs for a model and, if one is connected, its text encoder."""
-
     RETURN_TYPES = ("MODEL", "CLIP")
     FUNCTION = "load_lora"
     CATEGORY = _CATEGORY

@@ -52,8 +52,6 @@ class DecodeTrial:
 
 
 class ROCMVAEPerformanceMonitor(MeasuringNode):
-    """A monitor that decodes the same latents in several ways, and compares times, peaks and pictures."""
-
     RETURN_TYPES = ("STRING", "STRING", "STRING")
     RETURN_NAMES = _NAMES
     FUNCTION = "analyze"
@@ -125,8 +123,6 @@ def _recommended(trials: list[DecodeTrial]) -> str:
 
 
 class ROCMSamplerPerformanceMonitor(MeasuringNode):
-    """A monitor that evaluates a model several times on noise, and reports the time of each."""
-
     RETURN_TYPES = ("STRING", "STRING", "STRING")
     RETURN_NAMES = _NAMES
     FUNCTION = "analyze"
@@ -212,8 +208,6 @@ ANY = Anything("*")
 
 
 class ROCMMemoryOptimizer(MeasuringNode):
-    """A node that frees memory when its input arrives, and passes the input on, which fixes its place."""
-
     RETURN_TYPES = ("STRING", "STRING", "STRING", ANY)
     RETURN_NAMES = ("MEMORY_STATUS", "OPTIMIZATION_LOG", "RECOMMENDATIONS", "passed_on")
     FUNCTION = "optimize"

@@ -77,7 +77,7 @@ def _refusing(name: str, node_class: Any, problem: str, remedy: str) -> type:
         raise InputError(reason, remedy)
 
     description = f"{reason} {remedy} {node_class.DESCRIPTION}"
-    attributes = {node_class.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": node_class.__doc__}
+    attributes = {node_class.FUNCTION: refuse, "DESCRIPTION": description}
     return type(name, (node_class,), attributes)
 
 

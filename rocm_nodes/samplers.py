@@ -157,8 +157,6 @@ def _without_previews(executor: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 class ROCMOptimizedKSampler(Node):
-    """A sampler with the inputs of ComfyUI's KSampler, a choice of precision, and a report of its times."""
-
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "sample"
     CATEGORY = _CATEGORY
@@ -181,8 +179,6 @@ class ROCMOptimizedKSampler(Node):
 
 
 class ROCMOptimizedKSamplerAdvanced(ROCMOptimizedKSampler):
-    """A sampler with the inputs of ComfyUI's KSampler (Advanced), which can do a part of the steps."""
-
     DESCRIPTION = (
         "Sample as ComfyUI's KSampler (Advanced) does, bit for bit, and report the time of each step."
     )
@@ -209,8 +205,6 @@ class ROCMOptimizedKSamplerAdvanced(ROCMOptimizedKSampler):
 
 
 class ROCMSamplerCustomAdvanced(Node):
-    """A sampler with the inputs of ComfyUI's SamplerCustomAdvanced, and a report of its times."""
-
     RETURN_TYPES = ("LATENT", "LATENT")
     RETURN_NAMES = ("output", "denoised_output")
     FUNCTION = "sample"

@@ -83,8 +83,6 @@ class VaeNode(Node):
 
 
 class ROCMOptimizedVAEDecode(VaeNode):
-    """A decoder that works in one piece, exactly, if memory allows, and otherwise in smaller pieces."""
-
     RETURN_TYPES = ("IMAGE",)
     FUNCTION = "decode"
     DESCRIPTION = (
@@ -174,8 +172,6 @@ class ROCMOptimizedVAEDecode(VaeNode):
 
 
 class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
-    """A decoder that always works in tiles, which are blended where they overlap."""
-
     DESCRIPTION = (
         "Decode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
@@ -206,8 +202,6 @@ class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
 
 
 class ROCMOptimizedVAEEncode(VaeNode):
-    """An encoder that works in one piece, exactly, if memory allows, and otherwise in tiles."""
-
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "encode"
     DESCRIPTION = (
@@ -234,8 +228,6 @@ class ROCMOptimizedVAEEncode(VaeNode):
 
 
 class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
-    """An encoder that always works in tiles, which are blended where they overlap."""
-
     DESCRIPTION = (
         "Encode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from statistics import median
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -34,7 +35,7 @@ from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.planning.variables import FP32_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
-from diffusers_helper.vae.engine import VideoPart
+from diffusers_helper.vae.engine import VideoPart, retry
 from diffusers_helper.vae.families import vae_family
 from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
@@ -126,16 +127,15 @@ class JobMemory:
         raise LongtakeError(f"{problem}{tried_precisions}.", remedy, code="not_finite")
 
     def _attempt(self, stage: str, work: Callable[[Any], _T], section: int | None) -> _T:
-        while True:
-            try:
-                with self._on_device(stage, section) as network, self._cancel.within(network):
-                    return work(network)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                details = read_out_of_memory(str(error))
-                traceback.clear_frames(error.__traceback__)  # they hold tensors
-            self.step_down(details)
+        def attempt() -> _T:
+            with self._on_device(stage, section) as network, self._cancel.within(network):
+                return work(network)
+
+        def recovery_from(error: Exception) -> Callable[[], None] | None:
+            details = read_out_of_memory(str(error)) if is_out_of_memory(error) else None
+            return details and partial(self.step_down, details)
+
+        return retry(attempt, recovery_from)
 
     @contextmanager
     def _widened(self, network: str, dtype: torch.dtype) -> Iterator[None]:

@@ -28,9 +28,7 @@ _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a
 CASTABLE = (nn.Linear, nn.Embedding)
 SCALE = "weight_scale"
 _ROTATION = "weight_rotation"
-_SCALES_ATTRIBUTE = (
-    "found_row_scales"  # the attribute of a weight that keeps its scales between jobs with other types
-)
+_SCALES_ATTRIBUTE = "found_row_scales"  # keeps a weight's scales between jobs with other types
 _REPORT_SECONDS = 1.0
 # The type that each value of the setting `weight_dtype` names.
 WEIGHT_DTYPES = {

@@ -81,7 +81,6 @@ class StagePlan:
     resident_blocks: tuple[int, ...]
     streamed_blocks: tuple[int, ...]
     ring_bytes: int
-    slot_bytes: int
     streamed_bytes: int
     working_bytes: int
     reserve_bytes: int
@@ -268,7 +267,6 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
         resident_blocks=tuple(sorted(order[: split.count])),
         streamed_blocks=streamed,
         ring_bytes=split.ring_bytes,
-        slot_bytes=split.slot_bytes,
         streamed_bytes=sum(stage.model.block_bytes[index] for index in streamed),
         working_bytes=stage.working_bytes,
         reserve_bytes=budget.reserve_bytes,

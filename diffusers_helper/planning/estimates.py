@@ -39,11 +39,7 @@ _Working = dict[str, tuple[Network, int]]
 
 def calibration_of(calibration: Facts, card: str) -> dict[str, float]:
     """Read the ratios of measured to estimated working memory by stage, on this machine or on such a card."""
-    ratios = dict(RATIOS.get(card, {}))
-    for stage, ratio in calibration.read(card).items():
-        if isinstance(ratio, int | float) and 0.1 <= ratio <= 100:
-            ratios[stage] = ratio
-    return ratios
+    return {**RATIOS.get(card, {}), **calibration.read(card)}
 
 
 def latent_tokens(height: int, width: int) -> int:

@@ -57,11 +57,7 @@ class Level:
     def read(cls, learned: Facts, key: str) -> Level:
         """Read the level at which the last job with this `level_key` ended."""
         entry = learned.read(key)
-        weights = entry.get("weights", 0)
-        tile = entry.get("tile", 0)
-        if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
-            return cls()
-        return cls(min(weights, len(_SHARES) - 1), tile)
+        return cls(min(entry.get("weights", 0), len(_SHARES) - 1), entry.get("tile", 0))
 
 
 class SmallerPlans:

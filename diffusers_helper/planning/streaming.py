@@ -165,9 +165,7 @@ def choose_weights(
         int8_demands = demands_of(small)
     except InputError:  # the only refusal that the type of the files does not meet
         return stored, _keeps_type("they are in GGUF or have scales")
-    if (
-        stored_streamed is None
-    ):  # if int8 does not fit either, the refusal names the smaller cap that it needs
+    if stored_streamed is None:  # if int8 does not fit either, the refusal names the cap that it needs
         return small, "The weights are rounded to int8, because they do not fit otherwise."
     int8_streamed = _streamed_bytes(budget, int8_demands)
     if int8_streamed == 0:

@@ -15,18 +15,13 @@ MAX_BYTES = 4 * 2**20
 _MAX_VALUES = 2_000_000  # commas and brackets; each value takes about 64 bytes of memory
 
 
-def parse_json(
-    data: bytes,
-    *,
-    parse_number: Callable[[str], Any] = float,
-    parse_constant: Callable[[str], Any] | None = None,
-) -> Any:
+def parse_json(data: bytes, *, parse_number: Callable[[str], Any] = float) -> Any:
     """Parse a JSON text, or raise ValueError if it has too many values or is nested too deeply."""
     num_values = sum(data.count(separator) for separator in (b",", b"[", b"{"))
     if num_values > _MAX_VALUES:
         raise ValueError(f"{num_values} values in a list of at most {_MAX_VALUES}")
     try:
-        return json.loads(data, parse_float=parse_number, parse_constant=parse_constant or parse_number)
+        return json.loads(data, parse_float=parse_number, parse_constant=parse_number)
     except RecursionError as error:
         raise ValueError("lists within lists, nested too deeply") from error
 

@@ -126,11 +126,8 @@ class VaeEngine(Generic[_Owner]):
         family = vae_family(self.owner.vae)
         spatial_compression = family.spatial_compression
         temporal_compression = family.temporal_compression
-        if (
-            (num_frames - 1) % temporal_compression
-            or height % spatial_compression
-            or width % spatial_compression
-        ):
+        rests = height % spatial_compression, width % spatial_compression
+        if (num_frames - 1) % temporal_compression or any(rests):
             raise InputError(
                 f"The video has {count_text(num_frames, 'frame')} of {width}x{height}; expected "
                 f"{temporal_compression} n + 1 frames and sides that are multiples of {spatial_compression}.",

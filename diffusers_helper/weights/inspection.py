@@ -82,9 +82,8 @@ def inspect_weights(path: Path, component: str = "") -> Inspection:
     if path.is_dir():
         inspection = _inspect_folder(path, component)
     else:
-        inspection = (
-            _inspect_shards(path) if path.name.lower().endswith(INDEX) else _inspect_files(path, [path])
-        )
+        is_index = path.name.lower().endswith(INDEX)
+        inspection = _inspect_shards(path) if is_index else _inspect_files(path, [path])
     # A tokenizer has no tensors, and may be in any folder but one for weights.
     if component and not inspection.problems and (inspection.tensors or component in models_by_component()):
         return replace(inspection, problems=tuple(_component_problems(inspection, component)))
@@ -244,10 +243,8 @@ def _list_problems(
         yield f"{files[0].name} contains no tensor; give another file."
     if shards is None or not has_all_files:
         return
-    missing, unexpected = (
-        sorted(shards.keys() - tensors.keys()),
-        sorted(tensors.keys() - shards.keys()),
-    )
+    missing = sorted(shards.keys() - tensors.keys())
+    unexpected = sorted(tensors.keys() - shards.keys())
     if missing:
         missing_text = count_text(len(missing), "missing tensor")
         yield f"{path.name} lists {missing_text}, such as {missing[0]}; download all files again."
@@ -292,7 +289,5 @@ def _hints(name: str) -> tuple[str, ...]:
     words = re.findall(r"(?<![a-z0-9])(fp8|int8|int4|nf4|bnb|gguf|quantized)(?![a-z0-9])", name.lower())
     hints = [f"The name of the file says {word}." for word in dict.fromkeys(words)]
     if shard:
-        hints.insert(
-            0, f"The file is shard {int(shard[1])} of {int(shard[2])}; its folder contains the model."
-        )
+        hints.insert(0, f"The file is shard {int(shard[1])} of {int(shard[2])} of the model in its folder.")
     return tuple(hints)

@@ -62,8 +62,6 @@ def _setting_input(info: SettingInfo) -> Input | Callable[[], Input]:
 
 
 class VideoNode(Node):
-    """A node that makes an MP4."""
-
     RETURN_TYPES = ("IMAGE", "STRING", "VIDEO")
     RETURN_NAMES = ("frames", "video_path", "video")
     CATEGORY = "ROCm Ninodes/Video"
@@ -73,8 +71,6 @@ class VideoNode(Node):
 
 
 class ROCMFramePackVideo(VideoNode):
-    """A node that makes a video with FramePack. Its inputs are the settings of Longtake."""
-
     FUNCTION = "make"
     OUTPUT_NODE = True
     DESCRIPTION = "Make a video that does what a sentence says, and usually starts with a picture."

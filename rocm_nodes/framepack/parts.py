@@ -82,8 +82,6 @@ class Sampled:
 
 
 class ROCMFramePackLoader(Node):
-    """A choice of a FramePack model, of whose parts some can come from ComfyUI's folders."""
-
     RETURN_TYPES = ("FRAMEPACK_MODEL",)
     RETURN_NAMES = ("model",)
     FUNCTION = "choose"
@@ -117,8 +115,6 @@ class ROCMFramePackLoader(Node):
 
 
 class ROCMFramePackConditions(Node):
-    """The encoding of prompts and pictures."""
-
     RETURN_TYPES = ("FRAMEPACK_CONDITIONS",)
     RETURN_NAMES = ("conditions",)
     FUNCTION = "encode"
@@ -156,8 +152,6 @@ class ROCMFramePackConditions(Node):
 
 
 class ROCMFramePackSampler(Node):
-    """The sampling of a video's latents, section by section."""
-
     RETURN_TYPES = ("FRAMEPACK_VIDEO", "LATENT")
     RETURN_NAMES = ("sampled", "latent")
     FUNCTION = "sample"
@@ -205,8 +199,6 @@ class ROCMFramePackSampler(Node):
 
 
 class ROCMFramePackDecode(VideoNode):
-    """The decoding of a sampled video to frames and an MP4."""
-
     FUNCTION = "decode"
     DESCRIPTION = "Decode what ROCm FramePack Sampler has sampled, and join its sections to a video."
     SEARCH_ALIASES = ("decode video", "framepack", "longtake")
