@@ -1,8 +1,7 @@
 """The ladder of convolutions, which decides once per case which rung computes it, and stores the decision.
 
-A rung is one way to compute a convolution, and the ladder is the order in which the rungs are tried. The
-first rung is the plain call of torch. A rung is skipped if it raised a recognised error, ended a process at
-this case or at several others, or was measured to be slower than another one.
+The first rung is the plain call of torch. A rung is skipped if it raised a recognised error, ended a process
+at this case or at several others, or was measured to be slower than another one.
 """
 
 from __future__ import annotations

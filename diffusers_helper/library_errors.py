@@ -1,8 +1,6 @@
 """The table of other libraries' errors, by their class names and texts, with their meaning.
 
-Classes are recognised by name, so no library has to be imported. Most texts were reported by people with
-Radeon cards. The others are those of CUDA, cuDNN, oneDNN and the CPU's allocator for the same faults.
-Trouble with the storage of a job, such as a full disk, passes, and has remedies of its own.
+Most texts were reported by people with Radeon cards. Trouble with the storage of a job passes.
 """
 
 from __future__ import annotations

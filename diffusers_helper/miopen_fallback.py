@@ -1,8 +1,7 @@
 """The fallback for convolutions that fail, which installs the ladder of `cache.conv` in a model's modules.
 
 On Radeon cards MIOpen sometimes finds no algorithm for a convolution, runs out of workspace, or fails
-internally, and the job dies in the VAE. The ladder then computes the same convolution in another way. Modules
-are changed one by one and can be restored. MIOPEN_FALLBACK_README.md describes the fallback.
+internally. The ladder then computes it in another way. MIOPEN_FALLBACK_README.md describes the fallback.
 """
 
 from __future__ import annotations

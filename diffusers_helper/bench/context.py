@@ -1,9 +1,7 @@
 """What the parts of the benchmark share: measurements, and networks of FramePack's full size.
 
-Those have random weights, and a file that is written on the spot and holds one block of each kind. Every
-block of the network has parameters of its own that share the mapped memory of that one, so a machine copies,
-streams and computes as with the published weights, but reads little from the disk. Networks without such
-blocks are in main memory.
+Those have random weights, and one block of each kind in a file. Every block shares the mapped memory of that
+one, so a machine copies, streams and computes as with the published weights, but reads little.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The choice of the convolutions that take most of a decode's time, by measurement before the VAE works.
 
-Only cards with ROCm need it: MIOpen may choose a kernel for a shape that is ten to a hundred times as slow as
-another rung, and the ladder would stay on the first rung that works.
+MIOpen may choose a kernel that is ten to a hundred times as slow as another rung.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The loaders of a model's components, which find their files on disk or on the hub, check and load them.
 
-The weights are mapped from the files into memory. As long as they are not written to and keep their stored
-type, the kernel can reclaim their memory at any time. Before a network computes for the first time, the
-kernel reads its files, if it can keep them, so that no later step waits for the disk. While the encoders
-compute, it reads those of the transformer. A network whose results are known already is not read.
+The weights are mapped from the files, so the kernel can reclaim their memory at any time. Before a network
+computes for the first time, the kernel reads its files, if it can keep them; while the encoders compute, it
+reads those of the transformer. A network whose results are known already is not read.
 """
 
 from __future__ import annotations

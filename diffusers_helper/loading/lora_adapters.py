@@ -1,12 +1,11 @@
 """LoRAs at work: a low-rank branch beside each layer, whose result is added to that of the layer.
 
-The layers and their weights are not changed, so they may be of any type, and only the branches have to be
-removed. These belong to the blocks, so the store moves, streams and counts them as it does the weights.
+The layers and their weights are not changed, so they may be of any type. The branches belong to the blocks,
+so the store moves, streams and counts them as it does the weights.
 
-`peft` was not used. It replaces the model's layers by its own, which need support for each kind of quantised
-weights, and it renames the parameters. The conversion of HunyuanVideo's keys in diffusers 0.42 assumes the
-full model's width of 3072, and knows neither `alpha` nor the names of the kohya family; that of Wan's keys
-expects every layer of every block in files of that family.
+`peft` needs support for each kind of quantised weights, and renames the parameters. diffusers' conversions
+(0.42) assume the full model's width, know neither `alpha` nor the names of the kohya family, and expect every
+layer.
 """
 
 from __future__ import annotations

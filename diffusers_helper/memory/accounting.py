@@ -1,15 +1,12 @@
 """An account of the bytes of live tensors, for machines without a GPU.
 
-With it, plans, caps and peaks mean the same as on a GPU. It counts each storage once, however many views it
-has, from the operation that creates it until its last tensor is deleted. Memory that a kernel allocates and
-frees within one operation is not counted.
+With it, plans, caps and peaks mean the same as on a GPU. It counts each storage once, from the operation that
+creates it until its last tensor is deleted, without what a kernel frees within one operation.
 
-Torch does not say how much main memory its tensors take: the statistics of `torch.cuda` have no counterpart
-for the CPU, and the profiler only records for later use. Therefore a dispatch mode watches each operation, as
-torch documents under "Extending PyTorch", although its module has a private name. A `TorchFunctionMode`,
-whose name is public, sees a Python function as one call even if it creates several tensors, and is also
-called for each `x.shape`. Watching costs about 6 microseconds per operation, so passes that are known to take
-what an earlier one took are not watched (`benchmarks/accounting.py`).
+Torch does not say how much main memory its tensors take. So a dispatch mode watches each operation, as torch
+documents under "Extending PyTorch", which costs about 6 microseconds (`benchmarks/accounting.py`). A
+`TorchFunctionMode`, whose name is public, sees a Python function as one call even if it creates several
+tensors.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The flush that returns unused memory to the driver between the stages of a job.
 
-PyTorch's caching allocator takes memory with `hipMalloc`, and `empty_cache` returns it. The memory document
-also trims the device's default pool, which holds only what `hipMallocAsync` has allocated: neither the
-allocator nor MIOpen calls that, so the pool is likely to have nothing to return. This was not tested on a
-Radeon.
+The memory document also trims the device's default pool, which holds only what `hipMallocAsync` has
+allocated, so it is likely to have nothing to return. This was not tested on a Radeon.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The networks on the device, and the functions that move them between the device and main memory.
 
-The functions have the same names as in FramePack. They do not return memory to the driver, which happens only
-between stages. Those at the end are for scripts that move whole models; a job uses `store.Store` instead,
-which knows how much memory each stage needs. They, too, stream the blocks that do not fit.
+The functions at the end, with FramePack's names, are for scripts that move whole models; a job uses
+`store.Store`. They, too, stream the blocks that do not fit. None returns memory to the driver.
 """
 
 from __future__ import annotations

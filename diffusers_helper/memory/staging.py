@@ -1,8 +1,7 @@
 """Copies of weights from main memory to a GPU, by way of pinned memory.
 
-From pageable memory, the driver copies through a small buffer of its own: 4 GB/s on an H200, where the link
-takes 30. Here, one piece goes to the device while the next is written into pinned memory. The buffers are as
-large as what torch takes for them, which is a power of two.
+From pageable memory, the driver copies 4 GB/s on an H200, where the link takes 30. Here, one piece goes to
+the device while the next is written into pinned memory.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """The streaming of blocks that do not fit on the device, which are copied to it ahead of their turn.
 
-A thread copies the next streamed blocks while the earlier ones compute. Each block goes piece by piece from
-the memory-mapped file through two pinned buffers, on a second CUDA stream, into a slot on the device; on a
-CPU it goes directly into the slot. The plan sets the number of slots, and none is added, so the memory of the
-device is bounded. Weights are never held in other main memory.
+A thread copies the next streamed blocks while the earlier ones compute: piece by piece from the mapped file
+through two pinned buffers, on a second CUDA stream, into one of the plan's slots on the device. Weights are
+never held in other main memory.
 
-diffusers' group offloading (0.42) could not be used. It keeps no block resident. Its prefetch runs in the
-computing thread, which stands still while weights are copied into pinned memory, or keeps all weights pinned.
-To stream from disk, it first writes them to a second set of files. It needs an accelerator, also in tests.
+diffusers' group offloading (0.42) keeps no block resident. Its prefetch runs in the computing thread, or
+keeps all weights pinned. To stream from disk, it first writes them to a second set of files.
 """
 
 from __future__ import annotations

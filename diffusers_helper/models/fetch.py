@@ -1,11 +1,7 @@
-"""The download of a model's components from a hub repository at one revision.
+"""The download of a model's components from a hub repository at one revision, into the hub's local cache.
 
-The files are in the hub's local cache, in the layout that other programs use, too. A file that is being
-downloaded has a temporary name until its size and checksum are right. A download that was interrupted, even
-by a kill, continues after the last byte that was written.
-
-The hub's library sends the requests, with its tokens, retries and resumption. Its `snapshot_download` is not
-used: it compares no checksums, accepts answers that are too long, and starts over after an interruption.
+A file has a temporary name until its size and checksum are right, and an interrupted download continues.
+`snapshot_download` compares no checksums, accepts answers that are too long, and starts over.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """The video of a job, which becomes a longer playable MP4 after each section, by encoding only that section.
 
-Frames that can no longer change are encoded once, as a segment that starts with a key frame and refers to
-nothing outside itself (closed GOP), and is kept in `segments/`. The playable file joins the segments by
-stream copy. Frames that the next section will still change are shown as a provisional segment, which the next
-join leaves out. In inverted order new segments go in front of the others, and in forward order behind them.
+Frames that can no longer change are encoded once, as a segment with a closed GOP in `segments/`. The playable
+file joins the segments by stream copy. Frames that the next section will still change are shown as a
+provisional segment. In inverted order new segments go in front of the others.
 
-The same frames give the same bytes on any machine. The format is H.264, yuv420p, bt709 with limited range,
-with the index in front of the data (faststart).
+The same frames give the same bytes on any machine: H.264, yuv420p, bt709 with limited range, faststart.
 """
 
 from __future__ import annotations

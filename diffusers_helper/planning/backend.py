@@ -1,9 +1,4 @@
-"""What differs between cards: the factors of memory, the types they compute well in, and torch's kernels.
-
-The formulas (`estimates`, `vae_estimates`) count tensors, which are the same everywhere, and are multiplied
-with the factors here. Ratios that were measured on cards are in `cards/reported`, where
-scripts/hardware_table.py writes them, and `estimates.calibration_of` reads them.
-"""
+"""What differs between cards: the factors of memory, the types they compute well in, and torch's kernels."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Estimates of the memory that each stage needs besides weights: inputs, activations and outputs.
 
-Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
-The numbers were fitted to peaks that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of
-shapes named in each function. They hold for kernels that keep nothing large between operations. GPU kernels
-need more: the table in `backend` has the factors for that. What was measured on such cards, or on this
-machine, corrects the estimates (`calibration_of`).
+Each formula counts the tensors of one size that are alive when the network uses most memory, fitted to peaks
+that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of shapes named in each function. GPU
+kernels need more: the table in `backend` has the factors for that.
 """
 
 from __future__ import annotations

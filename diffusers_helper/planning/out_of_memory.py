@@ -1,9 +1,4 @@
-"""Errors that say that the device is out of memory, classified by their figures, and the remedies.
-
-PyTorch's texts for CUDA and HIP differ by one word. They state the bytes that were requested, free,
-allocated, and idle in the allocator. HSA's texts contain no figures. The remedies depend on whether memory is
-exhausted, is fragmented, is withheld by the driver, or whether this is unknown.
-"""
+"""Errors that say that the device is out of memory, classified by their figures, and the remedies."""
 
 from __future__ import annotations
 

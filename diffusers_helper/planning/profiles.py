@@ -1,8 +1,7 @@
 """The settings that suit a card, each with its reason: memory, allocator, VAE, attention and MIOpen.
 
-They follow from the facts that the kernel reports (`sysfs`). They are decided before torch is imported,
-because the engine's environment has to be complete when the engine starts. Longtake has measured none of them
-on a card; the source of each setting says who recommends it.
+They are decided before torch is imported, because the engine's environment has to be complete when it starts.
+Longtake has measured none of them on a card; the source of each says who recommends it.
 """
 
 from __future__ import annotations

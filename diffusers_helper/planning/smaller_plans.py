@@ -1,9 +1,7 @@
 """The plan with which a job begins, and the smaller ones that it tries after it ran out of memory.
 
-Page, command line and engine begin with the same plan. The estimates behind it were measured on other
-machines and can be too low on this one. Each step down halves the memory for weights beyond the least that
-they need. If it was the VAE that failed, its tiles become smaller, too. A job takes at most three steps, and
-later jobs start with the plan that it ended with.
+Each step down halves the memory for weights beyond the least that they need. If it was the VAE that failed,
+its tiles become smaller, too. Later jobs start with the plan that a job ended with.
 """
 
 from __future__ import annotations

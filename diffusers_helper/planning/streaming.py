@@ -1,10 +1,8 @@
 """What streamed weights cost: the path to the card, the preserved memory, and the type of the weights.
 
-The automatic choice of that type follows from the card's memory plan, and not from its arithmetic: every
-layer computes in 16 or 32 bit, also on cards that could compute in fp8, so a smaller type is only a way of
-storing weights. int8 is as small as fp8 and more precise. It pays if it keeps all blocks on the device. If
-blocks are streamed, each of them is rounded again in every pass, which takes the processor much longer than
-copying it.
+Every layer computes in 16 or 32 bit, so a smaller type is only a way of storing weights. int8 is as small as
+fp8 and more precise. It pays if it keeps all blocks on the device. If blocks are streamed, each of them is
+rounded again in every pass, which takes the processor much longer than copying it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The plans for encoding or decoding pictures or a video with a VAE in the available memory.
 
-They are made from integers, before anything is computed. A VAE that is causal and keeps what it needs of the
-past (Wan) works as a stream, one latent frame at a time, with the bits of one pass over all frames. Any other
-one (HunyuanVideo) works in one pass, or in windows that overlap in time, as in diffusers and FramePack. Both
-work in tiles that overlap in space if memory demands it.
+A VAE that is causal and keeps what it needs of the past (Wan) works as a stream, one latent frame at a time,
+with the bits of one pass. Any other one (HunyuanVideo) works in one pass, or in windows that overlap in time,
+as in diffusers and FramePack. Both work in tiles that overlap in space if memory demands it.
 """
 
 from __future__ import annotations

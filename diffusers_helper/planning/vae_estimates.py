@@ -1,8 +1,6 @@
 """Estimates of the memory that a VAE needs besides weights, by kind, number of frames and tile size.
 
-Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
-The factors were fitted to peaks that `benchmarks/calibrate_memory.py` measured on the grid of shapes named in
-each function.
+Like those in `estimates`, they are fitted to measured peaks, on the grid of shapes named in each function.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The lineage of a branch, a video whose first sections were made with other settings than the later ones.
 
-A section's latents depend on its own settings and on the sections made before it. So the request of a branch
-and the spans of its earlier sections determine the video, which can be made again from them alone.
-
-Recipes, lineages and the origins of latents record settings. Those of version 0.1 are always recorded. A
-later one is recorded only if it differs from its default, so that a file without it means the default.
+Settings of version 0.1 are always recorded. A later one is recorded only if it differs from its default, so
+that a file without it means the default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""How ComfyUI stores the weights of quantised layers, which a safetensors file says of each layer.
+"""How ComfyUI stores the weights of quantised layers: a tensor of JSON beside each, or the file's metadata.
 
-Either a small tensor beside the weight holds JSON, or the file's metadata hold it for all layers. The layouts
-are those of the library comfy-kitchen. Those with a scale for each tensor or row say the same as a file
+The layouts are those of comfy-kitchen. Those with a scale for each tensor or row say the same as a file
 without marks, unless groups of a row's values are rotated ("ConvRot"); the other layouts are packed.
 """
 

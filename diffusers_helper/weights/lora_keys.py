@@ -1,8 +1,7 @@
 """The layers of a transformer that names of tensors stand for, in files with weights or LoRAs.
 
-Each family knows how files name its layers (`families.family.LayerNames`): as diffusers does, as the
-network's authors do, who may join the layers for queries, keys and values, or as ComfyUI's class does.
-Trainers put a prefix before the name, and those of kohya's family and Tencent write _ for each dot.
+Trainers put a prefix before a family's name of a layer (`families.family.LayerNames`), and those of kohya's
+family and Tencent write _ for each dot.
 """
 
 from __future__ import annotations

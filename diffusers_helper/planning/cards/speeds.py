@@ -1,10 +1,8 @@
 """The time that a card takes to compute a step and to decode, from others' figures or measured here.
 
-A step is matrix products, attention, and element-wise work (norms, rotations, modulation, activations),
-which only moves memory. The network's shape says how much of each there is. How fast a card is at each of
-them comes from others' reports of one card of its kind. For other cards of that kind, these speeds are scaled
-by the makers' figures for arithmetic (fp32) and memory. For a card without a row there is no estimate. Once a
-job has run on a machine, its measured times replace the estimates.
+A step is matrix products, attention, and element-wise work, which only moves memory; the network's shape says
+how much of each. The speeds are others' reports of one card of its kind, scaled by the makers' figures for
+arithmetic (fp32) and memory. Measured times replace the estimates.
 """
 
 from __future__ import annotations
