@@ -71,12 +71,10 @@ class JobStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageStarted(Event):
-    """The start of a stage. `section` counts from 1 in order of making; None before the first.
+    """The start of a stage, with the seconds that it will probably take; 0 if unknown.
 
-    Attributes:
-        expected_seconds: How long the stage will probably take, by measurements or estimates; 0 if unknown.
-            For "load" it covers all readings that are left.
-        seconds_to_video: The same until the end of the section, or of the first one, which can then be seen.
+    "load" covers all readings that are left. `section` counts from 1 in order of making; None before the
+    first.
     """
 
     stage: Stage

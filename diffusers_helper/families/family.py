@@ -21,12 +21,9 @@ from diffusers_helper.families.packing import (
 
 @dataclass(frozen=True, slots=True)
 class PromptFormat:
-    """How the large text encoder gets a prompt.
+    """How the large text encoder gets a prompt: the template, and its tokens before the prompt.
 
-    Attributes:
-        template: The text around the prompt, with `{}` in its place.
-        head_tokens: The tokens of the template before the prompt, which are cut off after the encoding.
-        padded_tokens: The tokens that the transformer reads of any prompt; 0 for those of the prompt alone.
+    `padded_tokens` are those that the transformer reads of any prompt; 0 for those of the prompt alone.
     """
 
     template: str
@@ -133,10 +130,7 @@ def is_eight_bit(weight_dtype: str) -> bool:
 class ParameterCounts:
     """The numbers of values of some tensors, by how they can be stored on the device.
 
-    Attributes:
-        castable: Those that are cast to 8 bit if the job asks for it.
-        fixed_bytes: The size of those that always stay as they are, as the blocks of GGUF.
-        rows: The number of rows that get a scale each if they are cast to int8.
+    `fixed_bytes` always stay as they are, as the blocks of GGUF; `rows` get a scale each in int8.
     """
 
     plain: int = 0
@@ -215,8 +209,6 @@ class LayerNames:
 
 @dataclass(frozen=True, slots=True)
 class SmallDecoder:
-    """The published decoder for previews of a family's latents. The checksum is that of git."""
-
     path: str
     checksum: str
     size: int = 22_642_902

@@ -86,7 +86,6 @@ def settings_of(*, is_distilled: bool) -> dict[str, Any]:
 
 
 def scheduler_in(folder: Path) -> str:
-    """Read the class name in a model's scheduler configuration; "" if it cannot be read."""
     try:
         config = read_json(folder / _SCHEDULER)
     except (OSError, ValueError):
@@ -95,7 +94,6 @@ def scheduler_in(folder: Path) -> str:
 
 
 def scheduler_fault(config: Mapping[str, Any]) -> str:
-    """Say why a scheduler with this configuration cannot be used; "" if it can."""
     if config.get("_class_name") == _BASE and config.get("stages", 3) != 1:
         return "it is that of Helios-Mid, which cannot be used; expected Helios-Base or -Distilled"
     return ""

@@ -263,5 +263,4 @@ def decode_windows(plan: SectionPlan, chunk: int = DEFAULT_CHUNK) -> tuple[tuple
 
 
 def decode_work(plan: SectionPlan, chunk: int = DEFAULT_CHUNK) -> tuple[int, ...]:
-    """Count the latent frames that are decoded for each section, in order of making."""
     return tuple(map(sum, decode_windows(plan, chunk)))

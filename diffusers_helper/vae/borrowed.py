@@ -113,13 +113,9 @@ _PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which ComfyUI's object doe
 class ComfyVae(nn.Module, VaeFamily):
     """A `comfy.sd.VAE` as a `VaeFamily`, which neither moves nor changes the network.
 
-    It decodes pictures one by one, Wan's video as a stream, and other video in one pass.
-
-    Attributes:
-        casts: Whether each layer converts its weights when it runs, wherever they are. With dynamic memory
-            they stay in the file's dtype and on the host, and a copy of the network would free ComfyUI's
-            buffers a second time.
-        requested_dtype: The compute dtype of a network that casts.
+    It decodes pictures one by one, Wan's video as a stream, and other video in one pass. If it `casts`, each
+    layer converts its weights when it runs: with dynamic memory they stay on the host, and a copy of the
+    network would free ComfyUI's buffers a second time.
     """
 
     def __init__(self, vae: Any) -> None:

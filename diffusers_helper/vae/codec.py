@@ -23,7 +23,6 @@ def pixels_of(pictures: Sequence[Image.Image]) -> Tensor:
 
 
 def sample_latents(moments: Tensor, noise: Tensor, config: Mapping[str, Any]) -> Tensor:
-    """Sample latents from their moments, in fp32 and in the shape of `noise`."""
     posterior = DiagonalGaussianDistribution(moments)
     mean, scale = latent_statistics(config)
     return (posterior.mean.float() + posterior.std.float() * noise - mean) * scale
