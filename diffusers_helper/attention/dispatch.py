@@ -60,7 +60,6 @@ def sliced_attention(
     Args:
         attn_mask: Of a shape that broadcasts to (B, H, N, M): either whether a query sees a key, or what is
             added to the scores.
-        in_fp16: Whether products are computed in fp16; None for the device's own choice.
     """
     if dropout_p or is_causal or enable_gqa:
         raise NotImplementedError("No network that is sliced asks for these.")

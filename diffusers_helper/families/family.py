@@ -37,10 +37,6 @@ class Family:
     """The half of a family of models that plans, in integers.
 
     Attributes:
-        name: The name, under which `pipeline` finds the other half.
-        spatial_compression: The pixels per latent along each side.
-        temporal_compression: The frames per latent frame.
-        section_frames: The frames that each section adds to a video.
         signs: Texts that only the names of its transformer's tensors contain; see `weights.recognition`.
         resembles: The models whose transformers have the same signs and lack these.
         requirements: What the components must have in common: a component, an entry of its configuration, a
@@ -53,8 +49,6 @@ class Family:
         scheduler_fault: Says why a scheduler with a configuration cannot be used; "" if it can.
         default_settings: Reads from a model's folder which settings suit it.
         unsupported, ignored: The settings that its models cannot use, and those that change no pixel.
-        plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
-            Its keyword `has_picture` is False for a video without a start picture.
         mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
     """
 

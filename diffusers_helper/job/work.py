@@ -64,11 +64,7 @@ class TextStage:
 
 
 class Work(Protocol):
-    """The half of a family of models that works on tensors. A module with these members is one.
-
-    Attributes:
-        encoders: The stages that encode pictures. Each can be run by itself for a setting, `of`.
-    """
+    """The half of a family of models that works on tensors. A module with these members is one."""
 
     text_stages: Mapping[str, TextStage]
     encoders: Mapping[str, Callable[..., Any]]

@@ -169,17 +169,10 @@ def unload_complete_models(*models: nn.Module) -> None:
 def move_model_to_device_with_memory_preservation(
     model: nn.Module, target_device: torch.device | str, preserved_memory_gb: float = 0.0
 ) -> None:
-    """Move a model to a device, but leave some of the device's free memory unused.
+    """Move a model to a device, but leave some of the device's free memory unused, or raise DoesNotFit.
 
-    Blocks that do not fit stay in main memory and are copied to the device ahead of their turn.
-
-    Args:
-        model: Its blocks are the modules in its lists, such as `transformer_blocks`, which have to run in
-            their order.
-        preserved_memory_gb: The GB of 1024^3 bytes to leave free, as far as the model can be streamed.
-
-    Raises:
-        DoesNotFit: If the model does not fit even if all blocks are streamed. Nothing was moved then.
+    Blocks that do not fit stay in main memory and are copied to the device ahead of their turn. They are the
+    modules in its lists, such as `transformer_blocks`, which have to run in their order.
     """
     device, residency = _residency_on(target_device)
     blocks = _blocks(model)
@@ -193,13 +186,10 @@ def move_model_to_device_with_memory_preservation(
 def offload_model_from_device_for_memory_preservation(
     model: nn.Module, target_device: torch.device | str, preserved_memory_gb: float = 0.0
 ) -> None:
-    """Free some memory of a device by streaming blocks of a model that is on it.
+    """Free some memory of a device by streaming blocks of a model that is on it, or raise DoesNotFit.
 
     Before the VAE decodes, use `unload_complete_models` instead, since blocks of the transformer that stay
-    keep the memory fragmented. The arguments are those of `move_model_to_device_with_memory_preservation`.
-
-    Raises:
-        DoesNotFit: If the model does not fit even if all blocks are streamed. It stays as it was then.
+    keep the memory fragmented.
     """
     device, residency = _residency_on(target_device)
     blocks = _blocks(model)

@@ -59,8 +59,6 @@ class ModelInfo:
     """The facts about a model that are known before any of it is loaded.
 
     Attributes:
-        modes: The orders of sections that it supports; the first is its default.
-        side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
         sizes: The number of sizes in which each section is sampled, with at least one step in each.
         first_steps: The factor by which the first section takes more steps than the others.

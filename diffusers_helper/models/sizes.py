@@ -100,13 +100,7 @@ def networks(
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The values of one network as its files have them.
-
-    Attributes:
-        largest, largest_linear: The most values in a layer that can be cast, and in a linear one.
-        unlayered: The values outside of such layers, as those of norms.
-        largest_block: The most values of a layer in blocks of GGUF.
-    """
+    """The values of one network as its files have them, with the most values in a layer that is cast."""
 
     total: ParameterCounts
     blocks: tuple[ParameterCounts, ...]

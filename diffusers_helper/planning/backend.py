@@ -34,13 +34,9 @@ FACTORS: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The memory behaviour of a machine's kernels.
+    """The memory behaviour of a machine's kernels, as multiples of what the formulas count.
 
-    Attributes:
-        attention: The kind of kernel that SDPA chooses. "math" holds the matrix of all scores in fp32.
-        attention_factor: The memory at the peak of attention, as a multiple of what the formula counts.
-        conv_decode, conv_encode: The same for the VAE, whose kernels may have a workspace.
-        attention_backend: The transformer's, one of `attention.backends.BACKENDS`.
+    "math" attention holds the matrix of all scores in fp32. The VAE's kernels may have a workspace.
     """
 
     attention: Attention = "fused"

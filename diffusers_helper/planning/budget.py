@@ -48,12 +48,9 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The memory that a job may use.
+    """The memory that a job may use, and the most to which a default cap is raised; 0 for a fixed cap.
 
-    Attributes:
-        preserved_bytes: The least memory that weights leave free, as far as they can be streamed.
-        reserve_bytes: Memory outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
-        max_cap_bytes: The most to which a default cap is raised for a job that needs more; 0 for a fixed cap.
+    `reserve_bytes` are outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
     """
 
     total_bytes: int

@@ -71,11 +71,8 @@ class Machine:
 class Profile:
     """The settings that suit a machine.
 
-    Attributes:
-        vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
-        has_bf16: Whether networks in bf16 compute in it, and not in fp32 with weights in bf16.
-        deviation: The share by which results of a backend that `auto` takes may differ from fp32 math.
-        backends: The fastest attention backends that were measured here, by `machine.local.shape_key`.
+    Without bf16, networks compute in fp32 with weights in bf16. `deviation` is the share by which results of
+    a backend that `auto` takes may differ from fp32 math; `backends` are by `machine.local.shape_key`.
     """
 
     family: str

@@ -192,10 +192,8 @@ def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | Non
 class Fit:
     """What a plan does with the transformer's weights; its cap may be above the card's default.
 
-    Attributes:
-        streamed_bytes: The weights that each step copies to the device, in `copy_seconds`.
-        host_bytes: The same weights as the files store them, which main memory should be able to hold.
-        disk_bytes: The bytes that each step reads from the disk if it cannot.
+    Of `host_bytes`, the streamed weights in the files, each step reads `disk_bytes` if main memory cannot
+    hold them.
     """
 
     cap_bytes: int
@@ -220,12 +218,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """The plans for one card.
-
-    Attributes:
-        default: The plan with the automatic preserved memory; None if nothing fits.
-        fewest_copies: The plan with as little as the estimates allow; None if nothing fits.
-    """
+    """The plans for one card, with the automatic preserved memory and with the least, if they fit."""
 
     card_gb: int
     cap_bytes: int
@@ -260,14 +253,7 @@ class FormatPlans:
 def plans_by_card(
     request: GenerationRequest, info: ModelInfo, transformer: Network | None = None
 ) -> list[CardPlan]:
-    """Plan a video on Radeon cards of these sizes, for the shape that needs most memory.
-
-    Args:
-        transformer: The transformer, if it is not that of the model's files.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-    """
+    """Plan a video on Radeon cards of these sizes, for the shape that needs most memory."""
     request = replace(request, vram_cap_gb=None, preserved_gb=None)
     return [_plan_on_card(size, request, info, transformer) for size in CARDS_GB]
 
@@ -294,11 +280,6 @@ def _plan_on_card(
 
 
 def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatPlans]:
-    """Plan a video for each format of the transformer's file.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-    """
     request = replace(request, weight_dtype=_DEFAULT)
     return [
         FormatPlans(names, network.file_bytes, tuple(plans_by_card(request, info, transformer=network)))
@@ -307,11 +288,7 @@ def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatP
 
 
 def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
-    """Describe the transformer in each format that can be loaded, with the names of the formats of that size.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-    """
+    """Describe the transformer in each format that can be loaded, with the formats of that size."""
     by_name = {STORED: transformer_in(info, _DEFAULT)}
     try:
         names = (name for name in WEIGHT_TYPES if name not in (AUTO, _DEFAULT))

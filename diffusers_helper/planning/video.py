@@ -71,13 +71,11 @@ class VideoPlan:
     """The plan of one video.
 
     Attributes:
-        height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
         waiting_bytes: The size of the streamed weights in their files, which main memory should hold. The
             kernel may drop them and read them again.
         fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if memory ran
             out in earlier jobs.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
-        copies: The slowest segment of the path of streamed weights to the card; None without a card.
     """
 
     first: FirstPlan = field(compare=False)

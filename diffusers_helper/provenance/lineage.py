@@ -78,12 +78,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The origin of a job's first sections; empty for a job that is not a branch.
-
-    Attributes:
-        parent: The id of the job that this one was branched from; "" if it was made from a recipe.
-        kept: The number of sections whose files were copied from the parent.
-    """
+    """The origin of a job's first sections, of which `kept` are from the parent; "" is a recipe."""
 
     spans: tuple[Span, ...] = ()
     parent: str = ""

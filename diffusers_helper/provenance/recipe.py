@@ -46,11 +46,9 @@ _MAX_ENTRIES = 1000  # spans or uses of the VAE, which are as many as sections a
 
 @dataclass(frozen=True, slots=True)
 class VaeUse:
-    """The settings with which the VAE has worked from one section on.
+    """The settings with which the VAE has worked from one section on; 0 is the start picture.
 
-    Attributes:
-        tile: The side of the tiles in pixels, or the smallest side that covers the picture with one tile.
-        chunk: The number of latent frames by which the VAE's windows advance.
+    `tile` is the side in pixels, or the smallest side that covers the picture with one tile.
     """
 
     section: int
@@ -83,13 +81,7 @@ def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The recipe of a video.
-
-    Attributes:
-        settings: The settings by name, without the pictures.
-        pictures: The pictures by setting as PNG files, cropped to the size of the video.
-        notices: Sentences for the user about parts of a file that could not be used.
-    """
+    """The recipe of a video, with the pictures as PNG files in its size, and notices for the user."""
 
     settings: Mapping[str, Any]
     spans: tuple[Span, ...] = ()

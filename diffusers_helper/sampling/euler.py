@@ -18,7 +18,6 @@ def sample_euler(
     last prediction itself, which is therefore returned.
 
     Args:
-        x: The latents at `sigmas[0]`, of any shape and floating-point dtype, which the result has, too.
         sigmas: The strictly descending noise levels, one more than there are steps. The last one is 0.
     """
     model = Denoiser(denoise, x, sigmas, on_step)

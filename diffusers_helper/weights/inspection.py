@@ -36,14 +36,7 @@ _KINDS = {"tokenizer_config.json": "tokenizer", "scheduler_config.json": "schedu
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts about a file or folder with weights.
-
-    Attributes:
-        variant: The variant of the model; "" if neither content nor name shows it.
-        key_style: The layout of the names: a checkpoint's, a library's, or that of the model's authors.
-        dtypes: The share of these bytes by type, the largest first.
-        hints: Sentences about facts that only the file's name suggests.
-    """
+    """The facts about a file or folder with weights; hints are facts that only the file's name suggests."""
 
     path: str
     format: Format | None

@@ -110,13 +110,10 @@ _PIECE_BYTES = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of converted weights.
+    """The origin of converted weights: its files, each with size, time of change in nanoseconds and checksum.
 
-    Attributes:
-        files: The names of the source's files, each with its size, the time of its last change in
-            nanoseconds, and its SHA-256 checksum if the hub's cache knows it.
-        sums: The names of the copy's files, each with its checksum: that of `copy_sum` for the weights, and
-            SHA-256 for others. It is empty for copies of versions that did not record it.
+    The copy's files have sums: that of `copy_sum` for the weights, and SHA-256 for others; none in old
+    copies.
     """
 
     model: str

@@ -27,11 +27,9 @@ class TensorInfo(NamedTuple):  # a tuple is made in half the time of a frozen da
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a file with weights.
+    """The contents of a file with weights; problems are ends of sentences after the file's name.
 
-    Attributes:
-        problems: The file's faults, each as the end of a sentence that begins with the file's name.
-        rotations: The size of the groups in which the weights of layers are rotated, by the layer's name.
+    `rotations` are the sizes of the groups in which the weights of layers are rotated.
     """
 
     format: Format
