@@ -147,7 +147,6 @@ class ConvLadder:
         return trouble
 
     def block(self, case: ConvCase | str, rung: str, reason: str) -> None:
-        """Record that a rung has ended a process at a case, or raise ValueError for an unknown one."""
         if rung not in RUNGS:
             raise ValueError(f"rung is {rung!r}; expected one of {', '.join(RUNGS)}.")
         self._routes.block(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
@@ -175,7 +174,6 @@ class ConvLadder:
     # ---- the choice of a rung -----------------------------------------------------------------------------
 
     def _climb(self, key: Any, x: Tensor, conv: Convolution) -> Tensor:
-        """Try one rung after the other, and use the first one that works from now on."""
         case = case_of(x, conv)
         remaining = self._order(case)
         ran_out_of_memory = False

@@ -96,7 +96,6 @@ def multiplications(case: ConvCase) -> int:
 
 
 def spread(cases: Collection[ConvCase], count: int) -> list[ConvCase]:
-    """Choose `count` cases, evenly spread by their multiplications."""
     sorted_cases = sorted(cases, key=multiplications)
     return [sorted_cases[(2 * index + 1) * len(cases) // (2 * count)] for index in range(count)]
 
@@ -152,7 +151,6 @@ class _Inputs:
         return reason
 
     def _fault(self, result: Tensor) -> str:
-        """Say what is wrong with a result besides rounding; "" if nothing is."""
         if tuple(result.shape) != self._shape:
             return f"wrong shape {tuple(result.shape)}; expected {self._shape}"
         if not bool(result.isfinite().all()):
@@ -167,6 +165,5 @@ class _Inputs:
 
 
 def _boxes(height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Choose boxes at two corners and in the middle, which are parts with and without edges."""
     size = min(_BOX_SIDE, height), min(_BOX_SIDE, width)
     return [(int((height - size[0]) * share), int((width - size[1]) * share), *size) for share in (0, 0.5, 1)]

@@ -108,8 +108,6 @@ def shorten(text: str) -> str:
 
 
 class RouteStore:
-    """The store of the routes of all cases, which threads and processes may share."""
-
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self._lock = threading.RLock()
@@ -237,7 +235,6 @@ def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) 
 
 
 def _read(file: Path) -> dict[str, Route]:
-    """Read the routes in a file, if it can be opened. A damaged file is set aside."""
     table: dict[str, Route] = {}
     try:
         content = json.loads(read_file(file))

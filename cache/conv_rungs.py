@@ -184,7 +184,6 @@ def _even_size(count: int, limit: int) -> int:
 
 
 def _starts(count: int, size: int) -> list[int]:
-    """List the starts of steps of `size` that cover `count`. The last step ends at `count`."""
     return [min(start, count - size) for start in range(0, count, size)] if size else []
 
 

@@ -11,8 +11,6 @@ from diffusers_helper.errors import GenerationCancelled
 
 
 class CancelToken:
-    """A flag that any thread may set, and that a job checks between steps, tiles and layers."""
-
     def __init__(self) -> None:
         self._event = threading.Event()
 

@@ -76,15 +76,12 @@ class InputError(LongtakeError, ValueError):
         problem: str = "",
         expected: str = "",
     ) -> None:
-        """Build the message from its parts, unless it is given as a whole sentence."""
         message = message or f"`{setting}` {problem or f'is {short_repr(value)}'}; expected {expected}."
         super().__init__(message, remedy, setting=setting)
         self.expected = expected
 
 
 class PictureError(InputError):
-    """A start picture that cannot be used."""
-
     code = "picture"
 
     def __init__(self, message: str, remedy: str) -> None:

@@ -51,8 +51,6 @@ _STAGE_NAMES = {**{name: name for name in STAGES}, "image": "vae_encode"}  # ver
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """The base class of all events, with the seconds since the job started to run."""
-
     is_final: ClassVar[bool] = False
     job: str
     time: float
@@ -128,8 +126,6 @@ class PieceDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionFinished(Event):
-    """The end of a section, which can be watched from now on in `video`, which has `frames` frames."""
-
     section: int
     sections: int
     video: str
@@ -140,8 +136,6 @@ class SectionFinished(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warned(Event):
-    """A warning for the user about a job that continues."""
-
     message: str
 
 

@@ -88,7 +88,6 @@ def failed_event(
     folder: Path | None = None,
     detail: str | None = None,
 ) -> Failed:
-    """Make the `Failed` event for an exception that ended a job."""
     cause = error.__cause__
     is_refusal = isinstance(error, LongtakeError)
     if is_refusal and cause and folder and is_storage_trouble(cause) and is_storage_trouble(cause, folder):
@@ -111,7 +110,6 @@ def cause_of_death(exit_code: int | None) -> str:
 
 
 def engine_died(exit_code: int | None, attempts: int, errors: str) -> LongtakeError:
-    """Explain the failure of a job whose engines keep dying, with the last lines of the last one."""
     remedy = _START_AGAIN
     if exit_code == -SIGKILL:
         remedy = f"The usual cause is that main memory was full: close other programs. {_START_AGAIN}"

@@ -62,7 +62,6 @@ def choices_of(text: str) -> tuple[Choice, ...]:
 
 
 def parsed_choices(text: str) -> tuple[Choice, ...]:
-    """Parse the lines of a text, as `choices_of` does, even if they cannot be used."""
     matches = (_LINE.fullmatch(line.strip()) for line in text.splitlines() if line.strip())
     return tuple(
         Choice(match["file"], float(match["weight"] or 1), (match["sum"] or "").lower())

@@ -139,7 +139,6 @@ _CUT_LINE = b"(earlier lines were removed)\n"
 
 @contextmanager
 def job_log(file: Path) -> Iterator[None]:
-    """Append the program's log records of level INFO and above to a file, within the context."""
     with suppress(OSError):
         if (size := file.stat().st_size) > MAX_LOG_BYTES:
             _, _, lines = read_file(file, start=size - MAX_LOG_BYTES // 2).partition(b"\n")

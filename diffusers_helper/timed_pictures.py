@@ -38,7 +38,6 @@ class TimedPicture:
 
 
 def timed_pictures_of(text: str) -> tuple[TimedPicture, ...]:
-    """Parse lines TIMEs: FILE or TIMEs@CROP: FILE, or raise InputError, and sort them by time."""
     pictures: list[TimedPicture] = []
     for line in filter(None, map(str.strip, text.splitlines())):
         match = _LINE.fullmatch(line)

@@ -20,7 +20,6 @@ def seconds_in(text: str) -> float:
 
 
 def gb_bytes(num_gb: float) -> int:
-    """Convert GB (1024^3 bytes) to whole bytes, rounded down."""
     return math.floor(num_gb * GB)
 
 
@@ -51,7 +50,6 @@ def size_text(num_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration, such as "0.4 s", "12 s", "2 min 5 s" or "1 h 40 min"."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     minutes, remaining_seconds = divmod(round(seconds), 60)

@@ -120,7 +120,6 @@ def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, ...], float
 
 
 def _values(text: str, convert: Callable[[str], _T]) -> list[_T]:
-    """Convert the values in a text, separated by commas; none if one of them has another form."""
     try:
         return [convert(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -158,7 +157,6 @@ def _libraries(wanted: bool) -> tuple[str, ...]:
 
 @contextmanager
 def _library(name: str) -> Iterator[None]:
-    """Select the library that computes matrix products within the context; "" changes nothing."""
     if not name:
         yield
         return

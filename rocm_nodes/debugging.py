@@ -40,7 +40,6 @@ def with_captures(name: str, node_class: type) -> type:
 
 
 def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Comparison:
-    """Run a captured node again, with files for the inputs `vae` and `model`, and compare the results."""
     capture = read_capture(file)
     if capture.what not in classes:
         raise InputError(f"{capture.what} is not a node of this package.", "Choose another capture.")

@@ -25,8 +25,6 @@ _QUANTISED_TILE_PX = 512
 
 
 class ComfyOwner(BorrowedVaeOwner):
-    """The owner of a `comfy.sd.VAE`. ComfyUI puts it on the device and frees memory for it."""
-
     sentences = COMFYUI
 
     def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool) -> None:
@@ -52,14 +50,12 @@ class ComfyOwner(BorrowedVaeOwner):
 def decode(
     vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool = True
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Decode latents with ComfyUI's VAE to ComfyUI's IMAGE, with a report."""
     return _run("Decoded", VaeEngine.decode, vae, latents, settings, has_ladder, partial(pictures_of, vae))
 
 
 def encode(
     vae: Any, pixels: Tensor, settings: VaeSettings, *, has_ladder: bool = True
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Encode ComfyUI's IMAGE with its VAE to latents on ComfyUI's device, with a report."""
     source = vae.vae_encode_crop_pixels(pixels[..., :3]).movedim(-1, 1)
     if vae.latent_dim == 3 and getattr(vae, "not_video", False):
         source = source.unsqueeze(2)

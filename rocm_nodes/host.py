@@ -83,7 +83,6 @@ def progress_bar() -> Callable[..., None]:
 
 
 def show_text(text: str) -> None:
-    """Show a text on the page, below the node that runs. Without ComfyUI's server nothing is done."""
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     if server is not None and server.last_node_id is not None:
         server.send_progress_text(text, server.last_node_id, server.client_id)
@@ -99,7 +98,6 @@ def is_rocm() -> bool:
 
 
 def device_lines() -> tuple[str, str]:
-    """Describe the device with its software versions, and the use of its memory."""
     torch_device = management().get_torch_device()
     name = "CPU"
     software = "no GPU"

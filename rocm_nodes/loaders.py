@@ -143,7 +143,6 @@ class ROCmDiffusionLoader(ROCMOptimizedUNetLoader):
 
 
 def check_packages(*names: str) -> None:
-    """Raise InputError if ComfyUI's Python lacks one of these packages, with the command that installs it."""
     needed = {name: FRAMEPACK[name] for name in names}
     versions = {name: version_of(name) for name in names}
     if problem := package_problem(versions, needed):

@@ -32,8 +32,6 @@ _NAMES = ("DEVICE_INFO", "PERFORMANCE_TIPS", "OPTIMAL_SETTINGS")
 
 @dataclass(frozen=True, slots=True)
 class DecodeTrial:
-    """One way to decode that was tried, with its largest deviation, 0 to 1, from fp32 in one piece."""
-
     precision: str
     tile_px: int
     measured: Measured | None
@@ -151,7 +149,6 @@ class ROCMSamplerPerformanceMonitor(MeasuringNode):
 
 
 def empty_latent(model: Any, height: int, width: int) -> Tensor:
-    """Make latents of zeros in the shape that a model needs, with one frame if it makes video."""
     latent_format = model.get_model_object("latent_format")
     spatial_compression = int(getattr(latent_format, "spacial_downscale_ratio", 8))
     time_shape = (1,) if latent_format.latent_dimensions == 3 else ()

@@ -64,7 +64,6 @@ class Node:
         return self.work(SimpleNamespace(**{**defaults, **inputs}))
 
     def work(self, inputs: Any) -> dict[str, Any]:
-        """Do the node's work. The result has its report, as `reported` makes it."""
         raise NotImplementedError
 
 
@@ -105,13 +104,11 @@ def unused_input(default: float | str, reason: str, choices: Iterable[str] = (),
 
 
 def announce(line: str) -> None:
-    """Log a line and show it on the page, below the node, before work that may take minutes."""
     show_text(line)
     _log.info(line)
 
 
 def reported(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:
-    """Log a node's report, show it on the page, and add it to the node's result."""
     text = "\n".join(line for line in lines if line)
     show_text(textwrap.shorten(text.partition("\n")[0], _MAX_LINE_LENGTH, placeholder=" ..."))
     _log.info("%s: %s", title, text.replace("\n", " "))
@@ -177,8 +174,6 @@ def _with_guide(error: OutOfDeviceMemory) -> Exception:
 
 @dataclass(slots=True)
 class Run:
-    """The seconds of some work, and the peak of the device's memory, which is 0 without a GPU."""
-
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -189,7 +184,6 @@ class Run:
 
 @contextmanager
 def timing() -> Iterator[Run]:
-    """Time the work in the context, whose figures are known at its end, and explain errors."""
     current_device, run = device(), Run()
     current_device.reset_peak()
     start_time = time.perf_counter()

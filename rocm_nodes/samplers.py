@@ -65,7 +65,6 @@ def _mark() -> Any:
 
 
 def timed(model: Any, precision: str = "auto") -> tuple[Any, StepTimes]:
-    """Clone a model, which computes in a precision, and time its evaluations."""
     clone = model.clone()
     times = StepTimes()
     if precision in _DTYPES and _DTYPES[precision] != _compute_dtype(model):
@@ -127,7 +126,6 @@ _OPTIONAL = {
 
 
 def sampled(inputs: Any, *, seed: int, **options: Any) -> dict[str, Any]:
-    """Sample with ComfyUI, with further arguments of `nodes.common_ksampler`."""
     clone, times = timed(inputs.model, inputs.precision_mode)
     is_old = inputs.optimize_for_video and inputs.compatibility_mode
     if inputs.optimize_for_video and not is_old:

@@ -41,8 +41,6 @@ _RARE = {"advanced": True}  # the page shows these on request
 
 
 class VaeNode(Node):
-    """A decoder or encoder, which leaves VAEs that the engine cannot drive to ComfyUI's own nodes."""
-
     CATEGORY = "ROCm Ninodes/VAE"
 
     def decoded(
@@ -287,7 +285,6 @@ def _chunk(inputs: Any) -> int | None:
 
 
 def _window_chunk(vae: Any, latents: Any, temporal_size: int) -> int | None:
-    """Choose the number of latent frames by which windows advance; None if none are needed."""
     window = max(3, temporal_size // (vae.temporal_compression_decode() or 1))
     if latents.dim() != 5 or _is_wan(vae) or latents.shape[2] <= window:
         return None

@@ -95,6 +95,5 @@ def candidate_backends() -> tuple[str, ...]:
 
 
 def kernel_kind(operation: str) -> str:
-    """Name the kind of kernel that an operation of SDPA runs, such as "flash" or "math"."""
     kinds = ("flash", "efficient", "cudnn", "math")
     return next((kind for kind in kinds if kind in operation), operation)

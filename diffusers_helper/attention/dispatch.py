@@ -98,7 +98,6 @@ def _apply_mask(mask: Tensor, scores: Tensor) -> None:
 
 @contextmanager
 def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) -> Iterator[None]:
-    """Compute attention in the network's blocks with one backend within the context."""
     dispatcher_name = None if backend == NATIVE else _dispatcher_name(backend)
     # The text refiner has another kind of processor: it is short, and not all kernels take its mask.
     candidates = (getattr(module, "processor", None) for module in network.modules())
@@ -116,7 +115,6 @@ def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) ->
 
 
 def attention_function(backend: str, limit_bytes: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Make a function that computes attention (B, N, H, D)."""
     dispatcher_name = _dispatcher_name(backend) or AttentionBackendName.NATIVE
 
     def compute(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

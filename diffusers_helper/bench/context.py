@@ -102,7 +102,6 @@ _PIECE_BYTES, _SPREAD = 64 * 1024**2, 0.02
 
 
 def write_network(part: str, config: Mapping[str, Any], folder: Path) -> int:
-    """Write a network's files with random weights in the published type; return the weights' bytes."""
     dtype = "bfloat16" if part == "transformer" else "float16"
     tensors = empty_network(part, config).state_dict()
     shapes = {name: (dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}

@@ -39,7 +39,6 @@ _KERNELS = {
 
 
 def full_tokens() -> int:
-    """Count the tokens of a section at 640 pixels with the longest prompt."""
     return latent_tokens(*largest_bucket(_SIDE, _MULTIPLE)) + TEXT_TOKENS + VISION_TOKENS
 
 

@@ -170,7 +170,6 @@ class _Steps:
         return {"seconds_per_step": seconds}
 
     def planned(self, budget: Budget) -> Figures:
-        """Measure a step as it is planned in a budget, which is then enforced."""
         plan = plan_stage(budget, self.stage)
         cap_bytes = budget.cap_bytes - budget.reserve_bytes
         figures, result = self.run(self.network, plan.streamed_blocks, cap_bytes)

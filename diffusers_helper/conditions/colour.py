@@ -55,7 +55,6 @@ _KNEE = 0.5  # the share of a white surface's light up to which brightness stays
 
 
 def _pq_light(pixels: np.ndarray) -> np.ndarray:
-    """Convert PQ values (ITU-R BT.2100) to light in nits."""
     power = _VALUES ** (1 / 78.84375)
     ratio = np.maximum(power - 0.8359375, 0) / (18.8515625 - 18.6875 * power)
     return (10000 * ratio ** (1 / 0.1593017578125))[pixels]

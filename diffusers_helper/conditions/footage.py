@@ -51,7 +51,6 @@ def last_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
 
 
 def _end_of(path: Path, count: int, fps: int) -> tuple[list[Image.Image], float]:
-    """Read up to `count` frames from the end of a video, and the time at which it ends."""
     for margin in _MARGINS:
         with opened(path) as film:
             film.seek_to_end((count + 1) / fps + margin)

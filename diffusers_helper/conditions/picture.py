@@ -80,7 +80,6 @@ def read_as_png(path: Path) -> bytes:
 
 @confined
 def read_small(path: Path, width: int, height: int) -> bytes:
-    """Read a picture as WebP of at most this width and height."""
     small, content = load_picture(path), io.BytesIO()
     small.thumbnail((width, height))
     small.save(content, "WEBP", quality=80)
@@ -95,7 +94,6 @@ def plain_png(image: Image.Image, chunks: PngInfo | None = None) -> bytes:
 
 @contextlib.contextmanager
 def _open_checked(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
-    """Yield a picture whose header was checked, and the name for it in messages."""
     name, ending = "The picture", ""
     if isinstance(source, Path):
         name, ending = f"The picture {source}", source.suffix[1:].lower()

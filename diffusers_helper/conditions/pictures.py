@@ -71,7 +71,6 @@ def stored_pictures(folder: JobFolder, names: Iterable[str]) -> dict[str, bytes]
 def store_request(
     request: GenerationRequest, pictures: Contents, folder: JobFolder, *, final_folder: JobFolder
 ) -> None:
-    """Write a request and its pictures into a job's folder, which will be `final_folder` when complete."""
     for file in (*map(folder.picture, PICTURES), *folder.path.glob(f"{TIMED_PICTURES}_*.png")):
         if file not in [folder.picture(name) for name in pictures]:
             file.unlink(missing_ok=True)
@@ -153,12 +152,10 @@ class JobPictures:
 
     @property
     def contents(self) -> dict[str, bytes]:
-        """The pictures in the size of the video, as recipes carry them."""
         return {name: plain_png(picture) for name, picture in self.fitted.items()}
 
     @property
     def origin(self) -> dict[str, str]:
-        """The checksums of the source pictures, by the names that origins have for them."""
         return {
             _captured_name(name): sha256_of((f"{image.mode} {image.size} ".encode(), image.tobytes()))
             for name, image in self.sources.items()
@@ -170,7 +167,6 @@ class JobPictures:
 
 
 def picture_warning(mode: str, info: ModelInfo) -> str:
-    """Warn about pictures that a model or an order was not made for; "" if it was."""
     if "end_image" in info.family.unsupported:
         return f"{info.title} takes no pictures besides the first; remove them, or choose another model."
     if mode == "inverted":

@@ -25,7 +25,6 @@ _MAX_FILE_BYTES = 64 * 10**6  # of a tokenizer's file; those of the largest voca
 
 
 def named_prompts(request: GenerationRequest) -> tuple[tuple[str, str], ...]:
-    """List each text that is encoded for a request, after the name of its setting."""
     prompts = tuple(("prompt", text) for text in Timeline.of(request.prompt).prompts)
     return (*prompts, *(("negative", text) for text in request.prompts[1:]))
 
@@ -78,7 +77,6 @@ def _count_template_tokens(text: str, info: ModelInfo) -> int | None:
 
 @confined
 def count_tokens(file: Path, mtime_ns: int, size: int, text: str) -> int:
-    """Count the tokens of a text with the tokenizer of a file in this state (`file_signature`)."""
     return len(_load_tokenizer(file, mtime_ns, size).encode(text).ids)
 
 

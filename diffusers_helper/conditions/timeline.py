@@ -80,7 +80,6 @@ class Timeline:
 
     @classmethod
     def of(cls, prompt: str) -> Timeline:
-        """Parse a prompt; InputError for a cue with a wrong end, seed or weight."""
         matches = list(CUE.finditer(prompt))
         if not matches:
             return cls(prompt, ())
@@ -101,7 +100,6 @@ class Timeline:
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """All texts, each once: the base, if there is any, and those of the cues."""
         base = (self.base,) if self.base or not self.cues else ()
         return tuple(dict.fromkeys((*base, *(cue.text for cue in self.cues))))
 
@@ -121,7 +119,6 @@ class Timeline:
         return tuple(prompts)
 
     def seeds_by_section(self, num_sections: int, section_seconds: float) -> tuple[int | None, ...]:
-        """List the seed of each section; None for the video's own."""
         cues = [cue for cue in self.overrides if not _parse_lora(cue.text)]
         texts = _texts_by_section(cues, num_sections, section_seconds)
         return tuple(None if text is None else _parse_seed(text) for text in texts)
@@ -194,7 +191,6 @@ def _parse_lora(text: str) -> Choice | None:
 
 
 def with_prompts(prompt: str, prompts: Sequence[str], section_seconds: float) -> str:
-    """Change a prompt as `Timeline.with_prompts` does. It stays as it was written if nothing changes."""
     timeline = Timeline.of(prompt)
     changed = timeline.with_prompts(prompts, section_seconds)
     return prompt if changed is timeline else str(changed)
@@ -246,7 +242,6 @@ def seed_of(number: int, request: GenerationRequest, family: Family) -> int:
 
 
 def lora_weights_of(number: int, request: GenerationRequest, family: Family) -> dict[str, float]:
-    """Find the weights of LoRAs, by name, that the prompt changes for one section."""
     _, _, weights_by_section, video_indices = _by_section(request, family)
     return weights_by_section[video_indices[number - 1]]
 
@@ -351,7 +346,6 @@ def _by_section(
 
 
 def all_prompts(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:
-    """List all prompts that a job needs, each once, with the negative ones that have an effect."""
     prompts: dict[str, None] = {}
     for section in family.sections(request):
         section_request = lineage.request_for(section.number, request)

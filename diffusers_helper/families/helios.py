@@ -39,8 +39,6 @@ _PROPORTIONS = ((5, 12), (9, 16), (3, 5), (3, 4), (1, 1), (4, 3), (5, 3), (16, 9
 
 
 def shapes(side: int, multiple: int) -> tuple[tuple[int, int], ...]:
-    """Offer shapes (height, width) of about the area of a square, with multiples of `multiple` as sides."""
-
     def edge(length: float) -> int:
         return max(multiple, round(length / multiple) * multiple)
 

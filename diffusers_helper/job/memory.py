@@ -65,7 +65,6 @@ class JobMemory:
         self, plans: MemoryPlans, folder: JobFolder, report: Report, cancel: CancelToken,
         before_vae: Callable[[Device], None] = lambda device: None,
     ) -> None:  # fmt: skip
-        """Create the stores for the devices. `before_vae` is called once with the VAE's device."""
         self._before_vae: Callable[[Device], None] | None = before_vae
         self.plans = plans
         self._folder = folder
@@ -214,7 +213,6 @@ class JobMemory:
         self._warn(f"Values overflowed in the VAE, so it works in {precision} from now on{tiles}.")
 
     def step_down(self, details: OutOfMemory) -> None:
-        """Take a smaller plan after the current stage ran out of memory, or raise OutOfDeviceMemory."""
         self._empty_devices()
         _log.warning("out of memory in stage %s: %s", self._stage, details.text)
         change = self.plans.smaller.step_down(self._stage)

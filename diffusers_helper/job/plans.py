@@ -59,7 +59,6 @@ _log = logging.getLogger(__name__)
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
-    """Describe a device's machine; LongtakeError is raised if torch has no kernels for the device."""
     detected = detect(environ)
     if not device.has_gpu:
         return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
@@ -150,7 +149,6 @@ class MemoryPlans:
             self.models.drop_pages(name)
 
     def measure_copies(self, name: str) -> None:
-        """Measure how fast a network's weights are copied within main memory, if that is not known here."""
         facts = self._local.speeds
         card = self.card
         if facts.file and speeds(facts, card).host_copy_bytes_per_second is None:

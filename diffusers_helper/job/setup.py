@@ -166,7 +166,6 @@ class OpenJob:
         }
 
     def load(self) -> Checkpoints:
-        """Load the components that are not loaded yet, attach the LoRAs, and open the checkpoints."""
         if not self.models.is_loaded:
             self.report.stage("load")
             self.models.load(self.cancel)
@@ -221,7 +220,6 @@ def open_job(
     local: Local | None = None,
     lineage: Lineage | None = None,
 ) -> OpenJob:
-    """Check the request, prepare the job's folder, and announce the start of the job."""
     cancel = cancel or CancelToken()
     local = local or Local()
     family = models.info.family
@@ -341,7 +339,6 @@ def _earlier_attention(earlier_folder: JobFolder | None) -> tuple[str, int] | No
 
 
 def _largest_request(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
-    """Make a request that needs at least as much memory as every section of a branch."""
     requests = lineage.requests(request)
     return replace(
         request,

@@ -38,8 +38,6 @@ _SYNC_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class _StoredNetwork:
-    """A network to be copied, with its weights by name in the types that they would have on the device."""
-
     weights: Mapping[str, Weight]
     new_scales: Mapping[str, str]
     config: Mapping[str, Any]
@@ -166,7 +164,6 @@ def _check_room(folder: Path, num_bytes: int) -> None:
 
 @contextmanager
 def _new_folder(target: Path) -> Generator[Path]:
-    """Yield a folder that gets its name if the block ends without an exception, and else is removed."""
     folder = target.with_name(f".{target.name}.part")
     folder.mkdir(exist_ok=True)
     with ExitStack() as on_exit:
@@ -234,7 +231,6 @@ def find_own_component(component: str, path: Path, base: ModelInfo) -> OwnCompon
 
 
 def check_components(name: str, components: Mapping[str, OwnComponent], base: ModelInfo) -> None:
-    """Raise InputError if the configurations of a new model's components do not fit each other."""
     configs = {
         component: config_of(component, Path(own_component.component.path), own_component.component.config)
         if (own_component := components.get(component))

@@ -122,7 +122,6 @@ class Models:
         self._requested.discard(name)
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
-        """List the blocks of a network that can be streamed, in the order in which they run."""
         network = self.component(name)
         lists = [network.get_submodule(path) for path in block_lists(name, type(network).__name__)]
         return [block for blocks in lists for block in cast(nn.ModuleList, blocks)]
@@ -139,7 +138,6 @@ class Models:
         return self._loaded[name].dtype
 
     def component(self, name: str) -> Any:
-        """Get one of the model's components, which is loaded on first use, or raise LongtakeError."""
         if name not in self._components:
             source = self.info.components[name]
             if source.is_missing:
@@ -185,7 +183,6 @@ def load_models(
     cancel: CancelToken | None = None,
     convolutions: MIOpenFallbackHandler | None = None,
 ) -> Models:
-    """Open a model, none of whose components is loaded yet, by default on the first GPU if there is one."""
     if cancel is not None:
         cancel.check()
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -52,10 +52,7 @@ _QUANTISED_COMPUTE = torch.bfloat16
 
 @dataclass(frozen=True, slots=True)
 class LoadedNetwork:
-    """A network with its weights mapped from the files, and the type that it computes in by default.
-
-    `is_scaled`: its weights have scales or are blocks of GGUF, so that they keep their type.
-    """
+    """A network with its weights mapped from the files; a scaled one keeps their type."""
 
     network: nn.Module
     dtype: torch.dtype
@@ -66,7 +63,6 @@ class LoadedNetwork:
 def config_of(
     component: str, path: Path, config: Mapping[str, Any] | None, expected: str = ""
 ) -> dict[str, Any]:
-    """Read the configuration of a network, or raise ValueError if it is for another class."""
     network_config = dict(config if config is not None else read_json(path / "config.json"))
     class_names = [expected] if expected else [network.class_name for network in networks_of(component)]
     family_network = network_named(component, class_named(network_config))
@@ -273,7 +269,6 @@ def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:
 
 
 def check_fit(info: ModelInfo, value: Callable[[str, str], Any]) -> None:
-    """Raise InputError if the sizes of the components' inputs and outputs do not match."""
     for component, key, description, reference in info.family.requirements:
         actual = value(component, key)
         expected = value(*reference) if isinstance(reference, tuple) else reference

@@ -55,7 +55,6 @@ def read_ahead(
 
 
 def can_keep(files: Sequence[Path]) -> bool:
-    """Check that the free memory can keep the content of files without pushing anything else out."""
     return _total_bytes(files) <= _MAX_SHARE * host_memory().available
 
 
@@ -88,7 +87,6 @@ def _read_piece(source: int, sink: int, start: int) -> int:
 
 
 def anonymous_bytes() -> int:
-    """Measure the memory of this process that no file backs; 0 if the kernel does not say."""
     return resident_bytes(os.getpid(), kind="RssAnon")
 
 

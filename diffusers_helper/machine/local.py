@@ -101,8 +101,6 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Measured speeds; None for those that were not measured."""
-
     host_to_device_pinned_bytes_per_second: float | None = None
     host_to_device_bytes_per_second: float | None = None
     disk_read_bytes_per_second: float | None = None
@@ -110,7 +108,6 @@ class Speeds:
 
 
 def store_speeds(facts: Facts, card: str, measured: Speeds) -> None:
-    """Store the measured speeds of a card. Those that are None keep the value that is stored."""
     facts.write(card, {name: round(value) for name, value in asdict(measured).items() if value is not None})
 
 

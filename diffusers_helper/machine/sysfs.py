@@ -268,7 +268,6 @@ def card_readings(folder: Path) -> dict[str, float]:
 def readings(
     read: Callable[[], Mapping[str, float]], seconds: float
 ) -> Generator[Mapping[str, Sequence[float]]]:
-    """Read figures at this interval in a thread within the context, and yield them by name."""
     values_by_name = dict[str, list[float]]()
     has_ended = threading.Event()
 
@@ -345,6 +344,5 @@ def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
 
 
 def resident_bytes(pid: int, root: Path = ROOT, *, kind: str = "VmRSS") -> int:
-    """Read the bytes of main memory that a process uses, or those of another kind; 0 if it has ended."""
     match = re.search(rf"{kind}:\s*(\d+)", read_text(root / f"proc/{pid}/status"))
     return int(match[1]) * _KIB if match else 0

@@ -105,7 +105,6 @@ class Account(TorchDispatchMode):
             self.raise_peak(previous_peak)
 
     def adopt(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
-        """Count tensors that the account did not see arrive: all, or none if they exceed the cap."""
         storages = {id(storage): storage for storage in map(_storage, _tensors(tensors)) if storage}
         with self._lock:
             self._discard_freed()

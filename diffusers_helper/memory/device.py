@@ -45,7 +45,6 @@ class Device:
         return self.account.allocated_bytes
 
     def peak_bytes(self) -> int:
-        """Tell the highest value of `allocated_bytes` since `reset_peak`, which plans estimate."""
         return self.account.peak_bytes
 
     def peak_reserved_bytes(self) -> int:

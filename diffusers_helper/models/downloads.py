@@ -59,7 +59,6 @@ class NotHere(InputError):
 
 
 def missing_components(info: ModelInfo) -> list[str]:
-    """List the components that are not completely on this machine, without a request to the hub."""
     return [name for name, source in info.components.items() if source.is_missing]
 
 

@@ -123,7 +123,6 @@ def _get_components(info: ModelInfo, absence: Absence, report: Callable[[int, in
 def get_component(
     source: ComponentSource, files: list[RemoteFile], on_bytes: Callable[[Path, int], None]
 ) -> None:
-    """Download the missing files of a component, which the hub has listed."""
     _log.info("downloading %s %s", source.location, source.subfolder)
     try:
         _get_files(source, files, on_bytes)
@@ -142,7 +141,6 @@ def _download_error(source: ComponentSource, reason: str) -> LongtakeError:
 
 
 def listed_files(source: ComponentSource) -> list[RemoteFile]:
-    """List the files of a component as the hub lists them, or raise LongtakeError."""
     path = "/".join(filter(None, (source.location, "tree", str(source.revision), source.subfolder)))
     address = f"{constants.ENDPOINT}/api/models/{path}"
     try:

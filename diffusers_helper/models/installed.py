@@ -71,15 +71,12 @@ def _models_sharing(info: ModelInfo, source: ComponentSource) -> tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of the check of one component, with the number of files whose checksum was computed."""
-
     component: str
     checked: int
     problems: tuple[str, ...]
 
 
 def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
-    """Check the components of a model one after the other: names, headers, sizes and checksums."""
     for installed in installed_components(info):
         folder = installed.folder
         if not installed.is_complete:
@@ -111,7 +108,6 @@ def _missing_problem(info: ModelInfo, installed: InstalledComponent) -> str:
 
 
 def check_own_files(info: ModelInfo) -> None:
-    """Raise InputError if components that cannot be downloaded are not where the user had them."""
     for installed in installed_components(info):
         if not installed.is_complete and info.components[installed.component].revision is None:
             raise InputError(_missing_problem(info, installed), setting="model")
@@ -135,8 +131,6 @@ def _copy_problems(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The files that the removal of a model deletes, and the models that still use a component."""
-
     files: dict[str, tuple[Path, ...]]
     num_bytes: int
     kept: dict[str, tuple[str, ...]]
@@ -190,7 +184,6 @@ def _has_own_components(info: ModelInfo) -> bool:
 
 
 def remove(info: ModelInfo) -> Removal:
-    """Remove a model's files from the hub's cache, or an added model from its list."""
     removal = plan_removal(info)
     added = ADDED_MODELS.find(info.name)
     if added is not None:

@@ -26,8 +26,6 @@ _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComponentSource:
-    """The source of a component: a local folder, a single file, or a hub repository at a fixed revision."""
-
     location: str
     subfolder: str = ""
     revision: str | None = None
@@ -85,7 +83,6 @@ class ModelInfo:
     folder: Path | None = None
 
     def check(self, request: GenerationRequest) -> None:
-        """Raise InputError if the model was not made for this order of sections, or for these settings."""
         model_name = Path(self.name).name  # a page shows no paths
         for setting in self.family.unsupported:
             if getattr(request, setting) != SETTINGS[setting].default:
@@ -254,7 +251,6 @@ def built_in_names() -> tuple[str, ...]:
 
 
 def model_names() -> tuple[str, ...]:
-    """List the registered models: the default first, and those that a user added last."""
     built_in = built_in_names()
     added = ADDED_MODELS.bases()
     return (
@@ -276,7 +272,6 @@ def _from_added(added: AddedModel) -> ModelInfo:
 
 
 def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
-    """Find the facts about a registered model or a local folder, or raise InputError."""
     if name == DEFAULT_MODEL:
         return _from_folder(name, _DEMO_FOLDER)
     if name in _PUBLISHED:

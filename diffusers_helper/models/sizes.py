@@ -163,7 +163,6 @@ def _cached_sizes(name: str, path: Path, signatures: tuple[Any, ...], config: st
 
 @confined
 def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Sizes:
-    """Count the values of a network, or raise LongtakeError if its files cannot be read."""
     try:
         config = _checked_config(name, read_json(path / "config.json") if config is None else config)
         contents = [read_contents(file) for file in weight_files(path)]
@@ -208,7 +207,6 @@ def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Si
 
 
 def _checked_config(name: str, config: Any) -> dict[str, Any]:
-    """Check a configuration of unknown origin; ValueError if it lacks a size for the plans."""
     if not isinstance(config, Mapping):
         raise ValueError("its config.json is no JSON object")
     config = dict(cast(Mapping[str, Any], config))
@@ -284,7 +282,6 @@ _MIN_DTYPE_BYTES = 2
 
 
 def check_loras(text: str, info: ModelInfo) -> None:
-    """Check a request's LoRAs as far as the model is here, or raise InputError."""
     loras = loras_of(text)
     transformer = info.components["transformer"]
     layers = layers_of(transformer.folder) if loras and not transformer.is_missing else {}
@@ -296,7 +293,6 @@ def check_loras(text: str, info: ModelInfo) -> None:
 
 @confined
 def layers_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Read (outputs, inputs) of each linear layer in a transformer's files; none for other files."""
     try:
         headers = [read_safetensors(file).tensors for file in weight_files(folder)]
     except (OSError, NotWeights):
@@ -311,7 +307,6 @@ def layers_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def with_loras(network: Network, loras: Collection[LoraFile]) -> Network:
-    """Add the sizes of LoRAs, with two matrices for each layer, to those of the transformer."""
     dtype_bytes = max(_MIN_DTYPE_BYTES, network.dtype_bytes)
     blocks = list(network.weights.block_bytes)
     total = network.weights.total_bytes

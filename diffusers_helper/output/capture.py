@@ -87,7 +87,6 @@ class Recorder:
         outputs: Callable[[_T], Any] = lambda result: result,
         free_bytes: Callable[[], int],
     ) -> _T:
-        """Do some work, and write a capture of it or of its error, if that is possible."""
         free_before = free_bytes()
         begin = time.perf_counter()
 

@@ -209,7 +209,6 @@ def _check_origin(file: Path, origin: Mapping[str, str], expected: Mapping[str, 
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors with metadata and a checksum, complete on the disk on return."""
     contiguous_tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     checksum = _checksum(metadata, contiguous_tensors)
     write_atomic(file, save(contiguous_tensors, {**metadata, "checksum": checksum}))

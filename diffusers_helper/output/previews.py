@@ -51,7 +51,6 @@ class PreviewDecoder(nn.Module):
 
     @classmethod
     def read(cls, file: Path, device: torch.device) -> Self | None:
-        """Read a decoder; None if there is no file, or it cannot be used."""
         if not file.is_file():
             return None
         dtype = torch.float16 if device.type == "cuda" else cls.host_type

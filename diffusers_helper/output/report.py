@@ -58,7 +58,6 @@ class Report:
     def started(
         self, video: GrowingVideo, attention: str, expected: Mapping[str, float] = MappingProxyType({})
     ) -> None:
-        """Report the start of a video. All events but those of stages come afterwards."""
         self._video = video
         height, width = video.shape
         self._expected = dict(expected)
@@ -93,7 +92,6 @@ class Report:
         }
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
-        """Report the progress of reading weights, which is the stage "load"."""
         if self._stage != "load":
             self.stage("load")
         self._report(events.Reading, done_bytes=done_bytes, total_bytes=total_bytes)

@@ -39,8 +39,6 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The needs of a job's stages in the order they run, for one side of the VAE's tiles."""
-
     vae_tile_px: int | None
     stages: tuple[Stage, ...]
     attention: Setting[str] = PLAIN_ATTENTION
@@ -342,6 +340,5 @@ def _only(demand: Demand, *, samples: bool) -> Demand:
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
-    """Find the smallest cap under which every stage fits, with one model on the device."""
     demands = (min_resident_bytes(stage.model) + stage.working_bytes for stage in stages)
     return max(demands) + budget.reserve_bytes

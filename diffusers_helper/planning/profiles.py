@@ -120,7 +120,6 @@ class Profile:
         return replace(self.with_kernel(stored_kernel(facts, card)), backends=backends)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
-        """Choose the attention backend of a job, for the shape with this `machine.local.shape_key`."""
         if request.attention != AUTO:
             return Setting(request.attention, "set for the job", YOU)
         if key in self.backends and self.attention.source != YOU and self.machine.kind != "cpu":
@@ -230,7 +229,6 @@ def gfx_family(machine: Machine) -> str:
 
 
 def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
-    """Choose the profile of a machine, in which values from the environment replace the defaults."""
     check_choices(environ)
     family = environ.get(PROFILE_VARIABLE) or gfx_family(machine)
     if family not in FAMILIES:

@@ -58,8 +58,6 @@ def _usual_and_fewest(
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """One set-up, and whether it needs a copy of the weights that has yet to be written."""
-
     request: GenerationRequest
     info: ModelInfo
     needs_copy: bool
@@ -303,13 +301,11 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
 
 
 def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
-    """Describe the transformer of a copy whose files have weights of this type."""
     network = networks(info, on_cpu=False, dtype_bytes={_TRANSFORMER: width}, weight_dtype=weight_dtype)
     return replace(network[_TRANSFORMER], file_bytes=network[_TRANSFORMER].weights.total_bytes)
 
 
 def _in_blocks(whole: Network, kind: str) -> Network:
-    """Describe a network in 16 bit as if all its values were in blocks of GGUF."""
     share = bytes_per_value(kind) / _WIDTH
     sizes = (round(share * size) for size in whole.weights.block_bytes)
     weights = Weights(_TRANSFORMER, round(share * whole.weights.total_bytes), tuple(sizes))

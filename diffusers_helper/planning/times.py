@@ -65,8 +65,6 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How long a person waits for a video; `step` has the source of the figures."""
-
     step: Duration
     section_seconds: float
     first_second_seconds: Wait
@@ -94,7 +92,6 @@ class Forecast:
 
 
 def forecast(plan: VideoPlan, profile: Profile, info: ModelInfo) -> Forecast | None:
-    """Estimate the time that a video takes; None on a machine whose time for a step is not known."""
     if plan.step is None:
         return None
     stages_of_first_job = expected_times(plan, profile, info, is_first=True)

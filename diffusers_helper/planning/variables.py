@@ -38,7 +38,6 @@ _CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def check_choices(environ: Mapping[str, str]) -> None:
-    """Refuse a value that is not among the choices of its variable. An empty one counts as not set."""
     for variable, (choices, expected) in _CHOICES.items():
         value = environ.get(variable, "")
         text = value.strip().upper() if variable.startswith("MIOPEN") else value
@@ -69,8 +68,6 @@ YOU = "you"
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """A value with its reason and its source, which is `YOU` for a value that the user has set."""
-
     value: T
     reason: str
     source: str

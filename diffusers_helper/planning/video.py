@@ -166,7 +166,6 @@ class VideoPlan:
 def known_networks(
     info: ModelInfo, profile: Profile, in_fp32: str = "", weight_dtype: str = "default"
 ) -> dict[str, Network]:
-    """Describe the networks of a model in the number formats that this machine computes in."""
     dtype_bytes = {"vae": profile.vae_bytes, in_fp32: _FP32_BYTES}
     return networks(
         info, on_cpu=profile.machine.kind == "cpu", dtype_bytes=dtype_bytes, weight_dtype=weight_dtype,
@@ -175,7 +174,6 @@ def known_networks(
 
 
 def weights_file(info: ModelInfo) -> Path | None:
-    """Find the largest file of the transformer's weights; None if they are not on this machine."""
     source = info.components["transformer"]
     files = weight_files(source.folder) if source.folder.exists() and not source.is_missing else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
@@ -296,7 +294,6 @@ def _check(request: GenerationRequest, info: ModelInfo) -> None:
 def compute_times(
     request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int, step_times: Facts
 ) -> tuple[StepWork, Duration | None, Duration | None]:
-    """Estimate the work of a step, its time, and the time to decode a latent frame."""
     model_networks = known_networks(info, profile)
     key = step_key(profile.machine, info)
     tokens = attention_shape(request, model_networks, height, width, longest_text(request, info))[1]

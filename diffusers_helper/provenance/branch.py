@@ -50,7 +50,6 @@ def why_fixed(name: str) -> str | None:
 
 
 def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
-    """Raise InputError if a branch of a video with this request cannot make these changes."""
     for name, value in changes.items():
         reason = why_fixed(name)
         if reason and value != getattr(request, name, None):

@@ -171,7 +171,6 @@ class Recipe:
 
 @confined
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe from an MP4 or PNG file of Longtake, a recipe's JSON, or a `request.json`."""
     try:
         with path.open("rb") as file:
             if (embedded := read_embedded(file)) is None:
@@ -238,7 +237,6 @@ def _parsed(text: bytes, name: str) -> Recipe:
 
 
 def _settings(data: Mapping[str, Any], unknown: Set[str] = frozenset()) -> tuple[dict[str, Any], list[str]]:
-    """Choose the settings that can be used, without paths of pictures, and notices on all others."""
     settings = dict[str, Any]()
     notices = list[str]()
     for name, value in data.items():

@@ -27,7 +27,6 @@ def parse_json(data: bytes, *, parse_number: Callable[[str], Any] = float) -> An
 
 
 def json_or_none(text: object) -> Any:
-    """Parse a JSON text; None for anything else, and for a text that `parse_json` refuses."""
     try:
         return parse_json(text.encode()) if isinstance(text, str) else None
     except ValueError:

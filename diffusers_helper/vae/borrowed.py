@@ -75,7 +75,6 @@ class BorrowedVaeOwner:
 
     @contextmanager
     def vae_on_device(self, task: Task, part: VideoPart | None) -> Iterator[nn.Module]:
-        """Yield the VAE, or a copy of it in the compute dtype."""
         vae = self.vae
         with self.device:
             if self._needs_copy():
@@ -100,7 +99,6 @@ class BorrowedVaeOwner:
         self.dtype = torch.float32
 
     def _free_bytes(self, working_bytes: int) -> int:
-        """Measure the free memory, of which the first plan would take `working_bytes`."""
         return self.device.free_bytes()
 
     def _needs_copy(self) -> bool:

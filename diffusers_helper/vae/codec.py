@@ -38,7 +38,6 @@ def decode_latents(
 
 
 def latent_statistics(config: Mapping[str, Any]) -> tuple[Tensor | float, Tensor | float]:
-    """Look up the mean of a VAE's latents, and the factor that scales them for the transformer."""
     if "latents_mean" not in config:
         return 0.0, config["scaling_factor"]
     mean, std = (torch.tensor(config[name]).view(1, -1, 1, 1, 1) for name in ("latents_mean", "latents_std"))

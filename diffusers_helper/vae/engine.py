@@ -39,8 +39,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VideoPart:
-    """A part of a longer video, which shares latent frames with its neighbours."""
-
     number: int
     start: int
 

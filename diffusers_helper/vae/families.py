@@ -108,7 +108,6 @@ class WanFamily(VaeFamily):
 
 
 def empty_feat_cache(network: nn.Module) -> list[Any]:
-    """Create a `feat_cache` with an empty entry for each of Wan's convolutions."""
     return [None] * sum(isinstance(module, nn.Conv3d) for module in network.modules())
 
 
@@ -125,7 +124,6 @@ _DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {
 
 
 def vae_family(vae: nn.Module) -> VaeFamily:
-    """Wrap a VAE, unless it is a `VaeFamily` itself, or raise InputError for an unknown kind."""
     if isinstance(vae, VaeFamily):
         return vae
     for kind in type(vae).__mro__:

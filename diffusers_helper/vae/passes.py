@@ -54,15 +54,12 @@ class Axis:
 
 
 def _ramp_up(ramp: Tensor, num_shared: int) -> Tensor:
-    """Multiply the weights by a rise from nearly 0 to nearly 1 over the first `num_shared` of them."""
     rise = (torch.arange(num_shared) + 0.5) / max(num_shared, 1)
     return torch.cat([ramp[:num_shared] * rise, ramp[num_shared:]])
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The tiles of a picture, measured in latents."""
-
     rows: Axis
     columns: Axis
 

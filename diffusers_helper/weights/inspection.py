@@ -62,7 +62,6 @@ class Inspection:
 
 
 def inspect_checkpoint(path: Path, component: str = "") -> Inspection:
-    """Examine a file with weights, the index of several, a component's or a model's folder."""
     components = [name for name in all_components() if (path / name).is_dir()]
     if components and not component:
         return _inspect_model(path, components)
@@ -84,7 +83,6 @@ def inspect_weights(path: Path, component: str = "") -> Inspection:
 
 
 def weights_at(path: Path) -> Path:
-    """Find the only file with weights of a folder without configuration; otherwise keep the path."""
     if not path.is_dir() or (path / "config.json").is_file():
         return path
     files = files_in(path)
@@ -175,7 +173,6 @@ def _inspect_files(
     shards: Mapping[str, str] | None = None,
     problems: Sequence[str] = (),
 ) -> Inspection:
-    """Examine the files of one network as a whole, with the list of the index and the known faults."""
     sentences = list(problems)
     by_file: dict[Path, Contents] = {}
     for file in files:

@@ -141,7 +141,6 @@ def triggers_of(path: Path) -> tuple[str, ...]:
 
 
 def _read_cached(read: Callable[[Path], _R], path: Path) -> _R:
-    """Read a file, and remember the result by the file's time of change and its size."""
     try:
         result = _result_or_error(read, *file_signature(path))
     except OSError as error:
@@ -166,7 +165,6 @@ def read_lora_triggers(path: Path) -> tuple[str, ...]:
 
 @confined
 def read_lora_file(path: Path) -> LoraFile:
-    """Read the header of a file with a LoRA; `read_lora` remembers the result."""
     try:
         contents = read_contents(path)
     except NotWeights as error:
@@ -255,7 +253,6 @@ def _pair(
     target: Target,
     scale: Callable[[Target, int], float],
 ) -> Pair | None:
-    """Make the change of these tensors; None if they are no two matrices that fit each other."""
     if not {"down", "up"} <= keys.keys():
         return None
     down, up = tensors[keys["down"]], tensors[keys["up"]]
@@ -271,7 +268,6 @@ def _pair(
 
 
 def rank_of(loras: Collection[LoraFile]) -> int:
-    """Find the largest sum of ranks that LoRAs can have at one layer."""
     return sum(max(pair.rank for pair in lora.pairs) for lora in loras)
 
 

@@ -137,7 +137,6 @@ def _checked_name(name: str) -> str:
 
 
 def read_pickle(file: Path) -> Contents:
-    """Read the contents of a file that `torch.save` has written, or raise NotWeights."""
     with _Stream(file) as stream:
         if stream.read(2) != b"PK":
             raise NotWeights(

@@ -24,7 +24,6 @@ _REMEDY = "download it again."
 
 
 def read_contents(file: Path) -> Contents:
-    """Read the contents of a file with weights, or raise NotWeights."""
     with file.open("rb") as stream:
         start = stream.read(_START_BYTES)
     if start[:4] == b"GGUF":

@@ -149,7 +149,6 @@ def is_extra(name: str) -> bool:
 
 
 def is_precise(name: str) -> bool:
-    """Recognise a tensor of the transformer that keeps its precision if others are cast to fp8."""
     return _precise_pattern().search(name) is not None
 
 

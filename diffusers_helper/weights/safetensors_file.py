@@ -57,7 +57,6 @@ def make_header(
 
 
 def read_safetensors(file: Path) -> Contents:
-    """Read the contents of a safetensors file. NotWeights if its header is damaged or incomplete."""
     with file.open("rb") as stream:
         file_bytes = os.fstat(stream.fileno()).st_size
         start = stream.read(8)
@@ -141,7 +140,6 @@ def files_of_origin(files: Iterable[Path]) -> tuple[tuple[str, int, int, str], .
 
 
 def origin_in(metadata: Mapping[str, str]) -> Origin | None:
-    """Parse the origin that a file's metadata contains; None for weights from elsewhere."""
     try:
         content: Any = json.loads(metadata[_KEY])
         files = tuple((str(fact[0]), int(fact[1]), int(fact[2]), str(fact[3])) for fact in content["files"])
@@ -164,7 +162,6 @@ def copy_sum(header: bytes, sums: Mapping[int, str]) -> str:
 
 
 def has_copy_sum(file: Path, checksum: str) -> bool:
-    """Check that a file with converted weights has the checksum that it contains."""
     sums = dict[int, str]()
     with file.open("rb") as stream:
         size = stream.read(8)

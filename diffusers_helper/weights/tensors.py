@@ -60,7 +60,6 @@ def shape_of(sizes: Any) -> tuple[int, ...]:
 
 
 def unknown_types(dtypes: Iterable[str], label: str = "") -> list[str]:
-    """Describe types that are not known; NotWeights if there are more than any file has."""
     unknown = sorted({*dtypes})
     if len(unknown) > _MAX_UNKNOWN_TYPES:
         raise NotWeights(f"has {len(unknown)} {label}types that are not known; use another file.")

@@ -141,7 +141,6 @@ def take_pictures(settings: dict[str, Any]) -> dict[str, Image.Image]:
 def request_of(
     settings: Mapping[str, Any], images: Mapping[str, Image.Image], folder: Path
 ) -> GenerationRequest:
-    """Make the request of a node's inputs, whose pictures will be in a folder."""
     values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
     values |= {name: str(folder / f"{name}.png") for name in images}
     find = comfy("folder_paths").get_full_path_or_raise
