@@ -152,13 +152,8 @@ def empty_latent(model: Any, height: int, width: int) -> Tensor:
     latent_format = model.get_model_object("latent_format")
     spatial_compression = int(getattr(latent_format, "spacial_downscale_ratio", 8))
     time_shape = (1,) if latent_format.latent_dimensions == 3 else ()
-    return torch.zeros(
-        1,
-        latent_format.latent_channels,
-        *time_shape,
-        height // spatial_compression,
-        width // spatial_compression,
-    )
+    sides = height // spatial_compression, width // spatial_compression
+    return torch.zeros(1, latent_format.latent_channels, *time_shape, *sides)
 
 
 def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int) -> tuple[str, str]:

@@ -97,7 +97,7 @@ _SEED = number(
     0, 0, _MAX_SEED, "The start of the random noise; the same seed gives the same noise.",
     control_after_generate=True,
 )  # fmt: skip
-# The inputs from `steps` to `latent_image`, which both samplers have.
+# The inputs that both samplers have, in the order of `nodes.common_ksampler`
 _COMMON: Inputs = {
     "steps": number(20, 1, 10000, "The number of steps to denoise in."),
     "cfg": number(
@@ -130,16 +130,9 @@ def sampled(inputs: Any, *, seed: int, **options: Any) -> dict[str, Any]:
     is_old = inputs.optimize_for_video and inputs.compatibility_mode
     if inputs.optimize_for_video and not is_old:
         clone.add_wrapper_with_key(comfy(_PATCHER).WrappersMP.OUTER_SAMPLE, _WRAPPER_KEY, _without_previews)
-    arguments = (
-        inputs.steps,
-        inputs.cfg,
-        inputs.sampler_name,
-        inputs.scheduler,
-        inputs.positive,
-        inputs.negative,
-    )
+    arguments = [getattr(inputs, name) for name in _COMMON]
     with timing() as run:
-        result = comfy("nodes").common_ksampler(clone, seed, *arguments, inputs.latent_image, **options)
+        result = comfy("nodes").common_ksampler(clone, seed, *arguments, **options)
     lines = _lines(times, run, inputs.model, inputs.precision_mode)
     return reported("Sampler", [*lines, _FIRST_VERSION if is_old else ""], result)
 

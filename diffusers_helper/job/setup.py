@@ -317,23 +317,27 @@ def _write_facts(
         write_atomic(job_folder.overflow, vae_precision.encode())
 
 
+def _stored_text(file: Path | None) -> str:
+    return read_file(file).decode("ascii", "replace") if file and file.exists() else ""
+
+
 def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | None) -> GenerationRequest:
-    if request.weight_dtype != AUTO or earlier_folder is None or not earlier_folder.weight_type.exists():
+    if request.weight_dtype != AUTO or not (
+        dtype := _stored_text(earlier_folder and earlier_folder.weight_type)
+    ):
         return request
-    return replace(request, weight_dtype=read_file(earlier_folder.weight_type).decode("ascii"))
+    return replace(request, weight_dtype=dtype)
 
 
 def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:
     if earlier_folder is None or not earlier_folder.overflow.exists():
         return ""
-    precision = read_file(earlier_folder.overflow).decode("ascii", "replace")
+    precision = _stored_text(earlier_folder.overflow)
     return precision if precision in DTYPES else "fp32"  # earlier versions have written nothing else
 
 
 def _earlier_attention(earlier_folder: JobFolder | None) -> tuple[str, int] | None:
-    if earlier_folder is None or not earlier_folder.attention.exists():
-        return None
-    text = read_file(earlier_folder.attention).decode("ascii", "replace")
+    text = _stored_text(earlier_folder and earlier_folder.attention)
     match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", text)
     return (match[1], int(match[2])) if match else None
 

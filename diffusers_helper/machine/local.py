@@ -155,9 +155,7 @@ class DiskSpeeds:
     )
 
     def _stored_speed(self, file: Path | None) -> float | None:
-        if file is None:
-            return None
-        return self.facts.read(str(file.parent)).get("bytes_per_second")
+        return self.facts.read(str(file.parent)).get("bytes_per_second") if file else None
 
     def measure(self, file: Path | None) -> float | None:
         if (stored_speed := self._stored_speed(file)) is not None or file is None:

@@ -129,17 +129,9 @@ class AddedModels:
             return {}
         try:
             content = cast(list[dict[str, Any]], read_json(self.file)["models"])
-            models = [
-                AddedModel(
-                    str(entry["name"]), str(entry["title"]), str(entry["base"]),
-                    {
-                        name: AddedComponent(item["path"], item["config"])
-                        for name, item in entry["parts"].items()
-                    },
-                    str(entry.get("copy", "")),
-                )
-                for entry in content
-            ]  # fmt: skip
+            for entry in content:
+                entry["parts"] = {name: AddedComponent(**item) for name, item in entry["parts"].items()}
+            models = [AddedModel(**entry) for entry in content]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{self.file} is no list of added models ({first_line(error)}).",

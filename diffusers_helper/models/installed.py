@@ -43,17 +43,9 @@ def installed_components(info: ModelInfo) -> list[InstalledComponent]:
 
 def _installed_component(info: ModelInfo, component: str) -> InstalledComponent:
     source = info.components[component]
-    folder = source.folder
-    sharing_models = _models_sharing(info, source)
-    return InstalledComponent(
-        component,
-        _origin(source),
-        folder,
-        bytes_in(folder),
-        missing_bytes(info, component),
-        is_complete(folder),
-        sharing_models,
-    )
+    folder, missing = source.folder, missing_bytes(info, component)
+    facts = bytes_in(folder), missing, is_complete(folder), _models_sharing(info, source)
+    return InstalledComponent(component, _origin(source), folder, *facts)
 
 
 def _origin(source: ComponentSource) -> str:

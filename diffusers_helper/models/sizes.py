@@ -241,11 +241,8 @@ def _count(name: str, tensor: TensorInfo, in_fp32: Sequence[str], plain: Sequenc
     name_parts = {*name.split(".")}
     if name_parts & {*in_fp32, *plain}:  # a scale is multiplied with its weight
         count = 0 if SCALE.search(name) else count
-        return (
-            ParameterCounts(fixed_bytes=4 * count)
-            if name_parts & {*in_fp32}
-            else ParameterCounts(plain=count)
-        )
+        is_fp32 = bool(name_parts & {*in_fp32})
+        return ParameterCounts(fixed_bytes=4 * count) if is_fp32 else ParameterCounts(plain=count)
     if SCALE.search(name):
         return ParameterCounts(fixed_bytes=4 * count)
     if tensor.dtype not in BITS:

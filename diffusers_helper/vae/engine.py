@@ -178,9 +178,8 @@ class VaeEngine(Generic[_Owner]):
             batches = latents.split(plan.batch)
             num_chunks = -(-num_latents // chunk) if plan.time == "stream" else 1
             pieces.total = len(batches) * num_tiles * num_chunks
-            return _concatenate(
-                [decode_pass(family, batch, plan.tiles, pieces, chunk=chunk) for batch in batches]
-            )
+            decode_batch = partial(decode_pass, family, tiles=plan.tiles, pieces=pieces, chunk=chunk)
+            return _concatenate([*map(decode_batch, batches)])
         part_start = part.start if part else 0
         inputs: dict[_Window, Tensor] = {
             (item_index, part_start + start, size, plan.tiles, family.dtype): item[:, :, start : start + size]
@@ -194,14 +193,8 @@ class VaeEngine(Generic[_Owner]):
                 windows[key] = decode_pass(family, window_latents, plan.tiles, pieces)
         self._windows = windows if part else {}
         overlap = family.temporal_compression
-        return _concatenate(
-            [
-                join_windows(
-                    [windows[key] for key in inputs if key[0] == index], overlap * plan.chunk, overlap
-                )
-                for index in range(len(latents))
-            ]
-        )
+        items = [[windows[key] for key in inputs if key[0] == index] for index in range(len(latents))]
+        return _concatenate([join_windows(item, overlap * plan.chunk, overlap) for item in items])
 
 
 def _log_start(task: Task, input: Tensor, device: torch.device, dtype: torch.dtype) -> None:
