@@ -89,7 +89,6 @@ class ConvLadder:
         self.avoided: set[tuple[ConvCase, str]] = set()
 
     def _convolve(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the same as a function of `torch.nn.functional`, or raise a rung's unknown error."""
         parsed = parse_call(*args, **kwargs)
         if parsed is None:
             return function(*args, **kwargs)
@@ -154,7 +153,6 @@ class ConvLadder:
 
     @property
     def open_routes(self) -> RouteStore | None:
-        """The store of the routes that the ladder chooses from; None if one rung is forced."""
         return None if self._forced else self._routes
 
     def reload(self) -> None:

@@ -179,7 +179,6 @@ def input_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> Te
 
 
 def _even_size(count: int, limit: int) -> int:
-    """Compute the step size that covers `count` in the fewest equal steps of at most `limit`."""
     return math.ceil(count / math.ceil(count / limit)) if count else 0
 
 

@@ -159,8 +159,6 @@ class Finished(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancelled(Event):
-    """The end of a job at the user's request. `video` is None if no section was finished."""
-
     is_final: ClassVar[bool] = True
     video: str | None
     frames: int

@@ -110,7 +110,6 @@ def generate(
 def sample_sections(
     job: OpenJob, checkpoints: Checkpoints, encodings: Mapping[str, Tensor], history: LatentsSoFar
 ) -> Iterator[Section]:
-    """Sample the sections that no earlier run has sampled. Yield each after it was added to the history."""
     if job.pictures.start:
         job.preview.fit(job.pictures.start, encodings["start"])
     drafts: dict[int, Tensor] = {}

@@ -332,7 +332,6 @@ class GenerationRequest:
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """The prompts in use, one per pass of the transformer in a step."""
         return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
 
     @property

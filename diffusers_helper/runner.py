@@ -82,7 +82,6 @@ class Runner:
             reporter(event)
 
     def _helper_alone(self, device: torch.device) -> AbstractContextManager[None]:
-        """Keep other programs from the second card, if there is one."""
         has_helper = self._local.environ.get(HELPER_VARIABLE) and device.type == "cuda"
         return card_alone(second_device(device), self._local.folder) if has_helper else nullcontext()
 

@@ -162,6 +162,5 @@ def settings_of(request: type) -> dict[str, SettingInfo]:
 
 
 def _bound(value: float) -> str:
-    """Write a bound as short text, such as 0.001 or 2^63 - 1."""
     power = int(value + 1).bit_length() - 1
     return f"2^{power} - 1" if power >= 53 else f"{value:g}"

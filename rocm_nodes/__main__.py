@@ -14,7 +14,6 @@ from diffusers_helper.machine.terminal import one_line
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command. The exit code is 0, 1 if the results differ, or 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m rocm_nodes")
     commands = parser.add_subparsers(dest="command", required=True)
     replay_parser = commands.add_parser("replay", help="run a captured node again, and compare the results")

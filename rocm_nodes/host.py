@@ -93,7 +93,6 @@ def free_bytes(torch_device: torch.device) -> int:
 
 
 def is_rocm() -> bool:
-    """Check that torch was built for HIP and ComfyUI computes on a device."""
     return torch.version.hip is not None and management().get_torch_device().type == "cuda"
 
 

@@ -78,7 +78,6 @@ class ROCMVAEPerformanceMonitor(MeasuringNode):
 
 
 def _latents(vae: Any, side: int) -> Tensor:
-    """Make reproducible noise for one picture, or for two latent frames of a video."""
     spatial_compression = int(vae.spacial_compression_decode())
     time_shape = (2,) if vae.latent_dim == 3 else ()
     shape = (1, vae.latent_channels, *time_shape, side // spatial_compression, side // spatial_compression)

@@ -138,7 +138,6 @@ def sampled(inputs: Any, *, seed: int, **options: Any) -> dict[str, Any]:
 
 
 def _without_previews(executor: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Sample with a callback that moves ComfyUI's progress bar and makes no pictures."""
     bar = comfy("comfy.utils").ProgressBar(1)
 
     def show(step: int, x0: Any, x: Any, total: int) -> None:

@@ -267,7 +267,6 @@ def _unencodable(vae: Any) -> str:
 
 
 def _tiles(inputs: Any, side_setting: str) -> dict[str, Any]:
-    """Make the engine's settings of tiles: sides of whole 32 pixels, which overlap by at most a half."""
     return {
         side_setting: max(64, inputs.tile_size // 32 * 32),
         "overlap": min(0.5, inputs.overlap / inputs.tile_size),

@@ -66,7 +66,6 @@ class Context:
 
 
 def profile_in(context: Context) -> Profile:
-    """Choose the profile in force, without what this machine has learned from earlier jobs."""
     return profile_in_force(machine_of(context.device, context.environ), Local(context.environ))
 
 
@@ -118,7 +117,6 @@ def write_network(part: str, config: Mapping[str, Any], folder: Path) -> int:
 
 
 def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -> nn.Module:
-    """Make a network with random weights of which one block of each kind stands for all."""
     config = CONFIGS[part] if config is None else config
     network = empty_network(part, config)
     if part in _DEPTHS:

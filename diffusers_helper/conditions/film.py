@@ -203,7 +203,6 @@ def _deinterlacer(frame: VideoFrame) -> Graph:
 
 
 def _filtered(graph: Graph, frame: VideoFrame | None) -> Iterator[VideoFrame]:
-    """Give a filter a frame, or the end of the film, and take what it has ready."""
     from av.error import BlockingIOError, EOFError
 
     graph.vpush(frame)

@@ -275,7 +275,6 @@ def pictures_of(number: int, request: GenerationRequest, family: Family) -> Shar
 
 
 def start_picture_of(number: int, request: GenerationRequest, family: Family) -> str:
-    """Name the picture that a section sees at its start, which is the last one before it."""
     sections = family.sections(request)
     if sections[number - 1].is_closing:
         return START_PICTURE
@@ -298,7 +297,6 @@ def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
 
 
 def steps_of(request: GenerationRequest, info: ModelInfo) -> list[int]:
-    """Count the steps of each section, with those of the drafts in the first one."""
     num_draft_steps = len(cuts_of(request, info.family)) * request.steps
     steps = [info.steps_in(section.number, request.steps) for section in info.family.sections(request)]
     return [steps[0] + num_draft_steps, *steps[1:]]

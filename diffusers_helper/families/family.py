@@ -86,11 +86,9 @@ class Family:
 
     @property
     def guidance_setting(self) -> str:
-        """The setting that says how closely its videos follow the prompt."""
         return "cfg" if "guidance" in self.ignored else "guidance"
 
     def nearest_bucket(self, height: int, width: int, side: int, multiple: int) -> tuple[int, int]:
-        """Find the bucket (height, width) whose aspect ratio is nearest to that of a picture."""
         buckets = reversed(self.buckets(side, multiple))
         return min(buckets, key=lambda shape: abs(height * shape[1] - width * shape[0]))
 
@@ -137,7 +135,6 @@ class ParameterCounts:
         return ParameterCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def num_bytes(self, value_bytes: int, weight_dtype: str) -> int:
-        """Compute the size on the device, with `value_bytes` for each value in the compute dtype."""
         castable_bytes = 1 if is_eight_bit(weight_dtype) else value_bytes
         eight_bit_bytes = 1 if weight_dtype == "default" else castable_bytes
         scale_bytes = self.rows * _SCALE_BYTES if weight_dtype == "int8" else 0

@@ -60,7 +60,6 @@ class FrameIndices:
 
     @property
     def clean(self) -> tuple[int, ...]:
-        """The positions of the clean latents: the picture, then the nearest history frame."""
         return self.start + self.history_1x
 
 
@@ -120,8 +119,6 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """The sequence of all sections of one video, in order of making."""
-
     mode: Mode
     latent_window_size: int
     sections: tuple[Section, ...]

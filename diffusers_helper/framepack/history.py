@@ -73,7 +73,6 @@ class LatentHistory:
             self.latents = torch.cat([self._prefix, *parts] if section.has_start else parts, dim=2)
 
     def context(self, section: Section) -> CleanLatents:
-        """Select the latents that a section sees: the picture's and the nearest ones, padded with zeros."""
         start = self.latents[:, :, -1:] if section.is_closing else self.start
         start = self._section_starts.get(section.number, start)
         indices = section.indices

@@ -87,7 +87,6 @@ def pyramid(
     scheduler: Any, steps: int, shape: Sequence[int], draw_noise: Callable[[int, tuple[int, int]], Tensor],
     *, shift: float = 0.0,
 ) -> list[PyramidStage]:  # fmt: skip
-    """Prepare the sizes of a pyramid for latents of a shape (1, C, W, h, w), the smallest first."""
     num_stages = scheduler.config.stages
     gamma = scheduler.config.gamma
     pyramid_stages: list[PyramidStage] = []

@@ -113,7 +113,6 @@ class SectionHistory:
         self.latents = torch.cat([self.latents, latents], dim=2)
 
     def context(self, section: Section) -> CleanLatents:
-        """Select the latents that a section sees: the first and the nearest ones, padded with zeros."""
         history = torch.cat([self._first_history, self.latents], dim=2)
         start = self.latents[:, :, :1] if self._first_latent is None else self._first_latent
         if not start.shape[2]:
@@ -201,7 +200,6 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> SectionHistory:
 
 
 def joiner(job: OpenJob) -> Join:
-    """Join sections that share no frame, so that all frames are final."""
     return lambda frames, section: (to_uint8(frames), to_uint8(frames[:0]))
 
 

@@ -188,7 +188,6 @@ class JobMemory:
         return VaePlan(task, time_mode, chunk, tiles, working_bytes, "As the job's plan has it.")
 
     def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
-        """Tell the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""
         plan = self.plan_vae("decode", Video(1, height, width))
         # Every larger tile would cover the whole picture, too, and give the same pixels.
         side = -(-max(height, width) // 32) * 32
@@ -250,7 +249,6 @@ class JobMemory:
         return [record for record in self._store_of("decode").records if record.stage == "decode"]
 
     def keep_times(self, step_seconds: Sequence[float], latents: Sequence[int]) -> None:
-        """Store the times of a finished job's steps and decodes, from which later plans estimate."""
         decodes = [record for record in self._decodes() if record.section]
         timed_decodes = decodes[1:] or decodes  # the first may include a search for kernels
         seconds = sum(record.end - record.begin for record in timed_decodes)

@@ -133,7 +133,6 @@ class MemoryPlans:
         return network
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Tell the type that a network computes in, or None for the type of its weights."""
         dtype = DTYPES.get(self._profile.vae_dtype.value) if name == "vae" else None
         if name == "transformer" and self.weight_dtype not in EIGHT_BIT:
             dtype = self.weight_dtype
@@ -169,7 +168,6 @@ class MemoryPlans:
 
     @property
     def attention(self) -> tuple[str, int]:
-        """The backend that computes the transformer's attention, and the bytes of a slice of it."""
         return self.smaller.demands[0].attention.value, self._profile.slice_bytes
 
     def expected_seconds(self) -> dict[str, float]:

@@ -91,7 +91,6 @@ class OpenJob:
         self, components: Sequence[str], encode: Callable[[], dict[str, torch.Tensor]],
         extra_facts: Callable[[], dict[str, str]] = dict, **inputs: str,
     ) -> dict[str, torch.Tensor]:  # fmt: skip
-        """Take encodings from an earlier job, or make them, with an encoder and its tokenizer."""
         return self.encodings.get(
             lambda: self.models.cache_facts(*components) | extra_facts() | inputs, encode
         )
@@ -144,7 +143,6 @@ class OpenJob:
         self, stage: str, work: Callable[[Any], _Result], section: Section | None = None,
         reported_section: Section | None = None, **inputs: Any,
     ) -> _Result:  # fmt: skip
-        """Do a stage's work with its network on the device; see `JobMemory.run` and `captured`."""
         reported = reported_section or section
         number = reported.number if reported else None
         if section:
@@ -156,7 +154,6 @@ class OpenJob:
         return self.recorder.call(stage, work, inputs=lambda: self._facts() | inputs, free_bytes=free_bytes)
 
     def _facts(self) -> dict[str, Any]:
-        """List the facts that every stage of this job depends on, with the present settings of the VAE."""
         tile, precision, chunk = self.memory.vae_use(*self.pictures.shape)
         vae = {"vae_tile": tile, "vae_precision": precision, "vae_chunk": chunk}
         return {

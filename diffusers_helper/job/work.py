@@ -32,8 +32,6 @@ are final now, and those that the next section will still change."""
 
 
 class LatentsSoFar(Protocol):
-    """The clean latents made so far, and the parts of them that a section and its decoding need."""
-
     latents: Tensor
 
     def add(self, latents: Tensor, section: Section) -> None: ...

@@ -169,7 +169,6 @@ def cast_weights(
 def layer_types(
     network: nn.Module, storage_dtype: torch.dtype | None
 ) -> Iterator[tuple[str, nn.Module, torch.dtype]]:
-    """Yield the layers whose weights can be cast, with the type of the weight."""
     patterns = [
         *DEFAULT_SKIP_MODULES_PATTERN, *(getattr(network, "_skip_layerwise_casting_patterns", None) or ())
     ]  # fmt: skip

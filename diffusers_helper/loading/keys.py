@@ -108,7 +108,6 @@ def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tenso
 
 
 def _smallest(scale: Tensor) -> Tensor:
-    """Reduce the scales of rows to a single factor where all of them are the same."""
     first = scale[:1]
     return first.reshape(()).clone() if bool((scale == first).all()) else scale.contiguous()
 

@@ -85,7 +85,6 @@ class Models:
         return len(self._components) == len(self.info.components)
 
     def load(self, cancel: CancelToken) -> None:
-        """Load the components that are not loaded yet, without reading their weights."""
         for name in self.info.components:
             cancel.check()
             self.component(name)
@@ -127,7 +126,6 @@ class Models:
         return [block for blocks in lists for block in cast(nn.ModuleList, blocks)]
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Tell the type that a network computes in, or None for that of its files."""
         stored_dtype = self.stored_dtype(name)
         compute_dtype = dtype_for(name, stored_dtype, self.device, keeps_bf16=self._loaded[name].keeps_bf16)
         return None if compute_dtype == stored_dtype else compute_dtype

@@ -37,7 +37,6 @@ class LowRankBranch(nn.Module):
     def __init__(
         self, matrices: Sequence[tuple[int, Tensor, Tensor, Tensor | None]], factors: Sequence[float]
     ) -> None:
-        """Join the matrices of several LoRAs, each with its index and its factor."""
         super().__init__()
         self._lora_indices, downs, ups, biases = zip(*matrices, strict=True)
         present_biases = [bias for bias in biases if bias is not None]
@@ -84,7 +83,6 @@ class Loras:
 
     @property
     def origin(self) -> dict[str, str]:
-        """The content and weight of each LoRA as a fact of a video's origin; empty without LoRAs."""
         facts = ", ".join(f"{choice.sha256}:{choice.weight:.15g}" for choice in self._choices)
         return {"lora": facts} if facts else {}
 

@@ -100,7 +100,6 @@ def empty_network(component: str, config: Mapping[str, Any]) -> nn.Module:
 
 
 def _tied(network: nn.Module) -> dict[str, str]:
-    """Map the names of a network's tied weights to the names of the weights that they share."""
     tied = getattr(network, "_tied_weights_keys", None)
     return dict(cast(Mapping[str, str], tied)) if isinstance(tied, dict) else {}
 

@@ -109,7 +109,6 @@ def _pad_edges(states: Tensor, num_before: int, with_silu: bool = False) -> Tens
 
 
 def _empty(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Allocate a tensor (B, C, T, H, W) in the layout that its convolution computes fastest."""
     is_quick = like.dtype is torch.bfloat16 and like.is_cpu and math.prod(shape[2:]) <= _MAX_VALUES
     layout = torch.channels_last_3d if is_quick else torch.contiguous_format
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)

@@ -249,7 +249,6 @@ def fastest(key: str, trial: Trial, deviation: float) -> str:
 
 
 def refused_backends(facts: Facts, card: str, deviation: float) -> dict[str, float]:
-    """List the backends that `auto` leaves out, with their largest deviation from fp32 math."""
     deviations = dict[str, float]()
     for key, trial in stored_trials(facts, card).items():
         for backend in BACKENDS.keys() & trial.keys():

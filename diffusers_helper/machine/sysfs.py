@@ -105,7 +105,6 @@ def gfx_name(target_version: int) -> str:
 
 
 def usable_gpus(gpus: Sequence[Gpu], *, has_nvidia: bool = False) -> list[Gpu]:
-    """List the cards that jobs run on: discrete ones, or, if neither maker has any, a processor's."""
     usable = [gpu for gpu in gpus if gpu.arch not in UNUSABLE]
     discrete = [gpu for gpu in usable if not gpu.is_apu]
     return discrete if discrete or has_nvidia else usable

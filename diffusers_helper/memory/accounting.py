@@ -82,7 +82,6 @@ class Account(TorchDispatchMode):
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that were alive at one time since the last `reset_peak`."""
         return self._peak
 
     def reset_peak(self) -> None:

@@ -104,7 +104,6 @@ class Store:
         return max((record.measured_bytes for record in self.records), default=0)
 
     def follow(self, plan: JobPlan) -> None:
-        """Take all networks off the device, and follow this plan from now on."""
         self.clear()
         self._weights.clear()  # the new plan may use other types
         self.plan = plan
@@ -168,7 +167,6 @@ class Store:
         return self._weights[name]
 
     def _make_room(self, plan: StagePlan, class_name: str) -> None:
-        """Evict other models, flush if needed, and log the free memory."""
         for name in plan.evict:
             self._unload(name)
         if not self.plan.keep_all_resident and plan.stage in _FLUSH_BEFORE:

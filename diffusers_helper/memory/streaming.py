@@ -153,7 +153,6 @@ class Streamer:
             yield
 
     def continue_pass(self) -> None:
-        """Fetch the blocks after the first one, since the pass runs them."""
         self._continues = True
         self._begin_pass()
 

@@ -79,7 +79,6 @@ class AddedModels:
         return None if self.file is None else self.file.parent / _COPIES / name
 
     def bases(self) -> dict[str, str]:
-        """Map each model to its base, in the order in which they were added."""
         try:
             return {name: model.base for name, model in self._read().items()}
         except InputError as error:

@@ -75,7 +75,6 @@ def absence_of(info: ModelInfo) -> Absence | None:
 
 
 def missing_bytes(info: ModelInfo, component: str) -> int:
-    """Estimate the bytes of weights that would have to be downloaded, by the table of the family."""
     source = info.components[component]
     published = published_bytes(component, info.family.name) if source.is_missing else 0
     return max(0, published - bytes_in(source.folder))
@@ -96,7 +95,6 @@ class Speed:
         self._samples = deque([(now, num_bytes)])
 
     def at(self, num_bytes: int, now: float) -> float:
-        """Tell the bytes per second over the last seconds, given the present number of bytes."""
         self._samples.append((now, num_bytes))
         while now - self._samples[0][0] > _SPEED_SECONDS and len(self._samples) > 2:
             self._samples.popleft()

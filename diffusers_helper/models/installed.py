@@ -158,7 +158,6 @@ def plan_removal(info: ModelInfo) -> Removal:
 
 @confined
 def origin_at(folder: Path) -> Origin | None:
-    """Read the origin of a complete converted copy in a folder; None for other folders."""
     try:
         if not (folder.is_dir() and is_complete(folder) and (files := weight_files(folder))):
             return None

@@ -46,7 +46,6 @@ class Captured:
     has_tensors: bool
 
     def compare(self, work: Callable[[], Any]) -> Comparison:
-        """Do the captured work again, and compare its result, or its error where one was captured."""
         begin = time.perf_counter()
         try:
             result = work()
@@ -166,7 +165,6 @@ def read_capture(file: Path) -> Captured:
 
 
 def difference(result: Any, expected: Any) -> str:
-    """Word the first difference of two values; "" if they are bit-identical."""
     if isinstance(expected, Missing):
         return ""
     if isinstance(result, Tensor) and isinstance(expected, Tensor):
@@ -203,7 +201,6 @@ def _failure(error: Exception) -> dict[str, str]:
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Convert a value for JSON, and move its tensors to `tensors`."""
     if isinstance(value, Tensor):
         tensors[name] = to_host(value.detach()).clone().contiguous()
         facts = {"shape": list(value.shape), "dtype": str(value.dtype), "device": str(value.device)}

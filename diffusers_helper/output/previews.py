@@ -46,7 +46,6 @@ class PreviewDecoder(nn.Module):
     host_type = torch.float32
 
     def frames(self, latents: Tensor) -> Tensor:
-        """Decode latents (1, 16, T, h, w) to frames (F, h, w, 3) in whole numbers up to 255."""
         raise NotImplementedError
 
     @classmethod
@@ -122,7 +121,6 @@ class _TGrow(nn.Module):
         self.conv = nn.Conv2d(width, width * stride, 1, bias=False)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Make frames (stride T, C, h, w) of frames (T, C, h, w)."""
         return self.conv(frames).reshape(-1, *frames.shape[1:])
 
 

@@ -72,7 +72,6 @@ class Report:
         self._stage = stage
 
     def _estimate(self, stage: events.Stage, section: int | None) -> dict[str, float]:
-        """Estimate the seconds that a stage which begins now will take, and those until the next video."""
         now = self._seconds
         expected = self._expected
         if self._stage == "load":  # it comes again for each network

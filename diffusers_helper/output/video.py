@@ -229,7 +229,6 @@ class GrowingVideo:
         write_atomic(self._folder.sums, json.dumps(self._checksums, indent=1).encode())
 
     def _encode(self, path: Path, frames: Iterable[np.ndarray], x264: str) -> None:
-        """Encode frames (H, W, 3) as a segment; an empty file if there are none."""
         path.parent.mkdir(exist_ok=True)  # something may have removed it since the start
         with replacing(path) as temporary:
             if isinstance(frames, np.ndarray) and not len(frames):

@@ -106,7 +106,6 @@ class JobPlan:
 
     @property
     def held_bytes(self) -> int:
-        """The most bytes of weights that stay on the device during a stage."""
         return max(plan.held_bytes for plan in self.stages)
 
     @property
@@ -116,7 +115,6 @@ class JobPlan:
 
     @property
     def all_stages(self) -> tuple[StagePlan, ...]:
-        """The plans of all stages, on whichever card, in the order in which they run."""
         helper_stages = self.helper.stages if self.helper else ()  # of which the last one decodes
         return (*helper_stages[:-1], *self.stages, *helper_stages[-1:])
 
@@ -221,7 +219,6 @@ def _splits(model: Weights) -> tuple[_Split, ...]:
 
 
 def min_resident_bytes(model: Weights) -> int:
-    """Find the least memory that a model's weights can take on the device, including the ring."""
     return min(split.resident_bytes + split.ring_bytes for split in _splits(model))
 
 

@@ -25,7 +25,6 @@ def choice_notes(first: FirstPlan) -> tuple[str, ...]:
 
 
 def attention_note(attention: Setting[str]) -> str:
-    """Say that attention is sliced although the user has not asked for it; "" if it is not."""
     if attention.value != SLICED or attention.source == YOU:
         return ""
     return f"Attention is computed in slices, which takes longer, because {attention.reason}."

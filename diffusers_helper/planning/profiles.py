@@ -155,7 +155,6 @@ class Profile:
 
     @property
     def max_cap_bytes(self) -> int:
-        """The cap to which the default cap is raised for a job that needs more."""
         cap = self.machine.total_bytes - _MIN_FREE_BYTES
         if _is_small_radeon(self.family, self.machine):
             cap = min(cap, gb_bytes(MAX_VRAM_USAGE_GB))
@@ -253,7 +252,6 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
 
 
 def profile_in_force(machine: Machine, local: Local) -> Profile:
-    """Choose a machine's profile, with the user's settings and the attention kernel that was seen there."""
     return profile_for(machine, local.environ).with_measurements(local)
 
 

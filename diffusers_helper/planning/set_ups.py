@@ -128,7 +128,6 @@ class Recommendation:
 
 
 def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Recommendation:
-    """Choose the set-up that suits a card best, by the rule above, or raise DoesNotFit."""
     request = replace(request, resolution=None, preserved_gb=None)
     try:
         return _first_hidden(_set_ups(request, info, plan))
@@ -206,7 +205,6 @@ class Fit:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """All of this as the cells of a table, with figures in GB."""
         dtype = STORED if self.weight_dtype == _DEFAULT else self.weight_dtype
         before = self.cap_bytes, self.preserved_bytes, self.resident_bytes, self.streamed_bytes
         after = self.host_bytes, self.disk_bytes, self.peak_bytes
@@ -251,7 +249,6 @@ class FormatPlans:
 def plans_by_card(
     request: GenerationRequest, info: ModelInfo, transformer: Network | None = None
 ) -> list[CardPlan]:
-    """Plan a video on Radeon cards of these sizes, for the shape that needs most memory."""
     request = replace(request, vram_cap_gb=None, preserved_gb=None)
     return [_plan_on_card(size, request, info, transformer) for size in CARDS_GB]
 

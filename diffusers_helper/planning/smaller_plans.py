@@ -53,7 +53,6 @@ class Level:
 
     @classmethod
     def read(cls, learned: Facts, key: str) -> Level:
-        """Read the level at which the last job with this `level_key` ended."""
         entry = learned.read(key)
         return cls(min(entry.get("weights", 0), len(_SHARES) - 1), entry.get("tile", 0))
 
@@ -103,7 +102,6 @@ class SmallerPlans:
         return self._take((level, replace(level, weights=len(_SHARES) - 1)), stage)
 
     def _take(self, levels: Sequence[Level], stage: str) -> str | None:
-        """Take the first of these levels that changes something for a stage, and store it for later jobs."""
         before = self.plan
         for level in levels:
             self.plan, self.level = self._plan(level), level
@@ -116,7 +114,6 @@ class SmallerPlans:
 
     @property
     def reason(self) -> str:
-        """How the plan in force differs from the first; "" if it does not."""
         return _changes(self.first, self.plan, self.first.held_bytes, self.plan.held_bytes)
 
     def _plan(self, level: Level) -> JobPlan:

@@ -58,7 +58,6 @@ def disk_of(speed: float | None) -> Bus:
 
 
 def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa: B008 - frozen
-    """Describe the path to a machine's card, with the best known speed; None without a card."""
     if machine.kind == "cpu":
         return None
     if machine.link is not None and not machine.is_apu:
@@ -104,7 +103,6 @@ DemandsOf = Callable[[GenerationRequest], Sequence[Demand]]
 
 
 def waiting_bytes(request: GenerationRequest, plan: JobPlan, demands_of: DemandsOf) -> int:
-    """Count the bytes of the streamed weights in their files, which main memory should hold."""
     streamed_bytes = plan.stage("sample").streamed_bytes
     if request.weight_dtype == _STORED:
         return streamed_bytes
@@ -184,7 +182,6 @@ def _keeps_type(reason: str) -> str:
 
 
 def _streamed_bytes(budget: Budget, demands: Sequence[Demand]) -> int | None:
-    """Count the bytes of the transformer that are streamed in each pass; None if no plan fits."""
     try:
         return plan_job(budget, demands).stage("sample").streamed_bytes
     except DoesNotFit:

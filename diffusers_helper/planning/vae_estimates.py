@@ -55,7 +55,6 @@ def decode_bytes(
 def encode_bytes(
     network: Network, num_latents: int, height: int, width: int, all_latents: int = 1, *, backend: Backend
 ) -> int:
-    """Estimate the bytes that it takes to encode one piece; the other frames stay on the host."""
     size, area = network.dtype_bytes, height * width
     if has_stream(network):
         values = _stream_encode(network, area, all_latents)

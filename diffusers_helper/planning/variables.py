@@ -147,7 +147,6 @@ def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
 def environment_report(
     settings: Mapping[str, Setting[str]], environ: Mapping[str, str]
 ) -> dict[str, Setting[str]]:
-    """List the variables that a profile sets, with the user's value, also under older names."""
     report = dict[str, Setting[str]]()
     for name, setting in settings.items():
         groups = (ALLOCATOR_VARIABLES, VISIBLE_VARIABLES, (name,))
@@ -163,6 +162,5 @@ def environment_report(
 
 
 def engine_environment(settings: Mapping[str, Setting[str]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Select the variables to add to `environ` for the engine, without those that the user has set."""
     report = environment_report(settings, environ).items()
     return {name: setting.value for name, setting in report if setting.source != YOU}

@@ -247,7 +247,6 @@ def plan_video(
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[Path | None], float | None] = lambda file: None,
 ) -> VideoPlan:
-    """Check a request, and plan it and its cost, or raise InputError, DoesNotFit or LongtakeError."""
     _check(request, info)
     side = request.resolution or info.side
     height, width = shape = shape or largest_bucket(side, info.multiple, info.family.buckets)

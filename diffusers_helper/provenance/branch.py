@@ -42,7 +42,6 @@ def may_differ() -> tuple[str, ...]:
 
 
 def why_fixed(name: str) -> str | None:
-    """Explain why a branch cannot change a setting; None if it can."""
     if name in may_differ():
         return None
     work = "already decoded" if name in setting_names("vae") else "made"
@@ -107,7 +106,6 @@ def max_kept_sections(request: GenerationRequest) -> int:
 
 
 def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Mapping[str, Any]) -> Branch:
-    """Make a branch that keeps the first sections of a job, which may be unfinished."""
     max_keep = min(num_finished_sections(folder), max_kept_sections(request))
     if max_keep < 1:
         raise InputError(
@@ -172,7 +170,6 @@ def extension(
 def change_remaining(
     folder: JobFolder, request: GenerationRequest, changes: Mapping[str, Any]
 ) -> tuple[GenerationRequest, Lineage]:
-    """Give other settings to the further sections of a job; its finished ones keep theirs."""
     lineage = Lineage.read(folder.lineage)
     if not num_finished_sections(folder):
         check_changes(request, changes)

@@ -31,8 +31,6 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The paths inside one job's folder."""
-
     path: Path
 
     input = _Entry("input.png")  # the start picture, upright, opaque and in RGB

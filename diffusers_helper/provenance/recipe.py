@@ -130,7 +130,6 @@ class Recipe:
         return Lineage(self.spans)
 
     def notices_on(self, card: str) -> tuple[str, ...]:
-        """List the notices, with those on another card, such as "gfx1100" or "cpu", and another version."""
         made_with = self.made_with or {}
         notices = list(self.notices)
         device, version = made_with.get("device", ""), made_with.get("longtake", __version__)

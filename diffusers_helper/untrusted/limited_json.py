@@ -43,7 +43,6 @@ def plain_json(content: bytes | str) -> Any:
 
 
 def plain_texts(content: bytes | str) -> dict[str, str]:
-    """Parse texts by name from untrusted JSON, or raise ValueError."""
     value: Any = plain_json(content)
     table = cast(dict[str, Any], value) if isinstance(value, dict) else None
     if table is None or not all(isinstance(value, str) for value in table.values()):

@@ -65,7 +65,6 @@ class Grid:
 
     @classmethod
     def cut(cls, sides: Sequence[int], tiles: Tiles, spatial_compression: int) -> Grid:
-        """Cut latents of this height and width into tiles, at `spatial_compression` pixels per latent."""
         tile_size = tiles.side // spatial_compression or max(sides)
         overlap = tiles.overlap // spatial_compression
         return cls(*(Axis.cut(side, tile_size, overlap) for side in sides))
@@ -95,7 +94,6 @@ class Mosaic:
             self._column_weights = [to_host(weights) for weights in grid.columns.weights(scale)]
 
     def add(self, tile: tuple[int, int], start_frame: int, frames: Tensor) -> None:
-        """Add frames (B, C, F, height, width) of a tile, on the host, from `start_frame` on."""
         if self._is_single_tile:
             self._pieces.append(frames)
             return

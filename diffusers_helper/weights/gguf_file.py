@@ -77,7 +77,6 @@ class _Reader:
         return data.decode("utf-8", "replace")
 
     def value(self, kind: int) -> str:
-        """Read one value of the metadata as text; a list as its length."""
         if kind == _TEXT:
             return self.text()
         if kind != _LIST:

@@ -49,7 +49,6 @@ def split_key(key: str) -> tuple[str, Kind] | None:
 
 
 def target_of(name: str) -> Target | None:
-    """Find the layers that the first result of `split_key` stands for."""
     return layers_named(_PREFIX.sub("", name))
 
 

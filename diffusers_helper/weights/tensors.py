@@ -50,7 +50,6 @@ BITS = {
 
 
 def shape_of(sizes: Any) -> tuple[int, ...]:
-    """Check a shape of unknown origin; ValueError if it is none."""
     if not isinstance(sizes, list | tuple) or len(cast(list[Any], sizes)) > MAX_DIMENSIONS:
         raise ValueError("a shape that no tensor has")
     shape = tuple(cast(list[Any], sizes))

@@ -66,8 +66,6 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What conditions a video, without the latent of the start, which a seed makes."""
-
     model: Model
     settings: Mapping[str, Any]
     pictures: Mapping[str, Image.Image]

@@ -58,7 +58,6 @@ class StepWork:
 
 
 def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepWork:
-    """Count the work of a step, which computes at each of these numbers of tokens equally often."""
     config = network.config
     width = config["num_attention_heads"] * config["attention_head_dim"]
     blocks = config["num_layers"] + config.get("num_single_layers", 0)
@@ -193,7 +192,6 @@ def card_of(machine: Machine) -> Card | None:
 
 
 def step_key(machine: Machine, info: ModelInfo) -> str:
-    """Name the entry of `Local.step_times` with the times of a model's steps and decodes on a machine."""
     return f"{machine.card}, {info.folder or info.name}"
 
 
