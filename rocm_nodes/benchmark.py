@@ -88,9 +88,10 @@ class ROCMFluxBenchmark(MeasuringNode):
         if clip is None:
             raise InputError("The input clip is empty.", "Load a text encoder with another node.")
         conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(_PROMPT))
+        libraries = ("hipblaslt", "hipblas") if inputs.test_hipblas and is_rocm() else ("",)
         rows = [
             _run(inputs.model, inputs.vae, conditioning, size, cfg, inputs.test_steps, blas)
-            for blas in _libraries(inputs.test_hipblas)
+            for blas in libraries
             for size, cfg in cases
         ]
         results = "\n".join(map(_line, rows))
@@ -149,10 +150,6 @@ def _run(
         width, height, cfg, blas, each.median, each.spread, run.seconds, decoded.median,
         max(each.peak_bytes, decoded.peak_bytes) if place.has_gpu else None,
     )  # fmt: skip
-
-
-def _libraries(wanted: bool) -> tuple[str, ...]:
-    return ("hipblaslt", "hipblas") if wanted and is_rocm() else ("",)
 
 
 @contextmanager

@@ -78,10 +78,6 @@ def check_backend(name: str, *, has_gpu: bool) -> None:
 
 
 @cache
-def _is_installed(package: str) -> bool:
-    return find_spec(package) is not None
-
-
 def candidate_backends() -> tuple[str, ...]:
     """List the backends that the automatic choice tries on a GPU, in their order of preference.
 
@@ -90,7 +86,7 @@ def candidate_backends() -> tuple[str, ...]:
     return tuple(
         name
         for name, backend in BACKENDS.items()
-        if backend.is_tried and (not backend.package or _is_installed(backend.package))
+        if backend.is_tried and (not backend.package or find_spec(backend.package))
     )
 
 

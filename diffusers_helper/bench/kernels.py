@@ -52,7 +52,7 @@ def products(context: Context) -> Iterator[Case]:
         "fp8 weights, cast to bf16": (_cast_linear, torch.bfloat16, torch.float8_e4m3fn, ""),
         "int8 weights, cast to bf16": (_cast_linear, torch.bfloat16, torch.int8, ""),
         "fp8": (_fp8_product, torch.float8_e4m3fn, torch.float8_e4m3fn, on_cpu),
-        "int8": (_int8_product, torch.int8, torch.int8, ""),
+        "int8": (lambda x, weight: torch._int_mm(x, weight.t()), torch.int8, torch.int8, ""),
     }
     for label, (linear, inputs, weights, reason) in kinds.items():
         yield label, reason or partial(_product, context, linear, inputs, weights, tokens)
@@ -80,10 +80,6 @@ def _random(context: Context, dtype: torch.dtype, *shape: int) -> Tensor:
 
 def _cast_linear(x: Tensor, weight: Tensor) -> Tensor:
     return functional.linear(x, weight.to(x.dtype))
-
-
-def _int8_product(x: Tensor, weight: Tensor) -> Tensor:
-    return torch._int_mm(x, weight.t())
 
 
 def _fp8_product(x: Tensor, weight: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.files import file_signature
 from diffusers_helper.lora_choice import choices_of
-from diffusers_helper.models.registry import ComponentSource, ModelInfo
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.untrusted.confined import confined
 
@@ -69,8 +69,8 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 
 def _count_template_tokens(text: str, info: ModelInfo) -> int | None:
-    file = _tokenizer_file(info.components["tokenizer"])
-    if file is None:
+    file = info.components["tokenizer"].folder / "tokenizer.json"
+    if not file.is_file():
         return None
     return _count_cached(*file_signature(file), info.family.prompt_format.template.format(text))
 
@@ -102,8 +102,3 @@ def _load_tokenizer(file: Path, mtime_ns: int, size: int) -> Any:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _tokenizer_file(source: ComponentSource | None) -> Path | None:
-    file = source and source.folder / "tokenizer.json"
-    return file if file and file.is_file() else None

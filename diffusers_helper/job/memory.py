@@ -23,7 +23,7 @@ from diffusers_helper.families.packing import DEFAULT_CHUNK
 from diffusers_helper.files import write_atomic
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.store import StageRecord, Store
+from diffusers_helper.memory.store import Store
 from diffusers_helper.output.report import Report
 from diffusers_helper.planning.out_of_memory import (
     OutOfDeviceMemory,
@@ -245,11 +245,9 @@ class JobMemory:
             store.clear()
             store.flush("exception-cleanup")
 
-    def _decodes(self) -> list[StageRecord]:
-        return [record for record in self._store_of("decode").records if record.stage == "decode"]
-
     def keep_times(self, step_seconds: Sequence[float], latents: Sequence[int]) -> None:
-        decodes = [record for record in self._decodes() if record.section]
+        records = self._store_of("decode").records
+        decodes = [record for record in records if record.stage == "decode" and record.section]
         timed_decodes = decodes[1:] or decodes  # the first may include a search for kernels
         seconds = sum(record.end - record.begin for record in timed_decodes)
         frames = sum(latents[(record.section or 1) - 1] for record in timed_decodes)

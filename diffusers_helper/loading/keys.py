@@ -16,7 +16,7 @@ from gguf import MODEL_ARCH, get_tensor_name_map
 from torch import Tensor, nn
 
 from diffusers_helper.loading.tensors import ROTATION
-from diffusers_helper.weights.lora_keys import Target, layers_named
+from diffusers_helper.weights.lora_keys import layers_named
 from diffusers_helper.weights.recognition import SCALE, is_extra
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
@@ -74,11 +74,10 @@ def library_names(
 
 def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:
     names_after_prefix = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return sum(name in expected or _target(name) is not None for name in names_after_prefix)
-
-
-def _target(name: str) -> Target | None:
-    return layers_named(name.rpartition(".")[0]) or layers_named(name)
+    return sum(
+        name in expected or bool(layers_named(name.rpartition(".")[0]) or layers_named(name))
+        for name in names_after_prefix
+    )
 
 
 def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:

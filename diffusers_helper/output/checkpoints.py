@@ -85,7 +85,8 @@ class Origins:
         origin |= {name: str(value) for name, value in later_values.items()}
         if request.depends_on_length:
             origin["sections"] = str(len(self._family.plan(request.seconds, request.mode)))
-        if earlier_spans := merged_spans(self._lineage.spans_before(number), request):
+        spans = tuple(span for span in self._lineage.spans if span.last < number)
+        if earlier_spans := merged_spans(spans, request):
             origin["earlier"] = json.dumps([span.to_dict() for span in earlier_spans], sort_keys=True)
         return origin
 

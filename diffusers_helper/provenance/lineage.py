@@ -97,9 +97,6 @@ class Lineage:
         """Make the request for the first section, whose seed also determines the picture's latent."""
         return self.request_for(1, request)
 
-    def spans_before(self, number: int) -> tuple[Span, ...]:
-        return tuple(span for span in self.spans if span.last < number)
-
     def sections(
         self, request: GenerationRequest, family: Family = FRAMEPACK, cuts: Sequence[int] = ()
     ) -> SectionPlan:

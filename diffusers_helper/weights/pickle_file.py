@@ -113,12 +113,9 @@ class _Unpickler(_Python):
         arguments = self.stack.pop()
         self.stack[-1] = _StandIn(self.stack[-1], arguments)
 
-    def _add_table(self) -> None:
-        self.stack.append(_Table())
-
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **_Python.dispatch,
-        pickle.EMPTY_DICT[0]: _add_table,
+        pickle.EMPTY_DICT[0]: lambda self: self.stack.append(_Table()),
         pickle.REDUCE[0]: _call,
         pickle.NEWOBJ[0]: _call,
         pickle.BUILD[0]: _Python.load_pop,
