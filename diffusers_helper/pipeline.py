@@ -79,7 +79,6 @@ def generate(
         cancel: The token that ends the job between two blocks of a network.
         resume_from: The folder of an unfinished job, whose finished sections are reused.
         folder: The folder for the job's files; if None, `resume_from`, or a new one in `outputs/`.
-        local: The settings of this machine; None for the defaults.
         lineage: The origin of the first sections; None for the one in the job's folder, if there is one.
     """
     job = open_job(
@@ -210,7 +209,7 @@ def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray
     if is_new:
         job.report.stage("write", section.number)
         job.note_vae(section.number)
-    if section.video_index == 0 and job.request.gives_picture:
+    if section.video_index == 0 and (job.request.is_from_words or job.request.one_frame):
         first_frame = (final if len(final) else pending)[0]  # the next section does not change this frame
         recipe = job.recipe(job.pictures.contents)
         chunks = png_chunks(recipe.to_json(), recipe.pictures)

@@ -310,11 +310,6 @@ class GenerationRequest:
                 raise InputError(setting=setting, value=value, expected=expected, remedy=remedy)
 
     @property
-    def gives_picture(self) -> bool:
-        """Whether the first frame is kept as a picture, since the user has not given it."""
-        return self.is_from_words or self.one_frame > 0
-
-    @property
     def is_before(self) -> bool:
         return self.extend == BEFORE
 

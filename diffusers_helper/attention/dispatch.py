@@ -56,10 +56,7 @@ def sliced_attention(
 
     A GPU multiplies in fp16, which RDNA2 does twice and later cards up to a hundred times as fast as in fp32,
     and torch's softmax computes in fp32 inside. A head whose values overflow fp16 is computed in fp32.
-
-    Args:
-        attn_mask: Of a shape that broadcasts to (B, H, N, M): either whether a query sees a key, or what is
-            added to the scores.
+    `attn_mask` broadcasts to (B, H, N, M): either whether a query sees a key, or what is added to the scores.
     """
     if dropout_p or is_causal or enable_gqa:
         raise NotImplementedError("No network that is sliced asks for these.")

@@ -79,7 +79,6 @@ class PyramidStage:
 
 
 def steps_of(steps: int, stages: int) -> list[int]:
-    """Divide the steps among the sizes. The smallest ones take those that are left over."""
     return [max(1, (steps + stages - 1 - stage) // stages) for stage in range(stages)]
 
 

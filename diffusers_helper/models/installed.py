@@ -44,7 +44,10 @@ def installed_components(info: ModelInfo) -> list[InstalledComponent]:
 def _installed_component(info: ModelInfo, component: str) -> InstalledComponent:
     source = info.components[component]
     folder, missing = source.folder, missing_bytes(info, component)
-    facts = bytes_in(folder), missing, is_complete(folder), _models_sharing(info, source)
+    sharing = tuple(
+        name for name in model_names() if name != info.name and source in find_model(name).components.values()
+    )
+    facts = bytes_in(folder), missing, is_complete(folder), sharing
     return InstalledComponent(component, _origin(source), folder, *facts)
 
 
@@ -53,12 +56,6 @@ def _origin(source: ComponentSource) -> str:
         return str(Path(source.location, source.subfolder))
     path = "/".join(filter(None, (source.location, source.subfolder)))
     return f"{path}@{source.revision[:12]}"
-
-
-def _models_sharing(info: ModelInfo, source: ComponentSource) -> tuple[str, ...]:
-    return tuple(
-        name for name in model_names() if name != info.name and source in find_model(name).components.values()
-    )
 
 
 @dataclass(frozen=True, slots=True)
