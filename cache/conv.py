@@ -1,8 +1,7 @@
 """The ladder of convolutions, which decides once per case which rung computes it, and stores the decision.
 
-A rung is one way to compute a convolution, and the ladder is the order in which the rungs are tried. The
-first rung is the plain call of torch. A rung is skipped if it raised a recognised error, ended a process at
-this case or at several others, or was measured to be slower than another one.
+The first rung is the plain call of torch. A rung is skipped if it raised a recognised error, ended a process
+at this case or at several others, or was measured to be slower than another one.
 """
 
 from __future__ import annotations
@@ -63,15 +62,9 @@ def case_of(x: Tensor, conv: Convolution) -> ConvCase:
 class ConvLadder:
     """The ladder that computes each convolution with a rung that works for it.
 
-    Attributes:
-        errors: The recognised errors in this process, by case and rung.
-        avoided: The cases and rungs that were not tried, since the rung may end the process.
-
-    Args:
-        forced: The only rung to use, for debugging. Its errors are raised unchanged.
-        on_first_call: Called before a rung's first call for a case, unless the rung is known to work for it.
-            If the process dies before `after_first_call`, the rung has ended it, and the supervisor calls
-            `block`.
+    A `forced` rung is the only one to use, for debugging. `on_first_call` is called before a rung's first
+    call for a case, unless the rung is known to work for it: if the process dies before `after_first_call`,
+    the rung has ended it, and the supervisor calls `block`.
     """
 
     def __init__(
@@ -96,7 +89,6 @@ class ConvLadder:
         self.avoided: set[tuple[ConvCase, str]] = set()
 
     def _convolve(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the same as a function of `torch.nn.functional`, or raise a rung's unknown error."""
         parsed = parse_call(*args, **kwargs)
         if parsed is None:
             return function(*args, **kwargs)
@@ -154,7 +146,6 @@ class ConvLadder:
         return trouble
 
     def block(self, case: ConvCase | str, rung: str, reason: str) -> None:
-        """Record that a rung has ended a process at a case, or raise ValueError for an unknown one."""
         if rung not in RUNGS:
             raise ValueError(f"rung is {rung!r}; expected one of {', '.join(RUNGS)}.")
         self._routes.block(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
@@ -162,11 +153,9 @@ class ConvLadder:
 
     @property
     def open_routes(self) -> RouteStore | None:
-        """The store of the routes that the ladder chooses from; None if one rung is forced."""
         return None if self._forced else self._routes
 
     def reload(self) -> None:
-        """Use the routes that another process has stored from now on."""
         self._routes.reload()
         self._chosen.clear()
 
@@ -183,7 +172,6 @@ class ConvLadder:
     # ---- the choice of a rung -----------------------------------------------------------------------------
 
     def _climb(self, key: Any, x: Tensor, conv: Convolution) -> Tensor:
-        """Try one rung after the other, and use the first one that works from now on."""
         case = case_of(x, conv)
         remaining = self._order(case)
         ran_out_of_memory = False
@@ -199,7 +187,6 @@ class ConvLadder:
     def _try(
         self, rung: Rung, case: ConvCase, x: Tensor, conv: Convolution, remaining: list[Rung]
     ) -> Tensor | Trouble:
-        """Announce a first call, and run the rung."""
         if self._is_known_to_work(case, rung):
             return self._run(rung, x, conv, remaining)
         if x.is_cuda:
@@ -266,7 +253,6 @@ class ConvLadder:
 
 
 def _worth_trying(trouble: Trouble, remaining: Iterable[Rung]) -> list[Rung]:
-    """Keep the rungs that are worth trying after this kind of error."""
     return [rung for rung in remaining if rung.name in SMALLER_RUNGS or trouble not in MEMORY_TROUBLES]
 
 

@@ -28,10 +28,7 @@ _BOX_SIDE = 8  # the side in pixels of the parts that are compared with the CPU'
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The measurement of one case: `milliseconds` of right results, and why other rungs `failed`.
-
-    A library may search for kernels and compile in the `first_seconds`.
-    """
+    """The measurement of one case: `milliseconds` of right results, and why other rungs `failed`."""
 
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
     failed: dict[str, str] = field(default_factory=dict[str, str])
@@ -39,7 +36,6 @@ class Measurement:
 
     @property
     def rung(self) -> str:
-        """The rung to use; "" if none gave the right result."""
         if not self.milliseconds:
             return ""
         fastest = min(self.milliseconds.values())
@@ -55,13 +51,7 @@ class Measurement:
 def measure(
     case: ConvCase, device: torch.device, routes: RouteStore, excluded: Collection[str] = ()
 ) -> Measurement:
-    """Time the rungs for a case, and store the fastest one whose result is right.
-
-    A rung is blocked during its first call, and stays blocked if the process ends.
-
-    Raises:
-        RuntimeError: If a rung raises an unknown error.
-    """
+    """Time the rungs for a case, each blocked during its first call, and store the fastest right one."""
     inputs = _Inputs(case, device)
     measurement = Measurement()
     seconds: dict[str, list[float]] = {}
@@ -106,7 +96,6 @@ def multiplications(case: ConvCase) -> int:
 
 
 def spread(cases: Collection[ConvCase], count: int) -> list[ConvCase]:
-    """Choose `count` cases, evenly spread by their multiplications."""
     sorted_cases = sorted(cases, key=multiplications)
     return [sorted_cases[(2 * index + 1) * len(cases) // (2 * count)] for index in range(count)]
 
@@ -128,8 +117,6 @@ def _candidates(case: ConvCase) -> list[Rung]:
 
 
 class _Inputs:
-    """The random inputs of a case, with the expected values of some parts of the result."""
-
     def __init__(self, case: ConvCase, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
         dtype: torch.dtype = getattr(torch, case.dtype)
@@ -164,7 +151,6 @@ class _Inputs:
         return reason
 
     def _fault(self, result: Tensor) -> str:
-        """Say what is wrong with a result besides rounding; "" if nothing is."""
         if tuple(result.shape) != self._shape:
             return f"wrong shape {tuple(result.shape)}; expected {self._shape}"
         if not bool(result.isfinite().all()):
@@ -179,6 +165,5 @@ class _Inputs:
 
 
 def _boxes(height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Choose boxes at two corners and in the middle, which are parts with and without edges."""
     size = min(_BOX_SIDE, height), min(_BOX_SIDE, width)
     return [(int((height - size[0]) * share), int((width - size[1]) * share), *size) for share in (0, 0.5, 1)]

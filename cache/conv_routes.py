@@ -1,7 +1,6 @@
-"""The store of routes, which are the rungs that convolutions take on a card, with reasons, as JSON files.
+"""The store of the rungs that convolutions take on a card, with reasons, in one JSON file per architecture.
 
-The caller's folder has one file per GPU architecture. This module does not need torch. A damaged file is set
-aside, and if the folder cannot be written, new routes are only kept until the process ends.
+If the folder cannot be written, new routes are only kept until the process ends.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ TRYING = "the process ended while this was being measured"
 class ConvCase:
     """A convolution on a card, with everything that the choice of a rung may depend on.
 
-    Attributes:
-        shape: The shape (B, C, T, H, W) of the input.
-        weight: The shape (O, C / groups, kT, kH, kW) of the weight.
-        is_flat: Whether it is a 2D convolution, which has a single frame here.
+    The input is (B, C, T, H, W) and the weight (O, C / groups, kT, kH, kW). A flat one has a single frame.
     """
 
     arch: str
@@ -61,12 +57,10 @@ class ConvCase:
 
     @property
     def software(self) -> tuple[str, str]:
-        """The versions of the software on which a fault depends, besides the card."""
         return self.rocm, self.torch
 
     @classmethod
     def from_text(cls, text: str) -> ConvCase:
-        """Parse a text that `str` made, or raise ValueError."""
         match = _CASE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:200]!r} names no convolution; expected a text like {_EXAMPLE!r}.")
@@ -90,13 +84,10 @@ _EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The stored facts about one case.
+    """What is stored about one case: the rung to try first, and those that were measured or failed.
 
-    Attributes:
-        rung: The rung to try first; empty if none was chosen.
-        failed: The rungs that raised a recognised error, with its text.
-        deadly: The rungs that ended the process, with the cause. Only `tune --again` tries them again.
-        measured: The times of the rungs that were measured, in milliseconds.
+    `failed` rungs raised a recognised error; `deadly` ones ended the process, so only `tune --again` tries
+    them.
     """
 
     rung: str = ""
@@ -112,17 +103,11 @@ class Route:
 
 
 def shorten(text: str) -> str:
-    """Shorten a reason to one line of at most `MAX_REASON` characters."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
 
 
 class RouteStore:
-    """The store of the routes of all cases. Threads may share it, and processes may share its folder.
-
-    The folder is created on the first write. Without a folder, the routes are only in memory.
-    """
-
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self._lock = threading.RLock()
@@ -140,7 +125,6 @@ class RouteStore:
                 self._tables.clear()
 
     def routes(self, arch: str) -> dict[str, Route]:
-        """List all routes of an architecture, by the texts of their cases."""
         with self._lock:
             return dict(self._table(arch))
 
@@ -155,8 +139,6 @@ class RouteStore:
         return set(deaths) if len(deaths) >= SUSPECT_DEATHS else set()
 
     def choose(self, case: ConvCase, rung: str, reason: str) -> None:
-        """Record a rung that works for a case as the first one to use."""
-
         def change(route: Route) -> Route:
             failed = {name: text for name, text in route.failed.items() if name != rung}
             return replace(route, rung=rung, reason=shorten(reason), failed=failed)
@@ -168,8 +150,6 @@ class RouteStore:
         self._change(case, lambda route: replace(route, failed={**route.failed, rung: shorten(reason)}))
 
     def block(self, case: ConvCase, rung: str, reason: str) -> None:
-        """Record that a rung has ended the process at a case."""
-
         def change(route: Route) -> Route:
             changed = replace(route, rung="", reason="") if route.rung == rung else route
             return replace(changed, deadly={**route.deadly, rung: shorten(reason)})
@@ -219,7 +199,7 @@ class RouteStore:
         return None if self.folder is None else self.folder / f"{name}.json"
 
     def _change(self, case: ConvCase, change: Callable[[Route], Route]) -> None:
-        """Apply a change to the route on the disk, which another process may have changed in the meantime."""
+        """Apply a change to the route on the disk, which another process may have changed meanwhile."""
         file = self._file(case.arch)
         with self._lock:
             if file is not None and self._is_writable:
@@ -255,7 +235,6 @@ def _apply(table: dict[str, Route], key: str, change: Callable[[Route], Route]) 
 
 
 def _read(file: Path) -> dict[str, Route]:
-    """Read the routes in a file. There are none if it cannot be opened, and a damaged file is set aside."""
     table: dict[str, Route] = {}
     try:
         content = json.loads(read_file(file))

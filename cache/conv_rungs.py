@@ -80,7 +80,6 @@ def parse_call(
 
 
 def _expand(sizes: Sizes, count: int) -> tuple[int, ...]:
-    """Expand one size for all dimensions, or a sequence of sizes, to one size per dimension."""
     expanded = (sizes,) if isinstance(sizes, int) else tuple(sizes)
     return expanded * count if len(expanded) == 1 else expanded
 
@@ -124,20 +123,13 @@ def taps(x: Tensor, conv: Convolution) -> Tensor:
 
 
 def native(x: Tensor, conv: Convolution) -> Tensor:
-    """Make the plain call with MIOpen (or cuDNN) disabled, so that torch's own kernel computes it.
-
-    On a GPU this kernel unfolds the input, which multiplies its memory by the weights per channel.
-    """
+    """Make the plain call without MIOpen or cuDNN; torch's own kernel unfolds the input on a GPU."""
     with torch.backends.cudnn.flags(enabled=False):
         return conv(x)
 
 
 def tiles(x: Tensor, conv: Convolution) -> Tensor:
-    """Compute one part of the picture after the other with torch's own kernel.
-
-    Each part is computed from its input with the border that it needs. All parts have one size, so that a
-    kernel is chosen only once. At the far edges they overlap instead of being smaller.
-    """
+    """Compute one part of the picture after the other, of one size, with torch's own kernel."""
     result = conv.empty_result(x)
     height, width = _tile_size(result.shape, conv.weight.shape, x.element_size())
     unpadded_conv = replace(conv, padding=(conv.padding[0], 0, 0))
@@ -160,7 +152,6 @@ def cpu(x: Tensor, conv: Convolution) -> Tensor:
 def output_shape(
     shape: tuple[int, ...], weight: tuple[int, ...], conv: Convolution | ConvCase
 ) -> tuple[int, ...]:
-    """Compute the shape (B, O, T, H, W) of the result from the shapes of input and weight."""
     sides = (
         (shape[2 + i] + 2 * conv.padding[i] - conv.dilation[i] * (weight[2 + i] - 1) - 1) // conv.stride[i]
         + 1
@@ -188,12 +179,10 @@ def input_of(x: Tensor, conv: Convolution, box: tuple[int, int, int, int]) -> Te
 
 
 def _even_size(count: int, limit: int) -> int:
-    """Compute the step size that covers `count` in the fewest equal steps of at most `limit`."""
     return math.ceil(count / math.ceil(count / limit)) if count else 0
 
 
 def _starts(count: int, size: int) -> list[int]:
-    """List the starts of steps of `size` that cover `count`. The last step ends at `count`."""
     return [min(start, count - size) for start in range(0, count, size)] if size else []
 
 
@@ -224,8 +213,6 @@ def _has_two_pixels(case: ConvCase) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One way to compute a convolution. Settings, logs and files have its name."""
-
     name: str
     run: Callable[[Tensor, Convolution], Tensor]
     supports: Callable[[ConvCase], bool] = lambda case: True

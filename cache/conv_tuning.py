@@ -22,15 +22,7 @@ def measure_in_processes(
     cases: Sequence[ConvCase], routes: RouteStore, run: RunMeasurements, *, again: bool = False,
     on_death: Callable[[str, ConvCase], object] = lambda text, case: _log.warning("%s", text),
 ) -> None:  # fmt: skip
-    """Measure cases, and reload the store. Each process leaves out the rungs that ended earlier ones.
-
-    Args:
-        again: Whether rungs are tried that ended processes before this run.
-        on_death: Called with a sentence about each rung that has ended a process, and the case.
-
-    Raises:
-        LongtakeError: If a process ends although no rung is being tried.
-    """
+    """Measure cases, and reload the store. Each process leaves out the rungs that ended earlier ones."""
     deaths: list[tuple[ConvCase, str]] = []
     remaining = list(cases)
     while remaining:

@@ -11,8 +11,6 @@ from diffusers_helper.errors import GenerationCancelled
 
 
 class CancelToken:
-    """A flag that any thread may set, and that a job checks between steps, tiles and layers."""
-
     def __init__(self) -> None:
         self._event = threading.Event()
 
@@ -31,8 +29,8 @@ class CancelToken:
     def within(self, network: Any) -> Generator[None]:
         """Make the network's forward pass raise GenerationCancelled at the next block after a cancel.
 
-        Blocks are the members of every `nn.ModuleList` and `nn.Sequential`: transformer layers, encoder
-        layers, and the residual blocks of the VAE, so the VAE can stop within a tile.
+        Blocks are the members of every `nn.ModuleList` and `nn.Sequential`, so the VAE can stop within a
+        tile.
         """
 
         def check(*_: Any) -> None:

@@ -1,7 +1,6 @@
-"""The errors that a user can see, as data that page, endpoint and command line turn into their own sentences.
+"""The errors that a user can see, as data that page, endpoint and command line turn into sentences.
 
-A message names a setting of a request, or a command of the program, in back quotes: "Raise `preserved_gb`."
-The command line replaces this name by `--preserved-gb`, and the page by the label of the slider.
+A message names a setting or a command in back quotes, which each of them replaces by its own name.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ def first_line(error: BaseException) -> str:
 
 
 def default_name(name: str) -> str:
-    """Name a setting or command, for code that has no name of its own for it."""
     return _COMMANDS.get(name, name)
 
 
@@ -48,13 +46,7 @@ def in_words(text: str, name: Callable[[str], str] = default_name) -> str:
 
 
 class LongtakeError(Exception):
-    """A failure with an explanation and a remedy.
-
-    Attributes:
-        message: One sentence that says what was found and what was expected, with names in back quotes.
-        remedy: One or more sentences that say what to do, in the same form.
-        setting: The setting at fault; empty for none or several.
-    """
+    """A failure: a sentence on what was found and expected, with names in back quotes, and what to do."""
 
     code: FailureCode = "error"
 
@@ -84,20 +76,12 @@ class InputError(LongtakeError, ValueError):
         problem: str = "",
         expected: str = "",
     ) -> None:
-        """Build the message from its parts, unless it is given as a whole sentence.
-
-        Args:
-            message: The whole sentence, for an error that is not about the value of one setting.
-            problem: A phrase to follow the setting's name in place of "is VALUE".
-        """
         message = message or f"`{setting}` {problem or f'is {short_repr(value)}'}; expected {expected}."
         super().__init__(message, remedy, setting=setting)
         self.expected = expected
 
 
 class PictureError(InputError):
-    """A start picture that cannot be used."""
-
     code = "picture"
 
     def __init__(self, message: str, remedy: str) -> None:

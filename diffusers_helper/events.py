@@ -1,15 +1,10 @@
-"""The events of a running job, a stream of plain data that the page, the command line and the API read.
-
-On the engine's pipe and on the disk, events are JSON objects and never pickles.
-"""
+"""The events of a running job, a stream of plain data that the page, the command line and the API read."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, fields
-from functools import cache
-from math import inf
-from typing import Any, ClassVar, Literal, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal
 
 from diffusers_helper.errors import FailureCode, short_repr
 
@@ -22,12 +17,9 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """The texts for a stage, and a first estimate of its duration.
+    """The texts for a stage: the activity, as in "while encoding the prompt", and the label in plans.
 
-    Attributes:
-        running: A phrase for the activity in this stage, as in "while encoding the prompt".
-        network: The stage's label in plans and records of memory; "" if no network computes.
-        weight: The assumed time per step or decoded frame, in denoising steps, until it is measured.
+    `weight` is the assumed time per step or decoded frame, in denoising steps, until it is measured.
     """
 
     running: str
@@ -59,8 +51,6 @@ _STAGE_NAMES = {**{name: name for name in STAGES}, "image": "vae_encode"}  # ver
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """The base class of all events, with the seconds since the job started to run."""
-
     is_final: ClassVar[bool] = False
     job: str
     time: float
@@ -79,12 +69,10 @@ class JobStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageStarted(Event):
-    """The start of a stage. `section` counts from 1 in order of making; None before the first.
+    """The start of a stage, with the seconds that it will probably take; 0 if unknown.
 
-    Attributes:
-        expected_seconds: How long the stage will probably take, by measurements or estimates; 0 if unknown.
-            For "load" it covers all readings that are left.
-        seconds_to_video: The same until the end of the section, or of the first one, which can then be seen.
+    "load" covers all readings that are left. `section` counts from 1 in order of making; None before the
+    first.
     """
 
     stage: Stage
@@ -95,11 +83,10 @@ class StageStarted(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading(Event):
-    """The progress of a reading of weights in the stage "load", which is reported about once per second.
+    """The progress of a reading of weights in the stage "load", about once per second.
 
-    Before a network computes for the first time, its files are read into main memory, if it can hold them, so
-    this stage may come again between others. The weights that a job rounds to int8 for the first time are
-    read to find their scales. Each of these readings has a progress of its own.
+    A network's files are read before it first computes, and weights to find their scales for int8, so this
+    stage may come again between others. Each reading has a progress of its own.
     """
 
     done_bytes: int
@@ -117,11 +104,9 @@ class StepDone(Event):
     skipped: int = 0
 
     def progress(self, section_steps: list[int]) -> tuple[int, int]:
-        """Count a video's finished steps, and all its steps.
+        """Count a video's finished steps, and all its steps, given those of each section, or 0 for all.
 
-        Args:
-            section_steps: The number of steps of each section, or 0 for all of them. If this section has
-                another number, the later sections get it, too.
+        If this section has another number, the later sections get it, too.
         """
         start = self.section - 1 if all(section_steps) else 0
         if section_steps[self.section - 1] != self.steps:
@@ -141,12 +126,6 @@ class PieceDone(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionFinished(Event):
-    """The end of a section, which can be watched from now on in `video`, which has `frames` frames.
-
-    Attributes:
-        added_in_front: The number of frames that were added in front of the video; 0 in forward mode.
-    """
-
     section: int
     sections: int
     video: str
@@ -157,22 +136,12 @@ class SectionFinished(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warned(Event):
-    """A warning for the user about a job that continues."""
-
     message: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(Event):
-    """The end of a job whose video is complete.
-
-    Attributes:
-        peak_host_bytes: The peak of the engine's main memory since it was started; 0 if unknown.
-        peak_device_bytes: The peak of the memory that tensors took on the device.
-        retries: The number of times that a smaller plan was tried.
-        vae_tile_px: The side of the VAE's tiles in pixels; None if it used none.
-        advice: Empty. In events of earlier versions, a sentence on settings that would have been faster.
-    """
+    """The end of a job whose video is complete. `advice` is for events of earlier versions."""
 
     is_final: ClassVar[bool] = True
     video: str
@@ -190,8 +159,6 @@ class Finished(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancelled(Event):
-    """The end of a job at the user's request. `video` is None if no section was finished."""
-
     is_final: ClassVar[bool] = True
     video: str | None
     frames: int
@@ -200,10 +167,7 @@ class Cancelled(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed(Event):
-    """The end of a job that cannot continue. `message` and `remedy` are for the user; `detail` is technical.
-
-    As in `errors`, settings are named in back quotes. `setting` is the setting at fault, or empty.
-    """
+    """The end of a job that cannot continue, with sentences for the user, and a technical `detail`."""
 
     is_final: ClassVar[bool] = True
     message: str
@@ -233,38 +197,14 @@ def to_dict(event: Event) -> dict[str, Any]:
     return {"event": event_name(type(event)), "job": data.pop("job"), "time": data.pop("time"), **data}
 
 
-_MAX_NUMBER = 1e15  # far above any count of bytes
-_hints = cache(get_type_hints)
-
-
-def _fits(value: object, hint: Any) -> bool:
-    if isinstance(value, int | float) and (isinstance(value, bool) or not 0 <= value <= _MAX_NUMBER):
-        return False
-    if get_origin(hint) is Literal:
-        return isinstance(value, str)
-    return isinstance(value, float | int if hint is float else hint)
-
-
 def from_dict(data: object) -> Event:
-    """Parse the event of a dict that `to_dict` wrote. Fields that this version does not know are ignored.
-
-    Raises:
-        ValueError: If the data is not a known event, lacks one of its fields, or has a value there that no
-            event can have.
-    """
+    """Parse what `to_dict` wrote, or raise ValueError. Unknown fields are ignored."""
     content: Any = data
     try:
         event_class = _KINDS[content["event"]]
         values = {field.name: content[field.name] for field in fields(event_class) if field.name in content}
         if "stage" in values:
             values["stage"] = _STAGE_NAMES[values["stage"]]
-        wrong = {name: value for name, value in values.items() if not _fits(value, _hints(event_class)[name])}
-        for number_name, total_name in (("section", "sections"), ("step", "steps"), ("piece", "pieces")):
-            number = values.get(number_name)
-            if not wrong and number is not None and not 1 <= number <= values.get(total_name, inf):
-                wrong[number_name] = number
-        if wrong:
-            raise ValueError(f"{content['event']} has {short_repr(wrong)}.")
         return event_class(**values)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{short_repr(data)} is no event that this version knows ({error}).") from error

@@ -69,12 +69,7 @@ _DRIVER_GUIDES: dict[Trouble, tuple[str, tuple[DriverStep, ...]]] = {
 
 
 def driver_failure(text: str, remedies: Mapping[DriverStep, str] = LONGTAKE_DRIVER) -> LongtakeError | None:
-    """Explain an error of the card's libraries, with a guide; None for other errors.
-
-    Args:
-        text: The error's text, or the output of a process that has died.
-        remedies: The sentences of the interface that shows the guide.
-    """
+    """Explain an error of the card's libraries, or of a dead process, with a guide; None for others."""
     trouble, line = last_trouble(text) or (None, "")
     if trouble not in _DRIVER_GUIDES:
         return None
@@ -93,11 +88,6 @@ def failed_event(
     folder: Path | None = None,
     detail: str | None = None,
 ) -> Failed:
-    """Make the `Failed` event for an exception that ended a job.
-
-    Args:
-        detail: The technical detail; None for the exception's traceback.
-    """
     cause = error.__cause__
     is_refusal = isinstance(error, LongtakeError)
     if is_refusal and cause and folder and is_storage_trouble(cause) and is_storage_trouble(cause, folder):
@@ -120,12 +110,6 @@ def cause_of_death(exit_code: int | None) -> str:
 
 
 def engine_died(exit_code: int | None, attempts: int, errors: str) -> LongtakeError:
-    """Explain the failure of a job whose engines keep dying.
-
-    Args:
-        exit_code: The last engine's `Popen.returncode`.
-        errors: The last lines that the last engine wrote to standard error.
-    """
     remedy = _START_AGAIN
     if exit_code == -SIGKILL:
         remedy = f"The usual cause is that main memory was full: close other programs. {_START_AGAIN}"

@@ -25,12 +25,7 @@ _SYSTEM_FOLDERS, _MAX_FOLDERS = ("__MACOSX", "@eaDir"), 2000
 
 
 def expanded_path(path: str | Path, setting: str) -> Path:
-    """Expand `~` in the path that the user gave for a setting.
-
-    Raises:
-        InputError: If it is empty, there is no such home folder, or the name is not UTF-8, which JSON and
-            messages need.
-    """
+    """Expand `~` in the path that the user gave for a setting; InputError if it cannot be one in UTF-8."""
     try:
         str(path).encode()
         if not str(path):
@@ -48,10 +43,7 @@ def named_folder(environ: Mapping[str, str], variable: str, default: str) -> Pat
 
 
 def is_visible(name: str) -> bool:
-    """Tell the names of a person's files and folders from those that systems keep beside them.
-
-    A Mac writes a twin "._NAME" of each file to other disks, and a folder into archives; so does Synology.
-    """
+    """Tell a person's files and folders from those that a Mac or Synology keeps beside them."""
     return not name.startswith(".") and name not in _SYSTEM_FOLDERS
 
 
@@ -69,11 +61,7 @@ def visible_files(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def read_file(path: Path, max_bytes: int = MAX_BYTES, *, start: int = 0) -> bytes:
-    """Read a regular file from byte `start` on, without waiting for a pipe or a device.
-
-    Raises:
-        OSError: If there is no regular file, if it cannot be read, or if more than `max_bytes` are left.
-    """
+    """Read a regular file from byte `start` on, without waiting for a pipe or a device, or raise OSError."""
     with open(path, "rb", opener=open_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -100,30 +88,19 @@ def json_line(facts: Mapping[str, Any]) -> bytes:
 
 
 def set_aside(path: Path) -> None:
-    """Rename what is at a path to a name that says that it is damaged."""
     damaged_path = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     _log.warning("%s is damaged; it is kept as %s.", path, damaged_path.name)
     path.rename(damaged_path)
 
 
-def make_way(path: Path) -> None:
-    """Set aside a folder, link or pipe that stands in the place of a file."""
-    if os.path.lexists(path) and not path.is_file():
-        set_aside(path)
-
-
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
-    """Yield a temporary path whose file replaces `path` if the block ends without an exception.
-
-    Readers see the old file or the new one, and never a part, even after a crash.
-    """
+    """Yield a temporary path whose file replaces `path` if the block ends without an exception."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        make_way(path)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -172,6 +149,5 @@ def has_checksum(path: Path, checksum: str) -> bool:
 
 
 def file_signature(file: Path) -> tuple[Path, int, int]:
-    """Get what changes with a file's content: its path, the time of its last change, and its size."""
     facts = file.stat()
     return file, facts.st_mtime_ns, facts.st_size

@@ -1,8 +1,6 @@
 """The table of other libraries' errors, by their class names and texts, with their meaning.
 
-Classes are recognised by name, so no library has to be imported. Most texts were reported by people with
-Radeon cards. The others are those of CUDA, cuDNN, oneDNN and the CPU's allocator for the same faults.
-Trouble with the storage of a job, such as a full disk, passes, and has remedies of its own.
+Most texts were reported by people with Radeon cards. Trouble with the storage of a job passes.
 """
 
 from __future__ import annotations
@@ -95,11 +93,7 @@ def trouble_of(error: BaseException) -> Trouble | None:
 
 
 def last_trouble(text: str) -> tuple[Trouble, str] | None:
-    """Find the last trouble in the output of a dead process, and the line that shows it.
-
-    Lines of this program's own log do not count, as they may be about an error that the process survived, nor
-    do MIOpen's warnings.
-    """
+    """Find the last trouble in a dead process's output and its line, without our own log."""
     for line in reversed(text.splitlines()):
         trouble = None if _LOG_LINE.match(line) else trouble_of(RuntimeError(line))
         if trouble is not None:
@@ -113,11 +107,9 @@ def memory_sizes(text: str) -> dict[str, int]:
 
 
 def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
-    """Check whether an error passes, such as that of a full disk, and is neither damage nor the work's fault.
+    """Check whether an error passes, such as that of a full disk, and is no damage or fault of the work.
 
-    Args:
-        folder: The job's folder. A missing file or folder counts as such only if it is in this folder, and
-            one that this program may not use does not if it is elsewhere.
+    With a job's folder, a missing file counts as such only in it, and a forbidden one does not elsewhere.
     """
     error_number = getattr(error, "errno", None)
     name = str(getattr(error, "filename", None) or "")

@@ -42,14 +42,7 @@ class Choice:
 
 
 def choices_of(text: str) -> tuple[Choice, ...]:
-    """Parse the LoRAs that the lines of a text name.
-
-    Args:
-        text: Lines of the form FILE, FILE:WEIGHT or FILE:WEIGHT sha256:CHECKSUM. Empty lines are skipped.
-
-    Raises:
-        InputError: If a line cannot be used, a file is named twice, or there are too many.
-    """
+    """Parse lines FILE, FILE:WEIGHT or FILE:WEIGHT sha256:CHECKSUM, or raise InputError."""
     choices = parsed_choices(text)
     names = [choice.file for choice in choices]
     for choice in choices:
@@ -69,7 +62,6 @@ def choices_of(text: str) -> tuple[Choice, ...]:
 
 
 def parsed_choices(text: str) -> tuple[Choice, ...]:
-    """Parse the lines of a text, as `choices_of` does, even if they cannot be used."""
     matches = (_LINE.fullmatch(line.strip()) for line in text.splitlines() if line.strip())
     return tuple(
         Choice(match["file"], float(match["weight"] or 1), (match["sum"] or "").lower())
@@ -91,7 +83,6 @@ _SUFFIX = ".safetensors"
 
 
 def lora_folder(environ: Mapping[str, str]) -> Path:
-    """Get the folder that the environment names, or `loras` in the current folder. It need not exist."""
     return named_folder(environ, VARIABLE, "loras")
 
 
@@ -106,24 +97,13 @@ def lora_names(folder: Path) -> tuple[str, ...]:
 
 
 def with_paths(text: str, folder: Path) -> str:
-    """Replace names in a text of LoRAs, which have to be those of files in the folder, by paths.
-
-    Raises:
-        InputError: If there is no such file, or the name fits several.
-    """
+    """Replace names in a text of LoRAs, which have to be those of files in the folder, by paths."""
     names = lora_names(folder)
     return text_of(replace(choice, file=str(folder / _find(choice, names))) for choice in choices_of(text))
 
 
 def with_absolute_paths(text: str, folder: Path, start: Path = Path()) -> str:
-    """Replace paths in a text of LoRAs, or names of files in the folder, by absolute paths.
-
-    Args:
-        start: The folder that paths are relative to.
-
-    Raises:
-        InputError: If there is no such file.
-    """
+    """Replace paths from `start`, or names of files in the folder, by absolute paths."""
 
     def absolute_path(choice: Choice) -> str:
         path = start / expanded_path(choice.file, "lora")

@@ -1,8 +1,7 @@
 """The fallback for convolutions that fail, which installs the ladder of `cache.conv` in a model's modules.
 
 On Radeon cards MIOpen sometimes finds no algorithm for a convolution, runs out of workspace, or fails
-internally, and the job dies in the VAE. The ladder then computes the same convolution in another way. Modules
-are changed one by one and can be restored. MIOPEN_FALLBACK_README.md describes the fallback.
+internally. The ladder then computes it in another way. MIOPEN_FALLBACK_README.md describes the fallback.
 """
 
 from __future__ import annotations
@@ -38,17 +37,7 @@ def initialize_miopen_fallback(
     on_first_call: CallHook | None = None,
     after_first_call: CallHook | None = None,
 ) -> MIOpenFallbackHandler:
-    """Create a handler that can be installed in all models of a process.
-
-    Args:
-        folder: The folder for learned routes; None keeps them only in memory.
-        rung: `auto`, `off`, or the only rung to use, for debugging.
-        on_first_call: See `cache.conv.ConvLadder`.
-        after_first_call: See `cache.conv.ConvLadder`.
-
-    Raises:
-        InputError: If there is no such rung.
-    """
+    """Create a handler for all models; `rung` is `auto`, `off`, or the only one to use."""
     rung = conv_rung({CONV_RUNG_VARIABLE: rung})
     ladder = None
     forced = None if rung == CONV_AUTO else rung
@@ -63,13 +52,7 @@ def initialize_miopen_fallback(
 
 
 class MIOpenFallbackHandler:
-    """The handler that installs a ladder in modules, removes it again, and reports what the ladder did.
-
-    As a context manager, it removes the ladder from all modules on exit.
-
-    Attributes:
-        ladder: The ladder that computes the convolutions; None if the fallback is switched off.
-    """
+    """The handler that installs a ladder in modules, removes it again, and reports what the ladder did."""
 
     def __init__(self, ladder: ConvLadder | None, strategy: str = " → ".join(RUNGS)) -> None:
         self.ladder = ladder
@@ -89,7 +72,6 @@ class MIOpenFallbackHandler:
         return 0 if self.ladder is None else len(self.ladder.errors)
 
     def strategy_on(self, device: torch.device) -> str:
-        """Describe the present strategy for convolutions on a device, for any shapes."""
         return self._strategy if self.ladder is None else f"{self._strategy} {self.ladder.changes(device)}"
 
     def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
@@ -173,9 +155,6 @@ class _Convolutions(TorchFunctionMode):
     """A context in which a ladder computes what this thread asks torch's `conv2d` and `conv3d` for.
 
     The ladder's own calls reach torch, since a mode is off while it handles a call.
-
-    Attributes:
-        was_called: Whether there was such a call.
     """
 
     def __init__(self, ladder: ConvLadder) -> None:
@@ -197,11 +176,7 @@ class _Convolutions(TorchFunctionMode):
 
 
 class _MethodWithFallback:
-    """The replacement of a module's method, which calls that method while the ladder computes.
-
-    Attributes:
-        original: The instance attribute that was replaced; None if the method comes from the class.
-    """
+    """The replacement of a module's method, which calls that method while the ladder computes."""
 
     def __init__(self, conv: _Conv, slot: str, name: str, ladder: ConvLadder) -> None:
         self.ladder = ladder

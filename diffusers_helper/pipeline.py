@@ -79,14 +79,7 @@ def generate(
         cancel: The token that ends the job between two blocks of a network.
         resume_from: The folder of an unfinished job, whose finished sections are reused.
         folder: The folder for the job's files; if None, `resume_from`, or a new one in `outputs/`.
-        local: The settings of this machine; None for the defaults.
         lineage: The origin of the first sections; None for the one in the job's folder, if there is one.
-
-    Raises:
-        InputError: If the picture, prompt, mode, cap or folder cannot be used. Nothing was loaded then.
-        GenerationCancelled: After the Cancelled event. The video so far is in the folder.
-        LongtakeError: If the model cannot be loaded, the device's memory does not suffice, or `resume_from`
-            belongs to another request.
     """
     job = open_job(
         request, models, on_event=on_event, cancel=cancel, resume_from=resume_from, folder=folder,
@@ -116,7 +109,6 @@ def generate(
 def sample_sections(
     job: OpenJob, checkpoints: Checkpoints, encodings: Mapping[str, Tensor], history: LatentsSoFar
 ) -> Iterator[Section]:
-    """Sample the sections that no earlier run has sampled. Yield each after it was added to the history."""
     if job.pictures.start:
         job.preview.fit(job.pictures.start, encodings["start"])
     drafts: dict[int, Tensor] = {}
@@ -163,14 +155,7 @@ def denoise(
 ) -> Tensor:  # fmt: skip
     """Sample a section's clean latents (1, C, W, h, w), on the host, from noise.
 
-    Args:
-        condition: What conditions the section, in the form of the family's `Work`.
-        context: The clean latents that the section sees of the other sections.
-        sampled_for: If this may be a draft: the section that needs it, the number of the runs before this
-            one, and the number of all runs.
-
-    Raises:
-        LongtakeError: If the transformer overflows even in fp32.
+    If this may be a draft, it is `sampled_for` the section that needs it, after so many of all runs.
     """
     work = WORK[job.family.name]
     request = job.lineage.request_for(section.number, job.request)
@@ -219,13 +204,12 @@ def decode_from(job: OpenJob, number: int, begin: int, latents: Tensor) -> Tenso
 
 
 def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray) -> None:
-    """Add a section's final and pending frames to the video, and report the section."""
     # The last section of an earlier run is in the video already; it was decoded only to blend the next one.
     is_new = section.number > job.video.sections
     if is_new:
         job.report.stage("write", section.number)
         job.note_vae(section.number)
-    if section.video_index == 0 and job.request.gives_picture:
+    if section.video_index == 0 and (job.request.is_from_words or job.request.one_frame):
         first_frame = (final if len(final) else pending)[0]  # the next section does not change this frame
         recipe = job.recipe(job.pictures.contents)
         chunks = png_chunks(recipe.to_json(), recipe.pictures)

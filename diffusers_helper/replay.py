@@ -34,18 +34,8 @@ def replay(
 ) -> Comparison:
     """Run a captured stage again with the captured inputs, and compare the results.
 
-    The stage gets the settings of the captured job, with the tiles and the precision that its VAE had. What
-    stays on the device is planned anew, which does not change the result. Encodings of other jobs are not
-    used, and no capture is written.
-
-    Args:
-        local: The settings of this machine; None for the defaults.
-        convolutions: See `loading.loaders.load_models`.
-
-    Raises:
-        InputError: If the file is no capture of a stage with its tensors.
-        LongtakeError: If the model is not here or cannot be loaded, or the stage fails in another way than
-            when it was captured.
+    The stage gets the settings of the captured job, with the tiles and the precision that its VAE had.
+    Encodings of other jobs are not used, and no capture is written.
     """
     capture = read_capture(file)
     works = pipeline.WORK.values()

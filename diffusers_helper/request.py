@@ -273,7 +273,6 @@ class GenerationRequest:
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Validate every setting, and store it in its own type. It may raise InputError."""
         for name, setting in settings_of(type(self)).items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         if not self.image.strip():
@@ -311,11 +310,6 @@ class GenerationRequest:
                 raise InputError(setting=setting, value=value, expected=expected, remedy=remedy)
 
     @property
-    def gives_picture(self) -> bool:
-        """Whether the first frame is kept as a picture, since the user has not given it."""
-        return self.is_from_words or self.one_frame > 0
-
-    @property
     def is_before(self) -> bool:
         return self.extend == BEFORE
 
@@ -333,7 +327,6 @@ class GenerationRequest:
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """The prompts in use, one per pass of the transformer in a step."""
         return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
 
     @property
@@ -345,11 +338,6 @@ class GenerationRequest:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Make a validated request of a dict of settings.
-
-        Raises:
-            InputError: If a setting is unknown, or a value cannot be used.
-        """
         check_names(data)
         return cls(**data)
 
@@ -362,7 +350,6 @@ CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse a name of no setting, with the settings that are spelt most like it."""
     for name in sorted({*names} - {*SETTINGS}):
         similar = ", ".join(get_close_matches(name, SETTINGS, cutoff=0.5))
         expected = f"one of {similar}" if similar else "the name of one, such as prompt or seconds"
@@ -372,7 +359,6 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def timed_picture_name(number: int) -> str:
-    """Name one of the pictures at times, which count from 1."""
     return f"{TIMED_PICTURES}_{number}"
 
 

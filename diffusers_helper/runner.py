@@ -45,11 +45,7 @@ class Runner:
         torch.set_num_threads(min(torch.get_num_threads(), processors()))
 
     def run(self, folder: Path, on_event: Callable[[events.Event], None], cancel: CancelToken) -> None:
-        """Make the video whose request is in `folder`, reusing what an earlier run has made.
-
-        Every outcome is reported as a final event, except that CardLost is raised if another process has to
-        continue the job.
-        """
+        """Make the video whose request is in `folder`, with a final event for every outcome but CardLost."""
         with job_log(JobFolder(folder).log):
             self._convolutions.log_start()
             self._run(folder, _Reporter(on_event, self._convolutions), cancel)
@@ -86,7 +82,6 @@ class Runner:
             reporter(event)
 
     def _helper_alone(self, device: torch.device) -> AbstractContextManager[None]:
-        """Keep other programs from the second card, if there is one."""
         has_helper = self._local.environ.get(HELPER_VARIABLE) and device.type == "cuda"
         return card_alone(second_device(device), self._local.folder) if has_helper else nullcontext()
 
@@ -143,11 +138,6 @@ _CUT_LINE = b"(earlier lines were removed)\n"
 
 @contextmanager
 def job_log(file: Path) -> Iterator[None]:
-    """Append the program's log records of level INFO and above to a file, within the context.
-
-    It has the lines of the memory document (docs/amd-memory.md), with their times. A large file from earlier
-    runs is cut to its end. Errors in writing are ignored.
-    """
     with suppress(OSError):
         if (size := file.stat().st_size) > MAX_LOG_BYTES:
             _, _, lines = read_file(file, start=size - MAX_LOG_BYTES // 2).partition(b"\n")

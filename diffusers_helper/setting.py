@@ -22,8 +22,6 @@ class SettingInfo:
     """The description of one setting, for the page, the command line and the endpoint.
 
     Attributes:
-        help: One or two sentences that say what changing it does; they name other settings in back quotes.
-        multiple: The number that a whole number must be a multiple of.
         if_empty: A phrase for the value in effect if the setting is left empty.
         scope: What it determines: each "section" for itself; the whole "video"; the "input", which is
             recorded by its content; the work of the "vae", recorded as it was in effect; or only "memory".
@@ -78,7 +76,6 @@ class SettingInfo:
 
     @property
     def default_text(self) -> str:
-        """The default as short text, or a phrase for the value in effect if the setting is empty."""
         return self.if_empty or (f"{self.default:.15g}" if self.is_number else self.default or "")
 
     def display(self, value: Any) -> str:
@@ -88,7 +85,6 @@ class SettingInfo:
 
     @property
     def possible_values_clause(self) -> str:
-        """A clause that names the possible values; "" for text."""
         if self.choices:
             # A terminal may lack the middle dot.
             values = (f"{value} ({words.replace(' ·', ',')})" for value, words in self.choices.items())
@@ -166,6 +162,5 @@ def settings_of(request: type) -> dict[str, SettingInfo]:
 
 
 def _bound(value: float) -> str:
-    """Write a bound as short text, such as 0.001 or 2^63 - 1."""
     power = int(value + 1).bit_length() - 1
     return f"2^{power} - 1" if power >= 53 else f"{value:g}"

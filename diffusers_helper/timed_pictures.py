@@ -26,15 +26,11 @@ class TimedPicture:
     crop: float = 0.5
 
     def section_index(self, seconds: float) -> int:
-        """Find the section that begins with it, where each section adds so many seconds.
-
-        The first one begins with the start picture.
-        """
+        """Find the section that begins with it, if each adds so many seconds; never the first."""
         return max(1, math.floor(self.time / seconds + 0.5))
 
     @property
     def time_text(self) -> str:
-        """The time, with the crop unless that is the middle, as its line begins."""
         return f"{self.time:.9g}s{'' if self.crop == 0.5 else f'@{self.crop:.9g}'}"
 
     def __str__(self) -> str:
@@ -42,14 +38,6 @@ class TimedPicture:
 
 
 def timed_pictures_of(text: str) -> tuple[TimedPicture, ...]:
-    """Parse the pictures that the lines of a text name, and sort them by their times.
-
-    Args:
-        text: Lines of the form TIMEs: FILE or TIMEs@CROP: FILE. Empty lines are skipped.
-
-    Raises:
-        InputError: If a line cannot be used, or there are too many.
-    """
     pictures: list[TimedPicture] = []
     for line in filter(None, map(str.strip, text.splitlines())):
         match = _LINE.fullmatch(line)

@@ -20,17 +20,11 @@ def seconds_in(text: str) -> float:
 
 
 def gb_bytes(num_gb: float) -> int:
-    """Convert GB (1024^3 bytes) to whole bytes, rounded down."""
     return math.floor(num_gb * GB)
 
 
 def gb_text(num_bytes: float, *, round_up: bool = False, more_digits: int = 0) -> str:
-    """Write bytes as GB with one decimal, or up to four if it is small: 20, 16.5, 0.12, 0.0034.
-
-    Args:
-        round_up: Whether to round up, for a figure that must not be too low.
-        more_digits: The number of further decimals.
-    """
+    """Write bytes as GB with one decimal, or up to four if it is small: 20, 16.5, 0.12, 0.0034."""
     digits = 1 + more_digits + sum(num_bytes < GB / 10**n for n in range(3))
     scaled = num_bytes * 10**digits / GB  # exact: GB is a power of two
     rounded = math.ceil(scaled) if round_up else round(scaled)
@@ -56,17 +50,12 @@ def size_text(num_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration, such as "0.4 s", "12 s", "2 min 5 s" or "1 h 40 min"."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     minutes, remaining_seconds = divmod(round(seconds), 60)
     if minutes < 60:
-        return " ".join(
-            filter(
-                None,
-                (f"{minutes} min" if minutes else "", f"{remaining_seconds} s" if remaining_seconds else ""),
-            )
-        )
+        parts = (minutes, "min"), (remaining_seconds, "s")
+        return " ".join(f"{number} {unit}" for number, unit in parts if number)
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 

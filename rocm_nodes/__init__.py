@@ -1,8 +1,4 @@
-"""The ROCm nodes for ComfyUI: adapters over Longtake's library.
-
-ComfyUI reads the two mappings here. Nothing of ComfyUI is imported until it asks for a node's inputs or runs
-one.
-"""
+"""The ROCm nodes for ComfyUI: adapters over Longtake's library, of which ComfyUI reads two mappings."""
 
 from rocm_nodes.registry import node_tables, watch
 

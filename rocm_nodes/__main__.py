@@ -14,7 +14,6 @@ from diffusers_helper.machine.terminal import one_line
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command. The exit code is 0, 1 if the results differ, or 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m rocm_nodes")
     commands = parser.add_subparsers(dest="command", required=True)
     replay_parser = commands.add_parser("replay", help="run a captured node again, and compare the results")
@@ -50,10 +49,7 @@ def _split_at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _prepare(folder: Path, flags: list[str]) -> None:
-    """Let ComfyUI's modules be imported, with the flags that its `main.py` takes.
-
-    Without a GPU, ComfyUI can only be imported with its flag for the CPU.
-    """
+    """Let ComfyUI's modules be imported, which without a GPU needs its flag for the CPU."""
     sys.path.insert(0, str(folder))
     needs_cpu = not torch.cuda.is_available() and "--cpu" not in flags
     sys.argv = [str(folder / "main.py"), *flags, *(["--cpu"] if needs_cpu else [])]

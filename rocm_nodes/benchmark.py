@@ -43,8 +43,6 @@ class Row:
 
 
 class ROCMFluxBenchmark(MeasuringNode):
-    """A benchmark of a whole workflow with the connected model, text encoder and VAE."""
-
     RETURN_TYPES = ("STRING", "STRING", "STRING", "STRING")
     RETURN_NAMES = (
         "BENCHMARK_RESULTS", "PERFORMANCE_CHART", "OPTIMIZATION_RECOMMENDATIONS", "MEMORY_ANALYSIS",
@@ -90,9 +88,10 @@ class ROCMFluxBenchmark(MeasuringNode):
         if clip is None:
             raise InputError("The input clip is empty.", "Load a text encoder with another node.")
         conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(_PROMPT))
+        libraries = ("hipblaslt", "hipblas") if inputs.test_hipblas and is_rocm() else ("",)
         rows = [
             _run(inputs.model, inputs.vae, conditioning, size, cfg, inputs.test_steps, blas)
-            for blas in _libraries(inputs.test_hipblas)
+            for blas in libraries
             for size, cfg in cases
         ]
         results = "\n".join(map(_line, rows))
@@ -104,12 +103,7 @@ class ROCMFluxBenchmark(MeasuringNode):
 
 
 def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, ...], float]]:
-    """Pair each size in a text such as "512x512, 1024x768", width first, with each scale in the other one.
-
-    Raises:
-        InputError: If a text has another form, a side is not a multiple of 16 from 64 to 4096, or a scale is
-            not from 0 to 100.
-    """
+    """Pair each size in a text such as "512x512, 1024x768", width first, with each scale in the other one."""
     sizes = _values(resolutions, lambda part: tuple(map(int, part.lower().split("x"))))
     if not sizes or any(
         len(size) != 2 or any(side % 16 or not 64 <= side <= 4096 for side in size) for size in sizes
@@ -127,7 +121,6 @@ def cases_of(resolutions: str, scales: str) -> list[tuple[tuple[int, ...], float
 
 
 def _values(text: str, convert: Callable[[str], _T]) -> list[_T]:
-    """Convert the values in a text, separated by commas; none if one of them has another form."""
     try:
         return [convert(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -159,13 +152,8 @@ def _run(
     )  # fmt: skip
 
 
-def _libraries(wanted: bool) -> tuple[str, ...]:
-    return ("hipblaslt", "hipblas") if wanted and is_rocm() else ("",)
-
-
 @contextmanager
 def _library(name: str) -> Iterator[None]:
-    """Select the library that computes matrix products within the context; "" changes nothing."""
     if not name:
         yield
         return

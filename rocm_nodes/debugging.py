@@ -22,7 +22,6 @@ def is_capture_enabled() -> bool:
 
 
 def with_captures(name: str, node_class: type) -> type:
-    """Derive a node that also writes a capture of each call."""
     function: str = node_class.FUNCTION  # type: ignore[attr-defined]
     method = getattr(node_class, function)
 
@@ -37,18 +36,10 @@ def with_captures(name: str, node_class: type) -> type:
             free_bytes=lambda: free_bytes(torch_device),
         )
 
-    return type(node_class.__name__, (node_class,), {function: call, "__doc__": node_class.__doc__})
+    return type(node_class.__name__, (node_class,), {function: call})
 
 
 def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Comparison:
-    """Run a captured node again with the captured inputs, and compare the results.
-
-    Args:
-        objects: The files of inputs that no capture contains: `vae` and `model`.
-
-    Raises:
-        InputError: If an input is missing, or the node is unknown.
-    """
     capture = read_capture(file)
     if capture.what not in classes:
         raise InputError(f"{capture.what} is not a node of this package.", "Choose another capture.")

@@ -25,8 +25,6 @@ _QUANTISED_TILE_PX = 512
 
 
 class ComfyOwner(BorrowedVaeOwner):
-    """The owner of a `comfy.sd.VAE` for the engine. ComfyUI puts it on the device and frees memory for it."""
-
     sentences = COMFYUI
 
     def __init__(self, vae: Any, settings: VaeSettings, *, has_ladder: bool) -> None:
@@ -38,7 +36,6 @@ class ComfyOwner(BorrowedVaeOwner):
 
     @contextmanager
     def vae_on_device(self, task: Task, part: VideoPart | None) -> Iterator[nn.Module]:
-        """Yield the VAE, with the fallback for failing convolutions installed within the context."""
         with super().vae_on_device(task, part) as module, self.convolutions.install(module):
             yield module
 
@@ -53,14 +50,12 @@ class ComfyOwner(BorrowedVaeOwner):
 def decode(
     vae: Any, latents: Tensor, settings: VaeSettings, *, has_ladder: bool = True
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Decode latents with ComfyUI's VAE to ComfyUI's IMAGE, with a report."""
     return _run("Decoded", VaeEngine.decode, vae, latents, settings, has_ladder, partial(pictures_of, vae))
 
 
 def encode(
     vae: Any, pixels: Tensor, settings: VaeSettings, *, has_ladder: bool = True
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Encode ComfyUI's IMAGE with its VAE to latents on ComfyUI's device, with a report."""
     source = vae.vae_encode_crop_pixels(pixels[..., :3]).movedim(-1, 1)
     if vae.latent_dim == 3 and getattr(vae, "not_video", False):
         source = source.unsqueeze(2)
@@ -105,8 +100,7 @@ def quantised(vae: Any) -> str:
 def for_quantised(settings: VaeSettings, dtypes: str) -> VaeSettings:
     """Adapt settings to quantised weights of these types: tiles of 512 pixels, one frame at a time.
 
-    The plan uses at most a half of the free memory for fp8 and a quarter for int8, as the notes on these
-    nodes do (docs/comfyui.md).
+    The plan uses a half of the free memory for fp8 and a quarter for int8, as the notes on these nodes do.
     """
     share = 0.25 if "int8" in dtypes else 0.5
     tile_px = min(settings.largest_px or _QUANTISED_TILE_PX, _QUANTISED_TILE_PX)

@@ -1,7 +1,4 @@
-"""The only module that reaches ComfyUI: its modules by name, its device, interrupt and progress bar.
-
-A module of ComfyUI is imported when a node asks for it, so this package can be imported without it.
-"""
+"""The only module that reaches ComfyUI: its modules by name, its device, interrupt and progress bar."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ importing = warnings.catch_warnings
 
 
 def comfy(name: str) -> Any:
-    """Import a module of ComfyUI, such as "comfy.sd" or "folder_paths"."""
     return importlib.import_module(name)
 
 
@@ -57,8 +53,6 @@ def _visible(names: Iterable[str]) -> list[str]:
 
 
 class Interrupt(CancelToken):
-    """A cancel token that is set when the user interrupts the run in ComfyUI."""
-
     def check(self) -> None:
         if management().processing_interrupted():
             raise GenerationCancelled
@@ -78,7 +72,6 @@ def interruptible() -> Iterator[Interrupt]:
 
 
 def progress_bar() -> Callable[..., None]:
-    """Make a function that shows the progress on the node, with a preview if it is given one, too."""
     bars: list[Any] = []
 
     def show(value: int, total: int, preview: Any = None) -> None:
@@ -90,7 +83,6 @@ def progress_bar() -> Callable[..., None]:
 
 
 def show_text(text: str) -> None:
-    """Show a text on the page, below the node that runs. Without ComfyUI's server nothing is done."""
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     if server is not None and server.last_node_id is not None:
         server.send_progress_text(text, server.last_node_id, server.client_id)
@@ -101,12 +93,10 @@ def free_bytes(torch_device: torch.device) -> int:
 
 
 def is_rocm() -> bool:
-    """Check that ComfyUI computes on an AMD card: torch was built for HIP and a device is in use."""
     return torch.version.hip is not None and management().get_torch_device().type == "cuda"
 
 
 def device_lines() -> tuple[str, str]:
-    """Describe, in two lines, the device with its software versions, and the use of its memory."""
     torch_device = management().get_torch_device()
     name = "CPU"
     software = "no GPU"

@@ -24,8 +24,6 @@ _DTYPES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
 
 class ROCMOptimizedCheckpointLoader(Node):
-    """A loader of checkpoints: model, text encoder and VAE from one file."""
-
     RETURN_TYPES = ("MODEL", "CLIP", "VAE")
     FUNCTION = "load_checkpoint"
     CATEGORY = _CATEGORY
@@ -52,8 +50,6 @@ class ROCMOptimizedCheckpointLoader(Node):
 
 
 class ROCMOptimizedUNetLoader(Node):
-    """A loader of diffusion models that come without text encoder and VAE."""
-
     RETURN_TYPES = ("MODEL",)
     FUNCTION = "load_unet"
     CATEGORY = _CATEGORY
@@ -103,8 +99,6 @@ class ROCMOptimizedUNetLoader(Node):
 
 
 class ROCMLoRALoader(Node):
-    """A loader of LoRAs for a model and, if one is connected, its text encoder."""
-
     RETURN_TYPES = ("MODEL", "CLIP")
     FUNCTION = "load_lora"
     CATEGORY = _CATEGORY
@@ -149,7 +143,6 @@ class ROCmDiffusionLoader(ROCMOptimizedUNetLoader):
 
 
 def check_packages(*names: str) -> None:
-    """Raise InputError if ComfyUI's Python lacks one of these packages, with the command that installs it."""
     needed = {name: FRAMEPACK[name] for name in names}
     versions = {name: version_of(name) for name in names}
     if problem := package_problem(versions, needed):
@@ -173,7 +166,7 @@ def usable(path: Path) -> Inspection:
 
 
 def _loaded(facts: Inspection, load: Callable[[], tuple[Any, ...]]) -> tuple[list[str], tuple[Any, ...]]:
-    """Load a file, and return a report and the result. No memory is trimmed before or during a load."""
+    """Load a file, and report on it. No memory is trimmed before or during a load."""
     needed_bytes = facts.bytes or facts.file_bytes
     free = free_bytes(management().get_torch_device())
     machine, memory_before = device_lines()
@@ -225,7 +218,7 @@ def _types_in_use(model: Any) -> list[str]:
 
 
 class _Complaints(logging.Handler):
-    """A listener to ComfyUI's log within a context, which collects the keys that ComfyUI could not use."""
+    """A listener to ComfyUI's log within a context, for the keys that ComfyUI could not use."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

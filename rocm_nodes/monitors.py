@@ -1,7 +1,4 @@
-"""The nodes about this machine: monitors, which measure the connected VAE or model, and the memory optimizer.
-
-The optimizer gives memory back at its place in the workflow, and reports the bytes.
-"""
+"""The nodes about this machine: monitors of the connected VAE or model, and the memory optimizer."""
 
 from __future__ import annotations
 
@@ -35,13 +32,6 @@ _NAMES = ("DEVICE_INFO", "PERFORMANCE_TIPS", "OPTIMAL_SETTINGS")
 
 @dataclass(frozen=True, slots=True)
 class DecodeTrial:
-    """One way to decode that was tried.
-
-    Attributes:
-        measured: The figures; None if it failed.
-        deviation: The largest difference of a value, 0 to 1, from the decode in fp32 in one piece.
-    """
-
     precision: str
     tile_px: int
     measured: Measured | None
@@ -60,8 +50,6 @@ class DecodeTrial:
 
 
 class ROCMVAEPerformanceMonitor(MeasuringNode):
-    """A monitor that decodes the same latents in several ways, and compares times, peaks and pictures."""
-
     RETURN_TYPES = ("STRING", "STRING", "STRING")
     RETURN_NAMES = _NAMES
     FUNCTION = "analyze"
@@ -90,7 +78,6 @@ class ROCMVAEPerformanceMonitor(MeasuringNode):
 
 
 def _latents(vae: Any, side: int) -> Tensor:
-    """Make reproducible noise for one picture, or for two latent frames of a video."""
     spatial_compression = int(vae.spacial_compression_decode())
     time_shape = (2,) if vae.latent_dim == 3 else ()
     shape = (1, vae.latent_channels, *time_shape, side // spatial_compression, side // spatial_compression)
@@ -98,7 +85,6 @@ def _latents(vae: Any, side: int) -> Tensor:
 
 
 def _decode_trials(vae: Any, latents: Tensor, side: int) -> Iterator[DecodeTrial]:
-    """Measure each precision, in one piece and in tiles, beginning with the reference."""
     precisions = [PRECISIONS[dtype] for dtype in vae.working_dtypes if dtype in PRECISIONS]
     reference: Tensor | None = None
     for precision in dict.fromkeys(["fp32", PRECISIONS.get(vae.vae_dtype, "auto"), *precisions]):
@@ -134,8 +120,6 @@ def _recommended(trials: list[DecodeTrial]) -> str:
 
 
 class ROCMSamplerPerformanceMonitor(MeasuringNode):
-    """A monitor that evaluates a model several times on noise, and reports the time of each."""
-
     RETURN_TYPES = ("STRING", "STRING", "STRING")
     RETURN_NAMES = _NAMES
     FUNCTION = "analyze"
@@ -164,21 +148,14 @@ class ROCMSamplerPerformanceMonitor(MeasuringNode):
 
 
 def empty_latent(model: Any, height: int, width: int) -> Tensor:
-    """Make latents of zeros in the shape that a model needs, with one frame if it makes video."""
     latent_format = model.get_model_object("latent_format")
     spatial_compression = int(getattr(latent_format, "spacial_downscale_ratio", 8))
     time_shape = (1,) if latent_format.latent_dimensions == 3 else ()
-    return torch.zeros(
-        1,
-        latent_format.latent_channels,
-        *time_shape,
-        height // spatial_compression,
-        width // spatial_compression,
-    )
+    sides = height // spatial_compression, width // spatial_compression
+    return torch.zeros(1, latent_format.latent_channels, *time_shape, *sides)
 
 
 def measured_steps(model: Any, positive: Any, latent: dict[str, Any], steps: int) -> tuple[str, str]:
-    """Sample with `steps` Euler steps, and write the figures and the conclusions."""
     clone, times = timed(model)
     with timing() as run:
         comfy("nodes").common_ksampler(clone, 0, steps, 1.0, "euler", "simple", positive, positive, latent)
@@ -222,8 +199,6 @@ ANY = Anything("*")
 
 
 class ROCMMemoryOptimizer(MeasuringNode):
-    """A node that frees memory when its input arrives, and passes the input on, which fixes its place."""
-
     RETURN_TYPES = ("STRING", "STRING", "STRING", ANY)
     RETURN_NAMES = ("MEMORY_STATUS", "OPTIMIZATION_LOG", "RECOMMENDATIONS", "passed_on")
     FUNCTION = "optimize"

@@ -1,9 +1,6 @@
 """The form of a node that ComfyUI expects, and what its page shows: inputs, reports, and guides in errors.
 
-A report appears in ComfyUI's log, below the node on its page and in its history. Below a node there is room
-for two short lines, which show the beginning of the first sentence. The whole text is in the history, from
-where a script of the page (`pack/web/nodes.js`) shows it on a click. If memory runs out, the error has
-a guide with ComfyUI's settings.
+Below a node there is room for two short lines; a script of the page (`pack/web/nodes.js`) shows the rest.
 """
 
 from __future__ import annotations
@@ -42,8 +39,7 @@ Inputs = Mapping[str, Input | Callable[[], Input]]
 class Node:
     """What ComfyUI reads of a node, made from the tables of its inputs.
 
-    ComfyUI calls the method that `FUNCTION` names. It hands the inputs to `work` as attributes, with the
-    defaults of those that were not given.
+    ComfyUI calls the method that `FUNCTION` names, which hands the inputs to `work` as attributes.
     """
 
     FUNCTION = ""
@@ -68,7 +64,6 @@ class Node:
         return self.work(SimpleNamespace(**{**defaults, **inputs}))
 
     def work(self, inputs: Any) -> dict[str, Any]:
-        """Do the node's work. The result has its report, as `reported` makes it."""
         raise NotImplementedError
 
 
@@ -83,7 +78,6 @@ class MeasuringNode(Node):
 
 
 def of_type(type_name: str, tooltip: str, **options: Any) -> Input:
-    """Describe an input of a type that ComfyUI names, such as a VAE that another node makes, or a text."""
     return (type_name, {"tooltip": tooltip, **options})
 
 
@@ -110,13 +104,11 @@ def unused_input(default: float | str, reason: str, choices: Iterable[str] = (),
 
 
 def announce(line: str) -> None:
-    """Log a line and show it on the page, below the node, before work that may take minutes."""
     show_text(line)
     _log.info(line)
 
 
 def reported(title: str, lines: Sequence[str], result: tuple[Any, ...]) -> dict[str, Any]:
-    """Log a node's report, show it on the page, and add it to the node's result."""
     text = "\n".join(line for line in lines if line)
     show_text(textwrap.shorten(text.partition("\n")[0], _MAX_LINE_LENGTH, placeholder=" ..."))
     _log.info("%s: %s", title, text.replace("\n", " "))
@@ -153,10 +145,9 @@ COMFYUI_DRIVER: dict[DriverStep, str] = {
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a device's out-of-memory error into ComfyUI's own exception with the guide in its text.
+    """Turn an out-of-memory error or a failure of the card's libraries into an error with a guide.
 
-    A failure of the card's libraries gets its guide, too. The exception is raised after the one it replaces
-    was handled, so the failed call's tensors are freed.
+    It is raised after the one it replaces was handled, so the failed call's tensors are freed.
     """
     try:
         yield
@@ -183,8 +174,6 @@ def _with_guide(error: OutOfDeviceMemory) -> Exception:
 
 @dataclass(slots=True)
 class Run:
-    """What some work took: the seconds, and the peak of the device's memory, which is 0 without a GPU."""
-
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -195,7 +184,6 @@ class Run:
 
 @contextmanager
 def timing() -> Iterator[Run]:
-    """Time the work in the context, whose figures are known at its end, and explain errors."""
     current_device, run = device(), Run()
     current_device.reset_peak()
     start_time = time.perf_counter()

@@ -55,7 +55,6 @@ class BlockWeight(Tensor):
         pass  # a tensor takes no arguments here
 
     def like(self, blocks: Tensor, patches: tuple[Any, ...] | None = None) -> BlockWeight:
-        """Make the same weight with its blocks at another place, or with other patches."""
         return BlockWeight(blocks, self.quant_type, self.shape, self.patches if patches is None else patches)
 
     def dequantised(self, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
@@ -118,10 +117,7 @@ class _BlockLayer(nn.Module):
 
 
 def load_gguf(file: Path) -> Any:
-    """Load a model from a GGUF file, as `comfy.sd.load_diffusion_model` loads one from other files.
-
-    If its blocks cannot be taken apart, or ComfyUI does not know the model, InputError is raised.
-    """
+    """Load a model from a GGUF file as `comfy.sd.load_diffusion_model` does, or raise InputError."""
     loader = comfy("comfy.sd").load_diffusion_model_state_dict
     # Newer versions can move weights between disk and card by their bytes, which need not fit these tensors.
     options = {"disable_dynamic": True} if "disable_dynamic" in inspect.signature(loader).parameters else {}

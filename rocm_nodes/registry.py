@@ -44,13 +44,10 @@ NODES = {
 
 
 class _Absent(Node):
-    """A node whose module cannot be imported."""
-
     FUNCTION, RETURN_TYPES, CATEGORY, OUTPUT_NODE, DESCRIPTION = "run", (), "ROCm Ninodes", True, ""
 
 
 def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
-    """Collect the classes and the titles by id. If captures are switched on, the classes write them."""
     classes, titles = dict[str, Any](), dict[str, str]()
     versions = {name: version_of(name) for name in FRAMEPACK}
     for name, (title, module) in NODES.items():
@@ -80,16 +77,12 @@ def _refusing(name: str, node_class: Any, problem: str, remedy: str) -> type:
         raise InputError(reason, remedy)
 
     description = f"{reason} {remedy} {node_class.DESCRIPTION}"
-    attributes = {node_class.FUNCTION: refuse, "DESCRIPTION": description, "__doc__": node_class.__doc__}
+    attributes = {node_class.FUNCTION: refuse, "DESCRIPTION": description}
     return type(name, (node_class,), attributes)
 
 
 def watch(our_classes: Mapping[str, Any]) -> None:
-    """Warn of ids that another pack has, too: now, and again when ComfyUI has loaded all packs.
-
-    ComfyUI keeps the last node of an id. Workflows hold these ids, so both packs need them, and neither can
-    know whether it is loaded last. Without ComfyUI's server nothing is done.
-    """
+    """Warn of ids that another pack has, too: now, and again when ComfyUI has loaded all packs."""
     _warn("replaces", our_classes)
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     program = getattr(server, "app", None)

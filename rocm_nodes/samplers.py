@@ -32,10 +32,7 @@ _CALLBACK = 5
 
 
 class StepTimes:
-    """A wrapper around each evaluation of a model that records its begin and end.
-
-    On a GPU, events mark the times without waiting for the device. They are read at the end.
-    """
+    """The times of a model's evaluations. On a GPU, events mark them without waiting for the device."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[Any, Any]] = []
@@ -68,7 +65,6 @@ def _mark() -> Any:
 
 
 def timed(model: Any, precision: str = "auto") -> tuple[Any, StepTimes]:
-    """Clone a model, which computes in a precision, and time its evaluations."""
     clone = model.clone()
     times = StepTimes()
     if precision in _DTYPES and _DTYPES[precision] != _compute_dtype(model):
@@ -101,7 +97,7 @@ _SEED = number(
     0, 0, _MAX_SEED, "The start of the random noise; the same seed gives the same noise.",
     control_after_generate=True,
 )  # fmt: skip
-# The inputs from `steps` to `latent_image`, which both samplers have.
+# The inputs that both samplers have, in the order of `nodes.common_ksampler`
 _COMMON: Inputs = {
     "steps": number(20, 1, 10000, "The number of steps to denoise in."),
     "cfg": number(
@@ -130,30 +126,18 @@ _OPTIONAL = {
 
 
 def sampled(inputs: Any, *, seed: int, **options: Any) -> dict[str, Any]:
-    """Sample with ComfyUI, and return the node's result with its report.
-
-    `options` are further arguments of `nodes.common_ksampler`.
-    """
     clone, times = timed(inputs.model, inputs.precision_mode)
     is_old = inputs.optimize_for_video and inputs.compatibility_mode
     if inputs.optimize_for_video and not is_old:
         clone.add_wrapper_with_key(comfy(_PATCHER).WrappersMP.OUTER_SAMPLE, _WRAPPER_KEY, _without_previews)
-    arguments = (
-        inputs.steps,
-        inputs.cfg,
-        inputs.sampler_name,
-        inputs.scheduler,
-        inputs.positive,
-        inputs.negative,
-    )
+    arguments = [getattr(inputs, name) for name in _COMMON]
     with timing() as run:
-        result = comfy("nodes").common_ksampler(clone, seed, *arguments, inputs.latent_image, **options)
+        result = comfy("nodes").common_ksampler(clone, seed, *arguments, **options)
     lines = _lines(times, run, inputs.model, inputs.precision_mode)
     return reported("Sampler", [*lines, _FIRST_VERSION if is_old else ""], result)
 
 
 def _without_previews(executor: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Sample with a callback that moves ComfyUI's progress bar and makes no pictures."""
     bar = comfy("comfy.utils").ProgressBar(1)
 
     def show(step: int, x0: Any, x: Any, total: int) -> None:
@@ -163,8 +147,6 @@ def _without_previews(executor: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 class ROCMOptimizedKSampler(Node):
-    """A sampler with the inputs of ComfyUI's KSampler, a choice of precision, and a report of its times."""
-
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "sample"
     CATEGORY = _CATEGORY
@@ -187,8 +169,6 @@ class ROCMOptimizedKSampler(Node):
 
 
 class ROCMOptimizedKSamplerAdvanced(ROCMOptimizedKSampler):
-    """A sampler with the inputs of ComfyUI's KSampler (Advanced), which can do a part of the steps."""
-
     DESCRIPTION = (
         "Sample as ComfyUI's KSampler (Advanced) does, bit for bit, and report the time of each step."
     )
@@ -215,8 +195,6 @@ class ROCMOptimizedKSamplerAdvanced(ROCMOptimizedKSampler):
 
 
 class ROCMSamplerCustomAdvanced(Node):
-    """A sampler with the inputs of ComfyUI's SamplerCustomAdvanced, and a report of its times."""
-
     RETURN_TYPES = ("LATENT", "LATENT")
     RETURN_NAMES = ("output", "denoised_output")
     FUNCTION = "sample"

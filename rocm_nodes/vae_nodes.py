@@ -41,11 +41,6 @@ _RARE = {"advanced": True}  # the page shows these on request
 
 
 class VaeNode(Node):
-    """A decoder or encoder, which leaves VAEs that the engine cannot drive to ComfyUI's own nodes.
-
-    These have the same functions. The `sizes` are those of tiles, which the one that always uses tiles takes.
-    """
-
     CATEGORY = "ROCm Ninodes/VAE"
 
     def decoded(
@@ -86,8 +81,6 @@ class VaeNode(Node):
 
 
 class ROCMOptimizedVAEDecode(VaeNode):
-    """A decoder that works in one piece, exactly, if memory allows, and otherwise in smaller pieces."""
-
     RETURN_TYPES = ("IMAGE",)
     FUNCTION = "decode"
     DESCRIPTION = (
@@ -177,8 +170,6 @@ class ROCMOptimizedVAEDecode(VaeNode):
 
 
 class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
-    """A decoder that always works in tiles, which are blended where they overlap."""
-
     DESCRIPTION = (
         "Decode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
@@ -209,8 +200,6 @@ class ROCMOptimizedVAEDecodeTiled(ROCMOptimizedVAEDecode):
 
 
 class ROCMOptimizedVAEEncode(VaeNode):
-    """An encoder that works in one piece, exactly, if memory allows, and otherwise in tiles."""
-
     RETURN_TYPES = ("LATENT",)
     FUNCTION = "encode"
     DESCRIPTION = (
@@ -237,8 +226,6 @@ class ROCMOptimizedVAEEncode(VaeNode):
 
 
 class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
-    """An encoder that always works in tiles, which are blended where they overlap."""
-
     DESCRIPTION = (
         "Encode in tiles that overlap. The result is close to that of one piece, and is labelled approximate."
     )
@@ -255,7 +242,7 @@ class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
 def chosen_precision(inputs: Any) -> tuple[Any, str]:
     """Choose the precision in which a VAE computes, and say who has chosen it; "" for the user.
 
-    On an AMD card, `rocm_preferred` takes the place of fp16, which ComfyUI would choose; "auto" leaves that.
+    On an AMD card, `rocm_preferred` takes the place of fp16, which ComfyUI would choose.
     """
     if inputs.precision_mode != "auto":
         return inputs.precision_mode, ""
@@ -280,7 +267,6 @@ def _unencodable(vae: Any) -> str:
 
 
 def _tiles(inputs: Any, side_setting: str) -> dict[str, Any]:
-    """Make the engine's settings of tiles: sides of whole 32 pixels, which overlap by at most a half."""
     return {
         side_setting: max(64, inputs.tile_size // 32 * 32),
         "overlap": min(0.5, inputs.overlap / inputs.tile_size),
@@ -292,14 +278,12 @@ def _is_wan(vae: Any) -> bool:
 
 
 def _chunk(inputs: Any) -> int | None:
-    """Choose the number of latent frames in a piece; None if the plan chooses it."""
     if inputs.chunk_size != "auto":
         return int(inputs.chunk_size)
     return max(chunk for chunk in CHUNKS if chunk <= inputs.video_chunk_size) if _is_wan(inputs.vae) else None
 
 
 def _window_chunk(vae: Any, latents: Any, temporal_size: int) -> int | None:
-    """Choose the number of latent frames by which windows advance; None if none are needed."""
     window = max(3, temporal_size // (vae.temporal_compression_decode() or 1))
     if latents.dim() != 5 or _is_wan(vae) or latents.shape[2] <= window:
         return None

@@ -45,10 +45,9 @@ _LIMITS = Limits(memory=2**30, seconds=8, wall_seconds=60.0)
 # Readers that share a process. Looking through a folder must not delay the plan of a video.
 _LISTS = ("inspect_weights", "origin_at", "read_lora_triggers")
 _PLANS = ("read_lora_file", "layers_of", "count_values")
-_WORDS = ("count_tokens", "largest_token")
 _PICTURES = ("size_of", "read_as_png", "read_small")
 _GROUPS = {
-    **dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_PLANS, "plans"), **dict.fromkeys(_WORDS, "words"),
+    **dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_PLANS, "plans"), "count_tokens": "words",
     **dict.fromkeys(_PICTURES, "pictures"),
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from app.reading.pictures import read_picture
 from app.reading.values import from_data, to_data
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import read_as_png, read_small, size_of
-from diffusers_helper.conditions.prompts import count_tokens, largest_token
+from diffusers_helper.conditions.prompts import count_tokens
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.limits import limit_process, limit_time
 from diffusers_helper.machine.signals import ignore_ctrl_c
@@ -30,7 +30,7 @@ READERS = {
     reader.__name__: reader
     for reader in (
         read_picture, size_of, read_as_png, read_small, read_footage, read_recipe, inspect_weights, origin_at,
-        read_lora_triggers, read_lora_file, layers_of, count_values, count_tokens, largest_token,
+        read_lora_triggers, read_lora_file, layers_of, count_values, count_tokens,
     )
 }  # fmt: skip
 _IDLE_SECONDS = 60.0

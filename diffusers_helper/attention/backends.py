@@ -1,7 +1,4 @@
-"""The backends of a transformer's attention, and what plans have to know of them, without torch.
-
-A further kernel that diffusers' dispatcher knows needs only an entry in `WAYS`.
-"""
+"""The backends of a transformer's attention, and what plans have to know of them, without torch."""
 
 from __future__ import annotations
 
@@ -16,14 +13,9 @@ from diffusers_helper.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class AttentionBackend:
-    """One way to compute attention.
+    """A backend of attention: its name in diffusers, if any, and the package that it needs, if any.
 
-    Attributes:
-        dispatcher_name: Its name in `diffusers.models.attention_dispatch`; "" for our own.
-        package: The module of the package that it needs; "" if torch has it.
-        source: A phrase that says how to get the package.
-        scores: Which scores of queries with keys it stores at a time: none, those of all tokens, those of a
-            slice, or as the kernel does that PyTorch chooses.
+    `source` says how to get the package. `scores` are those of queries with keys that it stores at a time.
     """
 
     label: str
@@ -59,7 +51,6 @@ _FP32_BYTES = 4
 
 
 def slice_bytes(cap_bytes: int) -> int:
-    """Compute the memory for one slice of attention under a cap in bytes, which is 0 if it is unknown."""
     return min(_MAX_SLICE_BYTES, cap_bytes // _CAP_SHARE) if cap_bytes else _MAX_SLICE_BYTES
 
 
@@ -75,7 +66,6 @@ def slice_size(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
 
 
 def check_backend(name: str, *, has_gpu: bool) -> None:
-    """Raise InputError for a backend whose package is not installed, or that needs a GPU."""
     backend = BACKENDS[name]
     if backend.package and (not has_gpu or find_spec(backend.package) is None):
         problem = "it needs a GPU"
@@ -88,10 +78,6 @@ def check_backend(name: str, *, has_gpu: bool) -> None:
 
 
 @cache
-def _is_installed(package: str) -> bool:
-    return find_spec(package) is not None
-
-
 def candidate_backends() -> tuple[str, ...]:
     """List the backends that the automatic choice tries on a GPU, in their order of preference.
 
@@ -100,11 +86,10 @@ def candidate_backends() -> tuple[str, ...]:
     return tuple(
         name
         for name, backend in BACKENDS.items()
-        if backend.is_tried and (not backend.package or _is_installed(backend.package))
+        if backend.is_tried and (not backend.package or find_spec(backend.package))
     )
 
 
 def kernel_kind(operation: str) -> str:
-    """Name the kind of kernel that an operation of SDPA runs, such as "flash" or "math"."""
     kinds = ("flash", "efficient", "cudnn", "math")
     return next((kind for kind in kinds if kind in operation), operation)

@@ -56,11 +56,7 @@ def sliced_attention(
 
     A GPU multiplies in fp16, which RDNA2 does twice and later cards up to a hundred times as fast as in fp32,
     and torch's softmax computes in fp32 inside. A head whose values overflow fp16 is computed in fp32.
-
-    Args:
-        attn_mask: Of a shape that broadcasts to (B, H, N, M): either whether a query sees a key, or what is
-            added to the scores.
-        in_fp16: Whether products are computed in fp16; None for the device's own choice.
+    `attn_mask` broadcasts to (B, H, N, M): either whether a query sees a key, or what is added to the scores.
     """
     if dropout_p or is_causal or enable_gqa:
         raise NotImplementedError("No network that is sliced asks for these.")
@@ -99,13 +95,6 @@ def _apply_mask(mask: Tensor, scores: Tensor) -> None:
 
 @contextmanager
 def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) -> Iterator[None]:
-    """Compute attention in the network's blocks with one backend within the context.
-
-    Diffusers' choice for the process stays as it is. A slice of attention may take `limit_bytes`.
-
-    Raises:
-        InputError: If diffusers cannot use the kernel.
-    """
     dispatcher_name = None if backend == NATIVE else _dispatcher_name(backend)
     # The text refiner has another kind of processor: it is short, and not all kernels take its mask.
     candidates = (getattr(module, "processor", None) for module in network.modules())
@@ -123,7 +112,6 @@ def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) ->
 
 
 def attention_function(backend: str, limit_bytes: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Make a function that computes attention (B, N, H, D). Its errors are `use_attention_backend`'s."""
     dispatcher_name = _dispatcher_name(backend) or AttentionBackendName.NATIVE
 
     def compute(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

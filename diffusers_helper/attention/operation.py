@@ -10,7 +10,6 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def operation_of(compute: Callable[[], Tensor]) -> tuple[str, Tensor]:
-    """Run a function, and name the operation of attention that it runs."""
     with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as trace:
         result = compute()
         result.sum().item()

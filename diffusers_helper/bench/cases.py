@@ -18,7 +18,6 @@ _OUT_OF_MEMORY = {"device_memory": "out of memory", "host_memory": "out of main 
 
 
 def function_of(name: str) -> Callable[[Context], Iterable[Case]]:
-    """Import a function of this package by a name such as "kernels:bus"."""
     module, _, function = name.partition(":")
     return getattr(import_module(f".{module}", __package__), function)
 
@@ -51,7 +50,6 @@ def measure_cases(
 
 
 def _outcome(work: Callable[[], Figures]) -> tuple[dict[str, Any], bool]:
-    """Measure a case; return its figures or why it failed, and whether the device is lost."""
     try:
         return {"figures": work()}, False
     except LongtakeError as error:

@@ -1,9 +1,7 @@
 """What the parts of the benchmark share: measurements, and networks of FramePack's full size.
 
-Those have random weights, and a file that is written on the spot and holds one block of each kind. Every
-block of the network has parameters of its own that share the mapped memory of that one, so a machine copies,
-streams and computes as with the published weights, but reads little from the disk. Networks without such
-blocks are in main memory.
+Those have random weights, and one block of each kind in a file. Every block shares the mapped memory of that
+one, so a machine copies, streams and computes as with the published weights, but reads little.
 """
 
 from __future__ import annotations
@@ -45,13 +43,6 @@ _WATCH_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Context:
-    """The machine, and what a part is to measure.
-
-    Attributes:
-        folder: The folder for files that later parts may use, too. The program removes it at the end.
-        model: The name or folder of a FramePack model with real weights; "" for random ones.
-    """
-
     is_quick: bool
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -75,7 +66,6 @@ class Context:
 
 
 def profile_in(context: Context) -> Profile:
-    """The profile in force, without what this machine has learned from earlier jobs."""
     return profile_in_force(machine_of(context.device, context.environ), Local(context.environ))
 
 
@@ -85,12 +75,7 @@ def peaks(planned_bytes: int, measured_bytes: int) -> Figures:
 
 @contextmanager
 def driver_peak(device: Device) -> Iterator[Figures]:
-    """Watch what the driver says of the card's memory, which includes what torch does not see.
-
-    Yields:
-        The figures `driver_start_bytes` and `driver_peak_bytes`, the memory in use on the whole card. They
-        are complete when the context ends, and None without a GPU.
-    """
+    """Watch the memory in use on the whole card, with what torch does not see; None without a GPU."""
     figures: Figures = {"driver_start_bytes": None, "driver_peak_bytes": None}
     if not device.has_gpu:
         yield figures
@@ -116,14 +101,6 @@ _PIECE_BYTES, _SPREAD = 64 * 1024**2, 0.02
 
 
 def write_network(part: str, config: Mapping[str, Any], folder: Path) -> int:
-    """Write a network's files with random weights in the type of the published ones.
-
-    Args:
-        folder: The folder for its files, which may exist.
-
-    Returns:
-        The size of the weights' file in bytes.
-    """
     dtype = "bfloat16" if part == "transformer" else "float16"
     tensors = empty_network(part, config).state_dict()
     shapes = {name: (dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
@@ -140,12 +117,6 @@ def write_network(part: str, config: Mapping[str, Any], folder: Path) -> int:
 
 
 def stand_in(part: str, folder: Path, config: Mapping[str, Any] | None = None) -> nn.Module:
-    """Make a network with random weights of which one block of each kind stands for all.
-
-    Args:
-        folder: The folder for files. Those that an earlier call has left there are used again.
-        config: The configuration; None for that of the published network.
-    """
     config = CONFIGS[part] if config is None else config
     network = empty_network(part, config)
     if part in _DEPTHS:

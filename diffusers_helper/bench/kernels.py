@@ -1,7 +1,4 @@
-"""The speed of copies, and of products, attention and convolutions at the sizes of FramePack's networks.
-
-Copies are those within main memory, to and from the disk, and over the bus between main memory and the card.
-"""
+"""The speed of copies, products, attention and convolutions at the sizes of FramePack's networks."""
 
 from __future__ import annotations
 
@@ -42,12 +39,10 @@ _KERNELS = {
 
 
 def full_tokens() -> int:
-    """The number of tokens of a section at 640 pixels with the longest prompt."""
     return latent_tokens(*largest_bucket(_SIDE, _MULTIPLE)) + TEXT_TOKENS + VISION_TOKENS
 
 
 def products(context: Context) -> Iterator[Case]:
-    """Yield the products of all layers in each type, and with weights of 8 bit."""
     tokens = full_tokens() // 16 * 16 if context.has_gpu else _CPU_TOKENS
     on_cpu = "" if context.has_gpu else "it is emulated on a CPU"
     kinds: dict[str, tuple[Callable[..., Tensor], torch.dtype, torch.dtype, str]] = {
@@ -57,7 +52,7 @@ def products(context: Context) -> Iterator[Case]:
         "fp8 weights, cast to bf16": (_cast_linear, torch.bfloat16, torch.float8_e4m3fn, ""),
         "int8 weights, cast to bf16": (_cast_linear, torch.bfloat16, torch.int8, ""),
         "fp8": (_fp8_product, torch.float8_e4m3fn, torch.float8_e4m3fn, on_cpu),
-        "int8": (_int8_product, torch.int8, torch.int8, ""),
+        "int8": (lambda x, weight: torch._int_mm(x, weight.t()), torch.int8, torch.int8, ""),
     }
     for label, (linear, inputs, weights, reason) in kinds.items():
         yield label, reason or partial(_product, context, linear, inputs, weights, tokens)
@@ -84,12 +79,7 @@ def _random(context: Context, dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 def _cast_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Compute as the product does with weights that are stored in 8 bit."""
     return functional.linear(x, weight.to(x.dtype))
-
-
-def _int8_product(x: Tensor, weight: Tensor) -> Tensor:
-    return torch._int_mm(x, weight.t())
 
 
 def _fp8_product(x: Tensor, weight: Tensor) -> Tensor:
@@ -133,7 +123,6 @@ _COPIES = 4
 
 
 def host(context: Context) -> Iterator[Case]:
-    """Yield a copy within main memory, and writing and reading of a file in the folder for files."""
     yield "copy within main memory", lambda: {"host_copy_bytes_per_second": _host_copy(context)}
     yield "disk", partial(_disk, context)
 
@@ -144,7 +133,7 @@ def _host_copy(context: Context) -> float:
 
 
 def _disk(context: Context) -> Figures:
-    """Measure writing with a sync, and reads that bypass the kernel's memory where the system allows it."""
+    """Measure writing with a sync, and reads that bypass the page cache where the system allows it."""
     sample = context.folder / "sample"
     content = torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8)
     start_time = time.perf_counter()
@@ -184,7 +173,7 @@ _QUICK_SHAPES = 6
 
 
 def convolutions(context: Context) -> Iterator[Case]:
-    """Yield each distinct convolution of a picture and of a section's windows; quickly, some of them.
+    """Yield each distinct convolution of a picture and of a section's windows, or some of them.
 
     If a backend has ended the process, the convolution is measured again without it.
     """

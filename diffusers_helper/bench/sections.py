@@ -172,7 +172,7 @@ def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figu
 
 
 class _FixedVaePlan(BorrowedVaeOwner):
-    """A guest that follows one plan, so that a lack of memory is a result and leads to no smaller plan."""
+    """A guest with one plan, so that a lack of memory is a result and leads to no smaller plan."""
 
     def __init__(self, vae: nn.Module, device: Device, plan: VaePlan) -> None:
         super().__init__(vae, device)

@@ -56,12 +56,7 @@ _SMALL_SIDE, _FEW_TOKENS = 64, 16
 def step_arguments(
     config: Any, height: int, width: int, device: torch.device, *, text: int, vision: int
 ) -> dict[str, Any]:
-    """Make random arguments like those of the pipeline in forward order, in bf16.
-
-    Args:
-        height, width: The video's sides in pixels.
-        text, vision: The number of tokens of the prompt and of the picture.
-    """
+    """Make random arguments like those of the pipeline in forward order, in bf16, for sides in pixels."""
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:
@@ -89,12 +84,6 @@ def step_arguments(
 
 @dataclass(frozen=True)
 class _Steps:
-    """Steps of a transformer with this configuration, for a video of this size.
-
-    Attributes:
-        text, vision: The number of tokens of the prompt and of the picture.
-    """
-
     context: Context
     config: dict[str, Any]
     height: int
@@ -113,7 +102,6 @@ class _Steps:
         return cls(context, config, _SMALL_SIDE, _SMALL_SIDE, _FEW_TOKENS, _FEW_TOKENS)
 
     def make(self) -> nn.Module:
-        """Load a network into main memory, with real weights if the context names a model."""
         if self.context.model and self.context.has_gpu:
             return load_models(find_model(self.context.model, allow_folder=True)).component(_PART)
         return stand_in(_PART, self.context.folder, self.config)
@@ -135,7 +123,7 @@ class _Steps:
 
     @cached_property
     def resident(self) -> tuple[float, Tensor]:
-        """The time of a step in which one block of each kind stands for all, and its result."""
+        """Time a step in which one block of each kind stands for all; also its result."""
         network = self.make()
         tie_blocks(network, _PART)
         figures, result = self.run(network, ())
@@ -182,11 +170,6 @@ class _Steps:
         return {"seconds_per_step": seconds}
 
     def planned(self, budget: Budget) -> Figures:
-        """Measure a step as it is planned in a budget, which is then enforced.
-
-        Raises:
-            DoesNotFit: If no plan keeps within the cap.
-        """
         plan = plan_stage(budget, self.stage)
         cap_bytes = budget.cap_bytes - budget.reserve_bytes
         figures, result = self.run(self.network, plan.streamed_blocks, cap_bytes)
@@ -214,7 +197,6 @@ def _blocks(network: Any) -> list[nn.Module]:
 
 
 def steps(context: Context) -> Iterator[Case]:
-    """Yield computing alone, and steps by the card's plan, under caps, and with all blocks streamed."""
     steps = _Steps.of(context)
     yield "computing alone", steps.computing
     if context.has_gpu:
@@ -226,7 +208,6 @@ def steps(context: Context) -> Iterator[Case]:
 
 
 def under_caps(context: Context, measure: Callable[..., Figures]) -> Iterator[Case]:
-    """Yield cases that measure with each cap, and with the whole card and nothing preserved, in GB."""
     total = context.device.total_bytes
     for cap in CAPS_GB:
         reason = f"the card has {gb_text(total)} GB" if cap * GB > total else ""
@@ -239,7 +220,7 @@ def from_disk(context: Context) -> Iterator[Case]:
 
 
 def _from_disk(context: Context) -> Figures:
-    """Measure a step for which the kernel has to read all weights. Main memory may be smaller than they."""
+    """Measure a step for which the kernel has to read all weights, which main memory may not hold."""
     files = context.folder / "whole" / _PART
     start_time = time.perf_counter()
     size = write_network(_PART, CONFIGS[_PART], files)

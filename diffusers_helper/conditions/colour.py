@@ -1,8 +1,4 @@
-"""The colours of pictures and frames as a standard screen shows them: sRGB or BT.709, with 8 bits.
-
-Colour profiles are applied. High dynamic range (PQ and HLG) is mapped to the standard one, and the colours of
-BT.2020 and of Display P3 to those of BT.709.
-"""
+"""The colours of pictures and frames as a standard screen shows them: sRGB or BT.709, with 8 bits."""
 
 from __future__ import annotations
 
@@ -18,13 +14,9 @@ _PROFILE_MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
 def to_srgb(image: Image.Image, profile: bytes | None, transfer: int, primaries: int) -> Image.Image:
-    """Convert the colours of a picture to sRGB, without its transparency.
+    """Convert an 8-bit picture to sRGB, without its transparency, by its profile or codes of H.273.
 
-    Args:
-        image: The picture, with 8 bits per channel.
-        profile: The ICC profile of the picture, if any. It is ignored if it is unusable, or if the range is
-            high.
-        transfer, primaries: The picture's codes of ITU-T H.273; 0 for those that it does not declare.
+    A profile is ignored if it is unusable, or if the range is high. A code is 0 if it is not declared.
     """
     if image.mode not in ("L", "CMYK"):
         image = image.convert("RGB")
@@ -63,7 +55,6 @@ _KNEE = 0.5  # the share of a white surface's light up to which brightness stays
 
 
 def _pq_light(pixels: np.ndarray) -> np.ndarray:
-    """Convert PQ values (ITU-R BT.2100) to light in nits."""
     power = _VALUES ** (1 / 78.84375)
     ratio = np.maximum(power - 0.8359375, 0) / (18.8515625 - 18.6875 * power)
     return (10000 * ratio ** (1 / 0.1593017578125))[pixels]
@@ -81,11 +72,7 @@ _LIGHT = {_PQ: _pq_light, _HLG: _hlg_light}
 
 
 def to_standard_colours(pixels: np.ndarray, transfer: int, primaries: int) -> np.ndarray:
-    """Convert (H, W, 3) bytes to those that a standard screen shows.
-
-    Args:
-        transfer, primaries: The codes of ITU-T H.273 for the pixels.
-    """
+    """Convert (H, W, 3) bytes with these codes of ITU-T H.273 to those that a standard screen shows."""
     light_of, matrix = _LIGHT.get(transfer), _TO_BT709.get(primaries)
     if light_of is None and matrix is None:
         return pixels

@@ -41,15 +41,7 @@ _TRANSPARENT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 
 class Film:
-    """The film of an open file.
-
-    Attributes:
-        name: What messages call it.
-        stream: Its pictures.
-        pixel_aspect_ratio: The width of a pixel over its height.
-        may_be_transparent: Whether a fourth channel says so; uncompressed AVI has it without a meaning.
-        end: The time at which the last frame so far ends, in seconds from the film's beginning.
-    """
+    """The film of an open file; `end` is when the last frame so far ends, in seconds from the beginning."""
 
     def __init__(self, container: InputContainer, name: str) -> None:
         stream = picture_stream(container)
@@ -64,7 +56,7 @@ class Film:
         self._check_size(stream.width, stream.height)
 
     def seek_to_end(self, seconds: float) -> None:
-        """Go to where the last `seconds` can be decoded from, or not as far if the file does not say where.
+        """Go to where the last `seconds` can be decoded from, or less far if the file does not say where.
 
         A file may state no length, or that of its sound. FFmpeg then finds the last key frame.
         """
@@ -113,7 +105,7 @@ class Film:
         self._check_size(decoder.width, decoder.height)
 
     def _check_size(self, width: int, height: int) -> None:
-        """Refuse a size of frames, which may change within a film, or what square pixels make of it."""
+        """Refuse a size, which may change within a film, or what square pixels make of it."""
         for side in (width, round(width * self.pixel_aspect_ratio)):
             if side * height > MAX_PIXELS or min(side, height) < MIN_SIDE:
                 size = f"{side}x{height} pixels" if side * height else "frames of a size that cannot be read"
@@ -211,7 +203,6 @@ def _deinterlacer(frame: VideoFrame) -> Graph:
 
 
 def _filtered(graph: Graph, frame: VideoFrame | None) -> Iterator[VideoFrame]:
-    """Give a filter a frame, or the end of the film, and take what it has ready."""
     from av.error import BlockingIOError, EOFError
 
     graph.vpush(frame)

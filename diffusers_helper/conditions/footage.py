@@ -35,8 +35,6 @@ _MARGINS = (1, 15, MAX_SECONDS)
 
 @dataclass(frozen=True, slots=True)
 class Footage:
-    """The length of a video, and its last frame as a PNG file."""
-
     seconds: float
     last_frame: bytes
 
@@ -49,12 +47,10 @@ def read_footage(path: Path) -> Footage:
 
 
 def last_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
-    """Read up to `count` frames from the end of a video, in order."""
     return _end_of(path, count, fps)[0]
 
 
 def _end_of(path: Path, count: int, fps: int) -> tuple[list[Image.Image], float]:
-    """Read up to `count` frames from the end of a video, and the time at which it ends."""
     for margin in _MARGINS:
         with opened(path) as film:
             film.seek_to_end((count + 1) / fps + margin)
@@ -70,7 +66,6 @@ def first_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
 
 
 def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
-    """Yield all frames of a video."""
     with opened(path) as film:
         frame = None
         for frame in _at_rate(film, fps):

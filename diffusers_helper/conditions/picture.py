@@ -51,15 +51,10 @@ _CONVERT = "Open it in a picture viewer and save it as PNG or JPEG."
 
 
 def load_picture(source: Path | bytes) -> Image.Image:
-    """Read a picture file, or the content of one, as upright RGB with 8 bits per channel.
+    """Read a picture, or the first of several, as upright RGB with 8 bits per channel in standard colours.
 
-    The first picture of an animation or of a file with several pages is used. Transparent parts become white,
-    the colours become those that a standard screen shows, and a picture of more than 16 megapixels is scaled
-    down to that.
-
-    Raises:
-        PictureError: If the source is a file of another format, is damaged, too large or too small. The size
-            is checked in the header, before decoding.
+    Transparent parts become white. More than 16 megapixels are scaled down. PictureError if it cannot be
+    used; the size is checked in the header, before decoding.
     """
     with _open_checked(source) as (image, name):
         try:
@@ -74,20 +69,17 @@ def load_picture(source: Path | bytes) -> Image.Image:
 
 @confined
 def size_of(path: Path) -> tuple[int, int]:
-    """Read the width and height in the header of a picture, or refuse it as `load_picture` does."""
     with _open_checked(path) as (image, _):
         return image.size
 
 
 @confined
 def read_as_png(path: Path) -> bytes:
-    """Read a picture as `load_picture` does, as a plain PNG file."""
     return plain_png(load_picture(path))
 
 
 @confined
 def read_small(path: Path, width: int, height: int) -> bytes:
-    """Read a picture as `load_picture` does, as a WebP file that is at most so wide and high."""
     small, content = load_picture(path), io.BytesIO()
     small.thumbnail((width, height))
     small.save(content, "WEBP", quality=80)
@@ -95,7 +87,6 @@ def read_small(path: Path, width: int, height: int) -> bytes:
 
 
 def plain_png(image: Image.Image, chunks: PngInfo | None = None) -> bytes:
-    """Encode a picture as PNG as jobs store it, with further chunks if they are given."""
     content = io.BytesIO()
     image.save(content, "PNG", compress_level=1, pnginfo=chunks)
     return content.getvalue()
@@ -103,7 +94,6 @@ def plain_png(image: Image.Image, chunks: PngInfo | None = None) -> bytes:
 
 @contextlib.contextmanager
 def _open_checked(source: Path | bytes) -> Generator[tuple[Image.Image, str], None, None]:
-    """Yield a picture whose header was read and checked, and the name for it in messages."""
     name, ending = "The picture", ""
     if isinstance(source, Path):
         name, ending = f"The picture {source}", source.suffix[1:].lower()
@@ -160,7 +150,7 @@ def _unread(name: str, ending: str) -> PictureError:
 
 
 def _formats_of(content: bytes) -> tuple[str, ...]:
-    """Select the decoder of HEIC for a file that begins as HEIC and AVIF do but is no AVIF, or `FORMATS`."""
+    """Select the decoder of HEIC for a file that begins as HEIC and AVIF do but is no AVIF."""
     brands = content[8 : int.from_bytes(content[:4])] if content[4:8] == b"ftyp" else b"avif"
     if b"avif" in brands or b"avis" in brands:
         return FORMATS
@@ -173,7 +163,7 @@ def _heif() -> Any:
 
 
 def _declared_codes(image: Image.Image, content: bytes) -> tuple[int, int]:
-    """Read the codes of ITU-T H.273 that a picture declares for its transfer and primaries, 0 for none."""
+    """Read a picture's codes of ITU-T H.273 for transfer and primaries, 0 for none."""
     if image.format == "PNG":
         at = content.find(b"\0\0\0\4cICP", 0, content.find(b"IDAT"))
         return (content[at + 9], content[at + 8]) if at >= 0 else (0, 0)
@@ -244,7 +234,6 @@ _TURNS = {
 
 
 def _orientation(image: Image.Image) -> int:
-    """Read the EXIF orientation, or 1 (upright) if the file has no readable one."""
     try:
         value = image.getexif().get(_EXIF_ORIENTATION, 1)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, struct.error):
@@ -253,7 +242,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale 16-bit grey values to 8 bits, since Pillow would clip them. Refuse floating-point values."""
+    """Scale 16-bit grey values to 8 bits, since Pillow would clip them."""
     if image.mode == "F":
         raise PictureError(
             "The picture has floating-point values; expected 8 or 16 bits per channel.", _CONVERT

@@ -1,8 +1,4 @@
-"""The pictures of a job, by the names of their settings.
-
-A request has the path of a picture, a queue and a recipe have its content, a job's folder has a file, and a
-job has its pixels, in its own size and in that of the video.
-"""
+"""The pictures of a job, by the names of their settings."""
 
 from __future__ import annotations
 
@@ -43,7 +39,6 @@ _MAX_REQUEST_BYTES = 2**20
 
 
 def picture_paths(request: GenerationRequest) -> dict[str, str]:
-    """List the paths of the pictures that a request names, by the pictures' names."""
     return paths_in({name: getattr(request, name) for name in (*PICTURES, TIMED_PICTURES)})
 
 
@@ -52,7 +47,6 @@ def with_paths(request: GenerationRequest, paths: Mapping[str, str]) -> Generati
 
 
 def read_pictures(request: GenerationRequest, contents: Contents) -> dict[str, bytes]:
-    """Read the contents of a request's pictures unless they are in `contents`, or raise PictureError."""
     return {
         name: contents[name] if name in contents else _read_named(request, name, path)
         for name, path in picture_paths(request).items()
@@ -77,7 +71,6 @@ def stored_pictures(folder: JobFolder, names: Iterable[str]) -> dict[str, bytes]
 def store_request(
     request: GenerationRequest, pictures: Contents, folder: JobFolder, *, final_folder: JobFolder
 ) -> None:
-    """Write a request and its pictures into a job's folder, which will be `final_folder` when complete."""
     for file in (*map(folder.picture, PICTURES), *folder.path.glob(f"{TIMED_PICTURES}_*.png")):
         if file not in [folder.picture(name) for name in pictures]:
             file.unlink(missing_ok=True)
@@ -91,12 +84,7 @@ def store_request(
 
 
 def request_content(folder: JobFolder) -> bytes:
-    """Read the file with a job's request.
-
-    Raises:
-        InputError: If it cannot be read.
-        OSError: If the folder, or the disk that it is on, is out of reach.
-    """
+    """Read the file with a job's request; OSError if the disk is out of reach, else InputError."""
     try:
         return read_file(folder.request, _MAX_REQUEST_BYTES)
     except OSError as error:
@@ -106,7 +94,7 @@ def request_content(folder: JobFolder) -> bytes:
 
 
 def stored_request(content: bytes, folder: JobFolder) -> GenerationRequest:
-    """Parse the file with a job's request, with paths where the folder is now, or raise InputError."""
+    """Parse the file with a job's request, with paths where the folder is now."""
     try:
         settings = plain_json(content)
         if not isinstance(settings, dict):
@@ -122,7 +110,6 @@ def _damaged(folder: JobFolder, reason: str) -> InputError:
 
 
 def _with_folder_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[str, Any]:
-    """Replace the paths of pictures and video by those in a job's folder."""
     paths = {name: str(folder.picture(name)) for name in paths_in({START_PICTURE: "its", **settings})}
     if settings.get("video"):
         paths["video"] = str(folder.original)
@@ -130,7 +117,6 @@ def _with_folder_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[s
 
 
 def store_original(request: GenerationRequest, folder: JobFolder) -> None:
-    """Copy the video that a request continues, if any, into a job's folder."""
     if not request.video:
         folder.original.unlink(missing_ok=True)
         return
@@ -142,10 +128,7 @@ def store_original(request: GenerationRequest, folder: JobFolder) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobPictures:
-    """The pictures of one job, each upright and opaque, by the names of their settings.
-
-    `fitted` are those in the size of the video, whose height and width in pixels are `shape`.
-    """
+    """The pictures of one job by the names of their settings; `fitted` have the video's size, `shape`."""
 
     sources: Mapping[str, Image.Image]
     fitted: Mapping[str, Image.Image]
@@ -155,7 +138,6 @@ class JobPictures:
     def of(
         cls, sources: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> JobPictures:
-        """Fit each picture to the height and width of the video."""
         crops = {name: getattr(request, SETTINGS[name].crop) for name in PICTURES}
         crops |= {timed_picture_name(n): picture.crop for n, picture in enumerate(request.timed_pictures, 1)}
         fitted = {name: fit_picture(picture, *shape, crops[name]) for name, picture in sources.items()}
@@ -166,17 +148,14 @@ class JobPictures:
         return self.fitted.get(START_PICTURE)
 
     def first_equal(self, name: str) -> str:
-        """Name the first picture that is equal to the named one in the video's size."""
         return next(other for other, picture in self.fitted.items() if picture == self.fitted[name])
 
     @property
     def contents(self) -> dict[str, bytes]:
-        """The pictures in the size of the video, as recipes carry them."""
         return {name: plain_png(picture) for name, picture in self.fitted.items()}
 
     @property
     def origin(self) -> dict[str, str]:
-        """The checksums of the source pictures, by the names that origins have for them."""
         return {
             _captured_name(name): sha256_of((f"{image.mode} {image.size} ".encode(), image.tobytes()))
             for name, image in self.sources.items()
@@ -188,7 +167,6 @@ class JobPictures:
 
 
 def picture_warning(mode: str, info: ModelInfo) -> str:
-    """Warn about pictures besides the first that a model or an order was not made for; "" if it was."""
     if "end_image" in info.family.unsupported:
         return f"{info.title} takes no pictures besides the first; remove them, or choose another model."
     if mode == "inverted":
@@ -207,7 +185,6 @@ def load_pictures(request: GenerationRequest) -> dict[str, Image.Image]:
 
 
 def write_captured(arrays: Mapping[str, Any], folder: JobFolder) -> dict[str, str]:
-    """Write captured pictures into a folder, and return their paths by setting."""
     names = (START_PICTURE if name == _captured_name(START_PICTURE) else name for name in arrays)
     files = {name: folder.picture(name) for name in names if is_picture_name(name)}
     for name, file in files.items():

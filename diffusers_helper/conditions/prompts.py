@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.files import file_signature
 from diffusers_helper.lora_choice import choices_of
-from diffusers_helper.models.registry import ComponentSource, ModelInfo
-from diffusers_helper.models.sizes import config_here
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.untrusted.confined import confined
 
@@ -24,25 +22,15 @@ MAX_PROMPT_TOKENS = FRAMEPACK.prompt_format.max_tokens
 # An upper bound of the tokens that the template adds after the prompt
 _TAIL_TOKENS = 8
 _MAX_FILE_BYTES = 64 * 10**6  # of a tokenizer's file; those of the largest vocabularies have half as many
-_TOKENIZERS = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
-_MIN_LAYERS = {"text_encoder": 2, "text_encoder_2": 1}  # the last two layers of the first one are left out
 
 
 def named_prompts(request: GenerationRequest) -> tuple[tuple[str, str], ...]:
-    """List each text that is encoded for a request, after the name of its setting."""
     prompts = tuple(("prompt", text) for text in Timeline.of(request.prompt).prompts)
     return (*prompts, *(("negative", text) for text in request.prompts[1:]))
 
 
 def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
-    """Refuse a text of the prompt, or a negative prompt that is used, if the model cannot encode it.
-
-    Nothing is checked if the model's tokenizer is not on this machine.
-
-    Raises:
-        InputError: If a text is too long, a cue ends before it begins, a LoRA that is named is not chosen, or
-            the tokenizer or a text encoder cannot be used.
-    """
+    """Refuse texts that the model cannot encode, if its tokenizer is on this machine."""
     choices = [choice for choice in choices_of(request.lora) if choice.weight]
     for name in Timeline.of(request.prompt).loras:
         if not any(choice.is_called(name) for choice in choices):
@@ -51,12 +39,6 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
                 expected="one that is chosen with a weight other than 0",
                 remedy="Choose it in `lora`, or correct the name.",
             )  # fmt: skip
-    configs = {
-        encoder: config_here(encoder, info.components[encoder])
-        for encoder in _TOKENIZERS
-        if encoder in info.components
-    }
-    check_encoders(info.name, info.components, configs)
     template_tokens = _count_template_tokens("", info)
     max_tokens = info.family.prompt_format.max_tokens
     for name, prompt in named_prompts(request):
@@ -74,8 +56,8 @@ def check_prompt(request: GenerationRequest, info: ModelInfo) -> None:
 def encoded_tokens(text: str, info: ModelInfo) -> int:
     """Count the tokens of a prompt in the template that the transformer reads, without the head.
 
-    Without a tokenizer on this machine, the result is one token per two bytes, which is more than usual
-    prompts have. A tokenizer's file that cannot be used raises InputError.
+    Without a tokenizer on this machine, that is one token per two bytes, which is more than usual prompts
+    have.
     """
     prompt_format = info.family.prompt_format
     if prompt_format.padded_tokens:
@@ -87,65 +69,19 @@ def encoded_tokens(text: str, info: ModelInfo) -> int:
 
 
 def _count_template_tokens(text: str, info: ModelInfo) -> int | None:
-    """Count the tokens of the whole template with a prompt; None without a tokenizer."""
-    file = _tokenizer_file(info.components["tokenizer"])
-    if file is None:
+    file = info.components["tokenizer"].folder / "tokenizer.json"
+    if not file.is_file():
         return None
     return _count_cached(*file_signature(file), info.family.prompt_format.template.format(text))
 
 
-def check_encoders(
-    name: str, components: Mapping[str, ComponentSource], configs: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Refuse text encoders that do not know all tokens of their tokenizers, or have too few layers.
-
-    Components that are not on this machine are not checked.
-    """
-    for encoder, tokenizer in _TOKENIZERS.items():
-        file = _tokenizer_file(components.get(tokenizer))
-        config = configs.get(encoder, {})
-        num_layers = config.get("num_hidden_layers")
-        vocab_size = config.get("vocab_size")
-        min_layers = _MIN_LAYERS[encoder]
-        problem = ""
-        if isinstance(num_layers, int) and num_layers < min_layers:
-            problem = f"has num_hidden_layers {num_layers}; expected at least {min_layers}."
-        elif isinstance(vocab_size, int) and file:
-            max_token = _largest_cached(*file_signature(file))
-            if max_token >= vocab_size:
-                problem = (
-                    f"knows {vocab_size:,} tokens (vocab_size), but its tokenizer gives token {max_token:,}; "
-                    f"expected at least {max_token + 1:,}, as in an encoder and a tokenizer of one model."
-                )
-        if problem:
-            remedy = f"Use a {encoder} and a {tokenizer} that were made for each other."
-            raise InputError(f"The {encoder} of model {name} {problem}", remedy, setting="model")
-
-
-@confined
-def largest_token(file: Path, mtime_ns: int, size: int) -> int:
-    """Find the largest token that a tokenizer makes of the template with any prompt.
-
-    Further special tokens, which no text contains, do not count. Some conversions of encoders lack them.
-    The arguments and errors are those of `count_tokens`.
-    """
-    tokenizer = _load_tokenizer(file, mtime_ns, size)
-    tokens = tokenizer.get_vocab(with_added_tokens=False).values()
-    return max((*tokens, *tokenizer.encode(TEMPLATE).ids), default=0)
-
-
 @confined
 def count_tokens(file: Path, mtime_ns: int, size: int, text: str) -> int:
-    """Count the tokens of a text, or raise InputError if the tokenizer's file cannot be used.
-
-    The file is read again if the time of its last change or its size differs.
-    """
     return len(_load_tokenizer(file, mtime_ns, size).encode(text).ids)
 
 
 # While somebody changes other settings, the same prompts are counted again and again.
 _count_cached = lru_cache(maxsize=64)(count_tokens)
-_largest_cached = lru_cache(maxsize=8)(largest_token)
 
 
 @lru_cache(maxsize=1)  # reading a large vocabulary takes a second
@@ -166,8 +102,3 @@ def _load_tokenizer(file: Path, mtime_ns: int, size: int) -> Any:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _tokenizer_file(source: ComponentSource | None) -> Path | None:
-    file = source and source.folder / "tokenizer.json"
-    return file if file and file.is_file() else None

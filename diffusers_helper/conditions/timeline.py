@@ -45,18 +45,12 @@ Shares = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """A text and the seconds of the video for which it holds; `end` is None if it is open."""
-
     text: str
     start: float
     end: float | None
 
     def section_indices(self, section_seconds: float, *, open_end: float) -> range:
-        """Find the sections that the cue covers, which take `section_seconds` each.
-
-        Start and end are moved to the nearest border between sections. At least one section is covered.
-        `open_end` is the end of a cue without one.
-        """
+        """Find the sections that the cue covers: at least one, from border to nearest border."""
         start = math.floor(self.start / section_seconds + 0.5)
         if self.end is None:  # it ends where the next one starts, in the middle of a section, too
             stop = math.floor(open_end / section_seconds + 0.5)
@@ -78,10 +72,7 @@ class Cue:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A parsed prompt: the `base` outside of brackets, the cues with texts, and `overrides`.
-
-    Overrides are the cues with a seed or the weight of a LoRA. Both are sorted by their start.
-    """
+    """A parsed prompt: the `base` outside of brackets, cues with texts, and those with a seed or a weight."""
 
     base: str
     cues: tuple[Cue, ...]
@@ -89,7 +80,6 @@ class Timeline:
 
     @classmethod
     def of(cls, prompt: str) -> Timeline:
-        """Parse a prompt, or raise InputError for a cue with a wrong end, seed or weight."""
         matches = list(CUE.finditer(prompt))
         if not matches:
             return cls(prompt, ())
@@ -110,7 +100,6 @@ class Timeline:
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """All texts, each once: the base, if there is any, and those of the cues."""
         base = (self.base,) if self.base or not self.cues else ()
         return tuple(dict.fromkeys((*base, *(cue.text for cue in self.cues))))
 
@@ -130,18 +119,15 @@ class Timeline:
         return tuple(prompts)
 
     def seeds_by_section(self, num_sections: int, section_seconds: float) -> tuple[int | None, ...]:
-        """List the seed of each section; None for sections with the video's own seed."""
         cues = [cue for cue in self.overrides if not _parse_lora(cue.text)]
         texts = _texts_by_section(cues, num_sections, section_seconds)
         return tuple(None if text is None else _parse_seed(text) for text in texts)
 
     @property
     def loras(self) -> tuple[str, ...]:
-        """The names of the LoRAs whose weights it changes."""
         return tuple(dict.fromkeys(lora.file for cue in self.overrides if (lora := _parse_lora(cue.text))))
 
     def weights_by_section(self, num_sections: int, section_seconds: float) -> tuple[dict[str, float], ...]:
-        """List the changed weights of LoRAs by name for each section."""
         weights = tuple(dict[str, float]() for _ in range(num_sections))
         for name in self.loras:
             cues = [cue for cue in self.overrides if (lora := _parse_lora(cue.text)) and lora.file == name]
@@ -185,7 +171,6 @@ class Timeline:
 
 
 def _texts_by_section(cues: Sequence[Cue], num_sections: int, section_seconds: float) -> list[str | None]:
-    """List the text of the cue that holds for each section; None where none does."""
     texts: list[str | None] = [None] * num_sections
     starts = [*(cue.start for cue in cues[1:]), num_sections * section_seconds]
     for cue, next_start in zip(cues, starts, strict=False):
@@ -206,7 +191,6 @@ def _parse_lora(text: str) -> Choice | None:
 
 
 def with_prompts(prompt: str, prompts: Sequence[str], section_seconds: float) -> str:
-    """Change a prompt as `Timeline.with_prompts` does. It stays as it was written if nothing changes."""
     timeline = Timeline.of(prompt)
     changed = timeline.with_prompts(prompts, section_seconds)
     return prompt if changed is timeline else str(changed)
@@ -229,7 +213,7 @@ def _escape_cue(text: str) -> str:
 def blend_prompts(prompts: Sequence[str], index: int, num_blend_sections: int) -> Shares:
     """Find the texts of one section where each change takes several sections.
 
-    In the i-th section after a change (from 0), the new text has a share of (i + 1) / (num_blend_sections +
+    In the i-th section after a change, from 0, the new text has a share of (i + 1) / (num_blend_sections +
     1).
     """
     start = index
@@ -243,10 +227,9 @@ def blend_prompts(prompts: Sequence[str], index: int, num_blend_sections: int) -
 
 
 def prompts_of(number: int, request: GenerationRequest, family: Family) -> Shares:
-    """Find the texts that condition the section with a number, with their shares.
+    """Find the texts that condition a section, with their shares, in its own request (`Lineage.request_for`).
 
-    `request` is that of the section (`Lineage.request_for`). Sections that a branch keeps stay at their times
-    in the video that they are from.
+    Sections that a branch keeps stay at their times in the video that they are from.
     """
     prompts, _, _, video_indices = _by_section(request, family)
     return blend_prompts(prompts, video_indices[number - 1], request.prompt_blend)
@@ -259,7 +242,6 @@ def seed_of(number: int, request: GenerationRequest, family: Family) -> int:
 
 
 def lora_weights_of(number: int, request: GenerationRequest, family: Family) -> dict[str, float]:
-    """Find the weights of LoRAs, by name, that the prompt changes for one section."""
     _, _, weights_by_section, video_indices = _by_section(request, family)
     return weights_by_section[video_indices[number - 1]]
 
@@ -268,7 +250,6 @@ def pictures_of(number: int, request: GenerationRequest, family: Family) -> Shar
     """Find the names of the pictures that condition one section, with their shares.
 
     The shares change linearly from each picture to the next one in the video, by the middle of the section.
-    With the setting `vision_change` on "constant", they are the same throughout.
     """
     if request.one_frame and request.timed_pictures:
         share = _REFERENCE_SHARE / len(request.timed_pictures)
@@ -294,7 +275,6 @@ def pictures_of(number: int, request: GenerationRequest, family: Family) -> Shar
 
 
 def start_picture_of(number: int, request: GenerationRequest, family: Family) -> str:
-    """Name the picture that a section sees at its start, which is the last one before it."""
     sections = family.sections(request)
     if sections[number - 1].is_closing:
         return START_PICTURE
@@ -317,7 +297,6 @@ def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
 
 
 def steps_of(request: GenerationRequest, info: ModelInfo) -> list[int]:
-    """Count the steps of each section. Those of the drafts are added to the first section."""
     num_draft_steps = len(cuts_of(request, info.family)) * request.steps
     steps = [info.steps_in(section.number, request.steps) for section in info.family.sections(request)]
     return [steps[0] + num_draft_steps, *steps[1:]]
@@ -335,13 +314,12 @@ def drafts_of(number: int, request: GenerationRequest, family: Family) -> tuple[
 
 
 def drafted_prompts(number: int, request: GenerationRequest, family: Family) -> list[tuple[str, int | None]]:
-    """List the text and the seed of each section that `drafts_of` names."""
     prompts, seeds, *_ = _by_section(request, family)
     return [(prompts[index], seeds[index]) for index in drafts_of(number, request, family)]
 
 
 def _pictures_by_index(request: GenerationRequest, family: Family, num_sections: int) -> dict[int, str]:
-    """Map the video indices of the sections that begin with a timed picture to the pictures' names."""
+    """Map the video indices of the sections that begin with a timed picture to its name."""
     pictures = {
         picture.section_index(family.section_seconds): timed_picture_name(n)
         for n, picture in enumerate(request.timed_pictures, 1)
@@ -366,7 +344,6 @@ def _by_section(
 
 
 def all_prompts(request: GenerationRequest, lineage: Lineage, family: Family) -> tuple[str, ...]:
-    """List all prompts that a job needs, each once, with the negative ones that have an effect."""
     prompts: dict[str, None] = {}
     for section in family.sections(request):
         section_request = lineage.request_for(section.number, request)

@@ -1,7 +1,4 @@
-"""What a person should know of the times in a prompt and of pictures before a video starts.
-
-None of it is an error: the words of a prompt are free, and a video may be made shorter than its prompt.
-"""
+"""What a person should know of the times in a prompt and of pictures; none of it is an error."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ def time_notes(request: GenerationRequest, family: Family) -> list[str]:
 def notes_on_times(
     prompt: str, pictures: Sequence[TimedPicture], plan: SectionPlan, family: Family
 ) -> list[str]:
-    """Word what `time_notes` tells of the times of a prompt and of pictures, given the video's sections."""
     timeline, count, seconds = Timeline.of(prompt), len(plan), family.section_seconds
     notes = [
         f"{short_repr(match[0])} is no time that is understood and counts as words. Write it as [2.4s: ...]."

@@ -26,7 +26,6 @@ _TURNS = {
 
 
 def to_picture(frame: VideoFrame, film: Film) -> Image.Image:
-    """Convert a frame of a film. Transparent parts become white."""
     from av.video.reformatter import Interpolation
 
     flags = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)

@@ -21,12 +21,9 @@ from diffusers_helper.families.packing import (
 
 @dataclass(frozen=True, slots=True)
 class PromptFormat:
-    """How the large text encoder gets a prompt.
+    """How the large text encoder gets a prompt: the template, and its tokens before the prompt.
 
-    Attributes:
-        template: The text around the prompt, with `{}` in its place.
-        head_tokens: The tokens of the template before the prompt, which are cut off after the encoding.
-        padded_tokens: The tokens that the transformer reads of any prompt; 0 for those of the prompt alone.
+    `padded_tokens` are those that the transformer reads of any prompt; 0 for those of the prompt alone.
     """
 
     template: str
@@ -40,10 +37,6 @@ class Family:
     """The half of a family of models that plans, in integers.
 
     Attributes:
-        name: The name, under which `pipeline` finds the other half.
-        spatial_compression: The pixels per latent along each side.
-        temporal_compression: The frames per latent frame.
-        section_frames: The frames that each section adds to a video.
         signs: Texts that only the names of its transformer's tensors contain; see `weights.recognition`.
         resembles: The models whose transformers have the same signs and lack these.
         requirements: What the components must have in common: a component, an entry of its configuration, a
@@ -56,8 +49,6 @@ class Family:
         scheduler_fault: Says why a scheduler with a configuration cannot be used; "" if it can.
         default_settings: Reads from a model's folder which settings suit it.
         unsupported, ignored: The settings that its models cannot use, and those that change no pixel.
-        plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
-            Its keyword `has_picture` is False for a video without a start picture.
         mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
     """
 
@@ -95,11 +86,9 @@ class Family:
 
     @property
     def guidance_setting(self) -> str:
-        """The setting that says how closely its videos follow the prompt."""
         return "cfg" if "guidance" in self.ignored else "guidance"
 
     def nearest_bucket(self, height: int, width: int, side: int, multiple: int) -> tuple[int, int]:
-        """Find the bucket (height, width) whose aspect ratio is nearest to that of a picture."""
         buckets = reversed(self.buckets(side, multiple))
         return min(buckets, key=lambda shape: abs(height * shape[1] - width * shape[0]))
 
@@ -133,10 +122,7 @@ def is_eight_bit(weight_dtype: str) -> bool:
 class ParameterCounts:
     """The numbers of values of some tensors, by how they can be stored on the device.
 
-    Attributes:
-        castable: Those that are cast to 8 bit if the job asks for it.
-        fixed_bytes: The size of those that always stay as they are, as the blocks of GGUF.
-        rows: The number of rows that get a scale each if they are cast to int8.
+    `fixed_bytes` always stay as they are, as the blocks of GGUF; `rows` get a scale each in int8.
     """
 
     plain: int = 0
@@ -149,7 +135,6 @@ class ParameterCounts:
         return ParameterCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def num_bytes(self, value_bytes: int, weight_dtype: str) -> int:
-        """Compute the size on the device, with `value_bytes` for each value in the compute dtype."""
         castable_bytes = 1 if is_eight_bit(weight_dtype) else value_bytes
         eight_bit_bytes = 1 if weight_dtype == "default" else castable_bytes
         scale_bytes = self.rows * _SCALE_BYTES if weight_dtype == "int8" else 0
@@ -215,8 +200,6 @@ class LayerNames:
 
 @dataclass(frozen=True, slots=True)
 class SmallDecoder:
-    """The published decoder for previews of a family's latents. The checksum is that of git."""
-
     path: str
     checksum: str
     size: int = 22_642_902

@@ -39,8 +39,6 @@ _PROPORTIONS = ((5, 12), (9, 16), (3, 5), (3, 4), (1, 1), (4, 3), (5, 3), (16, 9
 
 
 def shapes(side: int, multiple: int) -> tuple[tuple[int, int], ...]:
-    """Offer shapes (height, width) of about the area of a square, with multiples of `multiple` as sides."""
-
     def edge(length: float) -> int:
         return max(multiple, round(length / multiple) * multiple)
 
@@ -86,7 +84,6 @@ def settings_of(*, is_distilled: bool) -> dict[str, Any]:
 
 
 def scheduler_in(folder: Path) -> str:
-    """Read the class name in a model's scheduler configuration; "" if it cannot be read."""
     try:
         config = read_json(folder / _SCHEDULER)
     except (OSError, ValueError):
@@ -95,7 +92,6 @@ def scheduler_in(folder: Path) -> str:
 
 
 def scheduler_fault(config: Mapping[str, Any]) -> str:
-    """Say why a scheduler with this configuration cannot be used; "" if it can."""
     if config.get("_class_name") == _BASE and config.get("stages", 3) != 1:
         return "it is that of Helios-Mid, which cannot be used; expected Helios-Base or -Distilled"
     return ""

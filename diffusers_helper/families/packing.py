@@ -60,7 +60,6 @@ class FrameIndices:
 
     @property
     def clean(self) -> tuple[int, ...]:
-        """The positions of the clean latents: the picture, then the nearest history frame."""
         return self.start + self.history_1x
 
 
@@ -86,14 +85,12 @@ class Section:
     """One section of a video. The attributes that end in `_frames` or `_latents` are numbers of frames.
 
     Attributes:
-        number: The section's number in order of making, from 1.
         padding: The distance from the picture in latent windows (inverted), or 0 in forward mode.
         has_start: Whether the start picture's latent, if there is one, is added with it in front of its own.
         decode_latents: Latent frames to decode, taken from the side of the history where this section lies.
         overlap_frames: Decoded frames that are blended with those of the previous section.
         pending_frames: Frames next to the following section, with which they will still be blended.
         total_frames: Frames of the video so far, including pending ones.
-        video_index: The index of this section in the video.
         decode_start: The index of the first latent to decode, counted from where the video began to grow.
         is_closing: Whether it leads from the end of a loop back to its start.
     """
@@ -122,8 +119,6 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """The sequence of all sections of one video, in order of making."""
-
     mode: Mode
     latent_window_size: int
     sections: tuple[Section, ...]
@@ -263,5 +258,4 @@ def decode_windows(plan: SectionPlan, chunk: int = DEFAULT_CHUNK) -> tuple[tuple
 
 
 def decode_work(plan: SectionPlan, chunk: int = DEFAULT_CHUNK) -> tuple[int, ...]:
-    """Count the latent frames that are decoded for each section, in order of making."""
     return tuple(map(sum, decode_windows(plan, chunk)))

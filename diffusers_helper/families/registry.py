@@ -34,7 +34,6 @@ def all_components() -> tuple[str, ...]:
 
 
 def models_by_component() -> dict[str, tuple[str, ...]]:
-    """List the models that the weights of each component can be recognised as."""
     models: dict[str, tuple[str, ...]] = {}
     for component in all_components():
         if networks := networks_of(component):

@@ -129,7 +129,6 @@ class ConstantResults:
 
     @contextmanager
     def reused(self) -> Iterator[None]:
-        """Let passes of the transformer within the context take these results."""
         with ExitStack() as stack:
             for module, cached_forward in self._forwards:
                 stack.callback(replace_forward(module, cached_forward))
@@ -138,8 +137,6 @@ class ConstantResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePackCondition(Guidance[TextCondition]):
-    """The prompts, the picture as SigLIP's states (1, tokens, D), and the guidance scales of a section."""
-
     image_embeds: Tensor
     guidance: float
 

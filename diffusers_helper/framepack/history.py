@@ -47,16 +47,10 @@ class LatentHistory:
         section_starts: Mapping[int, Tensor] = _NO_LATENTS,
         references: Sequence[tuple[int, Tensor]] = (),
     ) -> None:
-        """Begin with the pictures.
+        """Begin with the pictures' latents, and what is in front of or behind the video.
 
-        Args:
-            end: The latent of the picture that an inverted video leads to, which is no part of it.
-            prefix: The latents at which the video begins: by default the start picture's.
-            suffix: The first latents of the video to which an inverted one leads; none by default.
-            end_distance: The latent frames between the video and the end picture.
-            section_starts: The latents of other pictures that sections see at their start, by section
-                numbers.
-            references: The temporal positions and latents of pictures that a single picture refers to.
+        `end_distance` are the latent frames between the video and the end picture; `section_starts` are by
+        section number, and `references` have temporal positions.
         """
         self._mode = mode
         self._end = end
@@ -70,7 +64,6 @@ class LatentHistory:
         self.latents = self._prefix if mode == "forward" else suffix
 
     def add(self, latents: Tensor, section: Section) -> None:
-        """Add the latents (1, 16, W, h, w) of a section."""
         if self._mode == "forward":
             self.latents = torch.cat([self.latents, latents], dim=2)
             if not self._prefix.shape[2]:
@@ -80,7 +73,6 @@ class LatentHistory:
             self.latents = torch.cat([self._prefix, *parts] if section.has_start else parts, dim=2)
 
     def context(self, section: Section) -> CleanLatents:
-        """Select the latents that a section sees: the picture's and the nearest ones, padded with zeros."""
         start = self.latents[:, :, -1:] if section.is_closing else self.start
         start = self._section_starts.get(section.number, start)
         indices = section.indices
@@ -98,11 +90,7 @@ class LatentHistory:
         return CleanLatents(indices, start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> Tensor:
-        """Select the latents to decode after a section was added.
-
-        A video that is continued is decoded in front of its continuation. A video that the new one leads to
-        is decoded behind the first section.
-        """
+        """Select the latents to decode after a section was added, with those of a video at its edge."""
         count = section.decode_latents + (self._num_suffix_latents if section.number == 1 else 0)
         start = 0
         if section.video_index == 0:
@@ -122,7 +110,6 @@ class FrameBlender:
     """
 
     def __init__(self, mode: Mode, original: Original | None = None) -> None:
-        """Begin without a section. The frames are joined to an original, without being blended with it."""
         self._mode, self._original = mode, original
         self._pending: Tensor | None = None
         self._first_frame: Tensor | None = None
@@ -153,7 +140,6 @@ class FrameBlender:
         return to_uint8(final), to_uint8(pending)
 
     def _blend(self, frames: Tensor, pending: Tensor, overlap: int) -> Tensor:
-        """Blend frames over `overlap` of them with the pending frames of the previous section."""
         earlier_weight = torch.linspace(1, 0, overlap).view(-1, 1, 1, 1)  # of the frame earlier in time
         if self._mode == "inverted":
             blended = earlier_weight * frames[-overlap:] + (1 - earlier_weight) * pending

@@ -46,7 +46,6 @@ _TAIL = "tail"
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
-    """Encode each picture that sections see with the VAE once, and return their latents by name."""
     names = [name for name in job.pictures.fitted if name != END_PICTURE or job.request.mode == "inverted"]
     encode_once = cache(partial(latent_of, job))
     encodings = {_encoding_name("start", name): encode_once(job.pictures.first_equal(name)) for name in names}

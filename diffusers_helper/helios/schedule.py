@@ -44,7 +44,6 @@ def stage_times(scheduler: Any) -> tuple[tuple[float, float], ...]:
 
 
 def flat_levels(scheduler: Any, steps: int, shape: Sequence[int], shift: float = 0.0) -> Tensor:
-    """Compute the noise levels for one size, which descend to 0, and reset the scheduler to them."""
     levels = np.linspace(_FIRST_LEVEL, 0.0, steps + 1)[:-1]
     scheduler.set_timesteps(steps, sigmas=levels, mu=shift or mu_of(tokens_of(shape)))
     return scheduler.sigmas
@@ -71,11 +70,7 @@ def sample_flat(
 
 @dataclass(frozen=True, slots=True)
 class PyramidStage:
-    """One size of a pyramid, with its noise levels.
-
-    It begins with `signal` times the enlarged result of the previous size, plus `level` times a noise, if
-    any.
-    """
+    """One size of a pyramid, which begins with `signal` times the enlarged previous result, and noise."""
 
     sigmas: Tensor
     signal: float = 1.0
@@ -84,7 +79,6 @@ class PyramidStage:
 
 
 def steps_of(steps: int, stages: int) -> list[int]:
-    """Divide the steps among the sizes. The smallest ones take those that are left over."""
     return [max(1, (steps + stages - 1 - stage) // stages) for stage in range(stages)]
 
 
@@ -92,12 +86,6 @@ def pyramid(
     scheduler: Any, steps: int, shape: Sequence[int], draw_noise: Callable[[int, tuple[int, int]], Tensor],
     *, shift: float = 0.0,
 ) -> list[PyramidStage]:  # fmt: skip
-    """Prepare the sizes of a pyramid for latents of a shape (1, C, W, h, w), the smallest first.
-
-    Args:
-        draw_noise: Draws normally distributed noise for a size, given its index and the noise's shape.
-        shift: The factor by which the noise levels are shifted; 0 for the scheduler's rule.
-    """
     num_stages = scheduler.config.stages
     gamma = scheduler.config.gamma
     pyramid_stages: list[PyramidStage] = []

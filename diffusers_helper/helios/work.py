@@ -105,21 +105,14 @@ class SectionHistory:
     """The clean latents in temporal order, (1, 16, T, h, w), in fp32 on the CPU."""
 
     def __init__(self, history: Tensor, first_latent: Tensor | None) -> None:
-        """Begin with the history of the first section, which may have no frame.
-
-        The first latent is that of the picture, or of the video that is continued, or the first one that is
-        made.
-        """
         self._first_history = history
         self._first_latent = first_latent
         self.latents = history[:, :, :0]
 
     def add(self, latents: Tensor, section: Section) -> None:
-        """Add the latents (1, 16, W, h, w) of a section."""
         self.latents = torch.cat([self.latents, latents], dim=2)
 
     def context(self, section: Section) -> CleanLatents:
-        """Select the latents that a section sees: the first and the nearest ones, padded with zeros."""
         history = torch.cat([self._first_history, self.latents], dim=2)
         start = self.latents[:, :, :1] if self._first_latent is None else self._first_latent
         if not start.shape[2]:
@@ -139,10 +132,7 @@ _START, _FIRST_LATENT, _HISTORY = "start", "prefix", "before"
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
-    """Encode the start picture or the video that is continued, and return the latents by name.
-
-    A section sees them with noise, as in the training.
-    """
+    """Encode the start picture or the video that is continued; a section sees them with noise."""
     encodings: dict[str, Tensor] = {}
     if START_PICTURE in job.pictures.fitted:
         encodings[_START] = latent_of(job)
@@ -176,7 +166,6 @@ def _tail(job: OpenJob, original: Original) -> Tensor:
 
 
 def _add_noise(job: OpenJob, latents: Tensor, number: int) -> Tensor:
-    """Add noise, whose level is drawn for each frame."""
     random_levels = uniform_for(job.root.seed, "levels", number, latents.shape[2]).view(1, 1, -1, 1, 1)
     level = _MIN_NOISE + random_levels * (_MAX_NOISE - _MIN_NOISE)
     return level * noise_for(job.root.seed, "blur", number, tuple(latents.shape)) + (1 - level) * latents
@@ -211,7 +200,6 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> SectionHistory:
 
 
 def joiner(job: OpenJob) -> Join:
-    """Join sections that share no frame, so that all frames are final."""
     return lambda frames, section: (to_uint8(frames), to_uint8(frames[:0]))
 
 
@@ -220,7 +208,6 @@ def blocks(network: HeliosTransformer3DModel, noise: Tensor) -> Blocks:
 
 
 def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tensor, *_: object) -> Tensor:
-    """Compute the input of a block's attention."""
     shift, scale = (block.scale_shift_table.unsqueeze(0) + temb.float())[:, :, :2].unbind(2)
     return block.norm1(hidden_states.float()) * (1 + scale) + shift
 

@@ -18,13 +18,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def card_alone(device: torch.device, folder: Path | None) -> Generator[None]:
-    """Keep this user's other Longtake programs from making a video on the same GPU within the context.
-
-    A CPU is shared by any number of programs. Without a folder for the lock, nothing is locked.
-
-    Raises:
-        LongtakeError: If another program has the GPU. Its code is "card_busy".
-    """
+    """Keep this user's other Longtake programs from the same GPU, or raise LongtakeError."""
     name = card_name(device)
     with ExitStack() as on_exit:
         if name and folder is not None:
@@ -47,7 +41,6 @@ class CardLost(Exception):
 
 
 def check_card(device: torch.device, error: Exception) -> None:
-    """Raise CardLost, after an error, if the device computes no longer."""
     if not works(device):
         raise CardLost from error
 

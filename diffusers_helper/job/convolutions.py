@@ -1,7 +1,6 @@
 """The choice of the convolutions that take most of a decode's time, by measurement before the VAE works.
 
-Only cards with ROCm need it: MIOpen may choose a kernel for a shape that is ten to a hundred times as slow as
-another rung, and the ladder would stay on the first rung that works.
+MIOpen may choose a kernel that is ten to a hundred times as slow as another rung.
 """
 
 from __future__ import annotations
@@ -40,12 +39,6 @@ def choose_convolutions(
     """Measure the shapes that take most of the time in a job's decodes and were not measured on this card.
 
     What cannot be measured is left to the ladder.
-
-    Args:
-        on_progress: Called with the number of measured shapes and that of all, first with 0.
-
-    Raises:
-        GenerationCancelled: If the job was cancelled.
     """
     ladder = plans.models.convolutions.ladder
     measure = local.measure_convolutions
@@ -83,7 +76,6 @@ def choose_convolutions(
 
 
 def _calls(plans: MemoryPlans, sections: SectionPlan, torch_device: torch.device) -> Mapping[ConvCase, int]:
-    """Count the calls of each convolution in one tile of the job's decodes."""
     vae = plans.models.component("vae")
     height, width = (min(side, plans.plan.vae_tile_px or side) for side in plans.size)
     windows = [size for sizes in decode_windows(sections, plans.request.vae_chunk) for size in sizes]

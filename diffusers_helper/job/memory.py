@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from statistics import median
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -22,7 +23,7 @@ from diffusers_helper.families.packing import DEFAULT_CHUNK
 from diffusers_helper.files import write_atomic
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.memory.device import Device
-from diffusers_helper.memory.store import StageRecord, Store
+from diffusers_helper.memory.store import Store
 from diffusers_helper.output.report import Report
 from diffusers_helper.planning.out_of_memory import (
     OutOfDeviceMemory,
@@ -34,7 +35,7 @@ from diffusers_helper.planning.smaller_plans import MAX_STEPS
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.planning.variables import FP32_VARIABLE
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
-from diffusers_helper.vae.engine import VideoPart
+from diffusers_helper.vae.engine import VideoPart, retry
 from diffusers_helper.vae.families import vae_family
 from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
@@ -64,11 +65,6 @@ class JobMemory:
         self, plans: MemoryPlans, folder: JobFolder, report: Report, cancel: CancelToken,
         before_vae: Callable[[Device], None] = lambda device: None,
     ) -> None:  # fmt: skip
-        """Create the stores for the devices, without loading anything.
-
-        Args:
-            before_vae: A function that is called once with the VAE's device, before the VAE works.
-        """
         self._before_vae: Callable[[Device], None] | None = before_vae
         self.plans = plans
         self._folder = folder
@@ -109,12 +105,8 @@ class JobMemory:
     def run(self, stage: str, work: Callable[[Any], _T], section: int | None = None) -> _T:
         """Do a stage's work with its network on the device.
 
-        The work is repeated with a smaller plan if the device's memory runs out, and in wider types if the
-        result has values that are not finite.
-
-        Raises:
-            OutOfDeviceMemory: If no smaller plan is left.
-            LongtakeError: If values are not finite in any type that this device computes well.
+        It is repeated with a smaller plan if the device's memory runs out (OutOfDeviceMemory if none is
+        left), and in wider types if the result has values that are not finite.
         """
         result = self._attempt(stage, work, section)
         network = self.plans.plan.stage(stage).model
@@ -134,17 +126,15 @@ class JobMemory:
         raise LongtakeError(f"{problem}{tried_precisions}.", remedy, code="not_finite")
 
     def _attempt(self, stage: str, work: Callable[[Any], _T], section: int | None) -> _T:
-        """Do a stage's work, again with a smaller plan each time that the device's memory runs out."""
-        while True:
-            try:
-                with self._on_device(stage, section) as network, self._cancel.within(network):
-                    return work(network)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                details = read_out_of_memory(str(error))
-                traceback.clear_frames(error.__traceback__)  # they hold tensors
-            self.step_down(details)
+        def attempt() -> _T:
+            with self._on_device(stage, section) as network, self._cancel.within(network):
+                return work(network)
+
+        def recovery_from(error: Exception) -> Callable[[], None] | None:
+            details = read_out_of_memory(str(error)) if is_out_of_memory(error) else None
+            return details and partial(self.step_down, details)
+
+        return retry(attempt, recovery_from)
 
     @contextmanager
     def _widened(self, network: str, dtype: torch.dtype) -> Iterator[None]:
@@ -198,7 +188,6 @@ class JobMemory:
         return VaePlan(task, time_mode, chunk, tiles, working_bytes, "As the job's plan has it.")
 
     def vae_use(self, height: int, width: int) -> tuple[int, str, int]:
-        """Tell the tile size, precision and chunk that the VAE works with now; see `recipe.VaeUse`."""
         plan = self.plan_vae("decode", Video(1, height, width))
         # Every larger tile would cover the whole picture, too, and give the same pixels.
         side = -(-max(height, width) // 32) * 32
@@ -223,7 +212,6 @@ class JobMemory:
         self._warn(f"Values overflowed in the VAE, so it works in {precision} from now on{tiles}.")
 
     def step_down(self, details: OutOfMemory) -> None:
-        """Take a smaller plan after the current stage ran out of memory, or raise OutOfDeviceMemory."""
         self._empty_devices()
         _log.warning("out of memory in stage %s: %s", self._stage, details.text)
         change = self.plans.smaller.step_down(self._stage)
@@ -236,11 +224,7 @@ class JobMemory:
         )
 
     def apply(self, record: CrashRecord) -> None:
-        """Use the smallest plan from the start, since a lack of memory has ended engines in this job.
-
-        Raises:
-            OutOfDeviceMemory: If there is no smaller plan to try.
-        """
+        """Use the smallest plan from the start, since a lack of memory has ended engines in this job."""
         if record.change:
             return  # an earlier engine has already made the change, and it is stored for later plans
         change = self.plans.smaller.step_to_end(record.stage)
@@ -261,17 +245,9 @@ class JobMemory:
             store.clear()
             store.flush("exception-cleanup")
 
-    def _decodes(self) -> list[StageRecord]:
-        return [record for record in self._store_of("decode").records if record.stage == "decode"]
-
     def keep_times(self, step_seconds: Sequence[float], latents: Sequence[int]) -> None:
-        """Store the times of a finished job's steps and decodes, from which later plans estimate.
-
-        Args:
-            step_seconds: The times of steps; nothing is stored if there are none.
-            latents: The latent frames that are decoded for each section.
-        """
-        decodes = [record for record in self._decodes() if record.section]
+        records = self._store_of("decode").records
+        decodes = [record for record in records if record.stage == "decode" and record.section]
         timed_decodes = decodes[1:] or decodes  # the first may include a search for kernels
         seconds = sum(record.end - record.begin for record in timed_decodes)
         frames = sum(latents[(record.section or 1) - 1] for record in timed_decodes)
@@ -289,7 +265,6 @@ class JobMemory:
         }
 
     def save(self) -> None:
-        """Write the planned and measured figures of the stages so far to the job's folder, as JSON."""
         plan = self.plans.plan
         record = {
             **self.usage(),

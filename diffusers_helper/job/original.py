@@ -55,11 +55,6 @@ class Original:
         return self.family.temporal_compression if self.is_last and self.is_next_to(section) else 0
 
     def frames(self, on_progress: Callable[[], object] = lambda: None) -> Iterator[np.ndarray]:
-        """Yield all frames, (height, width, 3), in the size and at the rate of the new video.
-
-        Args:
-            on_progress: A function that is called for every thirtieth frame, so that no hang is suspected.
-        """
         for index, frame in enumerate(all_frames(self.path, self.family.fps)):
             if index % 30 == 0:
                 on_progress()

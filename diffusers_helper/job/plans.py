@@ -59,7 +59,6 @@ _log = logging.getLogger(__name__)
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
-    """Describe a device's machine; LongtakeError is raised if torch has no kernels for the device."""
     detected = detect(environ)
     if not device.has_gpu:
         return Machine("cpu", "", "CPU", host_memory().total or device.total_bytes)
@@ -79,14 +78,7 @@ class MemoryPlans:
     """The memory plans of one job, each smaller than the one before. Nothing is moved here.
 
     It is the source of the networks for the store (`memory.store.Source`), in the types of the plans.
-
-    Attributes:
-        request: The settings of the video, in which the type of the weights is known.
-        notes: Sentences on the type of the weights and on defaults that were lowered.
-        widened: The network, other than the VAE, that computes in another type for now, and this type.
-        size: The height and width of the video in pixels.
-        card: The class of the device, such as "gfx1100" or "cpu".
-        helper: The second card, which may do all but sampling; None for none.
+    `widened` is the network, other than the VAE, that computes in another type for now.
     """
 
     def __init__(
@@ -102,15 +94,7 @@ class MemoryPlans:
     ) -> None:
         """Make the first plan, at the level that was stored after earlier jobs ran out of memory.
 
-        Args:
-            models: The request's model, which need not be loaded.
-            vae_precision: The precision to which an earlier run of the job has widened the VAE; "" for none.
-            stored_attention: What an earlier run of the job has stored of `attention`; None for nothing.
-
-        Raises:
-            DoesNotFit: If no plan keeps within the cap.
-            InputError: For a value in the environment that cannot be used.
-            LongtakeError: If a local model's files cannot be read, or torch has no kernels for the device.
+        `vae_precision` and `stored_attention` are what an earlier run of the job has widened and stored.
         """
         self.models = models
         self.blocks = models.blocks
@@ -149,7 +133,6 @@ class MemoryPlans:
         return network
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Tell the type that a network computes in, or None for the type of its weights."""
         dtype = DTYPES.get(self._profile.vae_dtype.value) if name == "vae" else None
         if name == "transformer" and self.weight_dtype not in EIGHT_BIT:
             dtype = self.weight_dtype
@@ -165,7 +148,6 @@ class MemoryPlans:
             self.models.drop_pages(name)
 
     def measure_copies(self, name: str) -> None:
-        """Measure how fast a network's weights are copied within main memory, if that is not known here."""
         facts = self._local.speeds
         card = self.card
         if facts.file and speeds(facts, card).host_copy_bytes_per_second is None:
@@ -186,11 +168,9 @@ class MemoryPlans:
 
     @property
     def attention(self) -> tuple[str, int]:
-        """The backend that computes the transformer's attention, and the bytes of a slice of it."""
         return self.smaller.demands[0].attention.value, self._profile.slice_bytes
 
     def expected_seconds(self) -> dict[str, float]:
-        """Estimate how long stages take, as far as it is known; see `times.expected_times`."""
         plan = self._video
         is_first = plan.step is None or plan.step.source != MEASURED
         times = expected_times(plan, self._profile, self.models.info, is_first=is_first)
@@ -211,11 +191,7 @@ class MemoryPlans:
         return wider_types(self._profile.family, PRECISIONS[self.dtype_of(name)], name, self._local.environ)
 
     def widen_vae(self, precision: str = "") -> str:
-        """Plan for a VAE that computes in this type from now on, or in the next wider one for "".
-
-        Raises:
-            DoesNotFit: If it does not fit.
-        """
+        """Plan for a VAE that computes in this type from now on, or in the next wider one for ""."""
         profile = self._profile
         wider_precision = cast(VaeDtype, precision or self.wider("vae")[0])
         setting = Setting(wider_precision, f"{profile.vae_dtype.value} overflowed", "this job")
@@ -248,10 +224,6 @@ def _with_attention(
 
     It is the backend that an earlier run has stored, or that the user has set. Otherwise, the backends that
     this GPU has are tried at the job's shape, unless that was done before.
-
-    Raises:
-        GenerationCancelled: If the job was cancelled during the trial.
-        InputError: If this machine does not have the backend.
     """
     if stored_attention:
         request = replace(request, attention=stored_attention[0])

@@ -61,14 +61,8 @@ _Result = TypeVar("_Result", torch.Tensor, dict[str, torch.Tensor])
 class OpenJob:
     """The state of one job, which its stages share.
 
-    Attributes:
-        original: The video that is continued; None for none.
-        earlier_folder: The folder of an earlier run whose results are reused, if there is one.
-        lineage: The origin of the first sections of a branch.
-        recorder: The writer of captures of the stages: of all if the environment asks for them, else of one
-            that fails.
-        encodings: The encodings of earlier jobs; none where all stages are captured.
-        loras: The LoRAs, which leave the transformer at the end of the job.
+    `earlier_folder` is that of an earlier run whose results are reused. The recorder captures all stages if
+    the environment asks for it, and else one that fails; `encodings` are then none.
     """
 
     request: GenerationRequest
@@ -97,12 +91,6 @@ class OpenJob:
         self, components: Sequence[str], encode: Callable[[], dict[str, torch.Tensor]],
         extra_facts: Callable[[], dict[str, str]] = dict, **inputs: str,
     ) -> dict[str, torch.Tensor]:  # fmt: skip
-        """Take encodings from an earlier job, or make them.
-
-        Args:
-            components: The names of the encoder and of its tokenizer or processor of pictures.
-            extra_facts: Returns further facts that change the result, as they are now.
-        """
         return self.encodings.get(
             lambda: self.models.cache_facts(*components) | extra_facts() | inputs, encode
         )
@@ -155,11 +143,6 @@ class OpenJob:
         self, stage: str, work: Callable[[Any], _Result], section: Section | None = None,
         reported_section: Section | None = None, **inputs: Any,
     ) -> _Result:  # fmt: skip
-        """Do a stage's work with its network on the device; see `JobMemory.run` and `captured`.
-
-        Args:
-            reported_section: The section that the work is reported for, if it is a draft for another one.
-        """
         reported = reported_section or section
         number = reported.number if reported else None
         if section:
@@ -171,10 +154,6 @@ class OpenJob:
         return self.recorder.call(stage, work, inputs=lambda: self._facts() | inputs, free_bytes=free_bytes)
 
     def _facts(self) -> dict[str, Any]:
-        """List the facts that every stage of this job depends on, with the present settings of the VAE.
-
-        No stage reads the video that is continued, so it is left out.
-        """
         tile, precision, chunk = self.memory.vae_use(*self.pictures.shape)
         vae = {"vae_tile": tile, "vae_precision": precision, "vae_chunk": chunk}
         return {
@@ -184,13 +163,6 @@ class OpenJob:
         }
 
     def load(self) -> Checkpoints:
-        """Load the components that are not loaded yet, attach the LoRAs, and open the checkpoints.
-
-        Raises:
-            GenerationCancelled: If the job was cancelled.
-            InputError: If a LoRA does not fit the model.
-            LongtakeError: If a component cannot be loaded, or the earlier run had another request.
-        """
         if not self.models.is_loaded:
             self.report.stage("load")
             self.models.load(self.cancel)
@@ -245,10 +217,6 @@ def open_job(
     local: Local | None = None,
     lineage: Lineage | None = None,
 ) -> OpenJob:
-    """Check the request, prepare the job's folder, and announce the start of the job.
-
-    The arguments and errors are those of `pipeline.generate`.
-    """
     cancel = cancel or CancelToken()
     local = local or Local()
     family = models.info.family
@@ -346,31 +314,32 @@ def _write_facts(
         write_atomic(job_folder.overflow, vae_precision.encode())
 
 
+def _stored_text(file: Path | None) -> str:
+    return read_file(file).decode("ascii", "replace") if file and file.exists() else ""
+
+
 def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | None) -> GenerationRequest:
-    """Set the type of weights that an earlier run has chosen, if the request leaves it open."""
-    if request.weight_dtype != AUTO or earlier_folder is None or not earlier_folder.weight_type.exists():
+    if request.weight_dtype != AUTO or not (
+        dtype := _stored_text(earlier_folder and earlier_folder.weight_type)
+    ):
         return request
-    return replace(request, weight_dtype=read_file(earlier_folder.weight_type).decode("ascii"))
+    return replace(request, weight_dtype=dtype)
 
 
 def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:
-    """Read the precision to which an earlier run has widened the VAE; "" if it has not."""
     if earlier_folder is None or not earlier_folder.overflow.exists():
         return ""
-    precision = read_file(earlier_folder.overflow).decode("ascii", "replace")
+    precision = _stored_text(earlier_folder.overflow)
     return precision if precision in DTYPES else "fp32"  # earlier versions have written nothing else
 
 
 def _earlier_attention(earlier_folder: JobFolder | None) -> tuple[str, int] | None:
-    if earlier_folder is None or not earlier_folder.attention.exists():
-        return None
-    text = read_file(earlier_folder.attention).decode("ascii", "replace")
+    text = _stored_text(earlier_folder and earlier_folder.attention)
     match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", text)
     return (match[1], int(match[2])) if match else None
 
 
 def _largest_request(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
-    """Make a request that needs at least as much memory as every section of a branch."""
     requests = lineage.requests(request)
     return replace(
         request,

@@ -32,8 +32,6 @@ are final now, and those that the next section will still change."""
 
 
 class LatentsSoFar(Protocol):
-    """The clean latents made so far, and the parts of them that a section and its decoding need."""
-
     latents: Tensor
 
     def add(self, latents: Tensor, section: Section) -> None: ...
@@ -45,12 +43,7 @@ class LatentsSoFar(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextStage:
-    """The encoding of a job's texts by one network.
-
-    Attributes:
-        network, tokenizer: The names of the model's components, which `encode` gets with each text.
-        result: The name of the encodings, before the index of the text.
-    """
+    """The encoding of a job's texts by one network; `result` names the encodings before their index."""
 
     network: str
     tokenizer: str
@@ -69,12 +62,7 @@ class TextStage:
 
 
 class Work(Protocol):
-    """The half of a family of models that works on tensors. A module with these members is one.
-
-    Attributes:
-        text_stages: The stages that encode the texts, by their names.
-        encoders: The stages that encode pictures. Each can be run by itself for a setting, `of`.
-    """
+    """The half of a family of models that works on tensors. A module with these members is one."""
 
     text_stages: Mapping[str, TextStage]
     encoders: Mapping[str, Callable[..., Any]]
@@ -120,14 +108,7 @@ def latent_of(job: OpenJob, of: str = START_PICTURE) -> Tensor:
 def encode_pictures(
     job: OpenJob, pictures: Sequence[Image.Image], purpose: Purpose, number: int = 0
 ) -> Tensor:
-    """Encode a picture, or 4 n + 1 frames of a video, with the VAE, and sample latents (1, C, n + 1, h, w).
-
-    The distribution of the latents is taken from an earlier job with the same pictures, whatever its seed.
-
-    Args:
-        pictures: RGB pictures of the job's size.
-        purpose, number: What the noise of the sample depends on besides the seed.
-    """
+    """Encode a picture, or 4 n + 1 frames, with the VAE, and sample latents (1, C, n + 1, h, w)."""
     num_latent_frames = (len(pictures) - 1) // job.family.temporal_compression + 1
     noise = noise_for(job.root.seed, purpose, number, job.latents_shape(num_latent_frames))
 

@@ -28,9 +28,7 @@ _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a
 CASTABLE = (nn.Linear, nn.Embedding)
 SCALE = "weight_scale"
 _ROTATION = "weight_rotation"
-_SCALES_ATTRIBUTE = (
-    "found_row_scales"  # the attribute of a weight that keeps its scales between jobs with other types
-)
+_SCALES_ATTRIBUTE = "found_row_scales"  # keeps a weight's scales between jobs with other types
 _REPORT_SECONDS = 1.0
 # The type that each value of the setting `weight_dtype` names.
 WEIGHT_DTYPES = {
@@ -100,18 +98,7 @@ def find_scales(
     network: nn.Module, storage_dtype: torch.dtype | None, on_start: Callable[[], None], cancel: CancelToken,
     on_bytes: Callable[[int, int], None],
 ) -> None:  # fmt: skip
-    """Find the scales for int8 that are not known yet, for which the weights are read once.
-
-    Args:
-        network: The network, which has to be in main memory.
-        storage_dtype: The type of its weights on the device; None for that of the file.
-        on_start: A function that is called first if there is anything to do.
-        cancel: The token that ends this between two layers. The scales that were found stay known.
-        on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
-
-    Raises:
-        GenerationCancelled: If the job was cancelled.
-    """
+    """Find the scales for int8 that are not known yet, for which the weights are read once."""
     layers = [
         cast(Any, layer)
         for _, layer, dtype in layer_types(network, storage_dtype)
@@ -168,13 +155,8 @@ def cast_weights(
 ) -> None:  # fmt: skip
     """Set the type in which a network's layers keep their weights on the device, and the one that computes.
 
-    In 8 bit, embedders and norms keep their precision, by diffusers' list for the network.
-
-    Args:
-        network: The network, which has to be in main memory.
-        storage_dtype: The type on the device; None for that of the file. Layers cast only 8-bit types.
-        casts_bf16: Whether weights in bf16 are cast layer by layer, too, for a network that computes in fp32.
-            On the device they then take half the memory.
+    In 8 bit, embedders and norms keep their precision, by diffusers' list. With `casts_bf16`, weights in bf16
+    are cast layer by layer, too, in a network that computes in fp32.
     """
     for layer in network.modules():
         if isinstance(layer, GGUFLinear | GGUFEmbedding):
@@ -187,11 +169,6 @@ def cast_weights(
 def layer_types(
     network: nn.Module, storage_dtype: torch.dtype | None
 ) -> Iterator[tuple[str, nn.Module, torch.dtype]]:
-    """Yield the layers whose weights can be cast: the name, the layer, and the type of its weight.
-
-    Args:
-        storage_dtype: The type that is asked for; None for that of the file.
-    """
     patterns = [
         *DEFAULT_SKIP_MODULES_PATTERN, *(getattr(network, "_skip_layerwise_casting_patterns", None) or ())
     ]  # fmt: skip

@@ -1,7 +1,4 @@
-"""Files that become components of a user's model: their checks, and copies of weights in another type.
-
-A copy has its weights as they would be on the device, in a folder of its own.
-"""
+"""Files that become components of a user's model: their checks, and copies of weights in another type."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ import torch
 from torch import Tensor
 
 from diffusers_helper import __version__
-from diffusers_helper.conditions.prompts import check_encoders
 from diffusers_helper.errors import InputError, LongtakeError, first_line
 from diffusers_helper.files import sha256_of, sync_folder, write_atomic
 from diffusers_helper.loading.casting import EIGHT_BIT, SCALE, WEIGHT_DTYPES, cast_weights, layer_types
@@ -42,12 +38,6 @@ _SYNC_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class _StoredNetwork:
-    """A network whose weights are to be copied.
-
-    Attributes:
-        weights: The weights by name, in the types that they would have on the device.
-    """
-
     weights: Mapping[str, Weight]
     new_scales: Mapping[str, str]
     config: Mapping[str, Any]
@@ -89,17 +79,7 @@ def copy_weights(
     """Write a network's weights in another type to a new folder in diffusers' layout, tensor by tensor.
 
     The folder gets its name when it is complete. If the function fails or is interrupted, nothing is left.
-
-    Args:
-        config: The configuration for a single file; None for a folder, which holds it.
-        target: The folder, which does not exist yet or is empty.
-        weight_dtype: The type (`request.WEIGHT_TYPES`).
-        on_bytes: A function that is called with the bytes written so far and the total.
-
-    Raises:
-        InputError, LongtakeError: If they cannot be converted, no room is left, or another program writes it.
-        OSError: If a file cannot be read or written.
-        ValueError: If the files do not hold this network.
+    `config` is None for a folder, which holds it.
     """
     source = _source(component, path, config, model, weight_dtype)
     text = json.dumps(dict(source.config), indent=2).encode()
@@ -184,7 +164,6 @@ def _check_room(folder: Path, num_bytes: int) -> None:
 
 @contextmanager
 def _new_folder(target: Path) -> Generator[Path]:
-    """Yield a folder that gets its name if the block ends without an exception, and else is removed."""
     folder = target.with_name(f".{target.name}.part")
     folder.mkdir(exist_ok=True)
     with ExitStack() as on_exit:
@@ -212,8 +191,6 @@ _MAX_RESERVED_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class OwnComponent:
-    """A file or folder that can be a part of a model, and the facts about it."""
-
     component: AddedComponent
     facts: Inspection
 
@@ -224,16 +201,7 @@ class OwnComponent:
 
 
 def find_own_component(component: str, path: Path, base: ModelInfo) -> OwnComponent:
-    """Check by headers, names and shapes that a file or folder can be a component. No tensor is read.
-
-    Args:
-        component: The name of the component, one of those with weights.
-        path: A single file with weights, or a folder in diffusers' layout.
-        base: The model whose other components are used, with the configuration for a single file.
-
-    Raises:
-        InputError: If it cannot be that component, in one sentence with the name of the file.
-    """
+    """Check by headers, names and shapes that a file or folder can be a component, or raise InputError."""
     path = weights_at(path.absolute())
     try:
         facts = inspect_checkpoint(path, component)
@@ -249,8 +217,6 @@ def find_own_component(component: str, path: Path, base: ModelInfo) -> OwnCompon
         config = (
             None if path.is_dir() else _config(component, base) | _vocabulary_change(component, path, base)
         )
-        if config is None:
-            _check_layers(config_of(component, path, None), facts.tensors)
         check_network(component, path, config)
     except InputError:
         raise
@@ -265,7 +231,6 @@ def find_own_component(component: str, path: Path, base: ModelInfo) -> OwnCompon
 
 
 def check_components(name: str, components: Mapping[str, OwnComponent], base: ModelInfo) -> None:
-    """Raise InputError if the configurations of a new model's components do not fit each other."""
     configs = {
         component: config_of(component, Path(own_component.component.path), own_component.component.config)
         if (own_component := components.get(component))
@@ -273,14 +238,6 @@ def check_components(name: str, components: Mapping[str, OwnComponent], base: Mo
         for component in base.family.networks
     }
     check_fit(replace(base, name=name), lambda component, key: configs[component].get(key))
-    check_encoders(name, base.components, configs)
-
-
-def _check_layers(config: Mapping[str, Any], num_tensors: int) -> None:
-    """Refuse a folder's configuration with more layers than tensors, before such a network is built."""
-    for name, value in config.items():
-        if "layers" in name and isinstance(value, int) and value > num_tensors:
-            raise ValueError(f"its config has {value} {name}; expected at most {num_tensors}, one per tensor")
 
 
 def _refusal(component: str, problem: str, remedy: str = _REMEDY) -> InputError:

@@ -16,7 +16,7 @@ from gguf import MODEL_ARCH, get_tensor_name_map
 from torch import Tensor, nn
 
 from diffusers_helper.loading.tensors import ROTATION
-from diffusers_helper.weights.lora_keys import Target, layers_named
+from diffusers_helper.weights.lora_keys import layers_named
 from diffusers_helper.weights.recognition import SCALE, is_extra
 
 # What programs put in front of the names of a whole checkpoint, a text encoder's own class included.
@@ -35,13 +35,8 @@ def library_names(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Rename the tensors of a file to the names of a library's class, and separate the scales of weights.
 
-    Args:
-        expected: The tensors of the empty network.
-        width: The width of the transformer's blocks, by which its authors' layout is split; 0 for others.
-
-    Returns:
-        The tensors, and the factors that some weights have to be multiplied with, by the weight's name. The
-        attribute `rotation` of a factor is the size of the groups in which the weight is rotated.
+    `width` is that of the transformer's blocks, by which its authors' layout is split. The attribute
+    `rotation` of a factor is the size of the groups in which the weight is rotated.
     """
     plain = {name: tensor for name, tensor in tensors.items() if not is_extra(name)}
     if is_llama_cpp(plain):
@@ -79,11 +74,10 @@ def library_names(
 
 def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:
     names_after_prefix = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return sum(name in expected or _target(name) is not None for name in names_after_prefix)
-
-
-def _target(name: str) -> Target | None:
-    return layers_named(name.rpartition(".")[0]) or layers_named(name)
+    return sum(
+        name in expected or bool(layers_named(name.rpartition(".")[0]) or layers_named(name))
+        for name in names_after_prefix
+    )
 
 
 def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
@@ -113,7 +107,6 @@ def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tenso
 
 
 def _smallest(scale: Tensor) -> Tensor:
-    """Reduce the scales of rows to a single factor where all of them are the same."""
     first = scale[:1]
     return first.reshape(()).clone() if bool((scale == first).all()) else scale.contiguous()
 
@@ -165,7 +158,6 @@ class GGUFEmbedding(nn.Embedding):
     compute_dtype = torch.bfloat16
 
     def forward(self, input: Tensor) -> Tensor:
-        """Look up rows, in the type that computes."""
         weight = cast(GGUFParameter, self.weight)
         rows = dequantize_gguf_tensor(_blocks(weight.as_tensor()[input.reshape(-1)], weight))
         return cast(Tensor, rows).to(self.compute_dtype).reshape(*input.shape, self.embedding_dim)

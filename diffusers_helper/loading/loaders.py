@@ -1,9 +1,8 @@
 """The loaders of a model's components, which find their files on disk or on the hub, check and load them.
 
-The weights are mapped from the files into memory. As long as they are not written to and keep their stored
-type, the kernel can reclaim their memory at any time. Before a network computes for the first time, the
-kernel reads its files, if it can keep them, so that no later step waits for the disk. While the encoders
-compute, it reads those of the transformer. A network whose results are known already is not read.
+The weights are mapped from the files, so the kernel can reclaim their memory at any time. Before a network
+computes for the first time, the kernel reads its files, if it can keep them; while the encoders compute, it
+reads those of the transformer. A network whose results are known already is not read.
 """
 
 from __future__ import annotations
@@ -47,11 +46,7 @@ _SAMPLES, _SAMPLE_BYTES = 16, 65536
 
 
 class Models:
-    """The components of one model. Each is loaded on first use, and stays loaded.
-
-    Attributes:
-        device: The device that computes. The components stay in main memory, in their stored type.
-    """
+    """The components of one model, each loaded on first use, in main memory and in their stored type."""
 
     def __init__(
         self, info: ModelInfo, device: torch.device, convolutions: MIOpenFallbackHandler | None = None
@@ -90,12 +85,6 @@ class Models:
         return len(self._components) == len(self.info.components)
 
     def load(self, cancel: CancelToken) -> None:
-        """Load the components that are not loaded yet, without reading their weights.
-
-        Raises:
-            GenerationCancelled: If the job was cancelled before all components were loaded.
-            LongtakeError: If a component is not available, lacks a file, or does not fit the others.
-        """
         for name in self.info.components:
             cancel.check()
             self.component(name)
@@ -107,14 +96,6 @@ class Models:
         """Read a network's files once, and let those of the transformer be read while the network computes.
 
         The transformer is read if it is loaded. Files that main memory cannot keep are not read.
-
-        Args:
-            on_bytes: See `read_ahead`.
-
-        Raises:
-            GenerationCancelled: If the job was cancelled.
-            LongtakeError: If the network cannot be loaded.
-            OSError: If a file cannot be read.
         """
         self.component(name)
         if name in self._requested:
@@ -140,13 +121,11 @@ class Models:
         self._requested.discard(name)
 
     def blocks(self, name: str) -> Sequence[nn.Module]:
-        """List the blocks of a network that can be streamed, in the order in which they run."""
         network = self.component(name)
         lists = [network.get_submodule(path) for path in block_lists(name, type(network).__name__)]
         return [block for blocks in lists for block in cast(nn.ModuleList, blocks)]
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
-        """Tell the type that a network computes in, or None for that of its files."""
         stored_dtype = self.stored_dtype(name)
         compute_dtype = dtype_for(name, stored_dtype, self.device, keeps_bf16=self._loaded[name].keeps_bf16)
         return None if compute_dtype == stored_dtype else compute_dtype
@@ -157,11 +136,6 @@ class Models:
         return self._loaded[name].dtype
 
     def component(self, name: str) -> Any:
-        """Get one of the model's components, in main memory. Load it first if necessary.
-
-        Raises:
-            LongtakeError: If the component is not available or lacks a file.
-        """
         if name not in self._components:
             source = self.info.components[name]
             if source.is_missing:
@@ -207,13 +181,6 @@ def load_models(
     cancel: CancelToken | None = None,
     convolutions: MIOpenFallbackHandler | None = None,
 ) -> Models:
-    """Open a model, none of whose components is loaded yet. `Models.load` or the first use loads them.
-
-    Args:
-        device: The device that computes; None for the first GPU, or for the CPU without one.
-        cancel: The token of the job. If it is already set, GenerationCancelled is raised.
-        convolutions: The fallback for convolutions that fail; None for one that stores nothing on the disk.
-    """
     if cancel is not None:
         cancel.check()
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,12 +1,11 @@
 """LoRAs at work: a low-rank branch beside each layer, whose result is added to that of the layer.
 
-The layers and their weights are not changed, so they may be of any type, and only the branches have to be
-removed. These belong to the blocks, so the store moves, streams and counts them as it does the weights.
+The layers and their weights are not changed, so they may be of any type. The branches belong to the blocks,
+so the store moves, streams and counts them as it does the weights.
 
-`peft` was not used. It replaces the model's layers by its own, which need support for each kind of quantised
-weights, and it renames the parameters. The conversion of HunyuanVideo's keys in diffusers 0.42 assumes the
-full model's width of 3072, and knows neither `alpha` nor the names of the kohya family; that of Wan's keys
-expects every layer of every block in files of that family.
+`peft` needs support for each kind of quantised weights, and renames the parameters. diffusers' conversions
+(0.42) assume the full model's width, know neither `alpha` nor the names of the kohya family, and expect every
+layer.
 """
 
 from __future__ import annotations
@@ -30,23 +29,14 @@ _NAME = "lora_branches"
 
 
 class LowRankBranch(nn.Module):
-    """The low-rank branch of one layer.
+    """A layer's low-rank branch: `down` (rank, inputs) and `up` (outputs, rank) of all LoRAs, and biases.
 
-    Attributes:
-        down: (rank, inputs), the matrices of all LoRAs.
-        up: (outputs, rank), with the weights of the LoRAs.
-        bias: (LoRAs with a bias, outputs), with their weights; None for none.
+    `up` and the biases are multiplied with the weights of the LoRAs.
     """
 
     def __init__(
         self, matrices: Sequence[tuple[int, Tensor, Tensor, Tensor | None]], factors: Sequence[float]
     ) -> None:
-        """Join the matrices of several LoRAs.
-
-        Args:
-            matrices: The index of each LoRA, with its two matrices and its bias.
-            factors: The factors of all LoRAs in the section that is being made.
-        """
         super().__init__()
         self._lora_indices, downs, ups, biases = zip(*matrices, strict=True)
         present_biases = [bias for bias in biases if bias is not None]
@@ -93,7 +83,6 @@ class Loras:
 
     @property
     def origin(self) -> dict[str, str]:
-        """The content and weight of each LoRA as a fact of a video's origin; empty without LoRAs."""
         facts = ", ".join(f"{choice.sha256}:{choice.weight:.15g}" for choice in self._choices)
         return {"lora": facts} if facts else {}
 
@@ -109,17 +98,9 @@ class Loras:
         self._hosts.clear()
 
     def attach(self, network: nn.Module, dtype: torch.dtype) -> list[str]:
-        """Add the branches to a transformer.
+        """Add the branches to a transformer that computes in this type, with a sentence on each LoRA.
 
-        Args:
-            network: The transformer, in main memory.
-            dtype: The type that it computes in, which the branches are stored in.
-
-        Returns:
-            A sentence on each LoRA.
-
-        Raises:
-            InputError: If too little of a file fits, or it cannot be read. Nothing is added then.
+        InputError if too little of a file fits. Nothing is added then.
         """
         if not self.chosen:
             return []
@@ -144,7 +125,7 @@ class Loras:
         return notes
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Give LoRAs other weights from now on, by their names. All others get the weights of the request."""
+        """Give LoRAs other weights from now on, by their names; all others get those of the request."""
         for index, (choice, _) in enumerate(self.chosen):
             matching = [weight for name, weight in weights.items() if choice.is_called(name)]
             self._factors[index] = matching[-1] / choice.weight if matching else 1.0

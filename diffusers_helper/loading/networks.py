@@ -52,14 +52,7 @@ _QUANTISED_COMPUTE = torch.bfloat16
 
 @dataclass(frozen=True, slots=True)
 class LoadedNetwork:
-    """A network with its weights.
-
-    Attributes:
-        network: The network, whose weights are mapped from the files.
-        dtype: The type that it computes in, unless the job or the device asks for another one.
-        is_scaled: Whether its weights have scales or are blocks of GGUF, so that they keep their type.
-        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.sysfs.keeps_bf16`.
-    """
+    """A network with its weights mapped from the files; a scaled one keeps their type."""
 
     network: nn.Module
     dtype: torch.dtype
@@ -70,12 +63,6 @@ class LoadedNetwork:
 def config_of(
     component: str, path: Path, config: Mapping[str, Any] | None, expected: str = ""
 ) -> dict[str, Any]:
-    """Read the configuration of a network, as `load_network` takes it.
-
-    Raises:
-        OSError: If the folder has no configuration.
-        ValueError: If it is for another class.
-    """
     network_config = dict(config if config is not None else read_json(path / "config.json"))
     class_names = [expected] if expected else [network.class_name for network in networks_of(component)]
     family_network = network_named(component, class_named(network_config))
@@ -87,12 +74,6 @@ def config_of(
 
 
 def load_scheduler(folder: Path, family: Family) -> Any:
-    """Load the scheduler of a model of a family.
-
-    Raises:
-        OSError: If there is no configuration.
-        ValueError: If it is for a scheduler that cannot be used.
-    """
     config: dict[str, Any] = read_json(folder / "scheduler_config.json")
     class_name = class_named(config)
     if class_name not in family.schedulers:
@@ -119,7 +100,6 @@ def empty_network(component: str, config: Mapping[str, Any]) -> nn.Module:
 
 
 def _tied(network: nn.Module) -> dict[str, str]:
-    """Map the names of a network's tied weights to the names of the weights that they share."""
     tied = getattr(network, "_tied_weights_keys", None)
     return dict(cast(Mapping[str, str], tied)) if isinstance(tied, dict) else {}
 
@@ -127,15 +107,10 @@ def _tied(network: nn.Module) -> dict[str, str]:
 def load_network(
     component: str, path: Path, config: Mapping[str, Any] | None = None, expected: str = ""
 ) -> LoadedNetwork:
-    """Load a network with the weights of its files, which are mapped into memory.
+    """Load a network with the weights of its files, mapped into memory, or raise ValueError.
 
-    Args:
-        config: The configuration for a single file; None for a folder, which holds it.
-        expected: The name of its class; "" for any that the component can have.
-
-    Raises:
-        OSError: If a file cannot be read.
-        ValueError: If the files do not hold this network.
+    `config` is None for a folder, which holds it; `expected` is a class, "" for any that the component can
+    have.
     """
     network_config = config_of(component, path, config, expected)
     network = empty_network(component, network_config)
@@ -183,10 +158,7 @@ def check_network(component: str, path: Path, config: Mapping[str, Any] | None =
 def _matching_tensors(
     component: str, path: Path, network: nn.Module, config: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
-    """Read the tensors of the files by the network's names, and the scales of its weights.
-
-    The last value says whether llama.cpp has written the tensors, so that some rows are in another order.
-    """
+    """Read the tensors by the network's names, their scales, and whether llama.cpp ordered the rows."""
     files = weight_files(path)
     if not files:
         raise FileNotFoundError(f"{path} has no safetensors file")
@@ -296,14 +268,6 @@ def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:
 
 
 def check_fit(info: ModelInfo, value: Callable[[str, str], Any]) -> None:
-    """Check that the inputs and outputs of the components have matching sizes.
-
-    Args:
-        value: Returns the value of a name in the configuration of a component; None if it is not there.
-
-    Raises:
-        InputError: If they do not match.
-    """
     for component, key, description, reference in info.family.requirements:
         actual = value(component, key)
         expected = value(*reference) if isinstance(reference, tuple) else reference

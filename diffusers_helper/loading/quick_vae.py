@@ -1,15 +1,13 @@
 """HunyuanVideo's VAE with fewer and faster operations, the same as diffusers' but for rounding.
 
-The convolution after an upsampling meets each value up to eight times. A 3x3x3 convolution over values that
-were doubled along each axis needs only 2x2x2 of the original values: the weights that meet the same value are
-added up beforehand, separately for each of the eight positions in a doubled value. That is 64 products
-instead of 216 for each value, and no enlarged copy. A decoded video differs by 150 dB in fp32.
+The convolution after an upsampling meets each value up to eight times, so it needs only 2x2x2 of the original
+values: the weights that meet the same value are added up beforehand, for each of the eight positions in a
+doubled value. That is 64 products instead of 216, and no enlarged copy (150 dB in fp32).
 
-The blocks of the decoder apply SiLU while they copy the states with repeated edges for a convolution, so that
-three tensors are alive at a time instead of four. In bf16 on a CPU they also use channels-last tensors, where
-otherwise every convolution reorders its input and its result. A decode then takes 0.82 of the time, and
-differs by 67 to 71 dB with the demo model; both differ from fp32 by 65 to 69 dB. In fp32 it would take as
-long, and differ more. The encoder is not changed, since latents must stay the same.
+The blocks of the decoder apply SiLU while they copy the states with repeated edges. In bf16 on a CPU they
+also use channels-last tensors: a decode takes 0.82 of the time, and differs by 67 to 71 dB with the demo
+model, where both differ from fp32 by 65 to 69 dB. The encoder is not changed, since latents must stay the
+same.
 """
 
 from __future__ import annotations
@@ -71,7 +69,6 @@ class QuickBlock(HunyuanVideoResnetBlockCausal3D):
     """diffusers' block with fewer tensors, and with convolutions in the fastest layout."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Compute what diffusers' block does for states (B, C, T, H, W)."""
         result = self.conv1.conv(_pad_edges(self.norm1(hidden_states), 2, with_silu=True))
         result = self.conv2.conv(_pad_edges(self.norm2(result), 2, with_silu=True))
         shortcut = self.conv_shortcut
@@ -112,7 +109,6 @@ def _pad_edges(states: Tensor, num_before: int, with_silu: bool = False) -> Tens
 
 
 def _empty(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Allocate a tensor (B, C, T, H, W) in the layout that its convolution computes fastest."""
     is_quick = like.dtype is torch.bfloat16 and like.is_cpu and math.prod(shape[2:]) <= _MAX_VALUES
     layout = torch.channels_last_3d if is_quick else torch.contiguous_format
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)

@@ -30,15 +30,7 @@ def read_ahead(
     cancel: CancelToken,
     on_bytes: Callable[[int, int], None] = lambda read_bytes, total_bytes: None,
 ) -> None:
-    """Read files once from the beginning to the end, if the free memory can keep them all.
-
-    Args:
-        on_bytes: A function that is called about once a second with the bytes that are read, and all bytes.
-
-    Raises:
-        GenerationCancelled: If the job was cancelled.
-        OSError: If a file cannot be read.
-    """
+    """Read files once from the beginning to the end, if the free memory can keep them all."""
     total = _total_bytes(files)
     if not can_keep(files):
         _log.info(
@@ -63,7 +55,6 @@ def read_ahead(
 
 
 def can_keep(files: Sequence[Path]) -> bool:
-    """Check that the free memory can keep the content of files without pushing anything else out."""
     return _total_bytes(files) <= _MAX_SHARE * host_memory().available
 
 
@@ -96,7 +87,6 @@ def _read_piece(source: int, sink: int, start: int) -> int:
 
 
 def anonymous_bytes() -> int:
-    """Measure the memory of this process that no file backs; 0 if the kernel does not say."""
     return resident_bytes(os.getpid(), kind="RssAnon")
 
 

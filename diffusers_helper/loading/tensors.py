@@ -31,14 +31,10 @@ _PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 
 def read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
-    """Map the tensors of several files into memory, by name.
+    """Map the tensors of several files into memory, by name, or raise ValueError.
 
     Those that GGUF has quantised are diffusers' `GGUFParameter`. Beside a weight that ComfyUI has rotated,
     `ROTATION` has the size of the groups.
-
-    Raises:
-        OSError: If a file cannot be read.
-        ValueError: If a file holds no weights, or weights that cannot be mapped.
     """
     tensors: dict[str, Tensor] = {}
     for file in files:

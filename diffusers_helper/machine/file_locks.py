@@ -14,15 +14,7 @@ from diffusers_helper.library_errors import is_storage_trouble
 
 
 def take_lock(file: int | IO[Any], *, waits: bool) -> None:
-    """Take the exclusive lock on an open file, which lasts until the file is closed.
-
-    Args:
-        waits: Whether to wait while another process, or another opening of the file, has the lock.
-
-    Raises:
-        BlockingIOError: If it does not wait, and the lock is taken.
-        OSError: If the file system has no locks.
-    """
+    """Take the exclusive lock on an open file until it is closed, or raise BlockingIOError or OSError."""
     fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
 
 
@@ -38,13 +30,9 @@ def locked_folder(folder: Path, *, waits: bool) -> Generator[None]:
 
 
 class Lock:
-    """A lock on a file, which no other process can hold at the same time.
+    """A lock on a file, which no other process can hold at the same time; BlockingIOError if one does.
 
     `is_locked` takes the lock for a moment. Where it is used, take this lock only while another one is held.
-
-    Raises:
-        BlockingIOError: If another process, or another object of this one, holds it.
-        OSError: If the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:

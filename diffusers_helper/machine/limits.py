@@ -49,7 +49,7 @@ def limit_time(seconds: int) -> None:
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Let this process open `wanted` files, or as many as the system allows, and return how many that are."""
+    """Let this process open `wanted` files, or as many as the system allows; return how many."""
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     allowed = wanted if hard_limit == unlimited else min(wanted, hard_limit)

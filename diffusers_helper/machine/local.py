@@ -39,7 +39,6 @@ class Facts:
         return cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
 
     def write(self, key: str, entry: dict[str, Any]) -> None:
-        """Add facts to the entry for a key. If the file cannot be written, log a warning."""
         if self.file is None:
             return
         entries = {**self._all(), key: {**self.read(key), **entry}}
@@ -66,8 +65,6 @@ class Facts:
 
 
 class _FactsFile:
-    """A descriptor for a store of facts in a machine's folder."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -79,14 +76,9 @@ class _FactsFile:
 class Local:
     """The settings of a machine, as opposed to those of a job.
 
-    Attributes:
-        environ: The environment variables, of which `planning.profiles` reads some.
-        folder: The folder for this machine's measurements and the levels of smaller plans; None for neither.
-        is_guest: Whether the process belongs to another program, whose limits stay as they are.
-        try_attention: A function that tries attention backends in a process of its own, with the arguments
-            and results of `attention.dispatch.try_backends`; None if nothing is tried.
-        measure_convolutions: A function that measures convolutions in a process of its own, for
-            `cache.conv_tuning.measure_in_processes`; None if nothing is measured.
+    As a guest, the process belongs to another program, whose limits stay. The functions try and measure
+    kernels in processes of their own: `attention.dispatch.try_backends`, and
+    `cache.conv_tuning.measure_in_processes`.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -109,11 +101,6 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Measured speeds; None for those that were not measured.
-
-    Weights that are streamed are copied within main memory, into a pinned buffer, and from there to the card.
-    """
-
     host_to_device_pinned_bytes_per_second: float | None = None
     host_to_device_bytes_per_second: float | None = None
     disk_read_bytes_per_second: float | None = None
@@ -121,7 +108,6 @@ class Speeds:
 
 
 def store_speeds(facts: Facts, card: str, measured: Speeds) -> None:
-    """Store the measured speeds of a card. Those that are None keep the value that is stored."""
     facts.write(card, {name: round(value) for name, value in asdict(measured).items() if value is not None})
 
 
@@ -169,9 +155,7 @@ class DiskSpeeds:
     )
 
     def _stored_speed(self, file: Path | None) -> float | None:
-        if file is None:
-            return None
-        return self.facts.read(str(file.parent)).get("bytes_per_second")
+        return self.facts.read(str(file.parent)).get("bytes_per_second") if file else None
 
     def measure(self, file: Path | None) -> float | None:
         if (stored_speed := self._stored_speed(file)) is not None or file is None:
@@ -212,11 +196,7 @@ Trial = Mapping[str, Mapping[str, Any]]
 
 
 def deviation_of(environ: Mapping[str, str]) -> float:
-    """Read by what share a backend's results may differ from fp32 math, if `auto` is to take it.
-
-    Raises:
-        InputError: If the environment has an invalid value.
-    """
+    """Read by what share a backend's results may differ from fp32 math, if `auto` is to take it."""
     text = environ.get(DEVIATION_VARIABLE) or str(_DEVIATION)
     try:
         percent = float(text)
@@ -237,12 +217,7 @@ def stored_trials(facts: Facts, card: str) -> dict[str, Trial]:
 
 
 def store_trial(facts: Facts, card: str, key: str, results: Sequence[Mapping[str, Any]]) -> Trial:
-    """Store the lasting results of a trial of one shape, and merge all results with the stored ones.
-
-    Args:
-        results: The results of `attention.dispatch.try_backends`. Those that say `passes`, such as a lack of
-            memory, are not stored, so that these backends are tried again in the next job.
-    """
+    """Store the lasting results of a trial of one shape, and merge all results with the stored ones."""
     for result in results:
         _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in result.items()))
         if result["backend"] == NATIVE and "kernel" in result:
@@ -260,10 +235,7 @@ def fastest_backends(facts: Facts, card: str, deviation: float) -> dict[str, str
 
 
 def fastest(key: str, trial: Trial, deviation: float) -> str:
-    """Find the fastest backend of a trial whose results are close enough to fp32 math, or else slices.
-
-    Backends that store the scores of all tokens are left out, since attention in slices does the same work.
-    """
+    """Find the fastest backend of a trial whose results are close enough to fp32 math, or else slices."""
     accurate = {
         backend: trial[backend]["seconds"]
         for backend in BACKENDS
@@ -277,7 +249,6 @@ def fastest(key: str, trial: Trial, deviation: float) -> str:
 
 
 def refused_backends(facts: Facts, card: str, deviation: float) -> dict[str, float]:
-    """List the backends that `auto` leaves out, with their largest deviation from fp32 math."""
     deviations = dict[str, float]()
     for key, trial in stored_trials(facts, card).items():
         for backend in BACKENDS.keys() & trial.keys():

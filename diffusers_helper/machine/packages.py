@@ -44,7 +44,6 @@ def unfit(versions: Mapping[str, str], needed: Mapping[str, str]) -> list[str]:
 
 
 def package_problem(versions: Mapping[str, str], needed: Mapping[str, str]) -> str:
-    """Say what is wrong with packages, such as "it lacks av, gguf"; "" if nothing is."""
     unfit_names = unfit(versions, needed)
     outdated = [
         f"it has {name} {versions[name]}, where {needed[name]} is expected"
@@ -61,7 +60,6 @@ def install_command(versions: Mapping[str, str], needed: Mapping[str, str]) -> s
 
 
 def _fits(version: str, bounds: str) -> bool:
-    """Check that a version lies within bounds such as ">=5.0,<6"; "" does not."""
     numbers = _numbers(version)
     return all(
         numbers < _numbers(bound) if bound.startswith("<") else numbers >= _numbers(bound)

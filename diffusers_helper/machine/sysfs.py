@@ -1,7 +1,4 @@
-"""The facts about cards, memory and processor in the kernel's files, which need neither torch nor a driver.
-
-Every function takes the root of the file system or its file, so a test can provide those of another machine.
-"""
+"""The facts about cards, memory and processor in the kernel's files, without torch or a driver."""
 
 from __future__ import annotations
 
@@ -38,8 +35,6 @@ UNUSABLE = frozenset(f"gfx{number}" for number in (803, "90c", 1013, 1036))
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A PCIe link: its generation and its number of lanes."""
-
     generation: int
     lanes: int
 
@@ -55,20 +50,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One AMD card.
+    """One AMD card. For an APU, `vram` is what the firmware reserves, and `gtt` what it may borrow.
 
-    Attributes:
-        arch: The gfx name, such as "gfx1100".
-        name: The driver's name for the card, or "" if it gives none.
-        vram_total, vram_used: The card's own memory in bytes; for an APU, the memory that the firmware
-            reserves.
-        gtt_total, gtt_used: The main memory that the card may use, in bytes.
-        bank_bytes: The memory that ROCm's kernel driver gives to programs, in bytes; 0 if it tells none.
-        is_apu: Whether the card shares the processor's memory.
-        link: The link to the computer; None if the kernel tells none.
-        address: The PCI address; "" if the kernel tells none.
-        uuid: The name by which ROCr knows the card on this and no other machine; "" if it has none.
-        folder: The card's folder under /sys/class/drm; None if it has none.
+    `bank_bytes` is what ROCm's kernel driver gives to programs, `uuid` the name by which ROCr knows the card,
+    and `folder` that under /sys/class/drm; 0, "" and None if it tells none.
     """
 
     arch: str
@@ -107,8 +92,6 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """The sizes of the main memory and of swap, in bytes."""
-
     total: int
     available: int
     swap_total: int
@@ -122,10 +105,6 @@ def gfx_name(target_version: int) -> str:
 
 
 def usable_gpus(gpus: Sequence[Gpu], *, has_nvidia: bool = False) -> list[Gpu]:
-    """List the cards that jobs run on: discrete ones, or, if neither maker has any, a processor's.
-
-    Nearly every Ryzen has a GPU, which may be the first device (TheRock issue 3392).
-    """
     usable = [gpu for gpu in gpus if gpu.arch not in UNUSABLE]
     discrete = [gpu for gpu in usable if not gpu.is_apu]
     return discrete if discrete or has_nvidia else usable
@@ -288,7 +267,6 @@ def card_readings(folder: Path) -> dict[str, float]:
 def readings(
     read: Callable[[], Mapping[str, float]], seconds: float
 ) -> Generator[Mapping[str, Sequence[float]]]:
-    """Read figures at this interval in a thread within the context, and yield them by name."""
     values_by_name = dict[str, list[float]]()
     has_ended = threading.Event()
 
@@ -352,11 +330,7 @@ def computes_bf16(cpuinfo: Path = _CPUINFO) -> bool:
 
 
 def slow_types(*, is_bf16_kept: bool = False) -> tuple[str, ...]:
-    """List the types that a network does not compute in on this processor, because fp32 is faster.
-
-    Args:
-        is_bf16_kept: Whether it computes in bf16 however slow that is; see `keeps_bf16`.
-    """
+    """List the types that a network does not compute in on this processor, because fp32 is faster."""
     return ("float16",) if is_bf16_kept or computes_bf16() else ("float16", "bfloat16")
 
 
@@ -369,6 +343,5 @@ def keeps_bf16(num_bytes: int, *, is_quantised: bool) -> bool:
 
 
 def resident_bytes(pid: int, root: Path = ROOT, *, kind: str = "VmRSS") -> int:
-    """Read the bytes of main memory that a process uses, or those of another kind; 0 if it has ended."""
     match = re.search(rf"{kind}:\s*(\d+)", read_text(root / f"proc/{pid}/status"))
     return int(match[1]) * _KIB if match else 0

@@ -1,15 +1,12 @@
 """An account of the bytes of live tensors, for machines without a GPU.
 
-With it, plans, caps and peaks mean the same as on a GPU. It counts each storage once, however many views it
-has, from the operation that creates it until its last tensor is deleted. Memory that a kernel allocates and
-frees within one operation is not counted.
+With it, plans, caps and peaks mean the same as on a GPU. It counts each storage once, from the operation that
+creates it until its last tensor is deleted, without what a kernel frees within one operation.
 
-Torch does not say how much main memory its tensors take: the statistics of `torch.cuda` have no counterpart
-for the CPU, and the profiler only records for later use. Therefore a dispatch mode watches each operation, as
-torch documents under "Extending PyTorch", although its module has a private name. A `TorchFunctionMode`,
-whose name is public, sees a Python function as one call even if it creates several tensors, and is also
-called for each `x.shape`. Watching costs about 6 microseconds per operation, so passes that are known to take
-what an earlier one took are not watched (`benchmarks/accounting.py`).
+Torch does not say how much main memory its tensors take. So a dispatch mode watches each operation, as torch
+documents under "Extending PyTorch", which costs about 6 microseconds (`benchmarks/accounting.py`). A
+`TorchFunctionMode`, whose name is public, sees a Python function as one call even if it creates several
+tensors.
 """
 
 from __future__ import annotations
@@ -35,12 +32,10 @@ _TO_DEVICE, _TO_LAYOUT = _ATEN.to.device, _ATEN.to.dtype_layout
 
 
 class AccountedOutOfMemory(torch.OutOfMemoryError):
-    """The error for a tensor that would exceed the cap of the accounting device."""
+    pass
 
 
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
-    """A weak reference to a counted storage. Its `key` is the `id` of the Python object."""
-
     __slots__ = ("key", "num_bytes")
     key: int
     num_bytes: int
@@ -87,7 +82,6 @@ class Account(TorchDispatchMode):
 
     @property
     def peak_bytes(self) -> int:
-        """The highest number of bytes that were alive at one time since the last `reset_peak`."""
         return self._peak
 
     def reset_peak(self) -> None:
@@ -110,11 +104,6 @@ class Account(TorchDispatchMode):
             self.raise_peak(previous_peak)
 
     def adopt(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
-        """Count tensors that the account did not see arrive on the device, unless they are already counted.
-
-        Raises:
-            AccountedOutOfMemory: If they do not all fit under the cap. None of them is counted then.
-        """
         storages = {id(storage): storage for storage in map(_storage, _tensors(tensors)) if storage}
         with self._lock:
             self._discard_freed()
@@ -124,7 +113,6 @@ class Account(TorchDispatchMode):
                 self._count(storage, id(storage), storage.nbytes())
 
     def release(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
-        """Stop counting tensors, which belong to the host from now on."""
         keys = {id(storage) for storage in map(_storage, _tensors(tensors)) if storage}
         with self._lock:
             self._discard_freed()
@@ -192,7 +180,6 @@ class Account(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None,
         is_copy: bool,
     ) -> None:
-        """Count the storage that an operation returned, if it is on the device."""
         key = id(storage)
         with self._lock:
             if self._freed:

@@ -18,14 +18,10 @@ Repeat = Callable[[Hashable, Callable[[], Tensor]], Tensor]
 
 
 class Device:
-    """Main memory as a device, with an `Account` of the tensors that a GPU would hold.
+    """Main memory as a device, with an `Account` of the tensors that a GPU would hold. Figures are in bytes.
 
-    A device has figures about its memory, all in bytes, and a cap. All computation on it has to take place
-    within `with device:`, which may be nested. Only tensors that are created within it, on the same thread,
-    are counted. `CudaDevice` is a GPU.
-
-    Attributes:
-        cap_bytes: The most memory that torch may hold on the device; None for no cap.
+    All computation on it has to take place within `with device:`, which may be nested. Only tensors that are
+    created within it, on the same thread, are counted.
     """
 
     has_gpu = False
@@ -45,11 +41,10 @@ class Device:
         return self.account.allocated_bytes
 
     def reserved_bytes(self) -> int:
-        """Count the memory that torch holds, including the unused memory of its allocator."""
+        """Count the memory that torch holds, with the unused memory of its allocator."""
         return self.account.allocated_bytes
 
     def peak_bytes(self) -> int:
-        """Tell the highest value of `allocated_bytes` since `reset_peak`, which plans estimate."""
         return self.account.peak_bytes
 
     def peak_reserved_bytes(self) -> int:
@@ -201,11 +196,7 @@ class CudaDevice(Device):
 
 
 def second_device(first: torch.device) -> torch.device:
-    """Choose the card that helps the first one; for the processor, that is itself.
-
-    Raises:
-        InputError: If this process sees no further card.
-    """
+    """Choose the card that helps the first one, or raise InputError; for the processor, that is itself."""
     if first.type != "cuda":
         return first
     index = (first.index or 0) + 1
@@ -218,6 +209,5 @@ def second_device(first: torch.device) -> torch.device:
 
 
 def open_device(torch_device: torch.device | None = None, *, is_guest: bool = False) -> Device:
-    """Open the device to compute on, by default the first GPU, or the accounting device without a GPU."""
     device = torch_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return CudaDevice(device, is_guest=is_guest) if device.type == "cuda" else Device()

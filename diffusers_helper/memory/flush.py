@@ -1,9 +1,7 @@
 """The flush that returns unused memory to the driver between the stages of a job.
 
-PyTorch's caching allocator takes memory with `hipMalloc`, and `empty_cache` returns it. The memory document
-also trims the device's default pool, which holds only what `hipMallocAsync` has allocated: neither the
-allocator nor MIOpen calls that, so the pool is likely to have nothing to return. This was not tested on a
-Radeon.
+The memory document also trims the device's default pool, which holds only what `hipMallocAsync` has
+allocated, so it is likely to have nothing to return. This was not tested on a Radeon.
 """
 
 from __future__ import annotations
@@ -41,16 +39,10 @@ _RUNTIMES = (("libamdhip64", "hip", "ROCm"), ("libcudart", "cuda", "CUDA"))
 def flush_rocm_allocator(
     stage: str, min_resident_gb: float = 0.0, *, device: Device | None = None
 ) -> tuple[int, int, int]:
-    """Collect garbage, empty torch's cache and trim the GPU's default memory pool.
+    """Collect garbage, empty torch's cache and trim a GPU's default memory pool to so many GB.
 
-    Without a GPU, only garbage is collected. Errors of the driver are logged.
-
-    Args:
-        min_resident_gb: The GB of 1024^3 bytes that the pool may keep.
-        device: The device to flush; None for torch's current GPU.
-
-    Returns:
-        The bytes that each of the three has freed; 0 for a pool that cannot be asked.
+    It returns the bytes that each has freed, 0 for a pool that cannot be asked. Without a GPU, only garbage
+    is collected. Errors of the driver are logged.
     """
     uses_gpu = torch.cuda.is_initialized() if device is None else device.has_gpu
     allocated_before, reserved_before = _in_use(device, uses_gpu)

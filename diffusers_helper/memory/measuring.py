@@ -14,14 +14,6 @@ from diffusers_helper.memory.device import Device
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of work that was repeated.
-
-    Attributes:
-        seconds: The time of each run, without the warm-up.
-        peak_bytes: The most that the tensors took on the device in a run.
-        peak_reserved_bytes: The most that torch held there, with its allocator's unused memory.
-    """
-
     seconds: tuple[float, ...]
     peak_bytes: int
     peak_reserved_bytes: int = 0
@@ -41,10 +33,7 @@ def wait_for(device: Device) -> None:
 
 
 def measure(work: Callable[[], object], device: Device, *, warm_up: int = 1, runs: int = 3) -> Measured:
-    """Do the work repeatedly, and return the figures of the runs, of which there is at least one.
-
-    Kernels are compiled and chosen in the `warm_up` runs before.
-    """
+    """Do the work repeatedly, after warm-up runs in which kernels are compiled and chosen."""
     seconds: list[float] = []
     with device:
         for run in range(warm_up + max(1, runs)):

@@ -1,8 +1,7 @@
 """The networks on the device, and the functions that move them between the device and main memory.
 
-The functions have the same names as in FramePack. They do not return memory to the driver, which happens only
-between stages. Those at the end are for scripts that move whole models; a job uses `store.Store` instead,
-which knows how much memory each stage needs. They, too, stream the blocks that do not fit.
+The functions at the end, with FramePack's names, are for scripts that move whole models; a job uses
+`store.Store`. They, too, stream the blocks that do not fit. None returns memory to the driver.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _ResidentNetwork:
-    """A network that is on the device, as a whole or with some of its blocks streamed."""
-
     module: nn.Module
     weights: list[Weight]
     dtype: torch.dtype | None
@@ -70,11 +67,7 @@ class Residency:
         """Move a network to the device, except for the blocks that are streamed to preserve memory.
 
         If the network is there as a whole, these blocks leave. If this fails, all of it leaves the device.
-
-        Args:
-            blocks: The network's blocks in the order in which they run.
-            streamed: The indices of the blocks to stream, ascending; none for a network as a whole.
-            num_slots: The number of streamed blocks that are on the device at a time.
+        `blocks` are in the order in which they run; the indices `streamed` ascend.
         """
         resident = self._residents.get(id(module))
         if resident is None or resident.streamed or resident.dtype != dtype or not streamed:
@@ -176,17 +169,10 @@ def unload_complete_models(*models: nn.Module) -> None:
 def move_model_to_device_with_memory_preservation(
     model: nn.Module, target_device: torch.device | str, preserved_memory_gb: float = 0.0
 ) -> None:
-    """Move a model to a device, but leave some of the device's free memory unused.
+    """Move a model to a device, but leave some of the device's free memory unused, or raise DoesNotFit.
 
-    Blocks that do not fit stay in main memory and are copied to the device ahead of their turn.
-
-    Args:
-        model: Its blocks are the modules in its lists, such as `transformer_blocks`, which have to run in
-            their order.
-        preserved_memory_gb: The GB of 1024^3 bytes to leave free, as far as the model can be streamed.
-
-    Raises:
-        DoesNotFit: If the model does not fit even if all blocks are streamed. Nothing was moved then.
+    Blocks that do not fit stay in main memory and are copied to the device ahead of their turn. They are the
+    modules in its lists, such as `transformer_blocks`, which have to run in their order.
     """
     device, residency = _residency_on(target_device)
     blocks = _blocks(model)
@@ -200,13 +186,10 @@ def move_model_to_device_with_memory_preservation(
 def offload_model_from_device_for_memory_preservation(
     model: nn.Module, target_device: torch.device | str, preserved_memory_gb: float = 0.0
 ) -> None:
-    """Free some memory of a device by streaming blocks of a model that is on it.
+    """Free some memory of a device by streaming blocks of a model that is on it, or raise DoesNotFit.
 
     Before the VAE decodes, use `unload_complete_models` instead, since blocks of the transformer that stay
-    keep the memory fragmented. The arguments are those of `move_model_to_device_with_memory_preservation`.
-
-    Raises:
-        DoesNotFit: If the model does not fit even if all blocks are streamed. It stays as it was then.
+    keep the memory fragmented.
     """
     device, residency = _residency_on(target_device)
     blocks = _blocks(model)

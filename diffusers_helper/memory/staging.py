@@ -1,8 +1,7 @@
 """Copies of weights from main memory to a GPU, by way of pinned memory.
 
-From pageable memory, the driver copies through a small buffer of its own: 4 GB/s on an H200, where the link
-takes 30. Here, one piece goes to the device while the next is written into pinned memory. The buffers are as
-large as what torch takes for them, which is a power of two.
+From pageable memory, the driver copies 4 GB/s on an H200, where the link takes 30. Here, one piece goes to
+the device while the next is written into pinned memory.
 """
 
 from __future__ import annotations
@@ -71,9 +70,6 @@ def host_copy_speed(network: nn.Module) -> float | None:
 
     This is how they are copied on their way to a card, by all threads of torch. The speed is None if the
     network's largest file is too small to measure it.
-
-    Args:
-        network: A network in main memory, whose files are read.
     """
     storage = max((tensor.untyped_storage() for tensor in network.parameters()), key=len)
     if len(storage) < _SAMPLE_BYTES:

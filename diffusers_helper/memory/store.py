@@ -57,13 +57,9 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """The record of one use of a model. Sizes are those of tensors on the device.
+    """The record of one use of a model, with sizes of tensors on the device, and seconds since the start.
 
-    Attributes:
-        section: The number of the section; None before the first.
-        begin, end: Seconds since the store was created.
-        resident_bytes: The size of the weights that stayed on the device, including those of other models.
-        is_complete: Whether the use ended without an exception.
+    `resident_bytes` are the weights that stayed there, including those of other models.
     """
 
     stage: str
@@ -108,7 +104,6 @@ class Store:
         return max((record.measured_bytes for record in self.records), default=0)
 
     def follow(self, plan: JobPlan) -> None:
-        """Take all networks off the device, and follow this plan from now on."""
         self.clear()
         self._weights.clear()  # the new plan may use other types
         self.plan = plan
@@ -130,13 +125,10 @@ class Store:
     def on_device(
         self, name: str, *, working_bytes: int, stage: str = "", section: int | None = None
     ) -> Iterator[Any]:
-        """Yield a network on the device, as a whole or with blocks that are streamed.
+        """Yield a network on the device, as a whole or with blocks that are streamed, or raise DoesNotFit.
 
         On exit the network leaves the device, unless the plan keeps all models there. After an exception it
         always leaves. A stage without a name of its own has that of the network.
-
-        Raises:
-            DoesNotFit: If the network does not fit under the cap. Nothing was moved then.
         """
         network = self._source.component(name)
         demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
@@ -175,7 +167,6 @@ class Store:
         return self._weights[name]
 
     def _make_room(self, plan: StagePlan, class_name: str) -> None:
-        """Prepare the device for a stage: evict other models, flush if needed, and log the free memory."""
         for name in plan.evict:
             self._unload(name)
         if not self.plan.keep_all_resident and plan.stage in _FLUSH_BEFORE:

@@ -1,13 +1,11 @@
 """The streaming of blocks that do not fit on the device, which are copied to it ahead of their turn.
 
-A thread copies the next streamed blocks while the earlier ones compute. Each block goes piece by piece from
-the memory-mapped file through two pinned buffers, on a second CUDA stream, into a slot on the device; on a
-CPU it goes directly into the slot. The plan sets the number of slots, and none is added, so the memory of the
-device is bounded. Weights are never held in other main memory.
+A thread copies the next streamed blocks while the earlier ones compute: piece by piece from the mapped file
+through two pinned buffers, on a second CUDA stream, into one of the plan's slots on the device. Weights are
+never held in other main memory.
 
-diffusers' group offloading (0.42) could not be used. It keeps no block resident. Its prefetch runs in the
-computing thread, which stands still while weights are copied into pinned memory, or keeps all weights pinned.
-To stream from disk, it first writes them to a second set of files. It needs an accelerator, also in tests.
+diffusers' group offloading (0.42) keeps no block resident. Its prefetch runs in the computing thread, or
+keeps all weights pinned. To stream from disk, it first writes them to a second set of files.
 """
 
 from __future__ import annotations
@@ -33,12 +31,7 @@ Trace = Callable[[Event, int], None]
 
 @dataclass(slots=True)
 class _Slot:
-    """The memory for one block.
-
-    Attributes:
-        copied_event: On a GPU, the CUDA event after the copy into `storage`.
-        released_event: On a GPU, the CUDA event after the block's computation.
-    """
+    """The memory for one block, with CUDA events after the copy into it and after its computation."""
 
     storage: Tensor
     copied_event: Any = None
@@ -69,13 +62,7 @@ class Streamer:
         num_slots: int = 2,
         trace: Trace | None = None,
     ) -> None:
-        """Allocate the slots and start the thread that copies.
-
-        Args:
-            module: The network. Each of its forward passes makes sure that the first blocks are fetched.
-            blocks: The index, module and weights of each block to stream, in the order in which they run.
-            trace: A function that is called with each event, for tests.
-        """
+        """Allocate the slots and start the thread that copies; blocks are in the order in which they run."""
         self._device = device
         self._trace = trace
         self._block_indices = [index for index, _, _ in blocks]
@@ -118,10 +105,7 @@ class Streamer:
         return _Slot(storage, torch.cuda.Event(), released)
 
     def close(self) -> None:
-        """Stop the thread, free the slots, and move all blocks back to main memory.
-
-        This also works after an exception within a forward pass. When it returns, the thread has ended.
-        """
+        """Stop the thread, free the slots, and move all blocks back to main memory, also after an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -148,7 +132,7 @@ class Streamer:
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
-        """Fetch no block ahead within the context, until `continue_pass` says that a pass runs its blocks."""
+        """Fetch no block ahead within the context, until `continue_pass` is called."""
         self._is_on_demand = True
         try:
             yield
@@ -169,18 +153,12 @@ class Streamer:
             yield
 
     def continue_pass(self) -> None:
-        """Fetch the blocks after the first one, since the pass runs them."""
         self._continues = True
         self._begin_pass()
 
     @contextmanager
     def _block_on_device(self, index: int, *, is_only_block: bool = False) -> Iterator[None]:
-        """Keep a block's weights on the device within the context, which may be nested.
-
-        Args:
-            index: The block's index among those that are streamed.
-            is_only_block: Whether the blocks after it are not fetched yet.
-        """
+        """Keep a block's weights on the device within the context, which may be nested."""
         if self._in_use is not None and self._in_use[0] == index:
             yield
             return
@@ -197,7 +175,6 @@ class Streamer:
             self._release_block(index, keep_for_next_pass=is_only_block and not self._continues)
 
     def _release_block(self, index: int, *, keep_for_next_pass: bool) -> None:
-        """Release a block's slot, or keep it for the next pass, after the block has computed or failed."""
         if self._in_use is None:
             return
         self._report("ran", index)
@@ -213,7 +190,7 @@ class Streamer:
             self._changed.notify_all()
 
     def _wait_for_slot(self, index: int, end: int) -> _Slot:
-        """Wait for a block, and return its slot. If it was not requested, request all blocks up to `end`."""
+        """Wait for a block. If it was not requested, request all blocks up to `end`."""
         with self._changed:
             while True:
                 if self._error is not None:
@@ -232,10 +209,7 @@ class Streamer:
             self._begin_pass()
 
     def _begin_pass(self) -> None:
-        """Request all blocks, unless the first is already on the device or on its way.
-
-        The first block is not requested again if it is in use.
-        """
+        """Request all blocks after the one in use, unless the first is there or on its way."""
         first = 0 if self._in_use is None else self._in_use[0] + 1
         with self._changed:
             is_coming = self._copying == first or (self._requested and self._requested[0] == first)
@@ -291,10 +265,7 @@ class Streamer:
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Let a module run `forward` in place of its own function, and return a function that undoes this.
-
-    Replacements may be nested, if they are undone in the opposite order.
-    """
+    """Let a module run `forward` in place of its own function, and return a function that undoes this."""
     attributes: dict[str, Any] = module.__dict__
     previous = attributes.get("forward")
     attributes["forward"] = forward

@@ -27,7 +27,7 @@ _ALIGNMENT_GPU = 256
 
 
 def row_scales(weight: Tensor) -> Tensor:
-    """Find the scales in fp32, of shape (rows, 1), by which int8 spans the largest value of each row."""
+    """Find the scales in fp32, (rows, 1), by which int8 spans the largest value of each row."""
     with torch.inference_mode(False):  # as the buffer of a layer, they outlive the job
         row_maxima = [piece.to(torch.float32).abs().amax(1, keepdim=True) for piece in _pieces(weight)]
         return torch.cat(row_maxima).div_(_INT8_MAX).clamp_(min=_MIN_SCALE)
@@ -94,14 +94,11 @@ class Weight:
 
 
 def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weight]:
-    """List all parameters and buffers of a module, each once. They have to be in main memory.
+    """List all parameters and buffers of a module in main memory, each once.
 
-    A tensor with an attribute `storage_dtype` has that type on the device; its layer casts it for use.
-    With an attribute `row_scales`, it is rounded to int8 by these scales.
-
-    Args:
-        dtype: The type on the device of all other parameters in fp8, and of those in the most common of the
-            other types; None for the stored type. Other parameters and buffers keep their type.
+    A tensor with an attribute `storage_dtype` has that type on the device; its layer casts it for use. With
+    an attribute `row_scales`, it is rounded to int8 by these scales. `dtype` is that of all other parameters
+    in fp8, and of those in the most common of the other types; None for the stored type.
     """
     parameters = list(module.parameters())
     common_dtype = _most_common(parameters)
@@ -116,10 +113,7 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
 def sizes_of(
     module: nn.Module, blocks: Iterable[nn.Module], dtype: torch.dtype | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """Count the bytes of all parameters on the device, and those of the parameters in each block.
-
-    The scales of weights, which are buffers, are included; other buffers hold next to nothing.
-    """
+    """Count the bytes of all parameters on the device, with their scales, and those of each block."""
     sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
 
     def size(child: nn.Module) -> int:
@@ -143,8 +137,6 @@ def _most_common(parameters: Iterable[Tensor]) -> torch.dtype | None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of a block's weights in one storage. Placements are weights with their offsets in bytes."""
-
     placements: tuple[tuple[Weight, int], ...]
     num_bytes: int
 
@@ -161,7 +153,7 @@ class Layout:
         return cls(tuple(placements), end)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the storage in pieces that hold whole groups of rows, as `Weight.row_groups` yields them."""
+        """Yield the storage in pieces that hold whole groups of rows."""
         start = end = 0
         placements: list[tuple[Weight, int]] = []
         for weight, offset in self.placements:
@@ -185,7 +177,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a layout's storage, from `start` to `end`. The offsets in it are relative to `start`."""
+    """A piece of a layout's storage. The offsets in it are relative to its start."""
 
     start: int
     end: int

@@ -1,7 +1,4 @@
-"""The models that a user has added, in a small file that names their components.
-
-Each is another model with some components in place of its own. Their files stay where they are.
-"""
+"""The models that a user has added: other models with some components in place of their own."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ _MAX_DERIVED_LENGTH = 40  # of a name that is made of a path
 
 
 def check_new_name(name: str, taken_names: Collection[str] = ()) -> None:
-    """Raise InputError if no new model can have this name."""
     if not _NAME.fullmatch(name) or name in taken_names:
         raise InputError(
             f"The model's name is {short_repr(name)}; expected a new name of small letters, digits and . _ - "
@@ -47,12 +43,7 @@ def name_for(path: str, taken_names: Collection[str] = ()) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AddedComponent:
-    """One component of a model that a user has added.
-
-    Attributes:
-        path: The absolute path of a folder in diffusers' layout, or of a single file with weights.
-        config: The configuration of the network in a single file; None for a folder.
-    """
+    """A component of a user's model: a folder in diffusers' layout, or a file with its configuration."""
 
     path: str
     config: Mapping[str, Any] | None = None
@@ -60,13 +51,7 @@ class AddedComponent:
 
 @dataclass(frozen=True, slots=True)
 class AddedModel:
-    """One model that a user has added.
-
-    Attributes:
-        base: The model, or the folder of one, that has the other components and the settings.
-        parts: The components that replace those of `base`, by their names.
-        copy: The folder with the converted weights that are removed with the model; "" for none.
-    """
+    """A user's model: another one, or the folder of one, with some components in place of its own."""
 
     name: str
     title: str
@@ -76,18 +61,14 @@ class AddedModel:
 
 
 class AddedModels:
-    """The list of added models in a file.
-
-    Attributes:
-        file: The file, which a program sets once at its start; None for no added models.
-    """
+    """The list of added models in a file, which a program sets once at its start; None for no models."""
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
 
     @property
     def revision(self) -> str:
-        """A text that changes whenever any program has changed the list; empty for no list."""
+        """A text that changes whenever any program has changed the list; "" for no list."""
         try:
             status = None if self.file is None else self.file.stat()
         except OSError:
@@ -95,14 +76,9 @@ class AddedModels:
         return "" if status is None else f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
     def copy_folder(self, name: str) -> Path | None:
-        """Name the folder for a converted copy that becomes a model; None if there is no data folder."""
         return None if self.file is None else self.file.parent / _COPIES / name
 
     def bases(self) -> dict[str, str]:
-        """Map each model to its base, in the order in which they were added.
-
-        If the file cannot be read, there are none.
-        """
         try:
             return {name: model.base for name, model in self._read().items()}
         except InputError as error:
@@ -110,11 +86,9 @@ class AddedModels:
             return {}
 
     def find(self, name: str) -> AddedModel | None:
-        """Find the model of this name, or None. InputError is raised if the file cannot be read."""
         return self._read().get(name)
 
     def check_free(self, name: str) -> None:
-        """Raise InputError if a model has this name, or the file cannot be read."""
         if name in self._read():
             raise InputError(
                 f"There is already a model {name}.",
@@ -123,23 +97,17 @@ class AddedModels:
             )
 
     def add(self, model: AddedModel) -> None:
-        """Write a new model to the file. InputError is raised if its name is taken, or for the file."""
         with self._edited() as models:
             self.check_free(model.name)
             models[model.name] = model
 
     def remove(self, name: str) -> None:
-        """Take a model off the list. InputError is raised if the file cannot be read or written."""
         with self._edited() as models:
             models.pop(name, None)
 
     @contextlib.contextmanager
     def _edited(self) -> Generator[dict[str, AddedModel]]:
-        """Yield the models by name, for changes that are then written, while no other program changes them.
-
-        Raises:
-            InputError: If there is no folder for the file, or it cannot be read or written.
-        """
+        """Yield the models by name, for changes that are then written, under a lock."""
         if self.file is None:
             raise InputError("There is no folder for a list of models.", "Set HOME or XDG_DATA_HOME.")
         try:
@@ -160,17 +128,9 @@ class AddedModels:
             return {}
         try:
             content = cast(list[dict[str, Any]], read_json(self.file)["models"])
-            models = [
-                AddedModel(
-                    str(entry["name"]), str(entry["title"]), str(entry["base"]),
-                    {
-                        name: AddedComponent(item["path"], item["config"])
-                        for name, item in entry["parts"].items()
-                    },
-                    str(entry.get("copy", "")),
-                )
-                for entry in content
-            ]  # fmt: skip
+            for entry in content:
+                entry["parts"] = {name: AddedComponent(**item) for name, item in entry["parts"].items()}
+            models = [AddedModel(**entry) for entry in content]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{self.file} is no list of added models ({first_line(error)}).",

@@ -19,11 +19,7 @@ _SPEED_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The components of a model from the hub that are not completely on this machine.
-
-    Attributes:
-        component_bytes: The missing bytes of each component's weights, by its name; 0 without weights.
-    """
+    """The components of a hub model that are not completely here, with the missing bytes of their weights."""
 
     model: str
     title: str
@@ -63,12 +59,11 @@ class NotHere(InputError):
 
 
 def missing_components(info: ModelInfo) -> list[str]:
-    """List the components that are not completely on this machine, without a request to the hub."""
     return [name for name, source in info.components.items() if source.is_missing]
 
 
 def absence_of(info: ModelInfo) -> Absence | None:
-    """Find the missing components of a model; None if it is complete. No request is sent to the hub."""
+    """Find the missing components of a model, without a request to the hub; None if it is complete."""
     missing = {name: missing_bytes(info, name) for name in missing_components(info)}
     if not missing:
         return None
@@ -80,7 +75,6 @@ def absence_of(info: ModelInfo) -> Absence | None:
 
 
 def missing_bytes(info: ModelInfo, component: str) -> int:
-    """Estimate the bytes of weights that would have to be downloaded, by the table of the family."""
     source = info.components[component]
     published = published_bytes(component, info.family.name) if source.is_missing else 0
     return max(0, published - bytes_in(source.folder))
@@ -97,17 +91,10 @@ def bytes_in(folder: Path) -> int:
 
 
 class Speed:
-    """The speed of a download over its last seconds.
-
-    Args:
-        num_bytes: The bytes that were downloaded before the start.
-    """
-
     def __init__(self, num_bytes: int, now: float) -> None:
         self._samples = deque([(now, num_bytes)])
 
     def at(self, num_bytes: int, now: float) -> float:
-        """Tell the bytes per second, given the present number of bytes and time; 0 if not known yet."""
         self._samples.append((now, num_bytes))
         while now - self._samples[0][0] > _SPEED_SECONDS and len(self._samples) > 2:
             self._samples.popleft()

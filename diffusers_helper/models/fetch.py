@@ -1,11 +1,7 @@
-"""The download of a model's components from a hub repository at one revision.
+"""The download of a model's components from a hub repository at one revision, into the hub's local cache.
 
-The files are in the hub's local cache, in the layout that other programs use, too. A file that is being
-downloaded has a temporary name until its size and checksum are right. A download that was interrupted, even
-by a kill, continues after the last byte that was written.
-
-The hub's library sends the requests, with its tokens, retries and resumption. Its `snapshot_download` is not
-used: it compares no checksums, accepts answers that are too long, and starts over after an interruption.
+A file has a temporary name until its size and checksum are right, and an interrupted download continues.
+`snapshot_download` compares no checksums, accepts answers that are too long, and starts over.
 """
 
 from __future__ import annotations
@@ -58,11 +54,9 @@ _FAILURES: Any = (*HfHubHTTPError.__bases__, OSError, ValueError, RecursionError
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository, as the hub lists it.
+    """A file of a repository, as the hub lists it; `address` is "" for one of the hub.
 
-    Attributes:
-        checksum: The SHA-256 checksum of a large file, or the git checksum of another one.
-        address: Where it is; "" for one of the hub.
+    Its checksum is SHA-256 for a large file, and git's for another one.
     """
 
     path: str
@@ -74,13 +68,8 @@ class RemoteFile:
 def get_model(info: ModelInfo, report: Callable[[int, int], None]) -> None:
     """Download the missing files of a model, and the small decoder for its previews.
 
-    Args:
-        report: A function that any thread calls with the bytes of the whole model that are here and
-            those in all.
-
-    Raises:
-        NotHere: If the disk has no room for the sizes that the hub lists.
-        LongtakeError: If the files cannot be downloaded.
+    Any thread calls `report` with the bytes of the whole model that are here and those in all. NotHere is
+    raised if the disk has no room for them.
     """
     hub_logging.set_verbosity_error()  # otherwise the hub's library writes about each try
     disable_progress_bars()
@@ -134,14 +123,6 @@ def _get_components(info: ModelInfo, absence: Absence, report: Callable[[int, in
 def get_component(
     source: ComponentSource, files: list[RemoteFile], on_bytes: Callable[[Path, int], None]
 ) -> None:
-    """Download the missing files of a component, which the hub has listed.
-
-    Args:
-        on_bytes: A function that any thread calls with a file's path and the number of its bytes here.
-
-    Raises:
-        LongtakeError: If the files cannot be downloaded.
-    """
     _log.info("downloading %s %s", source.location, source.subfolder)
     try:
         _get_files(source, files, on_bytes)
@@ -160,11 +141,6 @@ def _download_error(source: ComponentSource, reason: str) -> LongtakeError:
 
 
 def listed_files(source: ComponentSource) -> list[RemoteFile]:
-    """List the files of a component as the hub lists them.
-
-    Raises:
-        LongtakeError: If the hub does not answer, or lists what does not belong there.
-    """
     path = "/".join(filter(None, (source.location, "tree", str(source.revision), source.subfolder)))
     address = f"{constants.ENDPOINT}/api/models/{path}"
     try:
@@ -249,9 +225,6 @@ def _receive(
     """Download a file, or continue its download. If the checksum is wrong, start over once.
 
     After a failure it tries again, as long as each try has brought at least a byte.
-
-    Raises:
-        OSError: If the hub gives another file than the one it lists.
     """
     partial = partial_of(source.root / file.path)
     address = file.address or hf_hub_url(source.location, file.path, revision=source.revision)

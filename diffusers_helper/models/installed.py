@@ -1,7 +1,4 @@
-"""The components of the registered models on this machine: their list, their check and their removal.
-
-The hub's library can scan its cache and delete whole revisions, but a component is one folder of a revision.
-"""
+"""The components of the registered models on this machine: their list, their check and their removal."""
 
 from __future__ import annotations
 
@@ -29,14 +26,7 @@ from diffusers_helper.weights.tensors import NotWeights
 
 @dataclass(frozen=True, slots=True)
 class InstalledComponent:
-    """One component of a model on this machine.
-
-    Attributes:
-        source: Its origin: a folder, or a repository with its pinned revision.
-        missing_bytes: The approximate number of missing bytes; 0 if it is not known.
-        is_complete: Whether no file is missing.
-        shared_with: The other registered models that use the same component.
-    """
+    """A component on this machine; `source` is a folder, or a repository with its pinned revision."""
 
     component: str
     source: str
@@ -53,17 +43,12 @@ def installed_components(info: ModelInfo) -> list[InstalledComponent]:
 
 def _installed_component(info: ModelInfo, component: str) -> InstalledComponent:
     source = info.components[component]
-    folder = source.folder
-    sharing_models = _models_sharing(info, source)
-    return InstalledComponent(
-        component,
-        _origin(source),
-        folder,
-        bytes_in(folder),
-        missing_bytes(info, component),
-        is_complete(folder),
-        sharing_models,
+    folder, missing = source.folder, missing_bytes(info, component)
+    sharing = tuple(
+        name for name in model_names() if name != info.name and source in find_model(name).components.values()
     )
+    facts = bytes_in(folder), missing, is_complete(folder), sharing
+    return InstalledComponent(component, _origin(source), folder, *facts)
 
 
 def _origin(source: ComponentSource) -> str:
@@ -73,35 +58,14 @@ def _origin(source: ComponentSource) -> str:
     return f"{path}@{source.revision[:12]}"
 
 
-def _models_sharing(info: ModelInfo, source: ComponentSource) -> tuple[str, ...]:
-    return tuple(
-        name for name in model_names() if name != info.name and source in find_model(name).components.values()
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of the check of one component.
-
-    Attributes:
-        checked: The number of files whose checksum is known and was computed.
-        problems: Sentences about its faults; empty for a component without faults.
-    """
-
     component: str
     checked: int
     problems: tuple[str, ...]
 
 
 def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Verdict]:
-    """Check the components of a model one after the other: names, headers, sizes and checksums.
-
-    The hub's cache names each file by its checksum, and a converted copy contains those of its files. Other
-    files of a local folder have none, so only their headers and sizes are checked.
-
-    Args:
-        on_bytes: A function that is called with the size of each file that was read completely.
-    """
     for installed in installed_components(info):
         folder = installed.folder
         if not installed.is_complete:
@@ -133,7 +97,6 @@ def _missing_problem(info: ModelInfo, installed: InstalledComponent) -> str:
 
 
 def check_own_files(info: ModelInfo) -> None:
-    """Raise InputError if components that cannot be downloaded are not where the user had them."""
     for installed in installed_components(info):
         if not installed.is_complete and info.components[installed.component].revision is None:
             raise InputError(_missing_problem(info, installed), setting="model")
@@ -142,7 +105,6 @@ def check_own_files(info: ModelInfo) -> None:
 def _copy_problems(
     folder: Path, sums: Iterable[tuple[str, str]], on_bytes: Callable[[int], None]
 ) -> Iterator[str]:
-    """Check the files of a converted copy, and yield a sentence about each that has changed."""
     weights = weight_files(folder)
     for name, checksum in sums:
         file = folder / name
@@ -158,26 +120,13 @@ def _copy_problems(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The files that the removal of a model deletes.
-
-    Attributes:
-        files: The files, by their component.
-        kept: The models that still use a component, by its name.
-    """
-
     files: dict[str, tuple[Path, ...]]
     num_bytes: int
     kept: dict[str, tuple[str, ...]]
 
 
 def plan_removal(info: ModelInfo) -> Removal:
-    """Choose what is removed with a model: its own components, and shared ones that no other model uses.
-
-    Of an added model, only a converted copy is removed.
-
-    Raises:
-        InputError: If the model is neither from the hub nor an added one.
-    """
+    """Choose what is removed with a model: its own components, and shared ones that no other model uses."""
     added = ADDED_MODELS.find(info.name)
     if added is not None:
         folder = Path(added.copy)
@@ -206,7 +155,6 @@ def plan_removal(info: ModelInfo) -> Removal:
 
 @confined
 def origin_at(folder: Path) -> Origin | None:
-    """Read the origin of a complete converted copy in a folder; None for other folders."""
     try:
         if not (folder.is_dir() and is_complete(folder) and (files := weight_files(folder))):
             return None
@@ -224,14 +172,6 @@ def _has_own_components(info: ModelInfo) -> bool:
 
 
 def remove(info: ModelInfo) -> Removal:
-    """Remove a model's files from the hub's cache, or an added model from its list.
-
-    Files that another snapshot of the repository uses, too, stay.
-
-    Raises:
-        InputError: If the model is neither from the hub nor an added one.
-        OSError: If a file cannot be removed.
-    """
     removal = plan_removal(info)
     added = ADDED_MODELS.find(info.name)
     if added is not None:

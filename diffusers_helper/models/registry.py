@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,12 +26,6 @@ _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComponentSource:
-    """The source of a component: a local folder, a single file, or a hub repository at a fixed revision.
-
-    Attributes:
-        config: The configuration of a network in a single file; None for a folder, which holds it.
-    """
-
     location: str
     subfolder: str = ""
     revision: str | None = None
@@ -64,17 +57,10 @@ class ModelInfo:
     """The facts about a model that are known before any of it is loaded.
 
     Attributes:
-        family: Its family, which plans its sections.
-        modes: The orders of sections that it supports; the first is its default.
-        side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
-        steps, guidance, cfg: The values that suit it best.
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
         sizes: The number of sizes in which each section is sampled, with at least one step in each.
         first_steps: The factor by which the first section takes more steps than the others.
         step_caches: The step caches that it can be used with; None for all.
-        own_mag_ratios: Its `mag_ratios` by order of sections, if they differ from its family's.
-        vocabulary: The words that it knows, by group; empty for a model that takes free text.
-        folder: The folder of a local model; None for a published one.
     """
 
     name: str
@@ -97,7 +83,6 @@ class ModelInfo:
     folder: Path | None = None
 
     def check(self, request: GenerationRequest) -> None:
-        """Raise InputError if the model was not trained for this order of sections, or for these settings."""
         model_name = Path(self.name).name  # a page shows no paths
         for setting in self.family.unsupported:
             if getattr(request, setting) != SETTINGS[setting].default:
@@ -143,22 +128,18 @@ class ModelInfo:
 
     @property
     def small_decoder_file(self) -> Path | None:
-        """The file of the decoder for previews, whether it exists or not; None without one."""
         source = self.small_decoder
         return source and source.folder / self.family.small_decoder.path
 
     @property
     def licence(self) -> str:
-        """A sentence on the licence of its weights; "" for a model from the user's own folder."""
         return "" if self.folder else self.family.licence
 
     @property
     def default_settings(self) -> dict[str, Any]:
-        """The settings that suit it best, which hold where nobody has set them."""
         return {"mode": self.modes[0], "steps": self.steps, "guidance": self.guidance, "cfg": self.cfg}
 
     def mag_ratios(self, mode: Mode) -> tuple[float, ...]:
-        """Get the ratios that MagCache needs; see `families.step_caches.nearest`."""
         return {**self.family.mag_ratios, **self.own_mag_ratios}.get(mode, ())
 
     @property
@@ -216,21 +197,6 @@ def _read_facts(file: Path) -> dict[str, Any]:
         raise refusal(f"modes {short_repr(facts['modes'])}", f"some of {', '.join(MODES)}")
     if facts.get("family", FRAMEPACK.name) not in FAMILIES:
         raise refusal(f"family {short_repr(facts['family'])}", f"one of {', '.join(FAMILIES)}")
-    if not facts.get("side", 640) >= facts.get("multiple", 32) >= 1:
-        raise refusal(f"side {facts.get('side', 640)}", "side >= multiple >= 1")
-    for name in ("steps", "guidance", "cfg"):
-        bounds = SETTINGS[name]
-        if name in facts and not bounds.low <= facts[name] <= bounds.high:
-            raise refusal(f"{name} {facts[name]}", f"{name} from {bounds.low:g} to {bounds.high:g}")
-    for mode, values in facts.get("magnitudes", {}).items():
-        is_list = mode in MODES and isinstance(values, list)
-        numbers = cast(list[Any], values or [None]) if is_list else [None]
-        if not all(isinstance(number, int | float) and 0 < number < math.inf for number in numbers):
-            raise refusal(
-                f"magnitudes {short_repr(facts['magnitudes'])}", "a list of positive numbers by order"
-            )
-    if not 0 < facts.get("shift", 1.0) < math.inf:
-        raise refusal(f"shift {facts['shift']}", "a positive number")
     return facts
 
 
@@ -266,7 +232,6 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
 
 
 def plan_of(request: GenerationRequest) -> SectionPlan:
-    """Plan the sections of a video by the family of its model, or by FramePack if the model is gone."""
     return model_family(request.model).sections(request)
 
 
@@ -286,10 +251,6 @@ def built_in_names() -> tuple[str, ...]:
 
 
 def model_names() -> tuple[str, ...]:
-    """List the registered models: the default first, and those that a user added last.
-
-    An added model whose base is gone is left out.
-    """
     built_in = built_in_names()
     added = ADDED_MODELS.bases()
     return (
@@ -311,11 +272,6 @@ def _from_added(added: AddedModel) -> ModelInfo:
 
 
 def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
-    """Find the facts about a registered model or, if `allow_folder` is set, a local folder.
-
-    Raises:
-        InputError: If there is no such model, or the folder lacks a component.
-    """
     if name == DEFAULT_MODEL:
         return _from_folder(name, _DEMO_FOLDER)
     if name in _PUBLISHED:

@@ -46,12 +46,7 @@ _TABLES = (*_EMBEDDINGS, "shared.weight", "_embedding.weight")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The sizes of a model's weights in the type that they have on the device.
-
-    Attributes:
-        block_bytes: The size of each block that can be streamed, in the order in which the blocks run. All
-            other weights stay on the device while the model is in use.
-    """
+    """The sizes of a model's weights on the device; blocks that can be streamed are in their order."""
 
     name: str
     total_bytes: int
@@ -64,12 +59,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One network, in the number format that it computes in.
-
-    Attributes:
-        dtype_bytes: The bytes per value in the computation.
-        cast_bytes: The largest memory that one layer's weight takes while it is cast for use; 0 if none is.
-    """
+    """One network, in its number format; `cast_bytes` is the most that one layer's cast takes."""
 
     weights: Weights
     config: Mapping[str, Any] = field(hash=False)
@@ -91,21 +81,11 @@ def networks(
     weight_dtype: str = "default",
     has_bf16: bool = True,
 ) -> dict[str, Network]:
-    """Describe all networks of a model, by the names of their components.
+    """Describe all networks of a model, by the names of their components, from their files or the table.
 
-    Sizes are read from the files on this machine. Without files they come from the table of the published
-    models.
-
-    Args:
-        on_cpu: Whether there is no GPU. Networks in a type that is slow on a CPU then compute in another one
-            (`loaders.dtype_for`).
-        dtype_bytes: The bytes per value of networks that do not compute in their stored type.
-        weight_dtype: The type of the transformer's weights (`request.WEIGHT_TYPES`).
-        has_bf16: Whether the device computes in bf16. Otherwise the weights of networks in bf16 are cast to
-            fp32 layer by layer, except the VAE's.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
+    On a CPU, networks in a type that is slow there compute in another one (`loaders.dtype_for`).
+    `dtype_bytes` are the bytes per value of networks that do not compute in their stored type. Without bf16,
+    the weights of networks in bf16 are cast to fp32 layer by layer, except the VAE's.
     """
     by_name: dict[str, Network] = {}
     for name in filter(info.components.__contains__, NETWORKS):
@@ -120,16 +100,7 @@ def networks(
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The values of one network as its files have them.
-
-    Attributes:
-        blocks: The values in each block that can be streamed.
-        keeps_bf16: Whether a CPU computes in bf16 if that is the type; see `machine.sysfs.keeps_bf16`.
-        largest, largest_linear: The most values in a layer that can be cast, and in a linear one.
-        unlayered: The values outside of such layers, as those of norms.
-        largest_block: The most values of a layer in blocks of GGUF.
-        is_fixed: Whether the weights cannot be cast to another type.
-    """
+    """The values of one network as its files have them, with the most values in a layer that is cast."""
 
     total: ParameterCounts
     blocks: tuple[ParameterCounts, ...]
@@ -146,11 +117,7 @@ class _Sizes:
     def network(
         self, name: str, dtype_bytes: int | None, storage: str, *, on_cpu: bool, casts_bf16: bool
     ) -> Network:
-        """Size the network in the types that it is stored and computes in on the device.
-
-        Raises:
-            InputError: If the weights cannot be cast to the type that the job asks for.
-        """
+        """Size the network in the types that it is stored and computes in, or raise InputError."""
         if self.is_fixed and storage != "default":
             raise InputError(
                 setting="weight_dtype", value=storage,
@@ -189,14 +156,6 @@ def _sizes_of(name: str, source: ComponentSource) -> _Sizes:
     return _cached_sizes(name, path, signatures, json.dumps(source.config))
 
 
-def config_here(name: str, source: ComponentSource) -> Mapping[str, Any]:
-    """Read the configuration of a network; an empty one if it is not here, or cannot be read."""
-    try:
-        return {} if source.is_missing else _sizes_of(name, source).config
-    except LongtakeError:
-        return {}  # `networks` says what is wrong
-
-
 @lru_cache(maxsize=64)
 def _cached_sizes(name: str, path: Path, signatures: tuple[Any, ...], config: str) -> _Sizes:
     return count_values(name, path, json.loads(config))
@@ -204,7 +163,6 @@ def _cached_sizes(name: str, path: Path, signatures: tuple[Any, ...], config: st
 
 @confined
 def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Sizes:
-    """Count the values of a network, or raise LongtakeError if its files cannot be read."""
     try:
         config = _checked_config(name, read_json(path / "config.json") if config is None else config)
         contents = [read_contents(file) for file in weight_files(path)]
@@ -249,7 +207,6 @@ def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Si
 
 
 def _checked_config(name: str, config: Any) -> dict[str, Any]:
-    """Check a configuration of unknown origin, or raise ValueError if it lacks a size for the plans."""
     if not isinstance(config, Mapping):
         raise ValueError("its config.json is no JSON object")
     config = dict(cast(Mapping[str, Any], config))
@@ -272,7 +229,6 @@ def class_named(config: Mapping[str, Any]) -> str:
 
 
 def block_lists(component: str, class_name: str) -> tuple[str, ...]:
-    """List the paths of the lists of blocks of a network of a class, in the order in which they run."""
     return _network_of(component, {"_class_name": class_name}).block_lists
 
 
@@ -285,11 +241,8 @@ def _count(name: str, tensor: TensorInfo, in_fp32: Sequence[str], plain: Sequenc
     name_parts = {*name.split(".")}
     if name_parts & {*in_fp32, *plain}:  # a scale is multiplied with its weight
         count = 0 if SCALE.search(name) else count
-        return (
-            ParameterCounts(fixed_bytes=4 * count)
-            if name_parts & {*in_fp32}
-            else ParameterCounts(plain=count)
-        )
+        is_fp32 = bool(name_parts & {*in_fp32})
+        return ParameterCounts(fixed_bytes=4 * count) if is_fp32 else ParameterCounts(plain=count)
     if SCALE.search(name):
         return ParameterCounts(fixed_bytes=4 * count)
     if tensor.dtype not in BITS:
@@ -326,16 +279,6 @@ _MIN_DTYPE_BYTES = 2
 
 
 def check_loras(text: str, info: ModelInfo) -> None:
-    """Check the LoRAs of a request.
-
-    If the model is not on this machine, or stored in another way, the engine checks that they fit it.
-
-    Args:
-        text: The setting `lora`, with paths.
-
-    Raises:
-        InputError: If a file is missing, holds no LoRA, or does not fit the model.
-    """
     loras = loras_of(text)
     transformer = info.components["transformer"]
     layers = layers_of(transformer.folder) if loras and not transformer.is_missing else {}
@@ -347,7 +290,6 @@ def check_loras(text: str, info: ModelInfo) -> None:
 
 @confined
 def layers_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Read (outputs, inputs) of each linear layer in a transformer's files; none for other files."""
     try:
         headers = [read_safetensors(file).tensors for file in weight_files(folder)]
     except (OSError, NotWeights):
@@ -362,7 +304,6 @@ def layers_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def with_loras(network: Network, loras: Collection[LoraFile]) -> Network:
-    """Add the sizes of LoRAs, with two matrices for each layer, to those of the transformer."""
     dtype_bytes = max(_MIN_DTYPE_BYTES, network.dtype_bytes)
     blocks = list(network.weights.block_bytes)
     total = network.weights.total_bytes

@@ -1,8 +1,4 @@
-"""Captures of calls for debugging: inputs, outputs, time and memory in a JSON and a safetensors file.
-
-A capture consists of two files with the same name. The JSON file contains everything but the tensors; in
-their places it has their names in the safetensors file. No pickle is written or read.
-"""
+"""Captures of calls for debugging: inputs, outputs, time and memory in a JSON and a safetensors file."""
 
 from __future__ import annotations
 
@@ -35,21 +31,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Stands for an object that is not in a capture, such as a model; `kind` is the name of its class."""
+    """What stands for an object that is not in a capture, such as a model, by the name of its class."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A capture that was read.
-
-    Attributes:
-        inputs, outputs: Its values; objects that no file can hold are `Missing`.
-        memory: The memory figures around the call, in bytes by name.
-        has_tensors: Whether the tensors were small enough to be written.
-    """
-
     what: str
     inputs: dict[str, Any]
     outputs: Any
@@ -58,7 +46,6 @@ class Captured:
     has_tensors: bool
 
     def compare(self, work: Callable[[], Any]) -> Comparison:
-        """Do the captured work again, and compare its result, or its error where one was captured."""
         begin = time.perf_counter()
         try:
             result = work()
@@ -71,12 +58,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A captured call beside the same call done again.
-
-    Attributes:
-        seconds: The time that the call took now.
-        difference: The first difference between the results, in words; "" if they have the same bits.
-    """
+    """A captured call beside the same call done again; `difference` is "" if they have the same bits."""
 
     capture: Captured
     seconds: float
@@ -91,8 +73,6 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """A writer of captures that keeps the newest ones within a number of bytes."""
-
     folder: Path
     only_failures: bool = False
     most_bytes: int = MOST_BYTES
@@ -106,10 +86,6 @@ class Recorder:
         outputs: Callable[[_T], Any] = lambda result: result,
         free_bytes: Callable[[], int],
     ) -> _T:
-        """Do some work, write a capture of it or of its error, and return its result.
-
-        A capture that cannot be written is left out, which is logged.
-        """
         free_before = free_bytes()
         begin = time.perf_counter()
 
@@ -135,13 +111,7 @@ class Recorder:
     def write(
         self, what: str, inputs: Mapping[str, Any], outputs: Any, seconds: float, memory: Mapping[str, int]
     ) -> Path:
-        """Write one capture, and remove the oldest ones until the limit is kept.
-
-        If its tensors alone exceed the limit, only their shapes are written.
-
-        Returns:
-            The JSON file.
-        """
+        """Write one capture, without its tensors if they exceed the limit, and remove the oldest ones."""
         tensors: dict[str, Tensor] = {}
         facts = {
             "format": FORMAT, "what": what, "seconds": seconds, "memory": dict(memory),
@@ -173,11 +143,6 @@ class Recorder:
 
 
 def read_capture(file: Path) -> Captured:
-    """Read a capture from its JSON file.
-
-    Raises:
-        InputError: If the file is not a capture, or has another version.
-    """
     try:
         facts = cast(dict[str, Any], json.loads(file.read_text(encoding="utf-8")))
         if facts["format"] != FORMAT:
@@ -200,7 +165,6 @@ def read_capture(file: Path) -> Captured:
 
 
 def difference(result: Any, expected: Any) -> str:
-    """Return a phrase on the first difference of two values, or "" if they are bit-identical."""
     if isinstance(expected, Missing):
         return ""
     if isinstance(result, Tensor) and isinstance(expected, Tensor):
@@ -233,12 +197,10 @@ def _difference_of_tensors(result: Tensor, expected: Tensor) -> str:
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    """Describe an error as a capture has it among its outputs."""
     return {_ERROR: f"{type(error).__name__}: {first_line(error)}"}
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Convert a value for JSON, and move its tensors to `tensors`."""
     if isinstance(value, Tensor):
         tensors[name] = to_host(value.detach()).clone().contiguous()
         facts = {"shape": list(value.shape), "dtype": str(value.dtype), "device": str(value.device)}

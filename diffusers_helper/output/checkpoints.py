@@ -46,8 +46,6 @@ Tensors = dict[str, Tensor]
 
 
 class Origins:
-    """The origins of a job's encodings and sections: the facts that determine them, by name."""
-
     def __init__(
         self,
         request: GenerationRequest,
@@ -56,11 +54,7 @@ class Origins:
         family: Family,
         **facts: str,
     ) -> None:
-        """Collect the facts that are the same for all sections.
-
-        `facts` follow from request and model, such as the frame size; see `conditions.pictures` for
-        `pictures`.
-        """
+        """Collect what all sections share; `facts` follow from request and model, such as the frame size."""
         self._request = request
         self._lineage = lineage
         self._family = family
@@ -91,7 +85,8 @@ class Origins:
         origin |= {name: str(value) for name, value in later_values.items()}
         if request.depends_on_length:
             origin["sections"] = str(len(self._family.plan(request.seconds, request.mode)))
-        if earlier_spans := merged_spans(self._lineage.spans_before(number), request):
+        spans = tuple(span for span in self._lineage.spans if span.last < number)
+        if earlier_spans := merged_spans(spans, request):
             origin["earlier"] = json.dumps([span.to_dict() for span in earlier_spans], sort_keys=True)
         return origin
 
@@ -102,19 +97,12 @@ class Origins:
 
 
 class Checkpoints:
-    """The checkpoints of one job: `sections/0001.safetensors` and so on, and `encodings.safetensors`.
-
-    The `warnings` tell the user about files that are damaged or were made by other versions.
-    """
+    """The checkpoints of one job, with warnings about files that are damaged or of other versions."""
 
     def __init__(self, folder: JobFolder, origins: Origins, earlier: JobFolder | None) -> None:
-        """Read the checkpoints of an earlier run of this or another job, if there is one.
+        """Read those of an earlier run of this or another job. What follows a damaged section is made again.
 
-        The section of a damaged file and all later ones are made again.
-
-        Raises:
-            LongtakeError: If the sections have another origin than this job.
-            OSError: If a file cannot be read now, which does not mean that it is damaged.
+        LongtakeError if they have another origin; OSError if a file cannot be read now.
         """
         self._folder = folder
         self._origins = origins
@@ -127,7 +115,6 @@ class Checkpoints:
             self._read_encodings(earlier)
 
     def section(self, number: int, *, compute: Callable[[], Tensor]) -> Tensor:
-        """Reuse a section's latents of an earlier run, or compute and store them."""
         stored_latents = self._sections.get(number)
         latents = compute() if stored_latents is None else stored_latents
         if stored_latents is None or not self._is_in_place:
@@ -137,7 +124,6 @@ class Checkpoints:
         return latents
 
     def encodings(self, *, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Reuse the encodings of an earlier run, or compute and store them."""
         encodings = self._encodings or compute()
         # Tensors of a file or a slice have another layout in memory, at which kernels may round differently.
         encodings = {key: tensor.clone(memory_format=contiguous_format) for key, tensor in encodings.items()}
@@ -224,19 +210,13 @@ def _check_origin(file: Path, origin: Mapping[str, str], expected: Mapping[str, 
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors with metadata and a checksum to a file. On return it is complete on the disk."""
     contiguous_tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     checksum = _checksum(metadata, contiguous_tensors)
     write_atomic(file, save(contiguous_tensors, {**metadata, "checksum": checksum}))
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors and the metadata of a file.
-
-    Raises:
-        OSError: If the file cannot be read.
-        SafetensorError, ValueError, KeyError: If the file is damaged.
-    """
+    """Read tensors and metadata. OSError, SafetensorError, ValueError or KeyError if that fails."""
     content = read_file(file, _MAX_BYTES)  # the library calls a file missing that cannot be opened now
     tensors = {name: tensor.clone() for name, tensor in load(content).items()}
     header = plain_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
@@ -261,8 +241,7 @@ def versions() -> dict[str, str]:
 class EncodingCache:
     """A folder of encodings up to a total size. The least recently used ones are removed first.
 
-    A file's name is a checksum of all that its encodings depend on, so no prompt can be read from it. Without
-    a folder, nothing is stored.
+    A file's name is a checksum of all that its encodings depend on, so no prompt can be read from it.
     """
 
     folder: Path | None = None
@@ -271,8 +250,7 @@ class EncodingCache:
     def get(self, facts: Callable[[], Mapping[str, str]], compute: Callable[[], Tensors]) -> Tensors:
         """Reuse the encodings that depend on these facts, or compute and store them.
 
-        The bits of the result depend on `facts`, which may change while it is computed, after a device's
-        fault.
+        The facts may change while it computes, after a device's fault.
         """
         if self.folder is None:
             return compute()

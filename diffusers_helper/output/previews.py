@@ -43,17 +43,13 @@ _NUM_LEAD_FRAMES = 3  # that the published decoder makes before the frame of the
 
 
 class PreviewDecoder(nn.Module):
-    """A decoder for previews, which computes in `host_type` in main memory."""
-
     host_type = torch.float32
 
     def frames(self, latents: Tensor) -> Tensor:
-        """Decode latents (1, 16, T, h, w) to frames (F, h, w, 3) in whole numbers up to 255."""
         raise NotImplementedError
 
     @classmethod
     def read(cls, file: Path, device: torch.device) -> Self | None:
-        """Read a decoder from a file; None if there is no such file, or it cannot be used."""
         if not file.is_file():
             return None
         dtype = torch.float16 if device.type == "cuda" else cls.host_type
@@ -94,7 +90,6 @@ class TinyDecoder(PreviewDecoder):
 
     @torch.inference_mode()
     def frames(self, latents: Tensor) -> Tensor:
-        """Decode latents (1, 16, T, h, w) to frames (4T, 4h, 4w, 3) in whole numbers up to 255."""
         # On a machine without a GPU, tensors that are made from tensors "on the device" would count, too.
         latents = torch.from_numpy(latents.float().cpu().numpy())
         frames = self(latents.to(self.straight.weight.dtype))[0].permute(1, 2, 3, 0).float()
@@ -121,14 +116,11 @@ class _MemBlock(nn.Module):
 
 
 class _TGrow(nn.Module):
-    """A layer that makes `stride` frames of each one."""
-
     def __init__(self, width: int, stride: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(width, width * stride, 1, bias=False)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Make frames (stride T, C, h, w) of frames (T, C, h, w)."""
         return self.conv(frames).reshape(-1, *frames.shape[1:])
 
 
@@ -146,7 +138,6 @@ class VideoDecoder(PreviewDecoder):
 
     @torch.inference_mode()
     def frames(self, latents: Tensor) -> Tensor:
-        """Decode latents (1, 16, T, h, w) to frames (4T - 3, 4h, 4w, 3) in whole numbers up to 255."""
         weights = next(self.parameters())
         if weights.device.type == "cpu":  # otherwise its tensors would count as being on the device
             latents = torch.from_numpy(latents.float().cpu().numpy())
@@ -167,13 +158,9 @@ class VideoDecoder(PreviewDecoder):
 
 
 class LatentColours:
-    """A linear map from latents to RGB, fitted to a picture whose latent is known.
-
-    It is a ridge regression of the picture's colours, averaged over the 8x8 pixels of each latent.
-    """
+    """A linear map from latents to RGB: a ridge regression of a picture's colours for each latent."""
 
     def __init__(self, picture: Image.Image, latent: Tensor) -> None:
-        """Fit the map to a picture in RGB and its latent (1, 16, 1, h, w)."""
         height, width = latent.shape[-2:]
         small = picture.resize((width, height), Image.Resampling.BOX)
         colours = torch.from_numpy(np.array(small)).double().reshape(-1, 3) / 255
@@ -184,7 +171,6 @@ class LatentColours:
         self._weights = torch.linalg.solve(x.T @ x + penalty, x.T @ y)
 
     def frames(self, latents: Tensor) -> list[Image.Image]:
-        """Show each frame of latents (1, 16, T, h, w) as a small picture."""
         pixels = latents[0].double().cpu().permute(1, 2, 3, 0) - self._latent_mean
         colours = (pixels @ self._weights + self._colour_mean).clamp(0, 1) * 255
         size = latents.shape[-1] * _COLOUR_SCALE, latents.shape[-2] * _COLOUR_SCALE
@@ -195,11 +181,7 @@ class LatentColours:
 
 
 class Preview:
-    """A writer of animated WebP files, which keeps the last two.
-
-    It writes at most two per second, and takes at most a tenth of the time. A latent frame takes
-    `latent_seconds` in the video.
-    """
+    """A writer of animated WebP files, at most two per second, which keeps the last two."""
 
     def __init__(self, folder: Path, latent_seconds: float, decoder: PreviewDecoder | None = None) -> None:
         self._folder, self._latent_seconds, self._decoder = folder, latent_seconds, decoder
@@ -216,10 +198,7 @@ class Preview:
         return cls(folder, info.family.temporal_compression / info.family.fps, decoder)
 
     def fit(self, picture: Image.Image, latent: Tensor) -> None:
-        """Fit the colours, unless they are fitted already, to a picture and its latent (1, C, 1, h, w).
-
-        Until then, there are no previews without a decoder.
-        """
+        """Fit the colours once, to a picture and its latent (1, C, 1, h, w)."""
         if self._colours is None:
             self._colours = LatentColours(picture, latent)
 
@@ -255,10 +234,7 @@ class Preview:
 
 
 def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) -> None:
-    """Write a thumbnail from the middle of the frames that a section adds to the video.
-
-    `frames` are all that were decoded for the section, (T, H, W, 3) in -1 to 1.
-    """
+    """Write the middle of the frames (T, H, W, 3), -1 to 1, that a section adds to the video."""
     num_frames = section.decoded_frames - section.overlap_frames
     is_behind = mode == "forward" or section.is_closing
     middle = num_frames // 2 + (section.overlap_frames if is_behind else 0)
@@ -271,5 +247,4 @@ def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) ->
 
 
 def to_uint8(frames: Tensor) -> np.ndarray:
-    """Convert frames in -1 to 1 to pixels of 0 to 255, clipped and rounded."""
     return (frames / 2 + 0.5).clamp(0, 1).mul(255).round().to(torch.uint8).numpy()

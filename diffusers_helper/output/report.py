@@ -21,10 +21,9 @@ _ORDER: list[str] = list(events.STAGES)
 
 
 class Report:
-    """The sender of one job's events, with the job's id and the time since it started.
+    """The sender of one job's events.
 
-    The folder need not exist yet. `expected` are the seconds that each stage will probably take: "load" in
-    all, and the others for one section. Stages without an estimate are missing.
+    `expected` are the seconds that each stage will probably take: "load" in all, the others for one section.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class Report:
     def started(
         self, video: GrowingVideo, attention: str, expected: Mapping[str, float] = MappingProxyType({})
     ) -> None:
-        """Report that the work on a video has started. All events but those of stages come afterwards."""
         self._video = video
         height, width = video.shape
         self._expected = dict(expected)
@@ -74,7 +72,6 @@ class Report:
         self._stage = stage
 
     def _estimate(self, stage: events.Stage, section: int | None) -> dict[str, float]:
-        """Estimate the seconds that a stage which begins now will take, and those until the next video."""
         now = self._seconds
         expected = self._expected
         if self._stage == "load":  # it comes again for each network
@@ -94,13 +91,12 @@ class Report:
         }
 
     def reading(self, done_bytes: int, total_bytes: int) -> None:
-        """Report the progress of reading weights, which is the stage "load"."""
         if self._stage != "load":
             self.stage("load")
         self._report(events.Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def trying(self, stage: events.Stage, done: int, total: int) -> None:
-        """Report the progress of a stage that tries `total` kernels or shapes. It starts with 0 of them."""
+        """Report the progress of a stage that tries `total` kernels or shapes, from 0 on."""
         if done:
             self.piece(stage, None, done, total)
         else:
@@ -117,7 +113,6 @@ class Report:
         )  # fmt: skip
 
     def piece(self, stage: events.Stage, section: int | None, piece: int, pieces: int) -> None:
-        """Report the end of one of several pieces of work."""
         if pieces > 1:
             self._report(events.PieceDone, stage=stage, section=section, piece=piece, pieces=pieces)
 
@@ -125,7 +120,6 @@ class Report:
         write_thumbnail(self._thumbnail(section.number), section, frames, self._plan.mode)
 
     def section(self, section: Section) -> None:
-        """Report that a section can be watched in the latest version of the video."""
         frames = self._video.frames
         previous_frames = self._num_frames
         is_in_front = self._plan.mode == "inverted" and previous_frames > 0 and not section.is_closing
@@ -141,7 +135,6 @@ class Report:
         )
 
     def finished(self, usage: Mapping[str, Any]) -> Path:
-        """Give the video its final name, and report the end of the job with the figures on memory."""
         video = self._video.finish()
         self._end(events.Finished, video, seconds=self._seconds, steps_skipped=self.skipped, **usage)
         return video

@@ -1,12 +1,10 @@
 """The video of a job, which becomes a longer playable MP4 after each section, by encoding only that section.
 
-Frames that can no longer change are encoded once, as a segment that starts with a key frame and refers to
-nothing outside itself (closed GOP), and is kept in `segments/`. The playable file joins the segments by
-stream copy. Frames that the next section will still change are shown as a provisional segment, which the next
-join leaves out. In inverted order new segments go in front of the others, and in forward order behind them.
+Frames that can no longer change are encoded once, as a segment with a closed GOP in `segments/`. The playable
+file joins the segments by stream copy. Frames that the next section will still change are shown as a
+provisional segment. In inverted order new segments go in front of the others.
 
-The same frames give the same bytes on any machine. The format is H.264, yuv420p, bt709 with limited range,
-with the index in front of the data (faststart).
+The same frames give the same bytes on any machine: H.264, yuv420p, bt709 with limited range, faststart.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 from av.video.stream import VideoStream
 
 from diffusers_helper.conditions.film import open_container, picture_stream
-from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.packing import FPS, Mode
-from diffusers_helper.files import file_sha256, file_signature, link_or_copy, replacing, write_atomic
+from diffusers_helper.files import file_sha256, link_or_copy, replacing, write_atomic
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_pictures
@@ -90,10 +87,8 @@ class GrowingVideo:
     ) -> None:
         """Open a folder, which may have the sections of an earlier writer.
 
-        Args:
-            width, height: The size in pixels. Where it is no multiple of 16, the side of a macroblock, the
-                stream needs cropping, which some hardware decoders get wrong.
-            crf: The constant rate factor of x264, from 0 to 51. Lower is better; 0 counts as 1.
+        Where a side is no multiple of 16, the stream needs cropping, which some hardware decoders get wrong.
+        `crf` is from 0 to 51; 0 counts as 1.
         """
         self._folder = JobFolder(folder.expanduser().absolute())
         self._folder.remove_leftovers()
@@ -108,7 +103,6 @@ class GrowingVideo:
             subfolder.mkdir(exist_ok=True)
 
         self._checksums = read_sums(self._folder.sums)
-        self._intact_signatures: dict[str, object] = {}  # of files that matched their checksums
         num_recorded = next(n for n in itertools.count(1) if self._segment(n).name not in self._checksums) - 1
         self.recipe: Callable[[], Recipe] | None = None
         self._original: Path | None = None
@@ -133,13 +127,9 @@ class GrowingVideo:
             )
 
     def join_to(self, original: Path, frames: Iterator[np.ndarray], *, is_last: bool = False) -> str:
-        """Put a video in front of the first section in time, or behind the last one.
+        """Put a video in front of the first section in time, or behind the last one, and say how.
 
-        Its packets are copied if they have the headers of the sections, as in videos of the same version of
-        Longtake. Otherwise its frames, which have the size and rate of this video, are encoded.
-
-        Returns:
-            A sentence for the user on how that was done; "" if an earlier writer has done it.
+        Its packets are copied if they have the headers of the sections; otherwise its frames are encoded.
         """
         self._original = self._folder.segments / "original.mp4"
         self._ends_with_original = is_last
@@ -167,7 +157,6 @@ class GrowingVideo:
         )
 
     def _can_copy(self, source: InputContainer, sample: InputContainer) -> bool:
-        """Tell whether packets of a file can be copied between sections as they are."""
         stream = cast(VideoStream, picture_stream(source))
         headers = sample.streams.video[0].codec_context.extradata
         if stream.codec_context.extradata != headers or source.streams.audio:
@@ -179,18 +168,10 @@ class GrowingVideo:
     def add_section(
         self, final: np.ndarray, pending: np.ndarray = _NO_FRAMES, *, is_behind: bool = False
     ) -> Path:
-        """Encode one section's frames, at least one, and join a new playable version.
+        """Encode one section's frames, uint8 RGB (T, H, W, 3), and join a new playable version.
 
-        Args:
-            final: Frames that no later section changes, as uint8 RGB (T, H, W, 3) in temporal order.
-            pending: Frames that will be among the following section's final ones, in the same form.
-            is_behind: Whether the section goes to the end of an inverted video, as its last one.
-
-        Returns:
-            The new version. The previous one is kept, so that a player can read it to its end.
-
-        Raises:
-            LongtakeError: If an earlier segment is not as it was written. The next writer makes it again.
+        `pending` frames will be among the next section's final ones. The previous version stays for players
+        that read it.
         """
         number = self.sections + 1
         self._encode(self._segment(number), final, _X264)
@@ -209,15 +190,7 @@ class GrowingVideo:
         elif self._original and (self._mode == "forward" or not len(pending)):
             order.insert(0, self._original)
         version = self._version(number)
-        try:
-            frames = self._join(version, [path for path in order if path.stat().st_size])
-        finally:  # a result or an error from segments that were changed does not count
-            if not all(map(self._is_intact, set(order) - {self._segment(number), provisional})):
-                raise LongtakeError(
-                    "Files of the video so far were changed while it was made.",
-                    "They are made again from the sections that are kept.",
-                    code="storage",
-                )
+        frames = self._join(version, [path for path in order if path.stat().st_size])
         self._record_checksums(number)
         self.latest, self.frames, self.sections = version, frames, number
 
@@ -227,7 +200,6 @@ class GrowingVideo:
         return version
 
     def finish(self) -> Path:
-        """Give the latest version, with its provisional frames, its final name `video.mp4`."""
         assert self.latest is not None
         video = self._folder.video
         with replacing(video) as temporary:
@@ -242,16 +214,7 @@ class GrowingVideo:
         return {int(match[1]) for match in matches if match}
 
     def _is_intact(self, path: Path) -> bool:
-        """Compare a file with its recorded checksum, unless it is unchanged since it matched."""
-        if not path.is_file():
-            return False
-        signature = file_signature(path)
-        if self._intact_signatures.get(path.name) == signature:
-            return True
-        if self._checksums.get(path.name) != file_sha256(path):
-            return False
-        self._intact_signatures[path.name] = signature
-        return True
+        return path.is_file() and self._checksums.get(path.name) == file_sha256(path)
 
     def _record_checksums(self, number: int) -> None:
         names = {self._segment(n).name for n in range(1, number)} | {self._version(number - 1).name}
@@ -266,7 +229,6 @@ class GrowingVideo:
         write_atomic(self._folder.sums, json.dumps(self._checksums, indent=1).encode())
 
     def _encode(self, path: Path, frames: Iterable[np.ndarray], x264: str) -> None:
-        """Encode frames (H, W, 3) as a segment, or write an empty file if there are none."""
         path.parent.mkdir(exist_ok=True)  # something may have removed it since the start
         with replacing(path) as temporary:
             if isinstance(frames, np.ndarray) and not len(frames):

@@ -1,9 +1,4 @@
-"""What differs between cards: the factors of memory, the types they compute well in, and torch's kernels.
-
-The formulas (`estimates`, `vae_estimates`) count tensors, which are the same everywhere, and are multiplied
-with the factors here. Ratios that were measured on cards are in `cards/reported`, where
-scripts/hardware_table.py writes them, and `estimates.calibration_of` reads them.
-"""
+"""What differs between cards: the factors of memory, the types they compute well in, and torch's kernels."""
 
 from __future__ import annotations
 
@@ -39,13 +34,9 @@ FACTORS: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The memory behaviour of a machine's kernels.
+    """The memory behaviour of a machine's kernels, as multiples of what the formulas count.
 
-    Attributes:
-        attention: The kind of kernel that SDPA chooses. "math" holds the matrix of all scores in fp32.
-        attention_factor: The memory at the peak of attention, as a multiple of what the formula counts.
-        conv_decode, conv_encode: The same for the VAE, whose kernels may have a workspace.
-        attention_backend: The transformer's, one of `attention.backends.BACKENDS`.
+    "math" attention holds the matrix of all scores in fp32. The VAE's kernels may have a workspace.
     """
 
     attention: Attention = "fused"
@@ -64,7 +55,7 @@ class Backend:
 
 
 def reserve_of(card: str, family: str) -> Setting[int]:
-    """Estimate what a process holds on the device beside torch's tensors, in bytes."""
+    """Estimate the bytes that a process holds on the device beside torch's tensors."""
     if family == "cpu":
         return Setting(0, "every tensor is counted", "docs/amd-memory.md")
     ratio = RATIOS.get(card, {}).get("reserve")
@@ -84,26 +75,14 @@ SLOW_FP32 = ("gfx1151", "gfx1200")
 
 
 def wider_types(family: str, dtype: str, network: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """List the types in which a stage is repeated, one after the other, if its result is not finite.
-
-    On cards with slow fp32, a step of the transformer would take minutes, so a user has to ask for it.
-
-    Args:
-        family: The family of the card (`profiles.FAMILIES`).
-        dtype: The type of the first result. It and the types in the list are "fp16", "bf16" or "fp32".
-    """
+    """List the types in which a stage is repeated if its result is not finite."""
     is_slow = family in SLOW_FP32 and network == "transformer" and environ.get(FP32_VARIABLE) != "1"
     tries_bf16 = dtype == "fp16" and family not in ("cpu", *NO_BF16)
     return (*(("bf16",) if tries_bf16 else ()), *(() if is_slow else ("fp32",)))
 
 
 def missing_kernels(arch: str, arch_list: Collection[str]) -> tuple[str, str] | None:
-    """Say what is wrong, and its remedy, if the installed torch has no kernels for a card.
-
-    Args:
-        arch: The gfx name of the card as torch sees it; "" if it has none.
-        arch_list: The architectures that torch was built for (`torch.cuda.get_arch_list()`).
-    """
+    """Say what is wrong, and its remedy, if the installed torch has no kernels for a card."""
     archs = sorted({name.partition(":")[0] for name in arch_list})
     is_rocm = archs and all(re.fullmatch("gfx[0-9a-f]+", name) for name in archs)
     if not arch or not is_rocm or arch in archs:

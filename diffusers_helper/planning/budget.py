@@ -30,10 +30,7 @@ RING_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One use of one model, with the peak of the memory that inputs, activations and outputs take.
-
-    Its name is "text", "text_2", "vae_encode", "vision", "sample" or "decode".
-    """
+    """One use of one model: "text", "text_2", "vae_encode", "vision", "sample" or "decode"."""
 
     name: str
     model: Weights
@@ -42,11 +39,6 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The needs of a job's stages in the order they run, for one side of the VAE's tiles; None for no tiles.
-
-    `attention` is the transformer's attention backend (`attention.backends.BACKENDS`), with its reason.
-    """
-
     vae_tile_px: int | None
     stages: tuple[Stage, ...]
     attention: Setting[str] = PLAIN_ATTENTION
@@ -54,15 +46,9 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The memory that a job may use.
+    """The memory that a job may use, and the most to which a default cap is raised; 0 for a fixed cap.
 
-    Attributes:
-        cap_bytes: The most memory that the process may hold on the device.
-        preserved_bytes: The least memory that weights leave free, as far as they can be streamed.
-        reserve_bytes: Memory outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
-        is_default: Whether the preserved memory is the card's default.
-        max_cap_bytes: The most to which a default cap is raised for a job that needs more; 0 for a fixed cap.
-        helper: The memory of a second card, which may do all but sampling; None for no second card.
+    `reserve_bytes` are outside of tensors: the driver's context, and the workspaces of MIOpen and BLAS.
     """
 
     total_bytes: int
@@ -82,15 +68,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The plan of one stage.
-
-    Attributes:
-        resident_blocks, streamed_blocks: The indices of blocks, ascending.
-        ring_bytes: The size of the ring on the device; 0 if nothing is streamed.
-        slot_bytes: The size of one slot of the ring, which is that of the largest streamed block.
-        others_bytes: The size of the other models' weights that stay on the device during the stage.
-        peak_bytes: The sum of others, resident, ring, working and reserve; at most the cap.
-    """
+    """The plan of one stage, whose peak is the sum of others, resident, ring, working and reserve."""
 
     stage: str
     model: str
@@ -98,7 +76,6 @@ class StagePlan:
     resident_blocks: tuple[int, ...]
     streamed_blocks: tuple[int, ...]
     ring_bytes: int
-    slot_bytes: int
     streamed_bytes: int
     working_bytes: int
     reserve_bytes: int
@@ -114,11 +91,9 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The plan of all stages of a job.
+    """The plan of all stages of a job, whose models stay on the device if they all fit at once.
 
-    Attributes:
-        keep_all_resident: Whether all models fit at once and stay on the device between the stages.
-        helper: The plan of the stages that a second card does, which `stages` and `peak_bytes` leave out.
+    `stages` and `peak_bytes` leave out what a second card, the `helper`, does.
     """
 
     budget: Budget
@@ -131,7 +106,6 @@ class JobPlan:
 
     @property
     def held_bytes(self) -> int:
-        """The most bytes of weights that stay on the device during a stage."""
         return max(plan.held_bytes for plan in self.stages)
 
     @property
@@ -141,7 +115,6 @@ class JobPlan:
 
     @property
     def all_stages(self) -> tuple[StagePlan, ...]:
-        """The plans of all stages, on whichever card, in the order in which they run."""
         helper_stages = self.helper.stages if self.helper else ()  # of which the last one decodes
         return (*helper_stages[:-1], *self.stages, *helper_stages[-1:])
 
@@ -157,10 +130,7 @@ class JobPlan:
 class DoesNotFit(InputError):
     """A refusal of a job that no plan fits under the cap.
 
-    Attributes:
-        side: The largest `resolution` that fits under this cap; 0 for none, None if it is not known.
-        fits_in_int8: Whether the same video fits with the transformer's weights in int8.
-        remedies: The sentences that make up `remedy`.
+    `side` is the largest `resolution` that fits; 0 for none, None if it is not known.
     """
 
     code = "does_not_fit"
@@ -207,7 +177,6 @@ class DoesNotFit(InputError):
 
     @property
     def is_too_large(self) -> bool:
-        """True if the device has less memory than the smallest cap that would work."""
         return self.smallest_cap_bytes > self.budget.total_bytes
 
     @property
@@ -217,7 +186,7 @@ class DoesNotFit(InputError):
 
 @lru_cache(maxsize=64)
 def _spread_order(count: int) -> tuple[int, ...]:
-    """Order the indices 0 to count - 1 by their reversed bits, so that any first n are evenly spread.
+    """Order the indices by their reversed bits, so that any first n are evenly spread.
 
     The first n blocks of this order become resident. Resident blocks between streamed ones give the copies
     time. A larger cap only adds blocks to the resident ones, so it never streams more.
@@ -250,7 +219,6 @@ def _splits(model: Weights) -> tuple[_Split, ...]:
 
 
 def min_resident_bytes(model: Weights) -> int:
-    """Find the least memory that a model's weights can take on the device, including the ring."""
     return min(split.resident_bytes + split.ring_bytes for split in _splits(model))
 
 
@@ -264,14 +232,11 @@ def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int =
 
 
 def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
-    """Plan a stage with as many of its weights on the device as the budget allows.
+    """Plan a stage with as many of its weights on the device as the budget allows, or raise DoesNotFit.
 
     If not even the fewest leave the preserved memory free, the fewest stay. Models that are already on the
     device stay there only if this one fits beside them as a whole. Otherwise all of them leave first, so that
     only one large model is on the device at a time.
-
-    Raises:
-        DoesNotFit: If no split keeps within the cap.
     """
     splits = _splits(stage.model)
     others = [model for model in already_resident if model.name != stage.model.name]
@@ -294,7 +259,6 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
         resident_blocks=tuple(sorted(order[: split.count])),
         streamed_blocks=streamed,
         ring_bytes=split.ring_bytes,
-        slot_bytes=split.slot_bytes,
         streamed_bytes=sum(stage.model.block_bytes[index] for index in streamed),
         working_bytes=stage.working_bytes,
         reserve_bytes=budget.reserve_bytes,
@@ -319,15 +283,7 @@ def _reason(budget: Budget, stage: Stage, split: _Split) -> str:
 
 
 def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
-    """Plan a job for the first demand that fits.
-
-    Args:
-        budget: Its cap is raised to the smallest that fits, unless it is fixed.
-        demands: The alternatives in order of preference, which is largest tiles first.
-
-    Raises:
-        DoesNotFit: If no demand fits.
-    """
+    """Plan a job for the first demand that fits, with a cap that is raised if it is not fixed."""
     if budget.helper and (helped_plan := _plan_with_helper(budget, budget.helper, demands)):
         return helped_plan
     smallest = min(smallest_cap(budget, demand.stages) for demand in demands)
@@ -376,12 +332,10 @@ def _plan_with_helper(budget: Budget, helper: Budget, demands: Sequence[Demand])
 
 
 def _only(demand: Demand, *, samples: bool) -> Demand:
-    """Reduce a demand to sampling, or to all other stages."""
     stages = (stage for stage in demand.stages if (stage.name == "sample") is samples)
     return replace(demand, stages=tuple(stages))
 
 
 def smallest_cap(budget: Budget, stages: Sequence[Stage]) -> int:
-    """Find the smallest cap in bytes under which every stage fits, with one model on the device."""
     demands = (min_resident_bytes(stage.model) + stage.working_bytes for stage in stages)
     return max(demands) + budget.reserve_bytes

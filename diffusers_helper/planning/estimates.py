@@ -1,10 +1,8 @@
 """Estimates of the memory that each stage needs besides weights: inputs, activations and outputs.
 
-Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
-The numbers were fitted to peaks that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of
-shapes named in each function. They hold for kernels that keep nothing large between operations. GPU kernels
-need more: the table in `backend` has the factors for that. What was measured on such cards, or on this
-machine, corrects the estimates (`calibration_of`).
+Each formula counts the tensors of one size that are alive when the network uses most memory, fitted to peaks
+that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of shapes named in each function. GPU
+kernels need more: the table in `backend` has the factors for that.
 """
 
 from __future__ import annotations
@@ -38,17 +36,8 @@ _Working = dict[str, tuple[Network, int]]
 
 
 def calibration_of(calibration: Facts, card: str) -> dict[str, float]:
-    """Read the ratios of measured to estimated working memory by stage, on this machine or on such a card.
-
-    Args:
-        calibration: The ratios that `benchmarks/calibrate_memory.py` stored (`Local.calibration`).
-        card: The name of the device, such as "cpu" or "gfx1100".
-    """
-    ratios = dict(RATIOS.get(card, {}))
-    for stage, ratio in calibration.read(card).items():
-        if isinstance(ratio, int | float) and 0.1 <= ratio <= 100:
-            ratios[stage] = ratio
-    return ratios
+    """Read the ratios of measured to estimated working memory by stage, on this machine or on such a card."""
+    return {**RATIOS.get(card, {}), **calibration.read(card)}
 
 
 def latent_tokens(height: int, width: int) -> int:
@@ -194,14 +183,8 @@ def demand_of(
 ) -> Demand:
     """Estimate what the stages of a job need, in their order, if its VAE works in tiles of one size.
 
-    Args:
-        networks: The model's networks, by the names of their components.
-        height, width, tile: The sides of the video and of the VAE's tiles in pixels.
-        text: The number of tokens that the transformer reads of the longest prompt.
-        texts: The number of prompts; 2 with classifier-free guidance.
-        encoded_latents: The latent frames that are encoded at a time; 1 for pictures.
-        vae_window: The latent frames in one of the VAE's temporal windows.
-        vae_share: The share of the working memory that the VAE may be planned with.
+    Sides are in pixels. `text` are the tokens of the longest of the `texts`; `encoded_latents` are encoded at
+    a time.
     """
     vae = networks["vae"]
     transformer = networks["transformer"]
@@ -239,7 +222,6 @@ def demand_of(
 def _framepack(
     networks: Mapping[str, Network], height: int, width: int, text: int, *, backend: Backend, rank: int
 ) -> tuple[_Working, _Working, int]:
-    """Estimate FramePack's encoders of text and of pictures, and a pass of its transformer."""
     llama, clip, siglip = (networks[name] for name in ("text_encoder", "text_encoder_2", "image_encoder"))
     sampling = transformer_bytes(
         networks["transformer"], height, width, text=text, vision=vision_tokens(siglip), backend=backend,
@@ -255,7 +237,6 @@ def _framepack(
 def _helios(
     networks: Mapping[str, Network], height: int, width: int, text: int, *, backend: Backend, rank: int
 ) -> tuple[_Working, _Working, int]:
-    """Estimate the same for Helios, which has no encoder of pictures."""
     umt5, tokens = networks["text_encoder"], latent_tokens(height, width)
     sampling = helios_bytes(networks["transformer"], height, width, tokens, backend=backend, rank=rank)
     return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
@@ -270,7 +251,6 @@ def _hidden_size(encoder: Network) -> int:
 
 
 def tile_steps(first: int, chosen: int | None = None) -> tuple[int, ...]:
-    """List the tile sizes to try: only `chosen` if it is given, otherwise `first` and all smaller ones."""
     return (chosen,) if chosen is not None else (first, *(tile for tile in TILES if tile < first))
 
 

@@ -19,21 +19,18 @@ FORGET = "longtake doctor --forget-smaller-plans"
 
 
 def choice_notes(first: FirstPlan) -> tuple[str, ...]:
-    """Tell the user, at the start of a job, what was chosen for it and which limits gave way."""
     attention = attention_note(first.smaller.demands[0].attention)
     notes = (first.reason, attention, *limit_notes(first.smaller.plan, first.profile))
     return tuple(filter(None, notes))
 
 
 def attention_note(attention: Setting[str]) -> str:
-    """Say that attention is sliced although the user has not asked for it; "" if it is not."""
     if attention.value != SLICED or attention.source == YOU:
         return ""
     return f"Attention is computed in slices, which takes longer, because {attention.reason}."
 
 
 def limit_notes(job: JobPlan, profile: Profile) -> list[str]:
-    """Tell which limits give way: a default cap that is raised, and preserved memory."""
     notes, budget, default = list[str](), job.budget, profile.cap_bytes
     cap, total = budget.cap_bytes, budget.total_bytes
     if budget.max_cap_bytes and cap > default.value:
@@ -52,11 +49,6 @@ def limit_notes(job: JobPlan, profile: Profile) -> list[str]:
 
 
 def notes_of(first: FirstPlan, info: ModelInfo, side: int) -> list[str]:
-    """Tell of limits, of what the VAE's tiles and chunk change, and of weights and attention.
-
-    Args:
-        side: The longer side of the video in pixels.
-    """
     request, profile, smaller = first.request, first.profile, first.smaller
     job, largest = smaller.plan, smaller.demands[0]
     tile = job.vae_tile_px
@@ -84,12 +76,6 @@ def notes_of(first: FirstPlan, info: ModelInfo, side: int) -> list[str]:
 
 
 def slow_note(streamed_bytes: int, free_bytes: int, seconds: float | None, fewest: JobPlan | None) -> str:
-    """Warn of weights that each step reads from the disk, and name the choices that help.
-
-    Args:
-        seconds: The time that a step reads; None if it is not known.
-        fewest: The plan with the fewest copies, if there is one.
-    """
     speed = f"about {duration(seconds)} per step" if seconds else "the disk's speed is not known yet"
     fewest_bytes = fewest.stage("sample").streamed_bytes if fewest else streamed_bytes
     advice = ""

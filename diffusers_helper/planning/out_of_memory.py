@@ -1,9 +1,4 @@
-"""Errors that say that the device is out of memory, classified by their figures, and the remedies.
-
-PyTorch's texts for CUDA and HIP differ by one word. They state the bytes that were requested, free,
-allocated, and idle in the allocator. HSA's texts contain no figures. The remedies depend on whether memory is
-exhausted, is fragmented, is withheld by the driver, or whether this is unknown.
-"""
+"""Errors that say that the device is out of memory, classified by their figures, and the remedies."""
 
 from __future__ import annotations
 
@@ -22,10 +17,7 @@ _MUCH = 0.1
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether the device's memory ran out, according to torch, HIP, CUDA, HSA or their libraries.
-
-    Main memory does not count, since a smaller plan for the device cannot help there.
-    """
+    """Tell whether the device's memory ran out; for main memory, a smaller plan cannot help."""
     return trouble_of(error) == "device_memory"
 
 
@@ -48,8 +40,8 @@ class OutOfMemory:
         """The cause of the failed allocation.
 
         Memory is exhausted if more was requested than is free and idle together. If the free memory alone
-        would suffice, the driver withholds it. Otherwise the memory is fragmented. If the text has no figures
-        and does not say that memory ran out, as HSA's, the cause is unknown.
+        would suffice, the driver withholds it. Otherwise the memory is fragmented. HSA's texts have no
+        figures.
         """
         if self.tried is None or self.free is None:
             return "exhausted" if "out of memory" in self.text.lower() else "unknown"
@@ -108,10 +100,7 @@ _GUIDES: dict[Kind, tuple[Remedy, ...]] = {
 def sentences_for(
     details: OutOfMemory, *, is_apu: bool = False, sentences: Mapping[Remedy, str] = LONGTAKE
 ) -> tuple[str, ...]:
-    """Word the remedies, with the most likely remedy first.
-
-    If the device shares the main memory (`is_apu`), the driver's limits are a likely cause.
-    """
+    """Word the remedies, the most likely first: the driver's limits, if the main memory is shared."""
     remedies = _GUIDES[details.kind]
     if is_apu and details.kind in ("driver", "unknown"):
         remedies = ("limits", *remedies)
@@ -138,7 +127,6 @@ class OutOfDeviceMemory(LongtakeError):
         is_apu: bool = False,
         sentences: Mapping[Remedy, str] = LONGTAKE,
     ) -> None:
-        """Compose the message and the remedy after this number of smaller plans, the last of which failed."""
         self.details = details
         self.steps = sentences_for(details, is_apu=is_apu, sentences=sentences)
         remedy = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))

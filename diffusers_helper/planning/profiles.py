@@ -1,8 +1,7 @@
 """The settings that suit a card, each with its reason: memory, allocator, VAE, attention and MIOpen.
 
-They follow from the facts that the kernel reports (`sysfs`). They are decided before torch is imported,
-because the engine's environment has to be complete when the engine starts. Longtake has measured none of them
-on a card; the source of each setting says who recommends it.
+They are decided before torch is imported, because the engine's environment has to be complete when it starts.
+Longtake has measured none of them on a card; the source of each says who recommends it.
 """
 
 from __future__ import annotations
@@ -47,15 +46,10 @@ ATTENTION_VARIABLE, PROFILE_VARIABLE = "LONGTAKE_ATTENTION", "LONGTAKE_PROFILE"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The device that computes.
+    """The device that computes; `total_bytes` is 0 if only its driver knows it.
 
-    Attributes:
-        arch: The gfx name of an AMD card, such as "gfx1100"; "" for other devices.
-        total_bytes: The size of the device's memory; 0 if only its driver knows it.
-        is_apu: Whether the device shares the processor's memory.
-        link: Its link to main memory; None if it has none, or if it is not known.
-        memory: A phrase for the kind of that memory, such as "VRAM"; "" if it is not known.
-        visible: What ROCR_VISIBLE_DEVICES has to be to hide the processor's graphics; "" to hide nothing.
+    `memory` is a phrase such as "VRAM", and `visible` what ROCR_VISIBLE_DEVICES has to be to hide the
+    processor's graphics; "" for nothing.
     """
 
     kind: Kind
@@ -77,15 +71,8 @@ class Machine:
 class Profile:
     """The settings that suit a machine.
 
-    Attributes:
-        vae_dtype: The type that the VAE computes in; "stored" is the type of its weights.
-        vae_tile: The side of the largest tiles that the automatic choice takes, in pixels.
-        has_bf16: Whether networks in bf16 compute in it, and not in fp32 with weights in bf16.
-        attention: The attention backend of jobs that leave it open (`attention.backends.BACKENDS`).
-        deviation: The share by which results of a backend that `auto` takes may differ from fp32 math.
-        backends: The fastest attention backends that were measured here, by `machine.local.shape_key`.
-        slice_bytes: The memory for one slice of attention; 0 for what suits the cap.
-        helper_bytes: The cap of a second card, which may do all but sampling; 0 for no such card.
+    Without bf16, networks compute in fp32 with weights in bf16. `deviation` is the share by which results of
+    a backend that `auto` takes may differ from fp32 math; `backends` are by `machine.local.shape_key`.
     """
 
     family: str
@@ -115,14 +102,10 @@ class Profile:
 
     @property
     def vae_bytes(self) -> int | None:
-        """The bytes per value in the VAE's computation; None for the stored type."""
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
     def with_kernel(self, kernel: str) -> Profile:
-        """Replace the attention kernel by the one that SDPA was seen to run; "" if none was seen.
-
-        An attention backend that the user has set takes precedence.
-        """
+        """Replace the attention kernel by the one that SDPA was seen to run; "" if none was seen."""
         if not kernel:
             return self
         kernel_kind: Attention = "math" if "math" in kernel else "fused"
@@ -137,7 +120,6 @@ class Profile:
         return replace(self.with_kernel(stored_kernel(facts, card)), backends=backends)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
-        """Choose the attention backend of a job, for the shape with this `machine.local.shape_key`."""
         if request.attention != AUTO:
             return Setting(request.attention, "set for the job", YOU)
         if key in self.backends and self.attention.source != YOU and self.machine.kind != "cpu":
@@ -149,8 +131,7 @@ class Profile:
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
         """Make a budget, with the values in GB that the user has set for the job.
 
-        The cap is at most the device's memory. Defaults give way: the cap to a job that needs more, and the
-        preserved memory to a small cap.
+        Defaults give way: the cap to a job that needs more, and the preserved memory to a small cap.
         """
         cap_bytes = self.cap_bytes.value if cap_gb is None else gb_bytes(cap_gb)
         if self.machine.total_bytes:
@@ -174,7 +155,6 @@ class Profile:
 
     @property
     def max_cap_bytes(self) -> int:
-        """The cap to which the default cap is raised for a job that needs more."""
         cap = self.machine.total_bytes - _MIN_FREE_BYTES
         if _is_small_radeon(self.family, self.machine):
             cap = min(cap, gb_bytes(MAX_VRAM_USAGE_GB))
@@ -204,15 +184,7 @@ _NOT_MEASURED = "not measured"
 
 
 def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None = None) -> Machine:
-    """Describe the machine that the engine will compute on, without importing torch.
-
-    The memory of a CUDA card is not known here; its size is given as 0.
-
-    Args:
-        environ: The environment, for HSA_OVERRIDE_GFX_VERSION and the variables that hide cards.
-        root: The root of the file system that describes the machine.
-        gpus: The AMD cards, if KFD's files do not list them.
-    """
+    """Describe the machine that the engine will compute on, without importing torch."""
     all_gpus = amd_gpus(root) if gpus is None else gpus
     gpu = visible_gpu(all_gpus, environ, has_nvidia=has_nvidia(root))
     if gpu is not None:
@@ -248,7 +220,7 @@ FAMILIES = (*_FAMILIES, "radeon", "cuda", "cpu")
 
 
 def gfx_family(machine: Machine) -> str:
-    """Find the machine's family, one of `FAMILIES`; "radeon" for an AMD card that fits no other family."""
+    """Find the machine's family, one of `FAMILIES`; "radeon" for an AMD card that fits no other."""
     if machine.kind != "rocm":
         return machine.kind
     families = (family for family, pattern in _FAMILIES.items() if re.fullmatch(pattern, machine.arch))
@@ -256,11 +228,6 @@ def gfx_family(machine: Machine) -> str:
 
 
 def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
-    """Choose the profile of a machine, in which values from the environment replace the defaults.
-
-    Raises:
-        InputError: For a value in the environment that cannot be used.
-    """
     check_choices(environ)
     family = environ.get(PROFILE_VARIABLE) or gfx_family(machine)
     if family not in FAMILIES:
@@ -285,7 +252,6 @@ def profile_for(machine: Machine, environ: Mapping[str, str]) -> Profile:
 
 
 def profile_in_force(machine: Machine, local: Local) -> Profile:
-    """Choose a machine's profile, with the user's settings and the attention kernel that was seen there."""
     return profile_for(machine, local.environ).with_measurements(local)
 
 
@@ -332,7 +298,7 @@ def _kernel(family: str) -> Setting[Attention]:
 
 
 def _attention_backend(kernel: Setting[Attention], machine: Machine) -> Setting[str]:
-    """Choose the attention backend for a kernel of SDPA. Its scores must not fill a card."""
+    """Choose the attention backend for a kernel of SDPA, whose scores must not fill a card."""
     is_sliced = kernel.value == "math" and machine.kind != "cpu"
     return Setting(SLICED if is_sliced else NATIVE, kernel.reason, kernel.source)
 

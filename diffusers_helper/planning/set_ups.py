@@ -58,8 +58,6 @@ def _usual_and_fewest(
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """One set-up, and whether it needs a copy of the weights that has yet to be written."""
-
     request: GenerationRequest
     info: ModelInfo
     needs_copy: bool
@@ -85,7 +83,6 @@ class SetUp:
 
     @property
     def settings(self) -> dict[str, str | int | float | None]:
-        """The settings that make up the set-up; None stands for the default."""
         names = ("model", "weight_dtype", "preserved_gb", "resolution")
         return {name: getattr(self.request, name) for name in names}
 
@@ -119,7 +116,6 @@ class Recommendation:
 
     @property
     def words(self) -> str:
-        """Sentences on the set-up, what it streams, and the reasons."""
         best = self.set_up
         kinds = {_DEFAULT: "weights as they are stored", _SMALL: "weights rounded to int8"}
         sentences = (
@@ -132,12 +128,6 @@ class Recommendation:
 
 
 def recommend(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Recommendation:
-    """Choose the set-up that suits a card best, by the rule above.
-
-    Raises:
-        DoesNotFit: If the model does not fit at any resolution.
-        LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
-    """
     request = replace(request, resolution=None, preserved_gb=None)
     try:
         return _first_hidden(_set_ups(request, info, plan))
@@ -178,8 +168,7 @@ def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Itera
 def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | None]]:
     """Yield the ways to have a model's weights, the most precise first, with the type to round them to.
 
-    The last one is a copy in int8 that can be written, with the network that its transformer will be. There
-    is none in fp8, which is as large and less precise.
+    The last one is a copy in int8 that can be written, with the network that its transformer will be.
     """
     yield info, _DEFAULT, None
     bases = ADDED_MODELS.bases()
@@ -200,10 +189,8 @@ def _weights_of(info: ModelInfo) -> Iterator[tuple[ModelInfo, str, Network | Non
 class Fit:
     """What a plan does with the transformer's weights; its cap may be above the card's default.
 
-    Attributes:
-        streamed_bytes: The weights that each step copies to the device, in `copy_seconds`.
-        host_bytes: The same weights as the files store them, which main memory should be able to hold.
-        disk_bytes: The bytes that each step reads from the disk if it cannot.
+    Of `host_bytes`, the streamed weights in the files, each step reads `disk_bytes` if main memory cannot
+    hold them.
     """
 
     cap_bytes: int
@@ -218,7 +205,6 @@ class Fit:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """All of this as the cells of a table, with figures in GB."""
         dtype = STORED if self.weight_dtype == _DEFAULT else self.weight_dtype
         before = self.cap_bytes, self.preserved_bytes, self.resident_bytes, self.streamed_bytes
         after = self.host_bytes, self.disk_bytes, self.peak_bytes
@@ -228,12 +214,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """The plans for one card.
-
-    Attributes:
-        default: The plan with the automatic preserved memory; None if nothing fits.
-        fewest_copies: The plan with as little as the estimates allow; None if nothing fits.
-    """
+    """The plans for one card, with the automatic preserved memory and with the least, if they fit."""
 
     card_gb: int
     cap_bytes: int
@@ -268,14 +249,6 @@ class FormatPlans:
 def plans_by_card(
     request: GenerationRequest, info: ModelInfo, transformer: Network | None = None
 ) -> list[CardPlan]:
-    """Plan a video on Radeon cards of these sizes, for the shape that needs most memory.
-
-    Args:
-        transformer: The transformer, if it is not that of the model's files.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-    """
     request = replace(request, vram_cap_gb=None, preserved_gb=None)
     return [_plan_on_card(size, request, info, transformer) for size in CARDS_GB]
 
@@ -302,11 +275,6 @@ def _plan_on_card(
 
 
 def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatPlans]:
-    """Plan a video for each format of the transformer's file.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-    """
     request = replace(request, weight_dtype=_DEFAULT)
     return [
         FormatPlans(names, network.file_bytes, tuple(plans_by_card(request, info, transformer=network)))
@@ -315,11 +283,7 @@ def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatP
 
 
 def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
-    """Describe the transformer in each format that can be loaded, with the names of the formats of that size.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-    """
+    """Describe the transformer in each format that can be loaded, with the formats of that size."""
     by_name = {STORED: transformer_in(info, _DEFAULT)}
     try:
         names = (name for name in WEIGHT_TYPES if name not in (AUTO, _DEFAULT))
@@ -334,24 +298,11 @@ def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
 
 
 def transformer_in(info: ModelInfo, weight_dtype: str, width: int | None = None) -> Network:
-    """Describe the transformer of a copy whose files have weights of this type.
-
-    Args:
-        width: The bytes of a value in the type that computes; None for what the files suggest.
-
-    Raises:
-        InputError: If the weights cannot be cast.
-        LongtakeError: If a local model's files cannot be read.
-    """
     network = networks(info, on_cpu=False, dtype_bytes={_TRANSFORMER: width}, weight_dtype=weight_dtype)
     return replace(network[_TRANSFORMER], file_bytes=network[_TRANSFORMER].weights.total_bytes)
 
 
 def _in_blocks(whole: Network, kind: str) -> Network:
-    """Describe a network in 16 bit as if all its values were in blocks of GGUF.
-
-    Files keep biases and norms in a wider type, which are less than a thousandth of all values.
-    """
     share = bytes_per_value(kind) / _WIDTH
     sizes = (round(share * size) for size in whole.weights.block_bytes)
     weights = Weights(_TRANSFORMER, round(share * whole.weights.total_bytes), tuple(sizes))

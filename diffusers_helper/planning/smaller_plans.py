@@ -1,9 +1,7 @@
 """The plan with which a job begins, and the smaller ones that it tries after it ran out of memory.
 
-Page, command line and engine begin with the same plan. The estimates behind it were measured on other
-machines and can be too low on this one. Each step down halves the memory for weights beyond the least that
-they need. If it was the VAE that failed, its tiles become smaller, too. A job takes at most three steps, and
-later jobs start with the plan that it ended with.
+Each step down halves the memory for weights beyond the least that they need. If it was the VAE that failed,
+its tiles become smaller, too. Later jobs start with the plan that a job ended with.
 """
 
 from __future__ import annotations
@@ -48,44 +46,21 @@ DemandsOf = Callable[[Profile, GenerationRequest, int, int], Sequence[Demand]]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The size of a plan: how many steps down it takes for the weights and for the VAE's tiles.
-
-    `weights` is an index into `_SHARES`, and `tile` the number of the largest tile sizes that are left out.
-    """
+    """How many steps down a plan takes for the weights (an index of `_SHARES`) and for the VAE's tiles."""
 
     weights: int = 0
     tile: int = 0
 
     @classmethod
     def read(cls, learned: Facts, key: str) -> Level:
-        """Read the level at which the last job with this `level_key` ended."""
         entry = learned.read(key)
-        weights = entry.get("weights", 0)
-        tile = entry.get("tile", 0)
-        if not all(isinstance(value, int) and 0 <= value < 100 for value in (weights, tile)):
-            return cls()
-        return cls(min(weights, len(_SHARES) - 1), tile)
+        return cls(min(entry.get("weights", 0), len(_SHARES) - 1), entry.get("tile", 0))
 
 
 class SmallerPlans:
-    """The plan of a job that is in force, and those that it tries after it ran out of memory.
-
-    Attributes:
-        first, plan: The plan before any lack of memory, and the one in force, whose size is `level`.
-        demands: The job's needs for each size of tiles, the largest first.
-        retries: The number of times that a smaller plan was taken.
-    """
+    """The plan of a job that is in force, and those that it tries after it ran out of memory."""
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], learned: Facts, key: str) -> None:
-        """Make the first plan.
-
-        Args:
-            learned: The store of the level to begin at, and of those reached here.
-            key: The `level_key` of jobs of this kind.
-
-        Raises:
-            DoesNotFit: If no plan keeps within the cap.
-        """
         self._budget = budget
         self._learned = learned
         self.level = Level.read(learned, key)
@@ -93,23 +68,16 @@ class SmallerPlans:
         self.renew(demands, key)
 
     def renew(self, demands: Sequence[Demand], key: str) -> None:
-        """Plan for other demands from now on, at the level in force, and store further ones for this key.
-
-        Raises:
-            DoesNotFit: If no plan keeps within the cap.
-        """
+        """Plan for other demands from now on, at the level in force, and store further ones for this key."""
         self.demands = tuple(demands)
         self._key = key
         self.first = plan_job(self._budget, demands)
         self.plan = self.first if self.level == Level() else self._plan(self.level)
 
     def step_down(self, stage: str) -> str | None:
-        """Take a smaller plan after a stage has run out of memory.
+        """Take a smaller plan after a stage has run out of memory, and describe it; None without one.
 
         After a failure of the VAE, fewer weights stay on the device, too, since the VAE's own are among them.
-
-        Returns:
-            A description of the change, or None if there is no smaller plan or `MAX_STEPS` were taken.
         """
         if self.retries >= MAX_STEPS:
             return None
@@ -123,13 +91,10 @@ class SmallerPlans:
         return self._take(levels, stage)
 
     def step_to_end(self, stage: str) -> str | None:
-        """Take the smallest plan for a stage that has ended the engine's process instead of raising an error.
+        """Take the smallest plan for a stage that has ended the engine's process, and describe the change.
 
         For a stage of the VAE this means the smallest tiles. If these are fixed or already in use, and for
         all other stages, as few weights as possible stay on the device.
-
-        Returns:
-            A description of the change, or None if there is no smaller plan.
         """
         level = self.level
         if stage in _VAE_STAGES:
@@ -137,7 +102,6 @@ class SmallerPlans:
         return self._take((level, replace(level, weights=len(_SHARES) - 1)), stage)
 
     def _take(self, levels: Sequence[Level], stage: str) -> str | None:
-        """Take the first of these levels that changes something for a stage, and store it for later jobs."""
         before = self.plan
         for level in levels:
             self.plan, self.level = self._plan(level), level
@@ -150,7 +114,6 @@ class SmallerPlans:
 
     @property
     def reason(self) -> str:
-        """How the plan in force differs from the first; "" if it does not."""
         return _changes(self.first, self.plan, self.first.held_bytes, self.plan.held_bytes)
 
     def _plan(self, level: Level) -> JobPlan:
@@ -185,14 +148,6 @@ def _changes(before: JobPlan, after: JobPlan, held: int, holds: int, *, tells_ti
 
 @dataclass(frozen=True, slots=True)
 class FirstPlan:
-    """The plan with which a job begins.
-
-    Attributes:
-        request: The request with the type of the weights.
-        profile: The profile with the type that computes.
-        reason: Sentences that say what was chosen and why; "" if the request has named all.
-    """
-
     request: GenerationRequest
     profile: Profile
     smaller: SmallerPlans
@@ -212,16 +167,7 @@ def first_plan(
     """Plan a job as it begins. The plan is the same on the page, on the command line and in a job.
 
     Where a card that emulates bf16 has no room for the computation in fp32, it computes in bf16 after all.
-
-    Args:
-        profile: The settings of the machine, with those of the request for the VAE (`profile_of`).
-        learned: The levels stored after earlier jobs ran out of memory; the plan begins at the matching one.
-        free_ram_bytes: The main memory that is free for streamed weights; None if not known.
-
-    Raises:
-        DoesNotFit: If no plan keeps within the cap. It names the largest resolution that does, and int8 if
-            that would help.
-        LongtakeError: If the cap depends on the card's size, which only its driver knows.
+    DoesNotFit names the largest resolution that fits, and int8 if that would help.
     """
     budget = profile.budget(request.vram_cap_gb, request.preserved_gb)
     if not budget.cap_bytes:
@@ -253,13 +199,7 @@ def _with_remedies(
     error: DoesNotFit, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int],
     begin: Callable[..., object], *, is_wide: bool,
 ) -> DoesNotFit:  # fmt: skip
-    """Make a refusal with the largest resolution that fits, and whether int8 does at this one.
-
-    Args:
-        shape: The height and width of the video in pixels.
-        begin: Plans a video, given its height, width and request, or raises InputError.
-        is_wide: Whether the weights can become int8.
-    """
+    """Make a refusal with the largest resolution that fits, and whether int8 does at this one."""
 
     def fits(*arguments: Any) -> bool:
         try:
@@ -278,11 +218,7 @@ def _with_remedies(
 
 
 def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:
-    """Make the key of the level that jobs with this card, model, video size and cap have reached.
-
-    It contains the card's memory in whole GB, since the web process and the engine may read figures that
-    differ slightly.
-    """
+    """Make the key of the level that jobs with this card, model, video size and cap have reached."""
     machine = profile.machine
     size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
     cap = "the card's"

@@ -1,10 +1,8 @@
 """What streamed weights cost: the path to the card, the preserved memory, and the type of the weights.
 
-The automatic choice of that type follows from the card's memory plan, and not from its arithmetic: every
-layer computes in 16 or 32 bit, also on cards that could compute in fp8, so a smaller type is only a way of
-storing weights. int8 is as small as fp8 and more precise. It pays if it keeps all blocks on the device. If
-blocks are streamed, each of them is rounded again in every pass, which takes the processor much longer than
-copying it.
+Every layer computes in 16 or 32 bit, so a smaller type is only a way of storing weights. int8 is as small as
+fp8 and more precise. It pays if it keeps all blocks on the device. If blocks are streamed, each of them is
+rounded again in every pass, which takes the processor much longer than copying it.
 """
 
 from __future__ import annotations
@@ -41,8 +39,6 @@ _HOST_COPY_SPEED = 51.2e9 / 4
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """A segment of the path of weights to a card, with a name to display, such as "PCIe 4.0 x16"."""
-
     bytes_per_second: float
     name: str
     source: Source
@@ -53,7 +49,6 @@ class Bus:
         return replace(self, bytes_per_second=speed)
 
     def seconds(self, num_bytes: int) -> float | None:
-        """Divide by the speed; None if the speed is assumed."""
         return None if self.source == "assumed" else num_bytes / self.bytes_per_second
 
 
@@ -63,7 +58,6 @@ def disk_of(speed: float | None) -> Bus:
 
 
 def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa: B008 - frozen
-    """Describe the path to a machine's card, with the best known speed; None without a card."""
     if machine.kind == "cpu":
         return None
     if machine.link is not None and not machine.is_apu:
@@ -81,10 +75,7 @@ def bus_of(machine: Machine, measured: Speeds = Speeds()) -> Bus | None:  # noqa
 
 
 def copies_of(machine: Machine, measured: Speeds, disk: Bus) -> Bus | None:
-    """Find the slowest segment of the path of streamed weights: bus, copy within main memory, or disk.
-
-    It is None without a card.
-    """
+    """Find the slowest segment of the path of streamed weights: bus, copy within main memory, or disk."""
     bus = bus_of(machine, measured)
     if bus is None:
         return None
@@ -99,10 +90,7 @@ def _bus_over(link: Link, source: Source = "from the card's link") -> Bus:
 
 
 def fewest_copies(plan: JobPlan, demands: Sequence[Demand]) -> JobPlan:
-    """Plan with the fewest copies, beside a plan that was made for one of these demands.
-
-    Its preserved memory is the largest value that holds no weights back.
-    """
+    """Plan with the largest preserved memory that holds no weights back, for one of these demands."""
     budget = plan.budget
     demand = next(demand for demand in demands if demand.vae_tile_px == plan.vae_tile_px)
     unpreserved = plan_job(budget.preserving(0), (demand,))
@@ -115,7 +103,6 @@ DemandsOf = Callable[[GenerationRequest], Sequence[Demand]]
 
 
 def waiting_bytes(request: GenerationRequest, plan: JobPlan, demands_of: DemandsOf) -> int:
-    """Count the bytes of the streamed weights in their files, which main memory should hold."""
     streamed_bytes = plan.stage("sample").streamed_bytes
     if request.weight_dtype == _STORED:
         return streamed_bytes
@@ -130,18 +117,11 @@ def _transformer_bytes(demands: Sequence[Demand]) -> int:
 def choose_streaming(
     request: GenerationRequest, budget: Budget, demands_of: DemandsOf, free_bytes: int | None
 ) -> tuple[GenerationRequest, Budget, str]:
-    """Choose the type of the weights, and how much memory is preserved, as far as neither is set.
+    """Choose the type of the weights, and how much memory is preserved, as far as neither is set, and why.
 
     Where free main memory cannot hold the weights that would be streamed, as little memory is preserved as
     the estimates allow. If it cannot hold the remaining ones either, the weights are rounded to int8 where
     they then stay on the device.
-
-    Args:
-        free_bytes: The main memory that is free for streamed weights; None if not known.
-
-    Returns:
-        The request, in which no type is left to the machine; the budget; and the reason, "" if nothing was
-        chosen.
     """
     chosen_request, reason = choose_weights(request, budget, demands_of)
     unchanged = chosen_request, budget, reason
@@ -169,12 +149,7 @@ def choose_streaming(
 def choose_weights(
     request: GenerationRequest, budget: Budget, demands_of: DemandsOf
 ) -> tuple[GenerationRequest, str]:
-    """Choose the type of the weights that the budget suggests, if the request leaves it to the machine.
-
-    Returns:
-        The request, in which no type is left to the machine, and a sentence that says why this type was
-        chosen; "" if the request has named it.
-    """
+    """Choose the type of the weights that the budget suggests, if the request leaves it open, and say why."""
     if request.weight_dtype != AUTO:
         return request, ""
     stored = replace(request, weight_dtype=_STORED)
@@ -186,9 +161,7 @@ def choose_weights(
         int8_demands = demands_of(small)
     except InputError:  # the only refusal that the type of the files does not meet
         return stored, _keeps_type("they are in GGUF or have scales")
-    if (
-        stored_streamed is None
-    ):  # if int8 does not fit either, the refusal names the smaller cap that it needs
+    if stored_streamed is None:  # if int8 does not fit either, the refusal names the cap that it needs
         return small, "The weights are rounded to int8, because they do not fit otherwise."
     int8_streamed = _streamed_bytes(budget, int8_demands)
     if int8_streamed == 0:
@@ -209,7 +182,6 @@ def _keeps_type(reason: str) -> str:
 
 
 def _streamed_bytes(budget: Budget, demands: Sequence[Demand]) -> int | None:
-    """Count the bytes of the transformer that are streamed in each pass; None if no plan fits."""
     try:
         return plan_job(budget, demands).stage("sample").streamed_bytes
     except DoesNotFit:

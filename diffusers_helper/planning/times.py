@@ -1,7 +1,4 @@
-"""The time that a person waits for a video: that of each stage, of a section, and of the whole video.
-
-Where nothing was measured on this machine, these are estimates, each with its source.
-"""
+"""The time that a person waits for a video: that of each stage, of a section, and of the whole video."""
 
 from __future__ import annotations
 
@@ -30,15 +27,8 @@ def expected_times(
 ) -> Mapping[Stage, Duration]:
     """Estimate how long the stages of a job take; those that are not known are left out.
 
-    "sample" and "decode" are those of one section; the others come once.
-
-    Args:
-        section: The number of that section, from 1 in the order of making.
-        is_first: Whether it is the first job of this kind on this machine, whose weights come from the disk,
-            and which tries kernels.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
+    "sample" and "decode" are those of one section; the others come once. The first job of its kind on a
+    machine reads weights from the disk and tries kernels.
     """
     durations = dict[Stage, Duration]()
     if is_first:
@@ -75,14 +65,6 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How long a person waits for a video; `step` has the source of the figures.
-
-    Attributes:
-        section_seconds: The time of the first section, with its decoding.
-        first_second_seconds, video_seconds: The time to the end of the first section, and of the video.
-        has_decode: Whether the time to decode is known and contained.
-    """
-
     step: Duration
     section_seconds: float
     first_second_seconds: Wait
@@ -110,7 +92,6 @@ class Forecast:
 
 
 def forecast(plan: VideoPlan, profile: Profile, info: ModelInfo) -> Forecast | None:
-    """Estimate the time that a video takes; None on a machine whose time for a step is not known."""
     if plan.step is None:
         return None
     stages_of_first_job = expected_times(plan, profile, info, is_first=True)

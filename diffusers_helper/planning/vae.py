@@ -1,9 +1,8 @@
 """The plans for encoding or decoding pictures or a video with a VAE in the available memory.
 
-They are made from integers, before anything is computed. A VAE that is causal and keeps what it needs of the
-past (Wan) works as a stream, one latent frame at a time, with the bits of one pass over all frames. Any other
-one (HunyuanVideo) works in one pass, or in windows that overlap in time, as in diffusers and FramePack. Both
-work in tiles that overlap in space if memory demands it.
+A VAE that is causal and keeps what it needs of the past (Wan) works as a stream, one latent frame at a time,
+with the bits of one pass. Any other one (HunyuanVideo) works in one pass, or in windows that overlap in time,
+as in diffusers and FramePack. Both work in tiles that overlap in space if memory demands it.
 """
 
 from __future__ import annotations
@@ -38,10 +37,6 @@ class VaeSettings:
         overlap: The least share of a tile, 0 to 0.5, that it has in common with its neighbour.
         precision: The type of the computation; "auto" is the type of the weights. Normalisation always
             computes in fp32, and if the result is not finite, everything is computed again in fp32.
-        memory_threshold: The share of the free memory that a plan may use.
-        cleanup_frequency: The number of pieces after which the allocator's unused memory is returned to the
-            driver; 0 for never.
-        batch: Whether as many items of a batch are decoded together as the memory allows.
     """
 
     chunk: int | None = None
@@ -57,8 +52,6 @@ class VaeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The side of tiles and their least overlap, in pixels; 0 for no tiles."""
-
     side: int = 0
     overlap: int = 0
 
@@ -70,8 +63,6 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """The size of a video: its latent frames, one for a picture, and its height and width in pixels."""
-
     latents: int
     height: int
     width: int
@@ -79,13 +70,7 @@ class Video:
 
 @dataclass(frozen=True, slots=True)
 class VaePlan:
-    """A plan to encode or decode a video.
-
-    Attributes:
-        chunk: See `VaeSettings`; 0 for all latent frames.
-        working_bytes: For inputs, activations and outputs.
-        batch: The number of items of a batch that are decoded together.
-    """
+    """A plan to encode or decode; `chunk` is 0 for all latent frames, and `batch` items go together."""
 
     task: Task
     time: Time
@@ -102,11 +87,6 @@ class VaePlan:
 
 
 def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """List all plans that the settings allow, in the order in which they are tried.
-
-    Args:
-        needs: The memory that the VAE takes, in the number format that it computes in.
-    """
     times: tuple[Time, ...] = ("stream",) if needs.has_stream else ("whole", "windows")
     if not needs.has_stream and video.latents <= (settings.chunk or DEFAULT_CHUNK) + 1:
         times = ("whole",)
@@ -117,10 +97,7 @@ def vae_plans(needs: VaeNeeds, video: Video, task: Task, settings: VaeSettings) 
 
 
 def plan_vae(plans: Sequence[VaePlan], free_bytes: int, settings: VaeSettings) -> tuple[VaePlan, ...]:
-    """Choose the first plan that fits into the free memory, followed by the smaller ones to try after it.
-
-    If none fits by the estimates, which may be too large, the smallest plan is still worth a try.
-    """
+    """Choose the first plan that fits, or the smallest, followed by the smaller ones to try after it."""
     usable = int(free_bytes * settings.memory_threshold)
     fitting = [plan for plan in plans if plan.working_bytes <= usable]
     fitting = fitting or [min(plans, key=lambda plan: plan.working_bytes)]

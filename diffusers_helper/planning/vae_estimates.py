@@ -1,8 +1,6 @@
 """Estimates of the memory that a VAE needs besides weights, by kind, number of frames and tile size.
 
-Each formula counts the tensors of one size that are alive at the moment when the network uses most memory.
-The factors were fitted to peaks that `benchmarks/calibrate_memory.py` measured on the grid of shapes named in
-each function.
+Like those in `estimates`, they are fitted to measured peaks, on the grid of shapes named in each function.
 """
 
 from __future__ import annotations
@@ -17,13 +15,7 @@ from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
 
 @dataclass(frozen=True, slots=True)
 class VaeNeeds:
-    """The facts about a VAE that the plans need, in the type that it computes in.
-
-    Attributes:
-        has_stream: Whether frames can be computed one after the other with the exact result.
-        decode_bytes, encode_bytes: Estimate the bytes for a piece, given the latent frames in one pass, the
-            sides of the piece in pixels, and all latent frames; see the functions of these names.
-    """
+    """What plans need of a VAE; estimates take the latent frames of a pass, sides, and all latent frames."""
 
     has_stream: bool
     weights_bytes: int
@@ -40,15 +32,10 @@ def decode_bytes(
     network: Network, num_latents: int, height: int, width: int, all_latents: int = 1, *,
     backend: Backend, is_folded: bool = True,
 ) -> int:  # fmt: skip
-    """Estimate the bytes that it takes to decode one piece.
+    """Estimate the bytes to decode a piece, with sides in pixels and `num_latents` in one pass.
 
-    Args:
-        height, width: The sides of the piece in pixels.
-        num_latents: The latent frames in one pass (n of them give 4 n - 3 frames). In a stream, the number of
-            latent frames whose frames leave the device together.
-        all_latents: The number of all latent frames, which a stream keeps on the device.
-        is_folded: Whether HunyuanVideo's VAE enlarges with folded weights (`loading.quick_vae`), as it
-            does unless it belongs to another program.
+    A stream keeps all latent frames on the device. HunyuanVideo's VAE enlarges with folded weights
+    (`loading.quick_vae`) unless it belongs to another program.
     """
     size, area = network.dtype_bytes, height * width
     if has_stream(network):
@@ -68,10 +55,6 @@ def decode_bytes(
 def encode_bytes(
     network: Network, num_latents: int, height: int, width: int, all_latents: int = 1, *, backend: Backend
 ) -> int:
-    """Estimate the bytes that it takes to encode one piece, with the arguments of `decode_bytes`.
-
-    Only the piece's own frames are counted. The others stay on the host.
-    """
     size, area = network.dtype_bytes, height * width
     if has_stream(network):
         values = _stream_encode(network, area, all_latents)

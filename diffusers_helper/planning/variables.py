@@ -1,7 +1,4 @@
-"""The engine's environment variables: those that suit a family of cards, and those with a choice of values.
-
-MIOPEN_FALLBACK_README.md lists all variables that the memory document names, including those left out here.
-"""
+"""The engine's environment variables: those that suit a family of cards, and those with choices."""
 
 from __future__ import annotations
 
@@ -41,7 +38,6 @@ _CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def check_choices(environ: Mapping[str, str]) -> None:
-    """Refuse a value that is not among the choices of its variable. An empty one counts as not set."""
     for variable, (choices, expected) in _CHOICES.items():
         value = environ.get(variable, "")
         text = value.strip().upper() if variable.startswith("MIOPEN") else value
@@ -72,8 +68,6 @@ YOU = "you"
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """A value with its reason and its source, which is `YOU` for a value that the user has set."""
-
     value: T
     reason: str
     source: str
@@ -126,11 +120,6 @@ _RDNA = ("gfx1100", "gfx1151", "gfx1200", "gfx103x")
 
 
 def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
-    """Choose the engine's environment variables for a family of cards.
-
-    Args:
-        visible: The cards that the engine may see; "" for all of them.
-    """
     if family == "cpu":
         return {
             "OMP_WAIT_POLICY": _PASSIVE, "MALLOC_MMAP_THRESHOLD_": _HEAP, "MALLOC_TRIM_THRESHOLD_": _HEAP,
@@ -158,10 +147,6 @@ def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
 def environment_report(
     settings: Mapping[str, Setting[str]], environ: Mapping[str, str]
 ) -> dict[str, Setting[str]]:
-    """List the variables that a profile sets, with the user's value where the user has set one.
-
-    The user's value counts under a variable's older names, too.
-    """
     report = dict[str, Setting[str]]()
     for name, setting in settings.items():
         groups = (ALLOCATOR_VARIABLES, VISIBLE_VARIABLES, (name,))
@@ -177,6 +162,5 @@ def environment_report(
 
 
 def engine_environment(settings: Mapping[str, Setting[str]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Select the variables to add to `environ` for the engine, without those that the user has set."""
     report = environment_report(settings, environ).items()
     return {name: setting.value for name, setting in report if setting.source != YOU}

@@ -57,10 +57,7 @@ _PER_SECTION = ("sample", "decode")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The work of one stage over a whole video, whose first run may have more passes than the others.
-
-    All bytes of weights that are copied to the device count as `copied_bytes`, streamed or not.
-    """
+    """The work of one stage over a whole video, whose first run may have more passes than the others."""
 
     stage: str
     runs: int
@@ -74,19 +71,11 @@ class VideoPlan:
     """The plan of one video.
 
     Attributes:
-        first: What was chosen for it, and the smaller plans that a job takes after it ran out of memory.
-        height, width: The video's size in pixels; for an unknown picture, the shape that needs most memory.
         waiting_bytes: The size of the streamed weights in their files, which main memory should hold. The
             kernel may drop them and read them again.
         fewest_copies: The plan with the preserved memory that leads to the fewest copies; None if memory ran
             out in earlier jobs.
-        bus: The card's bus; None without a card.
-        step_bytes: The bytes that are streamed to the device in each step, in all of its passes.
         disk_bytes: The bytes that each step reads from the disk; 0 if main memory can hold them.
-        copies: The slowest segment of the path of streamed weights to the card; None without a card.
-        steps, latents: The steps of each section, and the latent frames that are decoded for it.
-        computing, decoding: The time in which the card computes a step, and decodes a latent frame; None if
-            it is not known.
     """
 
     first: FirstPlan = field(compare=False)
@@ -112,7 +101,6 @@ class VideoPlan:
 
     @property
     def weight_dtype(self) -> str:
-        """The type of the transformer's weights, which the plan has chosen if it was left open."""
         return self.first.request.weight_dtype
 
     @property
@@ -126,7 +114,6 @@ class VideoPlan:
 
     @property
     def copy_seconds(self) -> float:
-        """The time that the copies of each step take; 0 without a card."""
         return self.step_bytes / self.copies.bytes_per_second if self.copies else 0.0
 
     @property
@@ -140,7 +127,6 @@ class VideoPlan:
 
     @property
     def copy_time_text(self) -> str:
-        """A phrase for the time of the copies, and its source; "" if nothing is copied to a card."""
         if self.copies is None or not self.step_bytes:
             return ""
         limit = f"{self.copies.name} ({self.copies.source})"
@@ -148,13 +134,12 @@ class VideoPlan:
 
     @property
     def streaming(self) -> str:
-        """A sentence on what streaming costs in each step; "" if nothing is copied to a card."""
         time = self.copy_time_text
         return f"{gb_text(self.step_bytes)} GB are streamed per step: {time}." if time else ""
 
     @property
     def saved_bytes(self) -> int:
-        """How many bytes fewer each forward pass of the transformer copies with the fewest copies."""
+        """How many bytes fewer each pass of the transformer copies with the fewest copies."""
         fewest = self.fewest_copies or self.job
         return max(0, self.job.stage("sample").streamed_bytes - fewest.stage("sample").streamed_bytes)
 
@@ -181,14 +166,6 @@ class VideoPlan:
 def known_networks(
     info: ModelInfo, profile: Profile, in_fp32: str = "", weight_dtype: str = "default"
 ) -> dict[str, Network]:
-    """Describe the networks of a model in the number formats that this machine computes in.
-
-    Args:
-        in_fp32: The name of a network that computes in fp32; "" for none.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-    """
     dtype_bytes = {"vae": profile.vae_bytes, in_fp32: _FP32_BYTES}
     return networks(
         info, on_cpu=profile.machine.kind == "cpu", dtype_bytes=dtype_bytes, weight_dtype=weight_dtype,
@@ -197,7 +174,6 @@ def known_networks(
 
 
 def weights_file(info: ModelInfo) -> Path | None:
-    """Find the largest file of the transformer's weights; None if they are not on this machine."""
     source = info.components["transformer"]
     files = weight_files(source.folder) if source.folder.exists() and not source.is_missing else ()
     return max(files, key=lambda file: file.stat().st_size, default=None)
@@ -226,18 +202,7 @@ def demands_for(
     in_fp32: str = "",
     transformer: Network | None = None,
 ) -> tuple[Demand, ...]:
-    """Estimate what a job needs for each size of tiles that it may use, the largest first.
-
-    Args:
-        height, width: The sides of the video in pixels.
-        calibration: See `calibration_of`.
-        in_fp32: The name of a network that computes in fp32; "" for none.
-        transformer: The transformer, if it is not that of the model's files.
-
-    Raises:
-        LongtakeError: If a local model's files cannot be read.
-        InputError: If the model's tokenizer or a LoRA cannot be used.
-    """
+    """Estimate what a job needs for each size of tiles that it may use, the largest first."""
     loras = [lora for _, lora in loras_of(request.lora)]
     model_networks = known_networks(info, profile, in_fp32, request.weight_dtype)
     model_networks["transformer"] = with_loras(transformer or model_networks["transformer"], loras)
@@ -258,7 +223,7 @@ def demands_for(
 def attention_shape(
     request: GenerationRequest, model_networks: Mapping[str, Network], height: int, width: int, text: int
 ) -> tuple[int, int, int, str]:
-    """Give the heads, tokens, values per head and dtype with which the transformer computes attention."""
+    """Tell the heads, tokens, values per head and dtype with which the transformer computes attention."""
     network, encoder = model_networks["transformer"], model_networks.get("image_encoder")
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     # Helios' attention to the text is a second one, and smaller.
@@ -268,7 +233,6 @@ def attention_shape(
 
 
 def longest_text(request: GenerationRequest, info: ModelInfo) -> int:
-    """Count the tokens of the longest prompt that is used."""
     return max(encoded_tokens(text, info) for _, text in named_prompts(request))
 
 
@@ -283,19 +247,6 @@ def plan_video(
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[Path | None], float | None] = lambda file: None,
 ) -> VideoPlan:
-    """Check a request, and plan it and its cost.
-
-    Args:
-        shape: The height and width of the video in pixels; None for an unknown picture.
-        local: The facts that `doctor`, jobs and calibrations have stored about the machine.
-        free_ram_bytes: The main memory that is free for streamed weights; None if not known.
-        disk_speed: Returns the bytes per second of the disk with a file, if weights have to be read again.
-
-    Raises:
-        DoesNotFit: If no plan keeps within the cap.
-        InputError: If the model cannot make this video, or does not fit a LoRA.
-        LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
-    """
     _check(request, info)
     side = request.resolution or info.side
     height, width = shape = shape or largest_bucket(side, info.multiple, info.family.buckets)
@@ -342,7 +293,6 @@ def _check(request: GenerationRequest, info: ModelInfo) -> None:
 def compute_times(
     request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int, step_times: Facts
 ) -> tuple[StepWork, Duration | None, Duration | None]:
-    """Estimate the work of a step, its time, and the time to decode a latent frame."""
     model_networks = known_networks(info, profile)
     key = step_key(profile.machine, info)
     tokens = attention_shape(request, model_networks, height, width, longest_text(request, info))[1]

@@ -14,10 +14,9 @@ from typing import Any
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
-from diffusers_helper.files import link_or_copy, read_file, write_atomic
-from diffusers_helper.library_errors import is_storage_trouble
+from diffusers_helper.files import link_or_copy, write_atomic
 from diffusers_helper.models.registry import model_family, plan_of
-from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.job_folder import JobFolder, read_record
 from diffusers_helper.provenance.lineage import Lineage, Span, setting_names
 from diffusers_helper.provenance.recipe import read_uses, write_uses
 from diffusers_helper.request import GenerationRequest
@@ -43,7 +42,6 @@ def may_differ() -> tuple[str, ...]:
 
 
 def why_fixed(name: str) -> str | None:
-    """Explain why a branch cannot change a setting; None if it can."""
     if name in may_differ():
         return None
     work = "already decoded" if name in setting_names("vae") else "made"
@@ -51,7 +49,6 @@ def why_fixed(name: str) -> str | None:
 
 
 def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> None:
-    """Raise InputError if a branch of a video with this request cannot make these changes."""
     for name, value in changes.items():
         reason = why_fixed(name)
         if reason and value != getattr(request, name, None):
@@ -63,8 +60,6 @@ def check_changes(request: GenerationRequest, changes: Mapping[str, Any]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A new job that begins with the first sections of another job."""
-
     request: GenerationRequest
     lineage: Lineage
     parent: JobFolder
@@ -104,18 +99,13 @@ def num_finished_sections(folder: JobFolder) -> int:
 
 
 def max_kept_sections(request: GenerationRequest) -> int:
-    """Count the sections that a branch can keep: those before the one that begins the video."""
+    """Count the sections before the one that begins the video."""
     if request.one_frame:
         return 0
     return sum(not (section.has_start or section.is_closing) for section in plan_of(request))
 
 
 def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Mapping[str, Any]) -> Branch:
-    """Make a branch that keeps the first sections of a job, which may be unfinished.
-
-    Raises:
-        InputError: If the sections cannot be kept, or a change is not possible.
-    """
     max_keep = min(num_finished_sections(folder), max_kept_sections(request))
     if max_keep < 1:
         raise InputError(
@@ -154,12 +144,6 @@ def extension(
 
     A forward video continues after its end. An inverted one gets a new, longer beginning in place of the
     section that starts with the picture.
-
-    Args:
-        seconds: The time to add. It is rounded to whole sections, at least one.
-
-    Raises:
-        InputError: If the video is not finished, would become too long, or a change is not possible.
     """
     if num_finished_sections(folder) < len(plan_of(request)):
         raise InputError(
@@ -186,13 +170,6 @@ def extension(
 def change_remaining(
     folder: JobFolder, request: GenerationRequest, changes: Mapping[str, Any]
 ) -> tuple[GenerationRequest, Lineage]:
-    """Give other settings to the further sections of a job.
-
-    It stays the same job, and its finished sections keep their settings.
-
-    Raises:
-        InputError: If all sections are finished, or a change is not possible.
-    """
     lineage = Lineage.read(folder.lineage)
     if not num_finished_sections(folder):
         check_changes(request, changes)
@@ -205,7 +182,6 @@ def change_remaining(
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
-    """Write a sentence for the user that says which part of the video a branch keeps."""
     seconds = f"{keep * model_family(request.model).section_seconds:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} stay, and what follows is made anew."
@@ -213,14 +189,4 @@ def kept_words(request: GenerationRequest, keep: int) -> str:
 
 
 def read_sums(file: Path) -> dict[str, str]:
-    """Read the checksums in a file; none if it is missing or damaged.
-
-    Raises:
-        OSError: If it cannot be read now.
-    """
-    try:
-        return plain_texts(read_file(file))
-    except (OSError, ValueError) as error:
-        if is_storage_trouble(error):
-            raise
-        return {}
+    return read_record(file, plain_texts, {})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.library_errors import is_storage_trouble
@@ -20,8 +22,6 @@ def new_job_id() -> str:
 
 
 class _Entry:
-    """A descriptor for a path inside a job's folder."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -31,8 +31,6 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The paths inside one job's folder. Creating this object does not create any files."""
-
     path: Path
 
     input = _Entry("input.png")  # the start picture, upright, opaque and in RGB
@@ -85,27 +83,34 @@ class JobFolder:
 
     @property
     def checkpoints(self) -> int:
-        """The number of results that need not be computed again when the job is resumed."""
         return self.encodings.exists() + len(list(self.sections.glob("[0-9]*.safetensors")))
 
     @property
     def has_begun(self) -> bool:
-        """Whether an engine has written anything to the folder."""
         return self.segments.exists() or self.checkpoints > 0
 
     def remove_leftovers(self) -> None:
-        """Remove the unfinished files of a process that died. No process may be writing to the folder."""
+        """Remove the unfinished files of a process that died; none may be writing there."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
 
 
+_T = TypeVar("_T")
+
+
+def read_record(file: Path, parse: Callable[[bytes], _T], default: _T) -> _T:
+    """Parse a file of a job; the default if it is missing or damaged. OSError if it cannot be read now."""
+    try:
+        return parse(read_file(file))
+    except (OSError, ValueError, TypeError) as error:
+        if is_storage_trouble(error):
+            raise
+        return default
+
+
 @dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """The stage and error of engines that died for lack of memory, and the change that an engine has made.
-
-    The process that supervises the engine writes it. The next engine reads it, uses the job's smallest plan,
-    and describes in `change` how the plan was made smaller.
-    """
+    """The stage and error of engines that died for lack of memory, and how the plan became smaller."""
 
     stage: str
     text: str
@@ -113,17 +118,7 @@ class CrashRecord:
 
     @classmethod
     def read(cls, file: Path) -> CrashRecord | None:
-        """Read the record in a file; None if it is missing or damaged.
-
-        Raises:
-            OSError: If it cannot be read now.
-        """
-        try:
-            return cls(**plain_json(read_file(file)))
-        except (OSError, ValueError, TypeError) as error:
-            if is_storage_trouble(error):
-                raise
-            return None
+        return read_record(file, lambda content: cls(**plain_json(content)), None)
 
     def write(self, file: Path) -> None:
         write_atomic(file, json.dumps(asdict(self)).encode() + b"\n")

@@ -1,10 +1,7 @@
 """The lineage of a branch, a video whose first sections were made with other settings than the later ones.
 
-A section's latents depend on its own settings and on the sections made before it. So the request of a branch
-and the spans of its earlier sections determine the video, which can be made again from them alone.
-
-Recipes, lineages and the origins of latents record settings. Those of version 0.1 are always recorded. A
-later one is recorded only if it differs from its default, so that a file without it means the default.
+Settings of version 0.1 are always recorded. A later one is recorded only if it differs from its default, so
+that a file without it means the default.
 """
 
 from __future__ import annotations
@@ -49,12 +46,7 @@ def later_settings(request: GenerationRequest, *scopes: Scope) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of consecutive sections with the same settings, which begins after the end of the previous span.
-
-    Attributes:
-        last: The number of its last section, in the order of making.
-        settings: The recorded settings of its sections, without the length where that has no effect.
-    """
+    """A run of sections with the same recorded settings, up to section `last` in order of making."""
 
     last: int
     settings: Mapping[str, Any]
@@ -75,12 +67,7 @@ class Span:
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """Parse the span of a dict that `to_dict` wrote.
-
-        Raises:
-            InputError: If one of its settings has another value than it may have.
-            KeyError, TypeError, ValueError, AttributeError: If the data is anything else.
-        """
+        """Parse what `to_dict` wrote; InputError, KeyError, TypeError, ValueError or AttributeError else."""
         fields: Any = data
         checks = {name: SETTINGS[name] for name in setting_names("section")}
         settings = {name: checks[name].check(value) for name, value in fields["settings"].items()}
@@ -91,13 +78,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The origin of a job's first sections; empty for a job that is not a branch.
-
-    Attributes:
-        spans: The spans before the sections with the job's own settings, in order.
-        parent: The id of the job that this one was branched from; "" if it was made from a recipe.
-        kept: The number of sections whose files were copied from the parent.
-    """
+    """The origin of a job's first sections, of which `kept` are from the parent; "" is a recipe."""
 
     spans: tuple[Span, ...] = ()
     parent: str = ""
@@ -116,17 +97,10 @@ class Lineage:
         """Make the request for the first section, whose seed also determines the picture's latent."""
         return self.request_for(1, request)
 
-    def spans_before(self, number: int) -> tuple[Span, ...]:
-        return tuple(span for span in self.spans if span.last < number)
-
     def sections(
         self, request: GenerationRequest, family: Family = FRAMEPACK, cuts: Sequence[int] = ()
     ) -> SectionPlan:
-        """Plan as `Family.sections` does, where earlier spans keep the plan for their own length.
-
-        Raises:
-            InputError: If the spans do not fit the request.
-        """
+        """Plan as `Family.sections` does, where earlier spans keep the plan for their own length."""
         self._check(request, family)
         plan = family.sections(request, cuts)
         if request.mode == "forward" or not self.spans:
@@ -166,12 +140,7 @@ class Lineage:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read the lineage in a file; an empty one if the file does not exist.
-
-        Raises:
-            InputError: If the file is damaged.
-            OSError: If the disk is out of reach.
-        """
+        """Read the lineage in a file, or an empty one. InputError is raised if it is damaged."""
         try:
             data = plain_json(read_file(file))
             spans = tuple(Span.from_dict(item) for item in data["spans"])

@@ -44,7 +44,6 @@ def append_pictures(video: Path, pictures: Mapping[str, bytes]) -> None:
 
 
 def png_chunks(text: str, pictures: Mapping[str, bytes]) -> PngInfo:
-    """Make what a PNG file has beside its own picture to carry a recipe's text and pictures."""
     chunks = PngInfo()
     chunks.add_itxt(_KEYWORD, text)
     for name, picture in pictures.items():
@@ -53,12 +52,11 @@ def png_chunks(text: str, pictures: Mapping[str, bytes]) -> PngInfo:
 
 
 def _picture_entry(name: str, picture: bytes, start_kind: bytes, named_kind: bytes) -> tuple[bytes, bytes]:
-    """Choose the kind of a picture's box or chunk, out of the two, and make its content."""
     return (start_kind, picture) if name == START_PICTURE else (named_kind, name.encode() + b"\0" + picture)
 
 
 def _add_picture(pictures: dict[str, bytes], kind: bytes, content: bytes) -> None:
-    """Take a picture from the content of a box or chunk, unless no setting of this version names it."""
+    """Take a picture from a box or chunk, unless no setting of this version names it."""
     name, picture = START_PICTURE, content
     if kind in (_NAMED_BOX, _NAMED_CHUNK):
         name, _, picture = content.partition(b"\0")
@@ -68,12 +66,7 @@ def _add_picture(pictures: dict[str, bytes], kind: bytes, content: bytes) -> Non
 
 
 def read_embedded(file: BinaryIO) -> Embedded | None:
-    """Read the text and pictures of the recipe in an MP4 or PNG file; None for a file of another kind.
-
-    Raises:
-        InputError: If the file is damaged.
-        OSError: If the file cannot be read.
-    """
+    """Read the text and pictures of the recipe in an MP4 or PNG file; None for a file of another kind."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     header = file.read(12)

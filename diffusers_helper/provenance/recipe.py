@@ -14,8 +14,8 @@ from typing import Any, Self, cast
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, first_line, short_repr
-from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.library_errors import is_storage_trouble
+from diffusers_helper.files import write_atomic
+from diffusers_helper.provenance.job_folder import read_record
 from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans, recorded_settings
 from diffusers_helper.provenance.metadata import MAX_TEXT, read_embedded
 from diffusers_helper.request import (
@@ -46,12 +46,9 @@ _MAX_ENTRIES = 1000  # spans or uses of the VAE, which are as many as sections a
 
 @dataclass(frozen=True, slots=True)
 class VaeUse:
-    """The settings with which the VAE has worked from one section on.
+    """The settings with which the VAE has worked from one section on; 0 is the start picture.
 
-    Attributes:
-        section: The number of the section; 0 for the start picture.
-        tile: The side of the tiles in pixels, or the smallest side that covers the picture with one tile.
-        chunk: The number of latent frames by which the VAE's windows advance.
+    `tile` is the side in pixels, or the smallest side that covers the picture with one tile.
     """
 
     section: int
@@ -66,17 +63,7 @@ class VaeUse:
 
 
 def read_uses(file: Path) -> tuple[VaeUse, ...]:
-    """Read the uses in a job's record, in order of sections; none if it is missing or damaged.
-
-    Raises:
-        OSError: If it cannot be read now.
-    """
-    try:
-        return tuple(VaeUse(**item) for item in plain_json(read_file(file)))
-    except (OSError, ValueError, TypeError) as error:
-        if is_storage_trouble(error):
-            raise
-        return ()
+    return read_record(file, lambda content: tuple(VaeUse(**item) for item in plain_json(content)), ())
 
 
 def record_use(file: Path, use: VaeUse) -> None:
@@ -94,16 +81,7 @@ def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The recipe of a video.
-
-    Attributes:
-        settings: The settings by name, without the pictures.
-        spans: The earlier spans of sections, which have other settings.
-        vae: The settings with which the VAE has worked, in order of sections.
-        made_with: The versions of the software and the identity of the model, for information.
-        pictures: The pictures by setting as PNG files, cropped to the size of the video.
-        notices: Sentences for the user about parts of a file that could not be used.
-    """
+    """The recipe of a video, with the pictures as PNG files in its size, and notices for the user."""
 
     settings: Mapping[str, Any]
     spans: tuple[Span, ...] = ()
@@ -128,10 +106,7 @@ class Recipe:
     ) -> Self:
         """Make the recipe of a job.
 
-        Args:
-            model: The registered name of the model; None for a folder, whose path is private.
-            lora: The setting of that name, with names and checksums in place of paths.
-            video: The checksum of the video that is continued; "" for none.
+        `model` is None for a folder, whose path is private. `lora` has names and checksums in place of paths.
         """
         settings = recorded_settings(request, "section", "video")
         if lora:
@@ -155,11 +130,6 @@ class Recipe:
         return Lineage(self.spans)
 
     def notices_on(self, card: str) -> tuple[str, ...]:
-        """List the notices, with those on another class of device and another version of Longtake.
-
-        Args:
-            card: The class of the device here, such as "gfx1100" or "cpu".
-        """
         made_with = self.made_with or {}
         notices = list(self.notices)
         device, version = made_with.get("device", ""), made_with.get("longtake", __version__)
@@ -182,13 +152,7 @@ class Recipe:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     def request(self, pictures: Mapping[str, str], **changes: Any) -> GenerationRequest:
-        """Make the request that makes the video again.
-
-        The changes apply to the last span of a branched video.
-
-        Raises:
-            InputError: If one cannot be used, or the recipe is for a model in a folder and none is given.
-        """
+        """Make the request that makes the video again; `changes` apply to the last span of a branch."""
         if "model" not in {**self.settings, **changes}:
             raise InputError(
                 "The recipe is for a model in a folder, but does not say where it is; expected `model`.",
@@ -206,14 +170,6 @@ class Recipe:
 
 @confined
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe from an MP4 or PNG file of Longtake, from a recipe's JSON, or from a `request.json`.
-
-    Pictures and video are not decoded. Unknown and unusable settings are left out, with a sentence in
-    `Recipe.notices`.
-
-    Raises:
-        InputError: If the file cannot be read, is damaged or carries no recipe.
-    """
     try:
         with path.open("rb") as file:
             if (embedded := read_embedded(file)) is None:
@@ -280,7 +236,6 @@ def _parsed(text: bytes, name: str) -> Recipe:
 
 
 def _settings(data: Mapping[str, Any], unknown: Set[str] = frozenset()) -> tuple[dict[str, Any], list[str]]:
-    """Choose the settings that can be used, without paths of pictures, and make notices on all others."""
     settings = dict[str, Any]()
     notices = list[str]()
     for name, value in data.items():

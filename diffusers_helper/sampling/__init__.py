@@ -16,10 +16,7 @@ OnStep = Callable[[int, int, Tensor], object]
 
 
 def sampler(name: str) -> Callable[..., Tensor]:
-    """Find the sampler of `request.SAMPLERS` with this name, which is `sample_NAME` in the module NAME.
-
-    All have the arguments of `sample_euler`.
-    """
+    """Find the sampler of `request.SAMPLERS` with this name; all have the arguments of `sample_euler`."""
     return getattr(import_module(f"{__name__}.{name}"), f"sample_{name}")
 
 

@@ -14,12 +14,8 @@ def sample_euler(
 ) -> Tensor:
     """Sample clean latents, with one model call per step.
 
-    Each step replaces x by x + (x - x0) / sigma * (sigma_next - sigma). The step to sigma 0 would end at the
-    last prediction itself, which is therefore returned.
-
-    Args:
-        x: The latents at `sigmas[0]`, of any shape and floating-point dtype, which the result has, too.
-        sigmas: The strictly descending noise levels, one more than there are steps. The last one is 0.
+    Each step replaces x by x + (x - x0) / sigma * (sigma_next - sigma). The step to sigma 0, the last of the
+    strictly descending `sigmas`, would end at the last prediction itself, which is therefore returned.
     """
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

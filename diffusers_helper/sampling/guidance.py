@@ -39,7 +39,6 @@ class CleanLatents:
 
     @classmethod
     def restored(cls, captured: Mapping[str, Any]) -> Self:
-        """Restore the latents from a capture, which has a mapping for the indices."""
         indices = FrameIndices(**{name: tuple(times) for name, times in captured["indices"].items()})
         return cls(**{**captured, "indices": indices})
 
@@ -93,7 +92,6 @@ class GuidedDenoiser(ABC, Generic[_Text]):
         return (sigma * NUM_TRAIN_TIMESTEPS).to(torch.float32)
 
     def _reused_constants(self) -> AbstractContextManager[None]:
-        """Let a pass within the context reuse results of earlier passes."""
         return nullcontext()
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:

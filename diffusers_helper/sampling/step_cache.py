@@ -98,14 +98,11 @@ class _CachedPasses(Passes, ABC):
         """Compute the network's output for `x`, or take one in place of it."""
 
     def _decide(self, state: _Branch, change: float) -> bool:
-        """Decide whether a step is skipped, given the relative change of the signal."""
         state.is_skipped = 0 < state.step < self._steps - 1 and state.rule(state.step, change)
         return state.is_skipped
 
 
 class PassesByOutput(_CachedPasses):
-    """A runner that skips the network as a whole."""
-
     def _run(self, state: _Branch, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
         tensors = state.tensors
         is_line = self._cache.reuse == "line"
@@ -128,7 +125,6 @@ class PassesByOutput(_CachedPasses):
         return output
 
     def _predicted_change(self, state: _Branch, x: Tensor) -> float:
-        """Predict the output's relative change since the last computed step, at its rate there."""
         if state.change_rate is None:
             return float("inf")
         return state.change_rate * _mean_abs(x - state.tensors["x"]) / _mean_abs(state.tensors["output"])
@@ -205,7 +201,6 @@ class PassesByBlocks(_CachedPasses):
         return outputs
 
     def _skipped_outputs(self, state: _Branch, inputs: Sequence[Any]) -> Any:
-        """Add to the states that enter what the blocks added in the last computed step."""
         return self._as_block_outputs((self._noisy_tokens(inputs[0]) + state.tensors["added"], *inputs[1:]))
 
     def _as_block_outputs(self, outputs: Sequence[Any]) -> Any:

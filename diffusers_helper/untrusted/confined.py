@@ -11,12 +11,7 @@ _R = TypeVar("_R")
 
 
 class Confinement:
-    """The setting of a program for the reading of untrusted files.
-
-    Attributes:
-        run_reader: A function that calls a reader with its arguments in a process with limits of memory and
-            time. A program sets it once at its start; None to read in this process.
-    """
+    """The function that calls a reader in a process with limits, which a program sets once at its start."""
 
     run_reader: Callable[..., Any] | None = None
 
@@ -27,8 +22,7 @@ CONFINEMENT = Confinement()
 def confined(reader: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let a program choose the process in which this function reads an untrusted file.
 
-    Its arguments and its result are plain data: numbers, texts, bytes, paths, and tuples, dicts and frozen
-    dataclasses of these.
+    Its arguments and its result are plain data, and tuples, dicts and frozen dataclasses of these.
     """
 
     @wraps(reader)

@@ -15,32 +15,18 @@ MAX_BYTES = 4 * 2**20
 _MAX_VALUES = 2_000_000  # commas and brackets; each value takes about 64 bytes of memory
 
 
-def parse_json(
-    data: bytes,
-    *,
-    parse_number: Callable[[str], Any] = float,
-    parse_constant: Callable[[str], Any] | None = None,
-) -> Any:
-    """Parse a JSON text.
-
-    Args:
-        parse_number: Parses numbers that are not whole.
-        parse_constant: Parses NaN and the infinities; None for `parse_number`.
-
-    Raises:
-        ValueError: If it is no JSON, has too many values, or is nested too deeply.
-    """
+def parse_json(data: bytes, *, parse_number: Callable[[str], Any] = float) -> Any:
+    """Parse a JSON text, or raise ValueError if it has too many values or is nested too deeply."""
     num_values = sum(data.count(separator) for separator in (b",", b"[", b"{"))
     if num_values > _MAX_VALUES:
         raise ValueError(f"{num_values} values in a list of at most {_MAX_VALUES}")
     try:
-        return json.loads(data, parse_float=parse_number, parse_constant=parse_constant or parse_number)
+        return json.loads(data, parse_float=parse_number, parse_constant=parse_number)
     except RecursionError as error:
         raise ValueError("lists within lists, nested too deeply") from error
 
 
 def json_or_none(text: object) -> Any:
-    """Parse a JSON text; None for anything else, and for a text that `parse_json` refuses."""
     try:
         return parse_json(text.encode()) if isinstance(text, str) else None
     except ValueError:
@@ -48,7 +34,7 @@ def json_or_none(text: object) -> Any:
 
 
 def plain_json(content: bytes | str) -> Any:
-    """Parse JSON with finite numbers and strings that can be written as UTF-8. Else it raises ValueError."""
+    """Parse JSON with finite numbers and strings that can be written as UTF-8, or raise ValueError."""
     data = content.encode() if isinstance(content, str) else content
     value = parse_json(data, parse_number=_finite)
     if b"\\ud" in data.lower():  # perhaps half of a surrogate pair
@@ -57,7 +43,6 @@ def plain_json(content: bytes | str) -> Any:
 
 
 def plain_texts(content: bytes | str) -> dict[str, str]:
-    """Parse texts by name from untrusted JSON. It raises ValueError for anything else."""
     value: Any = plain_json(content)
     table = cast(dict[str, Any], value) if isinstance(value, dict) else None
     if table is None or not all(isinstance(value, str) for value in table.values()):
@@ -72,10 +57,4 @@ def _finite(text: str) -> float:
 
 
 def read_json(file: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """Read a file with JSON.
-
-    Raises:
-        OSError: If it cannot be read, is no regular file, or is too long.
-        ValueError: If `parse_json` refuses it.
-    """
     return parse_json(read_file(file, max_bytes))

@@ -1,7 +1,4 @@
-"""A VAE that belongs to another program, such as ComfyUI's `comfy.sd.VAE`, within the memory that is free.
-
-No module of ComfyUI is imported; only the attributes and methods of the object are used.
-"""
+"""A VAE that belongs to another program, such as ComfyUI's `comfy.sd.VAE`, within the memory that is free."""
 
 from __future__ import annotations
 
@@ -35,11 +32,6 @@ class BorrowedVaeOwner:
 
     In another precision, a copy of it computes. After the memory ran out, only plans that need less memory
     are tried.
-
-    Attributes:
-        plan: The plan that was tried last; None before the first.
-        failures: The number of plans that ran out of memory.
-        sentences: Those of the interface that shows the remedies.
     """
 
     sentences: Mapping[Remedy, str] = LONGTAKE
@@ -62,7 +54,6 @@ class BorrowedVaeOwner:
         self._failed: tuple[VaePlan, OutOfMemory] | None = None
 
     def plans(self, task: Task, video: Video) -> tuple[VaePlan, ...]:
-        """Plan with the memory that is free now. Smaller plans follow the first one."""
         needs = vae_family(self.vae).needs(self.dtype, self._backend)
         plans = vae_plans(needs, video, task, self._settings)
         copy_bytes = needs.weights_bytes if self._needs_copy() else 0
@@ -84,7 +75,6 @@ class BorrowedVaeOwner:
 
     @contextmanager
     def vae_on_device(self, task: Task, part: VideoPart | None) -> Iterator[nn.Module]:
-        """Yield the VAE, or a copy of it in the compute dtype."""
         vae = self.vae
         with self.device:
             if self._needs_copy():
@@ -109,7 +99,6 @@ class BorrowedVaeOwner:
         self.dtype = torch.float32
 
     def _free_bytes(self, working_bytes: int) -> int:
-        """Measure the free memory, of which the first plan would take `working_bytes`."""
         return self.device.free_bytes()
 
     def _needs_copy(self) -> bool:
@@ -122,13 +111,9 @@ _PATCH = 2  # Wan 2.2 works on patches of 2x2 pixels, which ComfyUI's object doe
 class ComfyVae(nn.Module, VaeFamily):
     """A `comfy.sd.VAE` as a `VaeFamily`, which neither moves nor changes the network.
 
-    It decodes pictures one by one, Wan's video as a stream, and other video in one pass.
-
-    Attributes:
-        casts: Whether each layer converts its weights when it runs, wherever they are. With dynamic memory
-            they stay in the file's dtype and on the host, and a copy of the network would free ComfyUI's
-            buffers a second time.
-        requested_dtype: The compute dtype of a network that casts.
+    It decodes pictures one by one, Wan's video as a stream, and other video in one pass. If it `casts`, each
+    layer converts its weights when it runs: with dynamic memory they stay on the host, and a copy of the
+    network would free ComfyUI's buffers a second time.
     """
 
     def __init__(self, vae: Any) -> None:

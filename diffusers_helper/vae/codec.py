@@ -23,7 +23,6 @@ def pixels_of(pictures: Sequence[Image.Image]) -> Tensor:
 
 
 def sample_latents(moments: Tensor, noise: Tensor, config: Mapping[str, Any]) -> Tensor:
-    """Sample latents from their moments, in fp32 and in the shape of `noise`."""
     posterior = DiagonalGaussianDistribution(moments)
     mean, scale = latent_statistics(config)
     return (posterior.mean.float() + posterior.std.float() * noise - mean) * scale
@@ -39,7 +38,6 @@ def decode_latents(
 
 
 def latent_statistics(config: Mapping[str, Any]) -> tuple[Tensor | float, Tensor | float]:
-    """Look up the mean of a VAE's latents, and the factor that scales them for the transformer."""
     if "latents_mean" not in config:
         return 0.0, config["scaling_factor"]
     mean, std = (torch.tensor(config[name]).view(1, -1, 1, 1, 1) for name in ("latents_mean", "latents_std"))

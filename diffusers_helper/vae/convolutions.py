@@ -20,8 +20,6 @@ from diffusers_helper.vae.families import vae_family
 
 
 class _ConvCalls(TorchFunctionMode):
-    """A context that counts this thread's convolutions, each `num_repeats` times."""
-
     def __init__(self) -> None:
         super().__init__()
         self.counts = Counter[ConvCase]()

@@ -1,8 +1,6 @@
 """The VAE engine, which encodes and decodes video in pieces, and repeats the work when a piece fails.
 
-Jobs and ComfyUI nodes use the same engine with different owners of the VAE. A job moves its VAE on and off
-the device and follows its memory plan (`job.memory.JobMemory`). A ComfyUI node uses ComfyUI's VAE, which is
-on the device, and plans with the free memory (`vae.borrowed.BorrowedVaeOwner`).
+Its owner is a job, with its memory plan, or a ComfyUI node, with the memory that is free.
 """
 
 from __future__ import annotations
@@ -41,11 +39,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VideoPart:
-    """A part of a longer video, which shares latent frames with its neighbours.
-
-    `start` is the index of its first latent frame, counted from the same point for all parts.
-    """
-
     number: int
     start: int
 
@@ -105,11 +98,6 @@ class VaeEngine(Generic[_Owner]):
         The latents are in the VAE's own scale, on any device, in any dtype. The frames are on the host, about
         -1 to 1, in the compute dtype. Temporal windows that a `part` shares with the previous part are
         reused.
-
-        Raises:
-            OutOfDeviceMemory: If the memory runs out with every plan.
-            NotFinite: If values overflow even in fp32.
-            GenerationCancelled: If the task was cancelled.
         """
         if latents.dim() == 4:
             return self.decode(latents.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
@@ -127,8 +115,8 @@ class VaeEngine(Generic[_Owner]):
     ) -> Tensor:
         """Encode frames (B, 3, F, H, W), or pictures without F, to moments (B, 2 C, T, h, w).
 
-        The moments are the mean and the log-variance. The arguments and errors are those of `decode`, and
-        InputError is raised for a number of frames, or sides, that the VAE cannot encode.
+        The moments are the mean and the log-variance. InputError for a number of frames, or sides, that do
+        not fit.
         """
         if frames.dim() == 4:
             return self.encode(frames.unsqueeze(2), progress=progress, cancel=cancel).squeeze(2)
@@ -136,11 +124,8 @@ class VaeEngine(Generic[_Owner]):
         family = vae_family(self.owner.vae)
         spatial_compression = family.spatial_compression
         temporal_compression = family.temporal_compression
-        if (
-            (num_frames - 1) % temporal_compression
-            or height % spatial_compression
-            or width % spatial_compression
-        ):
+        rests = height % spatial_compression, width % spatial_compression
+        if (num_frames - 1) % temporal_compression or any(rests):
             raise InputError(
                 f"The video has {count_text(num_frames, 'frame')} of {width}x{height}; expected "
                 f"{temporal_compression} n + 1 frames and sides that are multiples of {spatial_compression}.",
@@ -193,9 +178,8 @@ class VaeEngine(Generic[_Owner]):
             batches = latents.split(plan.batch)
             num_chunks = -(-num_latents // chunk) if plan.time == "stream" else 1
             pieces.total = len(batches) * num_tiles * num_chunks
-            return _concatenate(
-                [decode_pass(family, batch, plan.tiles, pieces, chunk=chunk) for batch in batches]
-            )
+            decode_batch = partial(decode_pass, family, tiles=plan.tiles, pieces=pieces, chunk=chunk)
+            return _concatenate([*map(decode_batch, batches)])
         part_start = part.start if part else 0
         inputs: dict[_Window, Tensor] = {
             (item_index, part_start + start, size, plan.tiles, family.dtype): item[:, :, start : start + size]
@@ -209,14 +193,8 @@ class VaeEngine(Generic[_Owner]):
                 windows[key] = decode_pass(family, window_latents, plan.tiles, pieces)
         self._windows = windows if part else {}
         overlap = family.temporal_compression
-        return _concatenate(
-            [
-                join_windows(
-                    [windows[key] for key in inputs if key[0] == index], overlap * plan.chunk, overlap
-                )
-                for index in range(len(latents))
-            ]
-        )
+        items = [[windows[key] for key in inputs if key[0] == index] for index in range(len(latents))]
+        return _concatenate([join_windows(item, overlap * plan.chunk, overlap) for item in items])
 
 
 def _log_start(task: Task, input: Tensor, device: torch.device, dtype: torch.dtype) -> None:
@@ -255,8 +233,7 @@ _T = TypeVar("_T")
 def retry(work: Callable[[], _T], recovery_from: Callable[[Exception], Callable[[], None] | None]) -> _T:
     """Do the work, and repeat it after each error for which `recovery_from` returns a function.
 
-    That function must not keep a reference to the error, whose frames hold tensors. It is called after they
-    are freed.
+    That function is called after the error's frames, which hold tensors, are freed.
     """
     while True:
         try:

@@ -20,12 +20,7 @@ from diffusers_helper.planning.vae_estimates import VaeNeeds, decode_bytes, enco
 
 
 class VaeFamily:
-    """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes.
-
-    Attributes:
-        has_stream: Whether frames can be computed one after the other with the exact result.
-        temporal_compression: The frames per latent frame after the first, which stands for one frame.
-    """
+    """A VAE with one interface for the engine. Latents are in the scale that its own `decode` takes."""
 
     has_stream: bool
     temporal_compression = 4
@@ -113,7 +108,6 @@ class WanFamily(VaeFamily):
 
 
 def empty_feat_cache(network: nn.Module) -> list[Any]:
-    """Create a `feat_cache` with an empty entry for each of Wan's convolutions."""
     return [None] * sum(isinstance(module, nn.Conv3d) for module in network.modules())
 
 
@@ -130,7 +124,6 @@ _DIFFUSERS: dict[str, Callable[[Any], VaeFamily]] = {
 
 
 def vae_family(vae: nn.Module) -> VaeFamily:
-    """Wrap a VAE, unless it is a `VaeFamily` itself, or raise InputError for an unknown kind."""
     if isinstance(vae, VaeFamily):
         return vae
     for kind in type(vae).__mro__:

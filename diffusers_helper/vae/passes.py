@@ -39,10 +39,7 @@ class Axis:
         return cls(length, tile_size, tuple(round(i * (length - tile_size) / gaps) for i in range(gaps + 1)))
 
     def weights(self, scale: int) -> list[Tensor]:
-        """Compute the blending weights of each tile, in fp32, `scale` of them per unit of length.
-
-        They change linearly where two tiles overlap, and add up to 1 everywhere.
-        """
+        """Compute each tile's blending weights in fp32, linear where two overlap, which add up to 1."""
         size = self.tile_size * scale
         ramps = [torch.ones(size) for _ in self.starts]
         for index, (start, next_start) in enumerate(pairwise(self.starts)):
@@ -57,21 +54,17 @@ class Axis:
 
 
 def _ramp_up(ramp: Tensor, num_shared: int) -> Tensor:
-    """Multiply the weights by a rise from nearly 0 to nearly 1 over the first `num_shared` of them."""
     rise = (torch.arange(num_shared) + 0.5) / max(num_shared, 1)
     return torch.cat([ramp[:num_shared] * rise, ramp[num_shared:]])
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The tiles of a picture, measured in latents."""
-
     rows: Axis
     columns: Axis
 
     @classmethod
     def cut(cls, sides: Sequence[int], tiles: Tiles, spatial_compression: int) -> Grid:
-        """Cut latents of this height and width into tiles, at `spatial_compression` pixels per latent."""
         tile_size = tiles.side // spatial_compression or max(sides)
         overlap = tiles.overlap // spatial_compression
         return cls(*(Axis.cut(side, tile_size, overlap) for side in sides))
@@ -90,8 +83,6 @@ class Grid:
 
 
 class Mosaic:
-    """The frames in main memory into which finished tiles are blended."""
-
     def __init__(self, grid: Grid, scale: int, num_frames: int) -> None:
         self._grid, self._scale, self._num_frames = grid, scale, num_frames
         self._is_single_tile = len(grid.tiles) == 1
@@ -103,7 +94,6 @@ class Mosaic:
             self._column_weights = [to_host(weights) for weights in grid.columns.weights(scale)]
 
     def add(self, tile: tuple[int, int], start_frame: int, frames: Tensor) -> None:
-        """Add frames (B, C, F, height, width) of a tile, on the host, from `start_frame` on."""
         if self._is_single_tile:
             self._pieces.append(frames)
             return
@@ -154,8 +144,6 @@ first number begins again at 1."""
 
 
 class NotFinite(LongtakeError):
-    """The error for values that are not finite, which an overflow of fp16 can cause."""
-
     code = "not_finite"
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -200,10 +188,7 @@ class Pieces:
 def decode_pass(
     family: VaeFamily, latents: Tensor, tiles: Tiles, pieces: Pieces, *, chunk: int = 1
 ) -> Tensor:
-    """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W) on the host, in one pass or one per tile.
-
-    In a stream, the frames of `chunk` latent frames leave the device together.
-    """
+    """Decode latents (B, C, T, h, w) to frames (B, 3, F, H, W) on the host, in one pass or one per tile."""
     num_frames = family.temporal_compression * (latents.shape[2] - 1) + 1
     grid = Grid.cut(latents.shape[-2:], tiles, family.spatial_compression)
     mosaic = Mosaic(grid, family.spatial_compression, num_frames)

@@ -1,7 +1,6 @@
-"""How ComfyUI stores the weights of quantised layers, which a safetensors file says of each layer.
+"""How ComfyUI stores the weights of quantised layers: a tensor of JSON beside each, or the file's metadata.
 
-Either a small tensor beside the weight holds JSON, or the file's metadata hold it for all layers. The layouts
-are those of the library comfy-kitchen. Those with a scale for each tensor or row say the same as a file
+The layouts are those of comfy-kitchen. Those with a scale for each tensor or row say the same as a file
 without marks, unless groups of a row's values are rotated ("ConvRot"); the other layouts are packed.
 """
 
@@ -25,12 +24,7 @@ _MAX_NAME = 40
 def layouts_in(
     stream: BinaryIO, tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str]
 ) -> tuple[dict[str, int], str]:
-    """Read the layouts of a file's layers.
-
-    Returns:
-        The size of the groups in which the weights of layers are rotated, by the layer's name; and the names
-        of the layouts that cannot be undone, "" for none.
-    """
+    """Read the size of the groups in which layers' weights are rotated, and the unreadable layouts."""
     rotations, others = dict[str, int](), dict[str, None]()
     for layer, mark in _marks(stream, tensors, metadata):
         layout = str(mark.get("format"))[:_MAX_NAME]

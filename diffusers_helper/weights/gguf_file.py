@@ -49,8 +49,6 @@ def bytes_per_value(kind: str) -> float:
 
 
 class _Reader:
-    """A reader of the values of a GGUF header, one after the other."""
-
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream = stream
         self._size = size
@@ -64,7 +62,7 @@ class _Reader:
         return int(self.number(kind))
 
     def count(self, kind: str = "Q", maximum: int = _MAX_HEADER_BYTES) -> int:
-        """Read a count, or raise ValueError or struct.error if there cannot be so many in this file."""
+        """Read a count; ValueError or struct.error if there cannot be so many in this file."""
         if (value := self.integer(kind)) > maximum:
             raise ValueError(f"a count of {value}")
         if value > self._size:
@@ -79,7 +77,6 @@ class _Reader:
         return data.decode("utf-8", "replace")
 
     def value(self, kind: int) -> str:
-        """Read one value of the metadata as text. A list is read as its length."""
         if kind == _TEXT:
             return self.text()
         if kind != _LIST:
@@ -95,12 +92,7 @@ class _Reader:
 
 
 def read_gguf(file: Path) -> Contents:
-    """Read the contents of a GGUF file, with shapes in torch's order of dimensions.
-
-    Raises:
-        OSError: If the file cannot be read.
-        NotWeights: If its header is damaged or incomplete.
-    """
+    """Read a GGUF file's contents, with shapes in torch's order. NotWeights if the header is damaged."""
     file_bytes = file.stat().st_size
     with file.open("rb") as stream:
         stream.seek(4)

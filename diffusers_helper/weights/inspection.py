@@ -1,7 +1,4 @@
-"""The facts about a file or folder with weights, found by headers alone.
-
-No tensor is read and torch is not needed, so files of any size are examined in milliseconds.
-"""
+"""The facts about a file or folder with weights, found by headers alone."""
 
 from __future__ import annotations
 
@@ -39,19 +36,7 @@ _KINDS = {"tokenizer_config.json": "tokenizer", "scheduler_config.json": "schedu
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts about a file or folder with weights.
-
-    Attributes:
-        model: The models that the names belong to; "" if none is known.
-        variant: The variant of the model; "" if neither content nor name shows it.
-        key_style: The layout of the names: a checkpoint's, a library's, or that of the model's authors.
-        dtypes: The share of these bytes by type, the largest first.
-        quantised: The kind of quantisation that the content shows; "" for none.
-        problems: Sentences about faults, with the file's name and a remedy; empty if it can be used.
-        hints: Sentences about facts that only the file's name suggests.
-        parts: The components of a model's folder, by their names.
-        layout: See `weights.tensors.Contents`.
-    """
+    """The facts about a file or folder with weights; hints are facts that only the file's name suggests."""
 
     path: str
     format: Format | None
@@ -70,7 +55,6 @@ class Inspection:
 
     @property
     def types(self) -> str:
-        """The kind of quantisation, or the types if there is none."""
         return self.quantised or ", ".join(self.dtypes)
 
     def to_json(self) -> str:
@@ -78,14 +62,6 @@ class Inspection:
 
 
 def inspect_checkpoint(path: Path, component: str = "") -> Inspection:
-    """Examine a file with weights, the index of several, a component's folder, or a model's folder.
-
-    Args:
-        component: The component that it has to be usable as; "" for any.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
     components = [name for name in all_components() if (path / name).is_dir()]
     if components and not component:
         return _inspect_model(path, components)
@@ -94,17 +70,12 @@ def inspect_checkpoint(path: Path, component: str = "") -> Inspection:
 
 @confined
 def inspect_weights(path: Path, component: str = "") -> Inspection:
-    """Examine the weights of one network, as `inspect_checkpoint` does for any path.
-
-    Raises:
-        OSError: If they cannot be read.
-    """
+    """Examine the weights of one network, as `inspect_checkpoint` does for any path."""
     if path.is_dir():
         inspection = _inspect_folder(path, component)
     else:
-        inspection = (
-            _inspect_shards(path) if path.name.lower().endswith(INDEX) else _inspect_files(path, [path])
-        )
+        is_index = path.name.lower().endswith(INDEX)
+        inspection = _inspect_shards(path) if is_index else _inspect_files(path, [path])
     # A tokenizer has no tensors, and may be in any folder but one for weights.
     if component and not inspection.problems and (inspection.tensors or component in models_by_component()):
         return replace(inspection, problems=tuple(_component_problems(inspection, component)))
@@ -112,7 +83,6 @@ def inspect_weights(path: Path, component: str = "") -> Inspection:
 
 
 def weights_at(path: Path) -> Path:
-    """Find the only file with weights of a folder that has no configuration; otherwise keep the path."""
     if not path.is_dir() or (path / "config.json").is_file():
         return path
     files = files_in(path)
@@ -203,7 +173,6 @@ def _inspect_files(
     shards: Mapping[str, str] | None = None,
     problems: Sequence[str] = (),
 ) -> Inspection:
-    """Examine the files of one network as a whole, given the list of the index, and the known faults."""
     sentences = list(problems)
     by_file: dict[Path, Contents] = {}
     for file in files:
@@ -264,10 +233,8 @@ def _list_problems(
         yield f"{files[0].name} contains no tensor; give another file."
     if shards is None or not has_all_files:
         return
-    missing, unexpected = (
-        sorted(shards.keys() - tensors.keys()),
-        sorted(tensors.keys() - shards.keys()),
-    )
+    missing = sorted(shards.keys() - tensors.keys())
+    unexpected = sorted(tensors.keys() - shards.keys())
     if missing:
         missing_text = count_text(len(missing), "missing tensor")
         yield f"{path.name} lists {missing_text}, such as {missing[0]}; download all files again."
@@ -307,12 +274,10 @@ def _shares(by_type: Counter[str]) -> dict[str, float]:
 
 
 def _hints(name: str) -> tuple[str, ...]:
-    """Draw hints from a file's name. A word counts only if it stands alone, as in `flux1-dev-fp8`."""
+    """Draw hints from a file's name, in which a word has to stand alone, as in `flux1-dev-fp8`."""
     shard = _SHARD.search(name.partition(".")[0])
     words = re.findall(r"(?<![a-z0-9])(fp8|int8|int4|nf4|bnb|gguf|quantized)(?![a-z0-9])", name.lower())
     hints = [f"The name of the file says {word}." for word in dict.fromkeys(words)]
     if shard:
-        hints.insert(
-            0, f"The file is shard {int(shard[1])} of {int(shard[2])}; its folder contains the model."
-        )
+        hints.insert(0, f"The file is shard {int(shard[1])} of {int(shard[2])} of the model in its folder.")
     return tuple(hints)

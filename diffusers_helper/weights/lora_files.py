@@ -1,7 +1,4 @@
-"""Files with LoRAs, read by their headers alone: their changes, their sizes, and their trigger words.
-
-Only safetensors files are read, which hold numbers and text and no code.
-"""
+"""Files with LoRAs, read by their headers alone: their changes, their sizes, and their trigger words."""
 
 from __future__ import annotations
 
@@ -60,13 +57,10 @@ _OF_NORM = re.compile(r"norm.*\.diff(?:_b)?$")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The two matrices of one change, whose product is added to the weights of some layers.
+    """Two matrices whose product is added to weights: `down` (rank, inputs) and `up` (outputs, rank).
 
-    Attributes:
-        down, up: The names of the matrix that the input meets first, and of the other one.
-        alpha, bias: The names of the scale and of what is added to the layer's bias; "" for none.
-        rank, inputs, outputs: The sizes of the matrices, (rank, inputs) and (outputs, rank).
-        scale: The factor that the file's metadata give; an `alpha` replaces it.
+    `alpha` names the scale and `bias` what is added to the layer's bias; "" for none. An `alpha` replaces
+    `scale`.
     """
 
     down: str
@@ -84,7 +78,7 @@ class Pair:
         return tuple(filter(None, (self.down, self.up, self.alpha, self.bias)))
 
     def fits(self, layers: Mapping[str, tuple[int, int]]) -> bool:
-        """Check that the layers exist with these sizes, given (outputs, inputs) of each layer by name."""
+        """Check that the layers exist with these sizes, (outputs, inputs) by name."""
         sizes = [layers.get(name, (0, 0)) for name in self.target.layers]
         return {self.inputs} == {inputs for _, inputs in sizes} and self.outputs == sum(
             outputs for outputs, _ in sizes
@@ -93,13 +87,6 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class LoraFile:
-    """A file with a LoRA.
-
-    Attributes:
-        pairs: The changes to layers that a family has, whatever their sizes.
-        triggers: The words by which it is called; none if the file names none.
-    """
-
     path: Path
     pairs: tuple[Pair, ...]
     keys: int
@@ -114,7 +101,6 @@ class LoraFile:
         return _lora_family(self.pairs)
 
     def check_family(self, model: str, family: Family) -> None:
-        """Raise InputError if the LoRA was made for another family of models."""
         if self.family is not family:
             raise _refusal(
                 self.name, f"was made for {self.family.title}; model {model} is of {family.title}",
@@ -122,14 +108,7 @@ class LoraFile:
             )  # fmt: skip
 
     def fitting(self, layers: Mapping[str, tuple[int, int]]) -> tuple[Pair, ...]:
-        """Choose the changes that fit a transformer.
-
-        Args:
-            layers: The transformer's linear layers: (outputs, inputs) by name.
-
-        Raises:
-            InputError: If less than `MIN_SHARE` of the file fits.
-        """
+        """Choose the changes that fit layers, (outputs, inputs) by name; InputError if they are too few."""
         pairs = tuple(pair for pair in self.pairs if pair.fits(layers))
         applied = count_keys(pairs)
         if applied < MIN_SHARE * self.keys:
@@ -146,21 +125,13 @@ def count_keys(pairs: Sequence[Pair]) -> int:
 
 
 def loras_of(text: str) -> tuple[tuple[Choice, LoraFile], ...]:
-    """Read the LoRAs that a request's text names, without those of weight 0, which have no effect.
-
-    Raises:
-        InputError: If a file is missing, or holds no LoRA for a family of models.
-    """
+    """Read the LoRAs that a request's text names, without those of weight 0, which have no effect."""
     chosen = (choice for choice in choices_of(text) if choice.weight)
     return tuple((choice, read_lora(expanded_path(choice.file, "lora"))) for choice in chosen)
 
 
 def read_lora(path: Path) -> LoraFile:
-    """Read what the header of a file with a LoRA tells.
-
-    Raises:
-        InputError: If it is missing, or holds no LoRA for a family of models. The message is one sentence.
-    """
+    """Read what the header of a file with a LoRA tells, or raise InputError with one sentence."""
     return _read_cached(read_lora_file, path)
 
 
@@ -170,7 +141,6 @@ def triggers_of(path: Path) -> tuple[str, ...]:
 
 
 def _read_cached(read: Callable[[Path], _R], path: Path) -> _R:
-    """Read a file, and remember the result by the file's time of change and its size."""
     try:
         result = _result_or_error(read, *file_signature(path))
     except OSError as error:
@@ -190,18 +160,11 @@ def _result_or_error(read: Callable[[Path], Any], path: Path, mtime: int, size: 
 
 @confined
 def read_lora_triggers(path: Path) -> tuple[str, ...]:
-    """Read the words of `triggers_of`; see `read_lora_file`."""
     return read_lora_file(path).triggers
 
 
 @confined
 def read_lora_file(path: Path) -> LoraFile:
-    """Read the header of a file with a LoRA. Use `read_lora`, which remembers the result.
-
-    Raises:
-        OSError: If it cannot be read.
-        InputError: If it holds no LoRA for a family of models.
-    """
     try:
         contents = read_contents(path)
     except NotWeights as error:
@@ -256,7 +219,7 @@ def _lora_targets() -> str:
 
 
 def _flux_problem(keys: Iterable[str], pairs: Sequence[Pair]) -> str:
-    """Explain why a LoRA without metadata belongs to Flux, or may do so; empty if it does not."""
+    """Explain why a LoRA without metadata belongs to Flux, or may do so; "" if it does not."""
     indices: dict[str, set[int]] = {}
     has_other_layers = False  # layers that Flux does not have
     for layer in (layer for pair in pairs for layer in pair.target.layers):
@@ -290,7 +253,6 @@ def _pair(
     target: Target,
     scale: Callable[[Target, int], float],
 ) -> Pair | None:
-    """Make the change of these tensors; None if they are no two matrices that fit each other."""
     if not {"down", "up"} <= keys.keys():
         return None
     down, up = tensors[keys["down"]], tensors[keys["up"]]
@@ -306,7 +268,6 @@ def _pair(
 
 
 def rank_of(loras: Collection[LoraFile]) -> int:
-    """Find the largest sum of ranks that LoRAs can have at one layer."""
     return sum(max(pair.rank for pair in lora.pairs) for lora in loras)
 
 

@@ -1,8 +1,7 @@
 """The layers of a transformer that names of tensors stand for, in files with weights or LoRAs.
 
-Each family knows how files name its layers (`families.family.LayerNames`): as diffusers does, as the
-network's authors do, who may join the layers for queries, keys and values, or as ComfyUI's class does.
-Trainers put a prefix before the name, and those of kohya's family and Tencent write _ for each dot.
+Trainers put a prefix before a family's name of a layer (`families.family.LayerNames`), and those of kohya's
+family and Tencent write _ for each dot.
 """
 
 from __future__ import annotations
@@ -31,12 +30,9 @@ _BLOCK = re.compile(r"^(.*?blocks)_(\d+)_(.+)$")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The layers of the transformer that one pair of matrices changes.
+    """Layers, as diffusers names them, that a pair of matrices changes.
 
-    Attributes:
-        layers: Their names, as diffusers has them. Several layers share the outputs of the matrices.
-        swaps_halves: Whether the two halves of the outputs are in the other order in diffusers.
-        family: The name of the family that has them.
+    They share the matrices' outputs, whose halves are in the other order in diffusers if it `swaps_halves`.
     """
 
     layers: tuple[str, ...]
@@ -45,7 +41,7 @@ class Target:
 
 
 def split_key(key: str) -> tuple[str, Kind] | None:
-    """Split a tensor's name into its beginning, which names a layer, and its kind; None for other tensors."""
+    """Split a tensor's name into its layer and its kind; None for other tensors."""
     for matrix, pattern in _ENDINGS:
         if match := pattern.search(key):
             return key[: match.start()], matrix
@@ -53,7 +49,6 @@ def split_key(key: str) -> tuple[str, Kind] | None:
 
 
 def target_of(name: str) -> Target | None:
-    """Find the layers that the first result of `split_key` stands for; None if no family has them."""
     return layers_named(_PREFIX.sub("", name))
 
 
@@ -70,7 +65,7 @@ def layers_named(name: str) -> Target | None:
 
 @cache
 def _table() -> dict[str, Target]:
-    """Map each known name, with underscores for dots and `*` for the number of a block, to its target."""
+    """Map each known name, with underscores for dots and `*` for a block's number, to its target."""
     table: dict[str, Target] = {}
     for family in FAMILIES.values():
         names = family.layer_names

@@ -53,8 +53,6 @@ _DAMAGE_ERRORS = (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Name:
-    """A function or class that the pickle names."""
-
     path: str
 
 
@@ -77,8 +75,6 @@ class _StandIn(_Table):
 
 
 class _Storage(NamedTuple):
-    """The values of one or several tensors, which are a record of the archive."""
-
     dtype: str
     key: str
 
@@ -96,11 +92,7 @@ _Python: Any = pickle._Unpickler  # pyright: ignore[reportPrivateUsage]
 
 
 class _Unpickler(_Python):
-    """Python's own unpickler, which calls nothing here, and changes nothing but lists and tables.
-
-    Attributes:
-        names: The functions and classes that the pickle names.
-    """
+    """Python's own unpickler, which calls nothing here, and changes nothing but lists and tables."""
 
     stack: list[Any]
 
@@ -121,12 +113,9 @@ class _Unpickler(_Python):
         arguments = self.stack.pop()
         self.stack[-1] = _StandIn(self.stack[-1], arguments)
 
-    def _add_table(self) -> None:
-        self.stack.append(_Table())
-
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **_Python.dispatch,
-        pickle.EMPTY_DICT[0]: _add_table,
+        pickle.EMPTY_DICT[0]: lambda self: self.stack.append(_Table()),
         pickle.REDUCE[0]: _call,
         pickle.NEWOBJ[0]: _call,
         pickle.BUILD[0]: _Python.load_pop,
@@ -139,19 +128,12 @@ class _Unpickler(_Python):
 
 
 def _checked_name(name: str) -> str:
-    """Check a name of unknown origin. ValueError is raised if it is longer than any."""
     if len(name) > _MAX_NAME_LENGTH:
         raise ValueError(f"a name of {len(name)} letters")
     return name
 
 
 def read_pickle(file: Path) -> Contents:
-    """Read the contents of a file that `torch.save` has written.
-
-    Raises:
-        OSError: If the file cannot be read.
-        NotWeights: If it is damaged, or contains something else.
-    """
     with _Stream(file) as stream:
         if stream.read(2) != b"PK":
             raise NotWeights(
@@ -205,13 +187,9 @@ def _data_offset(info: zipfile.ZipInfo, stream: FileIO) -> int:
 
 
 def _tensor_calls(content: Any, prefix: str, counter: Iterator[int]) -> Iterator[tuple[str, _StandIn]]:
-    """Yield the name of each tensor in nested dicts, joined with dots, and the call that makes it.
+    """Yield the dotted name of each tensor in nested dicts, and the call that makes it.
 
-    Args:
-        counter: Counts the entries of all dicts, which may share others, and contain themselves.
-
-    Raises:
-        ValueError: If there are too many entries, or names are too long.
+    `counter` bounds the entries of all dicts, which may share others, and contain themselves.
     """
     if next(counter) > _MAX_ENTRIES:
         raise ValueError("too many entries")

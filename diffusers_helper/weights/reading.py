@@ -1,7 +1,4 @@
-"""The files of one network in its folder, and the reader of any known format, recognised by the first bytes.
-
-A folder may also have a tokenizer or a processor of pictures.
-"""
+"""The files of one network in its folder, and the reader of any known format, recognised by first bytes."""
 
 from __future__ import annotations
 
@@ -27,12 +24,6 @@ _REMEDY = "download it again."
 
 
 def read_contents(file: Path) -> Contents:
-    """Read the contents of a file with weights.
-
-    Raises:
-        OSError: If the file cannot be read.
-        NotWeights: If it is something else, or truncated within the list of its tensors.
-    """
     with file.open("rb") as stream:
         start = stream.read(_START_BYTES)
     if start[:4] == b"GGUF":
@@ -85,7 +76,6 @@ def names_weights(name: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
 
 
 def files_in(folder: Path, *suffixes: str) -> list[Path]:
-    """List the files with weights in a folder, or those with these suffixes."""
     return sorted(file for file in folder.iterdir() if names_weights(file.name, suffixes or SUFFIXES))
 
 

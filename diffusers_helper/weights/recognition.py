@@ -68,7 +68,7 @@ _STYLES: tuple[tuple[KeyStyle, tuple[str, ...]], ...] = (
 
 
 def _lines(names: Iterable[str]) -> str:
-    """Join the names to one text, because a search in it is much faster than one in each name."""
+    """Join the names, because a search in one text is much faster than one in each name."""
     return "\n." + "\n.".join(names) + "\n"
 
 
@@ -84,12 +84,7 @@ def models_of(names: Iterable[str]) -> list[str]:
 
 
 def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> str:
-    """Find the variant of a model; "" if nothing shows it.
-
-    Args:
-        model: The model, as `models_of` names it.
-        origin: The names of file and folders and the file's metadata, in lower case.
-    """
+    """Find a model's variant; "" if unknown. `origin` has names of files and metadata in lower case."""
     for family in FAMILIES.values():  # their models have the same tensors, so only a name distinguishes them
         if model == family.title:
             variants = (
@@ -150,12 +145,10 @@ SCALE = re.compile(r"\.(?:scale_weight|weight_scale|weight_scale_inv)$")
 
 
 def is_extra(name: str) -> bool:
-    """Recognise a tensor that is no weight of the component, but a mark or part of a larger model."""
     return _EXTRA.search(name) is not None
 
 
 def is_precise(name: str) -> bool:
-    """Recognise a tensor of the transformer that keeps its precision if others are cast to fp8."""
     return _precise_pattern().search(name) is not None
 
 

@@ -37,10 +37,9 @@ _NAMES = {
 def make_header(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int], int]:
-    """Make the header of a new file, the offset of each tensor in it, and the size of the whole file.
+    """Make a new file's header, the offset of each tensor in the file, and the file's size.
 
-    Args:
-        tensors: The type, by torch's name, and the shape of each tensor.
+    `tensors` has the type, by torch's name, and the shape of each.
     """
     codes = {name: code for code, name in _NAMES.items()}
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -58,12 +57,6 @@ def make_header(
 
 
 def read_safetensors(file: Path) -> Contents:
-    """Read the contents of a safetensors file.
-
-    Raises:
-        OSError: If the file cannot be read.
-        NotWeights: If its header is damaged or incomplete.
-    """
     with file.open("rb") as stream:
         file_bytes = os.fstat(stream.fileno()).st_size
         start = stream.read(8)
@@ -116,16 +109,10 @@ _PIECE_BYTES = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of converted weights.
+    """The origin of converted weights: its files, each with size, time of change in nanoseconds and checksum.
 
-    Attributes:
-        model: The model, file or folder that was converted, as the user named it.
-        files: The names of the source's files, each with its size, the time of its last change in
-            nanoseconds, and its SHA-256 checksum if the hub's cache knows it.
-        weight_dtype: The type that the weights were converted to (`request.WEIGHT_TYPES`).
-        compute_dtype: The type in which the network computes, by torch's name.
-        sums: The names of the copy's files, each with its checksum: that of `copy_sum` for the weights, and
-            SHA-256 for others. It is empty for copies of versions that did not record it.
+    The copy's files have sums: that of `copy_sum` for the weights, and SHA-256 for others; none in old
+    copies.
     """
 
     model: str
@@ -153,7 +140,6 @@ def files_of_origin(files: Iterable[Path]) -> tuple[tuple[str, int, int, str], .
 
 
 def origin_in(metadata: Mapping[str, str]) -> Origin | None:
-    """Parse the origin that a file's metadata contains; None for weights from elsewhere."""
     try:
         content: Any = json.loads(metadata[_KEY])
         files = tuple((str(fact[0]), int(fact[1]), int(fact[2]), str(fact[3])) for fact in content["files"])
@@ -170,20 +156,12 @@ def origin_in(metadata: Mapping[str, str]) -> Origin | None:
 def copy_sum(header: bytes, sums: Mapping[int, str]) -> str:
     """Compute the checksum of a file with converted weights, whose tensors may be written in any order.
 
-    Args:
-        header: The header of the file, which has `NO_SUM` in place of this checksum.
-        sums: The SHA-256 checksum of each tensor by its offset in the file.
+    `header` has `NO_SUM` in its place; `sums` are the tensors' SHA-256 checksums by offset.
     """
     return sha256_of([header, *(f"{offset} {sums[offset]}\n".encode() for offset in sorted(sums))])
 
 
 def has_copy_sum(file: Path, checksum: str) -> bool:
-    """Check that a file with converted weights has the checksum that it contains.
-
-    Raises:
-        OSError: If it cannot be read.
-        NotWeights: If it is not a safetensors file.
-    """
     sums = dict[int, str]()
     with file.open("rb") as stream:
         size = stream.read(8)

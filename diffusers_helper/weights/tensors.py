@@ -12,20 +12,11 @@ _MAX_UNKNOWN_TYPES = 8
 
 
 class NotWeights(ValueError):
-    """The error for a file without weights, or one that is truncated within the list of its tensors.
-
-    The text is the end of a sentence that begins with the file's name.
-    """
+    """The error for a file without weights, as the end of a sentence that begins with the file's name."""
 
 
 class TensorInfo(NamedTuple):  # a tuple is made in half the time of a frozen dataclass
-    """One tensor, without its values.
-
-    Attributes:
-        dtype: The name of the type in torch, or in GGUF for types that only GGUF has.
-        offset: The offset of its bytes in the file.
-        strides: The steps between its values along each side; none if they lie one after the other.
-    """
+    """A tensor without its values, whose `dtype` is torch's name or GGUF's; no `strides` if it is dense."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -36,12 +27,9 @@ class TensorInfo(NamedTuple):  # a tuple is made in half the time of a frozen da
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a file with weights.
+    """The contents of a file with weights; problems are ends of sentences after the file's name.
 
-    Attributes:
-        problems: The file's faults, each as the end of a sentence that begins with the file's name.
-        rotations: The size of the groups in which the weights of layers are rotated, by the layer's name.
-        layout: The names of ComfyUI's layouts of weights that only ComfyUI can read; "" for none.
+    `rotations` are the sizes of the groups in which the weights of layers are rotated.
     """
 
     format: Format
@@ -62,7 +50,6 @@ BITS = {
 
 
 def shape_of(sizes: Any) -> tuple[int, ...]:
-    """Check a shape of unknown origin. ValueError is raised if it is no shape."""
     if not isinstance(sizes, list | tuple) or len(cast(list[Any], sizes)) > MAX_DIMENSIONS:
         raise ValueError("a shape that no tensor has")
     shape = tuple(cast(list[Any], sizes))
@@ -72,14 +59,6 @@ def shape_of(sizes: Any) -> tuple[int, ...]:
 
 
 def unknown_types(dtypes: Iterable[str], label: str = "") -> list[str]:
-    """Describe the tensor types of a file that are not known; none if all are.
-
-    Args:
-        label: The format that these types belong to, if it has its own.
-
-    Raises:
-        NotWeights: If there are more than any file has.
-    """
     unknown = sorted({*dtypes})
     if len(unknown) > _MAX_UNKNOWN_TYPES:
         raise NotWeights(f"has {len(unknown)} {label}types that are not known; use another file.")
@@ -94,11 +73,7 @@ def layout_problem(layout: str) -> str:
 
 
 def truncation_problem(size: int, expected_bytes: int | None = None) -> str:
-    """Say that a file is shorter than its header says, as the end of a sentence.
-
-    Args:
-        expected_bytes: The bytes that it should have; None if it ends within its header.
-    """
+    """Say that a file is shorter than its header says, or ends in it (None), as the end of a sentence."""
     problem = (
         f"ends within its header, after {size} bytes"
         if expected_bytes is None

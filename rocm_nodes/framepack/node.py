@@ -62,8 +62,6 @@ def _setting_input(info: SettingInfo) -> Input | Callable[[], Input]:
 
 
 class VideoNode(Node):
-    """A node that makes an MP4."""
-
     RETURN_TYPES = ("IMAGE", "STRING", "VIDEO")
     RETURN_NAMES = ("frames", "video_path", "video")
     CATEGORY = "ROCm Ninodes/Video"
@@ -73,8 +71,6 @@ class VideoNode(Node):
 
 
 class ROCMFramePackVideo(VideoNode):
-    """A node that makes a video with FramePack. Its inputs are the settings of Longtake."""
-
     FUNCTION = "make"
     OUTPUT_NODE = True
     DESCRIPTION = "Make a video that does what a sentence says, and usually starts with a picture."
@@ -93,7 +89,6 @@ def make_video(
     title: str, info: ModelInfo, request: GenerationRequest, images: Mapping[str, Image.Image], folder: Path,
     resume_from: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Make a video as frames, as its path, and as ComfyUI's VIDEO, with a report."""
     with prepared_engine(info) as (models, options, notes):
         # Only a run needs this, and ComfyUI would wait for it when it starts.
         from diffusers_helper.pipeline import generate
@@ -108,10 +103,10 @@ def make_video(
 
 @contextmanager
 def prepared_engine(info: ModelInfo) -> Iterator[tuple[Any, dict[str, Any], list[str]]]:
-    """Free the device of ComfyUI's models, and yield the objects that a node needs.
+    """Free the device of ComfyUI's models, and yield the objects that a node needs, or raise NotHere.
 
     That is a model, of which nothing is loaded yet; the arguments of `generate` that connect a job with
-    ComfyUI; and the notes of the job, as they come. If the model is not on this machine, NotHere is raised.
+    ComfyUI; and the notes of the job, as they come.
     """
     with importing():
         from diffusers_helper import pipeline  # noqa: F401 - nodes take what they need from it later
@@ -132,7 +127,6 @@ def prepared_engine(info: ModelInfo) -> Iterator[tuple[Any, dict[str, Any], list
 
 
 def take_pictures(settings: dict[str, Any]) -> dict[str, Image.Image]:
-    """Take the pictures out of a node's inputs, by the names of their settings."""
     pictures: dict[str, Image.Image] = {}
     for name in PICTURES:
         if (image := settings.pop(name, None)) is not None:
@@ -147,12 +141,6 @@ def take_pictures(settings: dict[str, Any]) -> dict[str, Image.Image]:
 def request_of(
     settings: Mapping[str, Any], images: Mapping[str, Image.Image], folder: Path
 ) -> GenerationRequest:
-    """Make the request of a node's inputs, whose pictures will be in a folder.
-
-    Raises:
-        InputError: If a value is not possible.
-        FileNotFoundError: If a LoRA is not in ComfyUI's folders.
-    """
     values = {name: _value(SETTINGS[name], value) for name, value in settings.items()}
     values |= {name: str(folder / f"{name}.png") for name in images}
     find = comfy("folder_paths").get_full_path_or_raise
@@ -174,7 +162,6 @@ def write_pictures(images: Mapping[str, Image.Image], folder: Path) -> None:
 
 
 def _value(info: SettingInfo, value: Any) -> Any:
-    """Convert the value of a node's input to that of a setting; a text that may be a number is parsed."""
     return number_or_text(str(value).strip() or _AUTO) if info.is_optional and info.is_number else value
 
 
@@ -183,7 +170,6 @@ def new_folder() -> Path:
 
 
 def _event_listener(notes: list[str]) -> Callable[[Event], None]:
-    """Make a listener that moves ComfyUI's progress bar, shows previews, and adds warnings to `notes`."""
     show = progress_bar()
     section_steps = [0]
 
@@ -207,7 +193,7 @@ def _preview(path: str | None) -> tuple[str, Image.Image, int] | None:
 
 
 def _frames(video: Path) -> Tensor:
-    """Read the frames of an MP4 as ComfyUI's IMAGE: (frames, height, width, 3), 0 to 1."""
+    """Read an MP4 as ComfyUI's IMAGE: (frames, height, width, 3), 0 to 1."""
     import imageio.v3 as imageio
 
     return torch.from_numpy(imageio.imread(video, plugin="pyav")).float() / 255

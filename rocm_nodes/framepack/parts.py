@@ -60,19 +60,12 @@ def _files(component: str) -> Input:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model with the settings that belong to it; nothing is loaded."""
-
     info: ModelInfo
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What conditions a video, without the latent of the start, which a seed makes.
-
-    The pictures are by the names of their settings.
-    """
-
     model: Model
     settings: Mapping[str, Any]
     pictures: Mapping[str, Image.Image]
@@ -81,16 +74,12 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The latents of a video, which are in the folder of its job."""
-
     info: ModelInfo
     request: GenerationRequest
     job: Path
 
 
 class ROCMFramePackLoader(Node):
-    """A choice of a FramePack model, of whose parts some can come from ComfyUI's folders."""
-
     RETURN_TYPES = ("FRAMEPACK_MODEL",)
     RETURN_NAMES = ("model",)
     FUNCTION = "choose"
@@ -124,8 +113,6 @@ class ROCMFramePackLoader(Node):
 
 
 class ROCMFramePackConditions(Node):
-    """The encoding of prompts and pictures."""
-
     RETURN_TYPES = ("FRAMEPACK_CONDITIONS",)
     RETURN_NAMES = ("conditions",)
     FUNCTION = "encode"
@@ -163,8 +150,6 @@ class ROCMFramePackConditions(Node):
 
 
 class ROCMFramePackSampler(Node):
-    """The sampling of a video's latents, section by section."""
-
     RETURN_TYPES = ("FRAMEPACK_VIDEO", "LATENT")
     RETURN_NAMES = ("sampled", "latent")
     FUNCTION = "sample"
@@ -212,8 +197,6 @@ class ROCMFramePackSampler(Node):
 
 
 class ROCMFramePackDecode(VideoNode):
-    """The decoding of a sampled video to frames and an MP4."""
-
     FUNCTION = "decode"
     DESCRIPTION = "Decode what ROCm FramePack Sampler has sampled, and join its sections to a video."
     SEARCH_ALIASES = ("decode video", "framepack", "longtake")

@@ -166,28 +166,3 @@ def test_steps_count_over_sections_of_different_numbers_of_steps() -> None:
     assert places([0, 0, 0], 12, 6, 6) == [(1, 36), (13, 24), (19, 24)]
     assert places([0, 0, 0], 0, 0, 6) == [(13, 18)]  # a job that goes on in its third section
     assert places([8, 8, 8], 8, 20, 20) == [(1, 24), (9, 48), (29, 48)]
-
-
-@each_event
-def test_a_value_that_no_event_has_is_refused(event: Event, data: dict[str, object]) -> None:
-    for name in set(data) - {"event"}:
-        odd: list[object] = [["x"], {"a": 1}, True, -1, float("nan"), float("inf"), 1e300]
-        if data[name] is not None:
-            odd.append(7 if isinstance(data[name], str) else "3")
-        if name in ("time", "job", "stage", "step", "message"):
-            odd.append(None)
-        for value in odd:
-            with pytest.raises(ValueError, match=r" has |no event"):
-                from_dict({**data, name: value})
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"step": 0}, {"step": 26}, {"steps": 0}, {"section": 0}, {"step": 1.5}, {"section": True}],
-    ids=str,
-)
-def test_a_step_lies_among_its_steps(wrong: dict[str, object]) -> None:
-    data = to_dict(StepDone(**COMMON, section=1, step=25, steps=25))
-    assert from_dict(data)
-    with pytest.raises(ValueError, match="step_done has"):
-        from_dict(data | wrong)

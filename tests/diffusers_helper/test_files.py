@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.files import read_file
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "dangling link", "too large"])
@@ -26,13 +26,3 @@ def test_what_cannot_be_read_is_refused_at_once_and_left_closed(tmp_path: Path, 
         with pytest.raises(OSError, match=r"regular file|No such file|larger|Is a directory"):
             read_file(path, 3)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_what_is_in_the_place_of_a_file_is_set_aside(tmp_path: Path) -> None:
-    file = tmp_path / "memory.json"
-    (file / "inside").mkdir(parents=True)
-    write_atomic(file, b"whole")
-    assert file.read_bytes() == b"whole"
-    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == [
-        "memory.json", "memory.json.damaged",
-    ]  # fmt: skip

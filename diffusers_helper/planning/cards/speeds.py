@@ -1,10 +1,8 @@
 """The time that a card takes to compute a step and to decode, from others' figures or measured here.
 
-A step is matrix products, attention, and element-wise work (norms, rotations, modulation, activations),
-which only moves memory. The network's shape says how much of each there is. How fast a card is at each of
-them comes from others' reports of one card of its kind. For other cards of that kind, these speeds are scaled
-by the makers' figures for arithmetic (fp32) and memory. For a card without a row there is no estimate. Once a
-job has run on a machine, its measured times replace the estimates.
+A step is matrix products, attention, and element-wise work, which only moves memory; the network's shape says
+how much of each. The speeds are others' reports of one card of its kind, scaled by the makers' figures for
+arithmetic (fp32) and memory. Measured times replace the estimates.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _REACHED = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A duration in seconds with its source: `MEASURED`, or a phrase that names others' figures."""
+    """Seconds with their source: `MEASURED`, or a phrase that names others' figures."""
 
     seconds: float
     source: str
@@ -48,7 +46,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The work of a step: operations of products and of attention, and the bytes of element-wise work."""
+    """A step's operations of products and of attention, and the bytes of element-wise work."""
 
     products: float
     attention: float
@@ -60,12 +58,6 @@ class StepWork:
 
 
 def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepWork:
-    """Count the work of a transformer's step.
-
-    Args:
-        tokens: The number of tokens at each of the sizes in which a step may compute, equally often.
-        passes: The passes of guidance.
-    """
     config = network.config
     width = config["num_attention_heads"] * config["attention_head_dim"]
     blocks = config["num_layers"] + config.get("num_single_layers", 0)
@@ -82,16 +74,7 @@ def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepW
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What was reported of one card.
-
-    Attributes:
-        family: The family of cards for which it stands (`profiles.FAMILIES`).
-        products, attention: Operations per second in products and in attention with heads of 128 values.
-        memory: The bytes per second of element-wise work.
-        decode: The seconds to decode the first section of FramePack at 640x608 pixels.
-        source: Whose figures these are.
-        published: The figures as they were published, in TFLOP/s, and where.
-    """
+    """What was reported of one card, which stands for a family of cards."""
 
     card: str
     family: str
@@ -140,9 +123,8 @@ _4090 = Reported(
 class Card:
     """A card, with its arithmetic and its memory bandwidth as multiples of those of the reported card.
 
-    Attributes:
-        name: The part of the driver's name that tells it from other cards of its gfx name and memory.
-        gb: The size of its memory in GB; 0 for any.
+    Its name is the part of the driver's name that tells it from others of its gfx name and memory; 0 GB is
+    any.
     """
 
     name: str
@@ -210,7 +192,6 @@ def card_of(machine: Machine) -> Card | None:
 
 
 def step_key(machine: Machine, info: ModelInfo) -> str:
-    """The key under which `Local.step_times` has the times of a model's steps and decodes on a machine."""
     return f"{machine.card}, {info.folder or info.name}"
 
 
@@ -231,10 +212,7 @@ def step_time(machine: Machine, work: StepWork, facts: Facts, key: str) -> Durat
 
 
 def decode_time(machine: Machine, vae: Network, pixels: int, facts: Facts, key: str) -> Duration | None:
-    """The time to decode a latent frame of so many pixels; None if it is not known.
-
-    Others' figures are for HunyuanVideo's VAE.
-    """
+    """Estimate the time to decode a latent frame of so many pixels, for HunyuanVideo's VAE."""
     speed = facts.read(key).get("decode_per_second")
     if isinstance(speed, int | float) and speed > 0:
         return Duration(pixels / speed, MEASURED)

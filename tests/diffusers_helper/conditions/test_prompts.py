@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -60,23 +58,3 @@ def test_a_tokenizer_that_cannot_be_read(tiny_model: Path, tmp_path: Path) -> No
         stream.truncate(500 * 10**6)  # without content, so it takes no room on the disk
     with pytest.raises(InputError, match=r"tokenizer\.json has 500 MB; expected a tokenizer of at most 64\."):
         check_prompt(request("red"), info)
-
-
-@pytest.mark.parametrize(
-    ("part", "change", "reported"),
-    [
-        ("text_encoder", {"vocab_size": 9}, r"knows 9 tokens .vocab_size., .*; expected at least \d\d,"),
-        ("text_encoder_2", {"vocab_size": 9}, r"knows 9 tokens .vocab_size., .*; expected at least \d\d,"),
-        ("text_encoder", {"num_hidden_layers": 1}, "has num_hidden_layers 1; expected at least 2"),
-    ],
-)
-def test_a_text_encoder_that_cannot_encode_any_prompt(
-    part: str, change: dict[str, int], reported: str, tiny_model: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_model, folder)
-    file = folder / part / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | change), encoding="utf-8")
-    with pytest.raises(InputError, match=rf"The {part} of model .*{reported}") as caught:
-        check_prompt(request("red"), find_model(str(folder), allow_folder=True))
-    assert "tokenizer" in caught.value.remedy

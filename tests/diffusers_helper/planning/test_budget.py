@@ -70,8 +70,7 @@ def check(budget: Budget, plan: StagePlan, stage: Stage) -> None:
     streamed = [blocks[index] for index in plan.streamed_blocks]
     assert plan.streamed_bytes == sum(streamed)
     assert plan.resident_bytes + plan.streamed_bytes == stage.model.total_bytes
-    assert plan.slot_bytes == max(streamed, default=0)
-    assert plan.ring_bytes == RING_BLOCKS * plan.slot_bytes
+    assert plan.ring_bytes == RING_BLOCKS * max(streamed, default=0)
 
 
 @given(budget=budgets, stage=stages)
