@@ -31,11 +31,6 @@ def random_seed() -> int:
 
 
 def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest, ...]:
-    """Make `count` requests that differ only in their seeds, which count up from the request's own.
-
-    Raises:
-        InputError: If `count` is out of range.
-    """
     if not 1 <= count <= MAX_VARIANTS:
         raise InputError(
             f"The number of variants is {count}; expected a whole number from 1 to {MAX_VARIANTS}.",
@@ -58,17 +53,12 @@ def read_batch(
     it. Empty lines, and lines of JSON that begin with #, are skipped.
 
     Args:
-        file: The file; it is read as a table if its name ends as one of `_TABLES`.
         common: The settings for all videos; those in a line take precedence.
         check: Refuses a request that cannot be carried out, with an InputError.
-        allow_folder: Whether a model may be a local folder.
 
     Returns:
         The request of each line with a video, by its number from 1, or the reason why it cannot be used, in
         which settings are in back quotes.
-
-    Raises:
-        InputError: If the file as a whole cannot be used.
     """
     entries = dict[int, GenerationRequest | str]()
     picture_problems: dict[str, str | None] = {}
@@ -91,7 +81,6 @@ def read_batch(
 
 
 def batch_lines(file: Path) -> Iterator[Row]:
-    """Yield the number of each line with a video, and its settings, or else the reason why it has none."""
     text = _text_of(file)
     count = 0
     is_json = not is_table(file) or text.lstrip()[:1] in ("{", "#")

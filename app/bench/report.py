@@ -54,7 +54,6 @@ def published(value: Any) -> Any:
 
 
 def to_bytes(report: Report) -> bytes:
-    """Write a report as JSON, with a checksum that covers everything else in it."""
     return json.dumps({**report, "checksum": checksum(report)}, indent=1, allow_nan=False).encode() + b"\n"
 
 
@@ -140,7 +139,6 @@ def failures(report: Report) -> list[str]:
 
 
 def card_words(report: Report) -> str:
-    """Name the card with its memory, or the processor if there is no card."""
     card = report["card"]
     if card["kind"] == "cpu":
         return f"no card; {report['processor']['name']}, {report['processor']['cores']} cores"

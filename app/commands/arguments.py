@@ -82,7 +82,6 @@ def _check_text(action: argparse.Action, value: object) -> None:
 
 
 def command_for(outputs: str, *words: str) -> str:
-    """Write the command that does something in the same outputs folder."""
     return shlex.join(("longtake", *words, "--outputs", outputs))
 
 
@@ -107,11 +106,6 @@ def command_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) ->
 
 
 def error_line(error: LongtakeError | Failed, flags: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Join an error's message and remedy, in which the command line's arguments stand for settings.
-
-    Args:
-        flags: The arguments of settings that the command takes in another way.
-    """
     return command_words(f"{error.message} {error.remedy}".strip(), flags)
 
 
@@ -123,7 +117,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
-    """Add the argument for the outputs folder, with an addition to its help. `--out` is its short form."""
     parser.add_argument(
         "--outputs",
         "--out",
@@ -184,7 +177,6 @@ def settings_from(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def with_lora_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the names of LoRAs by absolute paths."""
     if not settings.get("lora"):
         return dict(settings)
     return {**settings, "lora": with_absolute_paths(settings["lora"], lora_folder(os.environ))}
@@ -206,7 +198,6 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
 
 
 def find_mode_variables(arguments: argparse.Namespace) -> dict[str, str]:
-    """Give the environment variable that the argument sets; nothing if the argument is missing."""
     mode: str | None = arguments.miopen_find_mode
     return {} if mode is None else {FIND_MODE_VARIABLE: mode}
 
@@ -220,10 +211,7 @@ def apply_find_mode(arguments: argparse.Namespace) -> None:
 
 
 def apply_engine_environment() -> None:
-    """Give this process the environment of an engine, for commands that import torch themselves.
-
-    Call this before torch is imported, because torch reads its environment only once.
-    """
+    """Call this before torch is imported, because torch reads its environment only once."""
     os.environ.update(engine_environment(this_profile(os.environ).environment, os.environ))
 
 
@@ -243,7 +231,6 @@ Adder = Callable[[argparse._ActionsContainer], object]
 
 
 def argument(*names: str, **options: Any) -> Adder:
-    """Make an `Adder` from the arguments of `argparse.ArgumentParser.add_argument`."""
     return lambda group: group.add_argument(*names, **options)
 
 
@@ -293,7 +280,6 @@ def _sentence(text: str) -> str:
 
 
 def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:
-    """Run the command that the arguments name, and return its exit code. An error becomes one line."""
     arguments = argparse.Namespace()
     try:
         prepare(os.environ)

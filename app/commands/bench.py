@@ -47,7 +47,6 @@ measured. The report names no user, no machine and no folder.
 
 
 def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command to the program's commands."""
     helps = {
         "quick": "the most important figures, in at most 3 minutes and with at most 2 GB written (default)",
         "standard": "with caps of 8 to 24 GB and a whole section, in parts of at most 10 minutes each",
@@ -84,15 +83,6 @@ def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Measure the parts of a level, and write the report after each case.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        InputError: If the model is not on this machine, or another `bench` uses the folder.
-        OSError: If the report cannot be written.
-    """
     if arguments.list:
         for name, part in PARTS.items():
             facts = {"part": name, "level": part.level, "title": part.title}
@@ -134,11 +124,6 @@ def _new_run(level: Level, folder: Path, model: str, targets: list[Path]) -> Ben
 
 
 def _model(name: str | None) -> str:
-    """Find the model whose weights are measured; "" stands for random ones.
-
-    Raises:
-        NotHere: If the model that the user named is not on this machine.
-    """
     if name is not None:
         if absence := absence_of(find_model(name, allow_folder=True)):
             raise NotHere(absence)
@@ -167,7 +152,6 @@ def _keep_speeds(report: Report) -> None:
 
 
 def _end(report: Report, targets: list[Path], *, as_json: bool) -> None:
-    """Write the page beside the report, and tell the result."""
     for target in targets[1:]:
         write_atomic(target.with_name(f"{target.name}.md"), to_markdown(report).encode())
     if as_json:

@@ -134,7 +134,6 @@ def _version_text(version: tuple[int, ...]) -> str:
 
 
 def _python(root: Path, path: str | None) -> Path | None:
-    """Find the Python that runs ComfyUI; None if it is not known."""
     if path is not None:
         file = expanded_path(path, "python")
         if not file.is_file():
@@ -147,7 +146,6 @@ def _python(root: Path, path: str | None) -> Path | None:
 
 
 def _package_versions(python: Path) -> dict[str, str]:
-    """Ask a Python for the versions of the packages in `FRAMEPACK`; "" stands for a missing one."""
     answer = output_of(str(python), "-c", _VERSIONS, *FRAMEPACK, seconds=_SECONDS)
     try:
         return dict(json.loads(answer))

@@ -74,7 +74,6 @@ Probe = Callable[[Mapping[str, str]], dict[str, Any]]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Print the report, clear MIOpen's caches, or forget the smaller plans of jobs that ran out of memory."""
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path(os.path.expanduser("~")), os.environ)
     environ = {**os.environ, **find_mode_variables(arguments)}

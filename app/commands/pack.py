@@ -103,7 +103,6 @@ class Rewriter(ast.NodeVisitor):
         self.visit(ast.parse(self._source, str(file)))
 
     def result(self) -> bytes:
-        """Apply the edits. The text has as many lines as the original."""
         text = self._source
         for start, end, replacement in sorted(self._edits, reverse=True):
             text = text[:start] + replacement.encode() + text[end:]
@@ -122,7 +121,6 @@ class Rewriter(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Remember which texts are names of modules because of the function that takes them."""
         function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if function in _MODULE_NAME_FUNCTIONS:
             self._names.update(node.args)
@@ -147,7 +145,6 @@ class Rewriter(ast.NodeVisitor):
         """Leave it alone: its names begin with `__name__`."""
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Give the offset of a node's first byte, and that of the byte after its last."""
         last, behind = node.end_lineno or node.lineno, node.end_col_offset or 0
         return self._line_offsets[node.lineno - 1] + node.col_offset, self._line_offsets[last - 1] + behind
 

@@ -28,13 +28,6 @@ _MOST_WORDS = 100  # of a search; each is a condition, of which SQLite takes a t
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """One page of a search.
-
-    Attributes:
-        jobs: The jobs, newest first.
-        next: The argument `before` for the next page; "" if this is the last one.
-    """
-
     jobs: list[Job]
     next: str
     total: int
@@ -42,13 +35,6 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What takes space on the disk of an outputs folder, in bytes.
-
-    Attributes:
-        jobs: Each job with its size, the largest first.
-        removed_bytes: The size of all removed jobs.
-    """
-
     jobs: list[tuple[Job, int]]
     removed_bytes: int
     free_bytes: int
@@ -69,11 +55,6 @@ class TreeNode:
 
 
 class History:
-    """The jobs of one outputs folder, whatever their state. Any thread may call any method.
-
-    Methods that take the id of a job raise NoSuchJob if there is none.
-    """
-
     def __init__(self, store: JobStore) -> None:
         self.store = store
 
@@ -97,12 +78,7 @@ class History:
 
         Args:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
-            states: The states to include; empty for all.
-            models: The models to include, by their names in requests; empty for all.
-            before: `SearchPage.next` of the previous page.
-
-        Raises:
-            InputError: If `before` is not from an earlier search, or for too many words.
+            before: `SearchPage.next` of the previous page, which is "" for the last one.
         """
         conditions: list[str] = ["1"]
         values: list[object] = []
@@ -178,7 +154,6 @@ class History:
         return self.store.transitions(job_id)
 
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
-        """Mark a job as a favourite, which is never removed automatically, or remove the mark."""
         with self.store.change():
             return self.store.add_facts(job_id, favourite=favourite)
 
@@ -196,22 +171,13 @@ def _cursor(before: str) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits beyond which jobs are removed. Favourites, and jobs that are not over, are always kept.
-
-    Attributes:
-        size_bytes: The size of all jobs together above which the oldest are removed.
-    """
+    """The limits beyond which jobs are removed. Favourites, and jobs that are not over, are always kept."""
 
     seconds: float = math.inf
     size_bytes: float = math.inf
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Retention:
-        """There are no limits by default.
-
-        Raises:
-            InputError: If a value is not a number above 0.
-        """
         return cls(_number(environ, KEEP_DAYS) * _DAY, _number(environ, KEEP_GB) * GB)
 
 
@@ -230,11 +196,7 @@ _MAY_GO = f"NOT favourite AND state IN {OVER}"
 
 
 def tidy(store: JobStore, retention: Retention) -> list[str]:
-    """Move old jobs to the trash, delete those that were in it for a week, and keep to the limit of size.
-
-    Returns:
-        The ids of the jobs that have left the history.
-    """
+    """Remove what exceeds the limits, and return the ids of the jobs that have left the history."""
     oldest = time.time() - retention.seconds
     condition = f"WHERE {_MAY_GO} AND coalesce(ended, created) < ? ORDER BY created, id"
     gone = list[str]()

@@ -87,10 +87,8 @@ class Queue:
         """Check everything that can be checked without a model, and queue a job.
 
         Args:
-            request: The settings of the video; their pictures are copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
             pictures: The contents of those that a separate process has decoded.
-            lineage: The origin of the first sections, as stored in a recipe.
             press: The id of the press of a button that asks for the job; see `History.made_by`.
             waits: Whether it waits for a user after each section, from the first on.
         """
@@ -134,7 +132,6 @@ class Queue:
         Args:
             keep: The number of sections to keep, in the order in which they were made.
             waits: Whether it waits for a user after each section, as one of an unfinished job that does.
-            changes: New settings for the other sections, out of those in `branch.MAY_DIFFER`.
         """
         job = self.job_with_request(job_id)
         folder = self.store.folder(job.id)
@@ -152,7 +149,6 @@ class Queue:
         return self._add(*checked, new_branch.fill, waits=waits)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
-        """Queue a new job with the settings of an earlier one, in any state, except for `changes`."""
         job = self.job_with_request(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
         pictures = self._pictures(job, request)
@@ -164,11 +160,7 @@ class Queue:
         return Lineage.read(self.store.folder(job.id).lineage)
 
     def job_with_request(self, job_id: str) -> Job:
-        """Read a job with the request in its folder.
-
-        Raises:
-            InputError: If that cannot be read.
-        """
+        """Read a job with the request in its folder."""
         job = self.store.job(job_id)
         try:
             facts = request_facts(self.store.folder(job_id))
@@ -343,7 +335,6 @@ class Queue:
             delete_job(database, outputs, removed or outputs / job_id)
 
     def empty_trash(self) -> list[str]:
-        """Delete all removed jobs for good, and return their ids."""
         job_ids = [folder.name for folder in removed_jobs(self.store.outputs)]
         for job_id in job_ids:
             with contextlib.suppress(NoSuchJob):  # another program has deleted it
@@ -351,7 +342,6 @@ class Queue:
         return job_ids
 
     def rebuild(self) -> None:
-        """Read all jobs anew from their folders, for example after a manual change."""
         with self.store.change() as database:
             import_jobs(database, self.store.outputs, anew=True)
 

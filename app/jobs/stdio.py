@@ -123,7 +123,6 @@ def close_child(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Return a child's exit code once it has ended, which it does by a kill after this time."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:

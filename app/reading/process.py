@@ -79,12 +79,7 @@ class ReadingProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def read(self, reader: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call one of the worker's readers there, and return its result.
-
-        Raises:
-            Unreadable: If that takes more time or memory than the limits allow, or crashes the process.
-            LongtakeError, OSError: If the reader raises it.
-        """
+        """Call one of the worker's readers there, and return its result."""
         arguments = inspect.signature(reader).bind(*args, **kwargs).arguments
         name = next((value.name for value in arguments.values() if isinstance(value, Path)), "The file")
         limit = self.limits.seconds
@@ -139,8 +134,6 @@ class ReadingProcess:
 
 
 class ReadingRoom:
-    """The processes of one program, each of which reads files of some kinds."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._processes: dict[str, ReadingProcess] = {}
@@ -169,11 +162,6 @@ def reading_elsewhere() -> Generator[None]:
 
 
 def _ask(process: subprocess.Popen[bytes], question: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Send a question to a process and read the answer.
-
-    Raises:
-        OSError, ValueError: If the answer is cut off or too long.
-    """
     stdin, stdout = opened(process.stdin), opened(process.stdout)
     stdin.write(question)
     stdin.flush()

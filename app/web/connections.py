@@ -126,8 +126,6 @@ class Repeats(logging.Filter):
 
 
 class WebServer(uvicorn.Server):
-    """The server of an application, which may serve other machines, too."""
-
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         files = raise_file_limit(_OTHER_FILES + _FILES_A_CONNECTION * MOST_CONNECTIONS)
         most = min(MOST_CONNECTIONS, max(_OTHER_FILES, files - _OTHER_FILES) // _FILES_A_CONNECTION)
@@ -142,7 +140,6 @@ class WebServer(uvicorn.Server):
         self._thread = threading.Thread(target=self.run, name="web", daemon=True)
 
     def start(self) -> None:
-        """Serve, and return once the server answers."""
         self._thread.start()
         while not self.started:
             self._thread.join(0.01)

@@ -20,13 +20,6 @@ _UPLOADS = "uploads/"
 
 
 class FolderNames:
-    """A translator of the folders in messages between gradio and a page or a program.
-
-    Args:
-        uploads: gradio's folder for uploads, absolute.
-        outputs: The folder of the jobs, absolute.
-    """
-
     def __init__(self, uploads: Path, outputs: Path) -> None:
         self._uploads = f"{uploads}/"
         named = [*known_folders(), (outputs, "outputs"), (uploads, _UPLOADS[:-1])]
@@ -36,7 +29,6 @@ class FolderNames:
         self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")(?![\w.-])")
 
     def outward(self, text: bytes) -> bytes:
-        """Return a part of an answer (JSON, HTML or an event stream) with folders replaced by their names."""
         return self._forms.sub(lambda match: self._names[match[0]], text)
 
     def inward(self, value: Any) -> Any:

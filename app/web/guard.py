@@ -142,11 +142,7 @@ class Hosts:
     trusted: set[str] = field(default_factory=set[str])
 
     def allows(self, host: str) -> bool:
-        """Return whether the page answers to `host`, a Host header.
-
-        If other machines can reach the server, any numeric address is allowed, because only names can be
-        pointed elsewhere.
-        """
+        """Any address is allowed if others reach the server, since only names can be pointed elsewhere."""
         match = _HOST.fullmatch(host)
         if match is None:
             return False
@@ -160,7 +156,6 @@ class Hosts:
         return address.is_loopback or not self.local
 
     def owns(self, origin: str, host: str) -> bool:
-        """Return whether `origin` is trusted or this page's own, if the page was requested as `host`."""
         try:
             parts = urlsplit(origin)
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -175,8 +170,6 @@ class Hosts:
 
 
 class Guard:
-    """An ASGI application in front of the page's and of Gradio's, including Gradio's own middleware."""
-
     def __init__(
         self,
         app: ASGIApp,
@@ -222,7 +215,6 @@ class Guard:
             await self._app(scope, receive, send)
 
     async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have a call answered whose message can be used."""
         try:
             body = await Request(scope, _bounded(receive, MAX_MESSAGE_BYTES)).body()
             message = _read(body)
@@ -282,17 +274,11 @@ class Guard:
 
 
 def is_gradio(path: str) -> bool:
-    """Return whether Gradio answers this, which serves no files itself."""
     calls = (PROGRAM_CALLS, "/config", "/favicon.ico", "/robots.txt")
     return path.startswith(calls) and not path.startswith(_FILES)
 
 
 def _read(body: bytes) -> Any:
-    """Return the content of a message.
-
-    Raises:
-        ValueError, RecursionError: If it is no JSON, or holds text or numbers that nothing here can use.
-    """
     message: Any = json.loads(body)
     # Half a pair of surrogates cannot be encoded, and no file or process takes NUL.
     if _NUL.search(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()):
@@ -301,7 +287,6 @@ def _read(body: bytes) -> Any:
 
 
 def _received(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that yields a body as one message, and then what follows it."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_one() -> Message:

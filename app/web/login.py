@@ -32,8 +32,6 @@ label { display: grid; gap: 4px; } input, button { font: inherit; padding: 8px; 
 
 
 class Names:
-    """Secret names that browsers keep for so many seconds."""
-
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._seconds, self._clock = seconds, clock
         self._ends = dict[str, float]()
@@ -65,11 +63,7 @@ class Attempts:
         self._browsers = Names(_BROWSER_SECONDS, clock)
 
     def begin(self, address: str, browser: str | None = None) -> float:
-        """Count an attempt if one is left, and return 0; otherwise return the seconds until the next one.
-
-        Args:
-            browser: The name that `succeeded` returned for that browser before, if any.
-        """
+        """Count an attempt if one is left, and return 0; otherwise return the seconds until the next one."""
         each = LOGIN_SECONDS / LOGIN_ATTEMPTS
         who, now = self._who(address, browser), self._clock()
         self._free_at = {key: at for key, at in self._free_at.items() if at > now}
@@ -100,7 +94,6 @@ class Login:
         self._attempts, self._sessions = Attempts(clock), Names(_SESSION_SECONDS, clock)
 
     def knows(self, connection: HTTPConnection) -> bool:
-        """Return whether a request comes from somebody who has entered the password."""
         return _cookie(connection, _SESSION) in self._sessions
 
     def page(self, problem: str = "", status: int = 200) -> Response:

@@ -49,11 +49,6 @@ class ServedFiles:
 
     Both methods answer with the file or with the requested ranges of it. Missing files, and files that are
     not served, get the same refusal.
-
-    Attributes:
-        outputs: The folder of the jobs, absolute.
-        uploads: gradio's folder for uploads and for the pictures of examples, absolute.
-        pictures: The reader of uploaded pictures.
     """
 
     outputs: Path
@@ -61,7 +56,6 @@ class ServedFiles:
     pictures: Pictures = field(default_factory=Pictures)
 
     def of_job(self, path: str) -> Response:
-        """Serve one of the public files of a job's folder, given as `<job>/<name>`."""
         job, _, name = path.partition("/")
         if _SHOWN.fullmatch(name) is None or not _is_plain(job) or job.startswith("."):
             return _NOT_THERE
@@ -95,7 +89,6 @@ _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
 
 
 def page_file(address: str) -> Response:
-    """Serve a script or a style sheet of the page, given its address below their route."""
     script = scripts.content(address)
     if script is None:
         return _NOT_THERE
@@ -105,7 +98,6 @@ def page_file(address: str) -> Response:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether a name is a single part of a path, and does not lead upwards."""
     return part not in ("", ".", "..") and not any(mark in part for mark in "/\\\0")
 
 
@@ -134,7 +126,6 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _served_small_picture(folder: Path) -> Response:
-    """Serve a small copy of a job's start picture or first frame."""
     job = JobFolder(folder)
     real = _inside(folder, job.input.name) or _inside(folder, job.first.name)
     try:
@@ -172,12 +163,6 @@ def _served_log(folder: Path, outputs: Path) -> Response:
 
 @dataclass(frozen=True)
 class UploadRoom:
-    """The folder of uploads, with its limits.
-
-    Attributes:
-        max_total_bytes, max_files: The limits of all uploads together.
-    """
-
     folder: Path
     max_bytes: int
     max_total_bytes: int = 4 * 2**30

@@ -48,7 +48,6 @@ _COMPANY = (
 
 
 def main(argv: Sequence[str] | None = None, program: str = "demo_gradio.py") -> int:
-    """Serve the page until Ctrl-C or SIGTERM, and return the exit code."""
     return run_parsed(lambda: page_parser(program), argv)
 
 
@@ -66,7 +65,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def page_parser(program: str) -> Parser:
-    """Return the parser of the arguments of a program that serves the page."""
     parser = Parser(
         prog=program,
         description="Longtake's page: FramePack video that finishes, on Radeon cards.",
@@ -144,7 +142,6 @@ def _allowed_hosts(names: Sequence[str]) -> Sequence[str]:
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
-    """Return the user and the password; None if no password is set."""
     credentials = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
     if credentials is not None:
         user, _, password = credentials.partition(":")
@@ -164,7 +161,6 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
 
 
 def _free_port(server: str, port: int) -> int:
-    """Return the port to listen on, which is any free one if `port` is 0."""
     if not 0 <= port <= 65535:
         raise InputError(f"port is {port}; expected a number from 0 to 65535.", "Choose another --port.")
     try:

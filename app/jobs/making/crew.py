@@ -36,11 +36,6 @@ class Crew:
     A card that another process uses is left to it until that ends. The first job in the queue that a free
     card fits begins on the smallest such card, so that no card is idle while a job fits it.
 
-    Args:
-        store: The jobs that are made.
-        on_change: Called after each change of what a user sees.
-        retention: The limits beyond which old videos are removed.
-
     Attributes:
         workers: The workers in the order in which a user has named their cards; none while nothing is made.
         is_follower: Whether other processes use all its cards while this one waits to take over.
@@ -65,11 +60,6 @@ class Crew:
         return sorted(self.workers, key=lambda worker: worker.card.profile.cap_bytes.value)
 
     def start(self, engines: Sequence[EngineProcess], timeouts: WatchdogTimeouts, *, warm: bool) -> None:
-        """Take the cards that no other process uses, and start all threads.
-
-        Args:
-            warm: Whether to start the engines as soon as this process may use their cards.
-        """
         cards = with_unique_keys([engine.card for engine in engines])
         self._timeouts = timeouts
         if self._thread is not None:  # of an earlier start, which has been stopped since
@@ -109,7 +99,6 @@ class Crew:
         self._woken.set()
 
     def stop(self, timeout: float) -> None:
-        """Interrupt the running jobs and end the engines, within `timeout` seconds for those that end."""
         deadline = time.monotonic() + timeout
         self._stopping.set()
         self.wake()
@@ -190,7 +179,6 @@ class Crew:
         """Take a card out of service, also for other and later programs on the folder, or put it back.
 
         Args:
-            card: The card's `VideoCard.key`.
             leaves: Whether it makes no further job.
             now: Whether its present job goes back to the queue, and so to another card.
         """
@@ -225,7 +213,6 @@ class Crew:
         return [self.workers.index(worker) for worker in workers]
 
     def why_waiting(self, job: Job) -> str:
-        """Say why a queued job waits for certain cards; "" if all cards fit, or if it is not queued."""
         if not self.workers or job.state != "queued":
             return ""
         workers = self.workers_for(job)
@@ -241,7 +228,6 @@ class Crew:
         return f"Waits for {_names(workers)}: {reasons}"
 
     def passes_on(self, worker: Worker, job: Job) -> str:
-        """Say why a job on which a card's engine has died goes to another card; "" if there is none."""
         with self._mutex:
             self._gave_up[job.id].add(worker)
             worker.failures += 1

@@ -130,14 +130,7 @@ class Supervisor:
         self._advanced = False  # whether the last attempt left a result that need not be computed again
 
     def make(self, earlier_events: Sequence[Event] = ()) -> Iterator[Event]:
-        """Yield the job's events as if one engine had made it, and a warning at each restart.
-
-        Args:
-            earlier_events: The events of the job's earlier runs, which are not yielded again.
-
-        Raises:
-            EngineDied: If the engine died after the job was asked to end.
-        """
+        """Yield the job's events as if one engine had made it, and a warning at each restart."""
         for event in earlier_events:
             self._new_event(event)
         deaths: list[Death] = []
@@ -194,7 +187,6 @@ class Supervisor:
         return f"{self._card.in_use}: {work}"
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
-        """React to `silence` seconds without a message, with an explanation or by killing the engine."""
         kind = self._kind()
         loading = self._point.stage in ("", "load")
         if self._asked_to_end(0.0):
@@ -243,7 +235,6 @@ class Supervisor:
         return event
 
     def _death_of(self, died: EngineDied) -> Death:
-        """Describe a death, and keep the end of the engine's standard error in the job's folder."""
         killed = died.exit_code == -SIGKILL
         cause = cause_of_death(died.exit_code)
         trial = died.trial

@@ -37,11 +37,7 @@ def has_kernels(home: Path) -> bool:
 
 
 def card_in_use(environ: Mapping[str, str]) -> str:
-    """Make a name that changes with the card and with anything else that makes MIOpen search again.
-
-    Raises:
-        InputError: If an environment variable has an invalid value.
-    """
+    """Make a name that changes with the card and with anything else that makes MIOpen search again."""
     profile = this_profile(environ)
     machine = profile.machine
     if machine.kind != "rocm":
@@ -53,11 +49,7 @@ def card_in_use(environ: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class WatchdogTimeouts:
-    """The longest silences that ended well, in seconds, by kind of work, which begins with the card.
-
-    Attributes:
-        file: The JSON file that stores them; None to store nothing.
-    """
+    """The longest silences that ended well, in seconds, by kind of work, which begins with the card."""
 
     file: Path | None = None
     _longest: dict[str, float] = field(default_factory=dict[str, float])

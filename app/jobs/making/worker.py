@@ -179,11 +179,7 @@ class Worker:
             self._break_off(job)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
-        """Have the engine make the job; return the message and remedy with which it has to wait, or None.
-
-        Raises:
-            EngineDied, _AskedToEnd: If the job was asked to end.
-        """
+        """Have the engine make the job; return the message and remedy with which it has to wait, or None."""
         if self._stopping.is_set():
             raise _AskedToEnd
         asked_to_end = partial(self._is_asked_to_end, job)
@@ -219,14 +215,12 @@ class Worker:
         return None
 
     def _goes_elsewhere(self, job: Job, failed: Failed) -> str:
-        """Say why a job goes back to the queue after the loss of this card or its engine, or ""."""
         if failed.code == "card_away":
             self.card.away = failed.message
             return f"{self.card.name} cannot go on. {failed.message} The video waits for a card."
         return self._passes_on(self, job) if failed.code == "engine_died" else ""
 
     def _passing_trouble(self, job: Job, failed: Failed) -> dict[str, str] | None:
-        """Find the `message` and `remedy` of a job that waits after a failure; None if it has failed."""
         if self._store.is_removed(job.id):
             return None
         if failed.code == "disk_full":
@@ -248,7 +242,6 @@ class Worker:
         return self._command
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
-        """Mark a job as waiting for so many seconds, and at least until its folder can be written."""
         _log.warning("Job %s waits. %s", job.id, trouble["message"])
         self._write(job, partial(self._store.enter, job.id, "waiting", **trouble))
         reported = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
@@ -330,7 +323,6 @@ class Worker:
             self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **video_facts)
 
     def _break_off(self, job: Job) -> None:
-        """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""
         if self._obey(job) is not None:
             video, frames = self._store.salvage(job.id)
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
@@ -348,7 +340,6 @@ class Worker:
         return self._should_end(job, wait)
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Wait up to `wait` seconds, and return whether the job or the program is to end."""
         deadline = time.monotonic() + wait
         while self._obey(job) is None:
             seconds_left = deadline - time.monotonic()

@@ -160,7 +160,6 @@ class Database:
 
     @contextmanager
     def _mending(self) -> Generator[None, None, None]:
-        """Make a database anew that proves to be damaged."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -212,15 +211,6 @@ def _version_of(database: sqlite3.Connection) -> int:
 
 
 def _check(database: sqlite3.Connection, version: int, check: str) -> None:
-    """Check that a database is whole, and one that this version knows.
-
-    Args:
-        check: The pragma of SQLite that looks for damage.
-
-    Raises:
-        NotADatabase: If it is damaged, or not one of Longtake's.
-        InputError: If it is that of a newer version.
-    """
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != _APPLICATION_ID and (application or version or tables):

@@ -35,22 +35,12 @@ def append_line(path: Path, line: bytes, *, sync: bool) -> None:
 
 @dataclass(slots=True)
 class EventReader:
-    """A reader of a log of events that may still grow, which yields each event once.
-
-    Attributes:
-        sequence: The number of the last line that was read.
-    """
-
     path: Path
     sequence: int = 0
     _offset: int = 0
 
     def read(self) -> Iterator[tuple[int, Event]]:
-        """Yield the new events with their numbers; none if the log is missing or damaged.
-
-        Raises:
-            OSError: If it cannot be read now.
-        """
+        """Yield the new events with their numbers; none if the log is missing or damaged."""
         try:
             data = read_file(self.path, start=self._offset)
         except OSError as error:

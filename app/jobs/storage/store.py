@@ -53,13 +53,10 @@ class JobStore:
     out of reach. A change is on the disk before it is announced.
 
     Args:
-        outputs: The folder that holds one folder per job.
         reason_to_wait: Returns why a queued job with a certain model cannot begin yet, as the job's facts.
-        on_change: Called after each change that a user has made.
 
     Attributes:
         adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
-        submitted: The jobs that this process has submitted or resumed.
         making: The jobs that this process is making.
         cancelled: Those of them that are to end although the database could not be told.
     """
@@ -117,7 +114,6 @@ class JobStore:
 
     @property
     def has_maker(self) -> bool:
-        """Whether any process holds a card's lock, with which it makes this folder's jobs."""
         return any(is_locked(file) for file in self._longtake.glob("card-*"))
 
     def is_out(self, card: str) -> bool:
@@ -160,9 +156,6 @@ class JobStore:
 
         Args:
             choose: Returns who makes a job; None if no free maker can.
-
-        Returns:
-            The job and its maker; None if there is no such job.
         """
         if self.is_paused or not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
@@ -228,12 +221,6 @@ class JobStore:
             jobs.discard(job_id)
 
     def enter(self, job_id: str, state: JobState, *, reason: str = "", **facts: Any) -> Job:
-        """Give a job a state and facts; see `enter_state`.
-
-        Raises:
-            LostJob: If this process makes the job, but another program has taken it over.
-            OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
-        """
         with self.transaction() as database:
             is_mine = row_of(database, job_id)["owner"] == self._owner.name
             if job_id in self.making - self._ended and not is_mine:
@@ -304,7 +291,6 @@ class JobStore:
         ]
 
     def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
-        """Read columns of the jobs that were not removed, and that meet a condition of SQL."""
         return self._database.select(f"SELECT {what} FROM listed {condition}", *values)
 
     def transitions(self, job_id: str) -> list[Transition]:
@@ -312,7 +298,6 @@ class JobStore:
         return [Transition(*row) for row in self._database.select(query, job_id)]
 
     def recover(self) -> None:
-        """Apply the commands for jobs whose program has ended, and queue those that this process makes."""
         with self.transaction() as database:
             for row in self.select("WHERE state IN ('running', 'waiting', 'interrupted')", what="id"):
                 try:
@@ -355,11 +340,6 @@ class JobStore:
 
     @contextmanager
     def change(self) -> Generator[sqlite3.Connection, None, None]:
-        """Make a user's change in a transaction, and tell of it.
-
-        Raises:
-            InputError: If the folder cannot be written.
-        """
         try:
             with self.transaction() as database:
                 yield database
@@ -379,7 +359,6 @@ def _explain_wait(database: sqlite3.Connection, job_id: str, error: OSError) -> 
 
 
 def _made_on(cards: str, card: str, section: int) -> str:
-    """Name the cards of a job when another one goes on with a section."""
     mark = f", from section {section} on "
     cards = cards.partition(mark)[0] if section > 1 else ""
     *_, last = cards.split(" on ")

@@ -25,7 +25,6 @@ def trash_of(outputs: Path) -> Path:
 
 
 def removed_jobs(outputs: Path) -> list[Path]:
-    """List the folders of the removed jobs, in the order of their removal."""
     trash = trash_of(outputs)
     folders = [path for path in trash.iterdir() if path.is_dir()] if trash.is_dir() else []
     return sorted(folders, key=lambda folder: folder.lstat().st_mtime)
@@ -45,12 +44,6 @@ def remove_job(database: sqlite3.Connection, outputs: Path, job_id: str, on_fail
 
 
 def restore_job(database: sqlite3.Connection, outputs: Path, job_id: str, on_failure: ExitStack) -> None:
-    """Move a job's folder back from the trash.
-
-    Raises:
-        NoSuchJob: If the folder is not in the trash.
-        OSError: If the folder cannot be moved.
-    """
     # A name such as "../x" would lead out of the folder, so the given name has to be in the list of names.
     folder = next((folder for folder in removed_jobs(outputs) if folder.name == job_id), None)
     if folder is None:

@@ -28,11 +28,6 @@ def is_damage(error: BaseException) -> bool:
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
-    """The facts `message` and `remedy` of a job that waits because of an error.
-
-    Args:
-        needed_bytes: The free disk space that the job needs; 0 if it is not known.
-    """
     message, remedy = storage_explanation(error)
     if needed_bytes:
         message = f"{message.rstrip('.')}; about {gb_text(needed_bytes, round_up=True)} GB are needed."
