@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import os
 import shlex
-import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from urllib.request import getproxies
 
-from app.jobs.stdio import complain, say, start_log
+from app.jobs.stdio import complain, start_log
 from app.machine import load_added_models, this_machine, this_profile
 from app.starting import EXIT_CANCELLED, prepare
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, default_name, in_words, short_repr
@@ -30,7 +29,7 @@ from diffusers_helper.request import SETTINGS
 from diffusers_helper.setting import Section, number_or_text, text_of
 
 if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -61,13 +60,6 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             _check_text(action, getattr(parsed, action.dest, None))
         return parsed, unknown
-
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        # Argparse ignores a failed write, and the program would end with 0.
-        if file is sys.stdout:
-            say(*message.removesuffix("\n").split("\n"))
-        else:
-            super()._print_message(message, file)
 
 
 def _check_text(action: argparse.Action, value: object) -> None:
@@ -298,7 +290,7 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
         if error.filename is None and not is_storage_trouble(error):
             raise
         _log.info("where it happened", exc_info=True)
-        name = error.filename or "A file"
+        name = error.filename or "A file, or the standard output,"
         complain(f"{name} cannot be used ({error.strerror}). Check its folder's rights and the disk's space.")
         return EXIT_FAILED
 

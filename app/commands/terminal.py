@@ -15,7 +15,7 @@ from tqdm import tqdm
 from app.commands.arguments import error_line
 from app.jobs.job import Job, size_of
 from app.jobs.pace import PaceBook
-from app.jobs.stdio import complain, explained, say, write_whole
+from app.jobs.stdio import complain, say, write_whole
 from app.starting import EXIT_CANCELLED
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
@@ -129,8 +129,7 @@ class ProgressBar:
 
 
 def _write_line(stdout: IO[bytes], text: str) -> None:
-    with explained():
-        write_whole(stdout, text.encode(errors="surrogateescape") + b"\n")
+    write_whole(stdout, text.encode(errors="surrogateescape") + b"\n")
 
 
 _LIVE_SECONDS, _JSON_SECONDS = 0.2, 1.0

@@ -7,7 +7,6 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -40,7 +39,7 @@ _TYPES = {
 # names end with
 _NOT_SHOWN = re.compile(rb"II\*\0|MM\0\*|....ftyp(?!avi[fs])|RIFF....WEBP", re.DOTALL)
 _HEADERS = {"content-disposition": "inline", "cache-control": "private"}
-_YOUNG_SECONDS, _OLD_SECONDS = 600.0, 86400.0  # a younger upload may be about to become a job
+_OLD_SECONDS = 86400.0  # a younger upload may be about to become a job
 
 
 @dataclass(frozen=True)
@@ -165,32 +164,14 @@ def _served_log(folder: Path, outputs: Path) -> Response:
 class UploadRoom:
     folder: Path
     max_bytes: int
-    max_total_bytes: int = 4 * 2**30
-    max_files: int = 2000
 
     def make_room(self) -> bool:
-        """Remove uploads that are older than a day, and the oldest others as necessary.
-
-        Returns:
-            Whether one more fits into the limits and on the disk.
-        """
-        now, files = time.time(), sorted(self._files())
-        total, count = sum(size for _, size, _ in files), len(files)
-        for made, size, path in files:
-            is_full = total + self.max_bytes > self.max_total_bytes or count >= self.max_files
-            if now - made < _YOUNG_SECONDS or not (is_full or now - made > _OLD_SECONDS):
-                continue
-            with contextlib.suppress(OSError):
-                path.unlink()
-                total, count = total - size, count - 1
-                if path.parent != self.folder:
-                    path.parent.rmdir()  # unless it is not empty
-        has_space = self.folder.is_dir() and shutil.disk_usage(self.folder).free > self.max_bytes
-        return has_space and total + self.max_bytes <= self.max_total_bytes and count < self.max_files
-
-    def _files(self) -> Iterator[tuple[float, int, Path]]:
-        for path in self.folder.rglob("*"):
+        """Remove uploads that are older than a day, and return whether one more fits on the disk."""
+        for path in list(self.folder.rglob("*")):
             with contextlib.suppress(OSError):
                 status = path.lstat()
-                if not stat.S_ISDIR(status.st_mode):
-                    yield status.st_ctime, status.st_size, path
+                if not stat.S_ISDIR(status.st_mode) and time.time() - status.st_ctime > _OLD_SECONDS:
+                    path.unlink()
+                    if path.parent != self.folder:
+                        path.parent.rmdir()  # unless it is not empty
+        return self.folder.is_dir() and shutil.disk_usage(self.folder).free > self.max_bytes
