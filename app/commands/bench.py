@@ -17,10 +17,10 @@ from app.bench.report import (
     VERSION,
     Report,
     cases_of,
+    checksum,
     failures,
     planned_peaks,
     published,
-    read_report,
     to_bytes,
     to_markdown,
 )
@@ -101,16 +101,14 @@ def bench(arguments: argparse.Namespace) -> int:
     end = begin + QUICK_SECONDS if arguments.level == "quick" else math.inf
     code = 0
     with single_run("bench", folder, "Choose another one with --out."):
+        run = _new_run(arguments.level, folder, model, targets)
         try:
-            _new_run(arguments.level, folder, model, targets).run(
-                arguments.only or parts_of(arguments.level), end
-            )
+            run.run(arguments.only or parts_of(arguments.level), end)
         except KeyboardInterrupt:
             code = EXIT_CANCELLED
             complain("Stopped. The report holds what was measured.")
-        report = read_report(targets[0])
-        _keep_speeds(report)
-        _end(report, targets, as_json=arguments.json)
+        _keep_speeds(run.report)
+        _end(run.report, targets, as_json=arguments.json)
     return code
 
 
@@ -155,7 +153,7 @@ def _end(report: Report, targets: list[Path], *, as_json: bool) -> None:
     for target in targets[1:]:
         write_atomic(target.with_name(f"{target.name}.md"), to_markdown(report).encode())
     if as_json:
-        say(json.dumps(report))
+        say(json.dumps({**report, "checksum": checksum(report)}))
         return
     for entry in report["parts"].values():
         say(f"{entry['title']}: {summary_line(entry)}")
