@@ -31,7 +31,7 @@ from app.jobs.storage.rows import (
     update_row,
     words_of_damage,
 )
-from app.jobs.storage.trouble import TROUBLE, facts_of_folder, unwritable
+from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event
 from diffusers_helper.files import expanded_path, sync_folder
@@ -191,8 +191,8 @@ class JobStore:
         except OSError as error:  # the other jobs must not wait for this one
             if not self._database.is_there:
                 raise
-            if is_storage_trouble(error):
-                _explain_wait(database, job.id, error)
+            if is_storage_trouble(error):  # it is tried again and again
+                _log.info("Job %s waits: %s", job.id, error)
                 return False
             words = f"The job's folder cannot be used ({error})."
             failure = {"message": words, "remedy": "Repair the folder, and resume the job."}
@@ -298,12 +298,12 @@ class JobStore:
         return [Transition(*row) for row in self._database.select(query, job_id)]
 
     def recover(self) -> None:
-        with self.transaction() as database:
+        with self.transaction():
             for row in self.select("WHERE state IN ('running', 'waiting', 'interrupted')", what="id"):
                 try:
                     self.apply_commands(row["id"], adopt=self.makes(row["id"]))
                 except OSError as error:  # one unreadable job must not hold up the others
-                    _explain_wait(database, row["id"], error)
+                    _log.info("Job %s waits: %s", row["id"], error)
 
     def apply_commands(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
         """Carry out the commands for a job unless a living program makes it; see `recovery.py`.
@@ -347,15 +347,6 @@ class JobStore:
             raise unwritable(self.outputs, error) from error
         finally:
             self.on_change()
-
-
-def _explain_wait(database: sqlite3.Connection, job_id: str, error: OSError) -> None:
-    """Say why a job whose folder cannot be used now does not go on. It is tried again and again."""
-    row, facts = row_of(database, job_id), facts_of_folder(error)
-    state = "interrupted" if row["state"] in BEGUN else row["state"]
-    if (row["state"], row["message"]) != (state, facts["message"]):
-        _log.warning("Job %s waits. %s", job_id, facts["message"])
-        enter_state(database, job_id, state, **facts)
 
 
 def _made_on(cards: str, card: str, section: int) -> str:
