@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import os
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, get_type_hints
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import TypeAdapter
 
 from app.jobs.stdio import opened
 from app.machine import module_command
-from app.reading.values import from_data, to_data
+from app.reading.values import result_of
 from diffusers_helper.errors import InputError, LongtakeError, PictureError
 from diffusers_helper.machine.signals import SIGXCPU
 from diffusers_helper.untrusted.confined import CONFINEMENT
@@ -23,7 +24,8 @@ from diffusers_helper.untrusted.limited_json import parse_json
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_MAX_TEXT_BYTES, _MAX_BLOB_BYTES = 8 * 2**20, 2**28
+_MAX_BYTES = 2**29  # of an answer
+_QUESTION = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,12 @@ _GROUPS = {
 class Unreadable(InputError):
     """The error for a file that exceeds a limit, or crashes its reader.
 
-    Attributes:
+    Args:
         reason: What it does, as the end of a sentence that begins with the file's name.
     """
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} is not readable: it {reason}.", "Choose another file.")
-        self.reason = reason
 
 
 class ReadingProcess:
@@ -82,12 +83,11 @@ class ReadingProcess:
         """Call one of the worker's readers there, and return its result."""
         arguments = inspect.signature(reader).bind(*args, **kwargs).arguments
         name = next((value.name for value in arguments.values() if isinstance(value, Path)), "The file")
-        limit = self.limits.seconds
-        question = {"reader": reader.__name__, "arguments": to_data(arguments, []), "seconds": limit}
+        question = {"reader": reader.__name__, "arguments": arguments, "seconds": self.limits.seconds}
         with self._lock:
-            answer, blobs = self._answer(json.dumps(question).encode() + b"\n", name)
-        if "result" in answer:
-            return from_data(answer["result"], get_type_hints(reader)["return"], blobs)
+            answer = self._answer(_QUESTION.dump_json(question) + b"\n", result_of(reader), name)
+        if isinstance(answer, tuple):
+            return answer[0]
         if "is_too_much" in answer:
             raise Unreadable(name, f"takes more than {self.limits.memory >> 20} MiB of memory")
         if "errno" in answer:
@@ -100,20 +100,26 @@ class ReadingProcess:
         if process is not None:
             process.kill()
 
-    def _answer(self, question: bytes, name: str, num_tries: int = 2) -> tuple[dict[str, Any], list[bytes]]:
+    def _answer(
+        self, question: bytes, result: TypeAdapter[tuple[Any]], name: str, num_tries: int = 2
+    ) -> tuple[Any] | dict[str, Any]:
         process = self._process = self._running_process()
         timer = threading.Timer(self.limits.wall_seconds, process.kill)
         timer.daemon = True
         timer.start()
         try:
-            return _ask(process, question)
+            stdin, stdout = opened(process.stdin), opened(process.stdout)
+            stdin.write(question)
+            stdin.flush()
+            line = stdout.readline(_MAX_BYTES)
+            return result.validate_json(line) if line.startswith(b"[") else parse_json(line)
         except (OSError, ValueError):  # the process ended in the middle of the file
             process.kill()
         finally:
             timer.cancel()
         code = process.wait()
         if code == 0 and num_tries > 1:  # it ended itself just now, because nobody had asked for a while
-            return self._answer(question, name, num_tries - 1)
+            return self._answer(question, result, name, num_tries - 1)
         if code == -SIGXCPU:
             raise Unreadable(name, f"takes more than {self.limits.seconds} s to read")
         raise Unreadable(name, "crashed the program that reads it, or took too long")
@@ -159,19 +165,6 @@ def reading_elsewhere() -> Generator[None]:
     finally:
         CONFINEMENT.run_reader = previous
         room.close()
-
-
-def _ask(process: subprocess.Popen[bytes], question: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    stdin, stdout = opened(process.stdin), opened(process.stdout)
-    stdin.write(question)
-    stdin.flush()
-    answer = parse_json(stdout.readline(_MAX_TEXT_BYTES))
-    if sum(answer["bytes"]) > _MAX_BLOB_BYTES:
-        raise ValueError("more bytes than any file has")
-    blobs = [stdout.read(size) for size in answer["bytes"]]
-    if [len(blob) for blob in blobs] != answer["bytes"]:
-        raise ValueError("the answer is cut off")
-    return answer, blobs
 
 
 def _error(kind: str, message: str, remedy: str, setting: str, code: Any) -> LongtakeError:

@@ -1,7 +1,7 @@
 """The main module of the process that reads files of unknown origin, which `process` starts.
 
-It reads a line of JSON for each file and answers with another, followed by the bytes in the answer. A reader
-that takes too much time or memory, or crashes, ends only this process.
+It reads a line of JSON for each file and answers with another. A reader that takes too much time or memory,
+or crashes, ends only this process.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import select
 import sys
+from collections.abc import Callable
 from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
 
 from app.jobs.stdio import take_stdin, take_stdout
 from app.reading.pictures import read_picture
-from app.reading.values import from_data, to_data
+from app.reading.values import result_of
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.picture import read_as_png, read_small, size_of
 from diffusers_helper.conditions.prompts import count_tokens, largest_token
@@ -44,26 +47,22 @@ def main() -> None:
     # Each question is answered before the next one comes, so none waits unseen in the buffer.
     while select.select([questions], [], [], _IDLE_SECONDS)[0] and (line := questions.readline()):
         question = json.loads(line)
-        blobs = list[bytes]()
         limit_time(question["seconds"])
-        answer = _answer(question["reader"], question["arguments"], blobs)
-        answer["bytes"] = [len(blob) for blob in blobs]
-        answers.write(b"".join([json.dumps(answer).encode(), b"\n", *blobs]))
+        answers.write(_answer(READERS[question["reader"]], question["arguments"]) + b"\n")
 
 
-def _answer(name: str, arguments: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
-    reader: Any = READERS[name]
+def _answer(reader: Callable[..., Any], arguments: dict[str, Any]) -> bytes:
     types = get_type_hints(reader)
     try:
-        values = {key: from_data(value, types[key], ()) for key, value in arguments.items()}
-        return {"result": to_data(reader(**values), blobs)}
+        values = {name: TypeAdapter(types[name]).validate_python(value) for name, value in arguments.items()}
+        return result_of(reader).dump_json((reader(**values),))
     except LongtakeError as error:
         facts = {name: getattr(error, name) for name in ("message", "remedy", "setting", "code")}
-        return {"kind": type(error).__name__, "error": facts}
+        return json.dumps({"kind": type(error).__name__, "error": facts}).encode()
     except OSError as error:
-        return {"errno": error.errno, "strerror": error.strerror}
+        return json.dumps({"errno": error.errno, "strerror": error.strerror}).encode()
     except MemoryError:
-        return {"is_too_much": True}
+        return b'{"is_too_much": true}'
 
 
 if __name__ == "__main__":

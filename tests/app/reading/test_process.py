@@ -15,7 +15,7 @@ import pytest
 
 from app.reading import worker
 from app.reading.process import Limits, ReadingProcess, Unreadable, reading_elsewhere
-from app.reading.values import from_data, to_data
+from app.reading.values import result_of
 from diffusers_helper.conditions import prompts
 from diffusers_helper.conditions.picture import read_as_png, read_small, size_of
 from diffusers_helper.errors import InputError, LongtakeError
@@ -77,12 +77,16 @@ def write_lora(file: Path) -> Path:
 
 
 def test_plain_data_goes_to_json_and_back() -> None:
-    one, none = Inner(Path("a/b"), b"xy"), Inner(Path("c"), None)
+    one, none = Inner(Path("a/b"), b"x\xff"), Inner(Path("c"), None)
     value = Outer((one, none), {"size": (1, 2)}, one, {"free": [1, "x", None]}, ("text", b"z"))
-    blobs: list[bytes] = []
-    data = json.loads(json.dumps(to_data(value, blobs)))
-    assert from_data(data, Outer, blobs) == value
-    assert blobs == [b"xy", b"xy", b"z"]
+
+    def reader() -> Outer:
+        return value
+
+    reader.__annotations__["return"] = Outer
+    line = result_of(reader).dump_json((reader(),))
+    assert line.startswith(b"[")
+    assert result_of(reader).validate_json(line) == (value,)
 
 
 def test_each_reader_gives_elsewhere_what_it_gives_here(tmp_path: Path) -> None:
