@@ -77,7 +77,6 @@ def load_added_models() -> None:
 
 
 def parse_gb(text: str) -> int:
-    """Parse a number of GB; 0 bytes if the text is no such number."""
     try:
         return gb_bytes(float(text))
     except (ValueError, OverflowError):

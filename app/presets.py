@@ -17,7 +17,6 @@ from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, check_n
 
 START = "start"
 """The name of the preset whose settings the page starts with, if it exists."""
-MAX_PRESETS = 500
 _MAX_NAME = 50
 
 
@@ -32,8 +31,6 @@ def preset_names(folder: Path) -> tuple[str, ...]:
 def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
     """Write a preset without pictures, and return its file. An older preset of that name is replaced."""
     file = _file(folder, name)
-    if not file.exists() and len(preset_names(folder)) >= MAX_PRESETS:
-        raise InputError(f"There are {MAX_PRESETS} presets; expected at most that many.", "Remove one.")
     check_names(settings)
     excluded = (*PICTURES, TIMED_PICTURES)
     values = {key: SETTINGS[key].check(value) for key, value in settings.items() if key not in excluded}
@@ -60,7 +57,6 @@ def load_preset(folder: Path, name: str) -> Recipe:
 
 
 def start_settings(folder: Path) -> Recipe:
-    """Read the preset `start`, with which the page starts; empty if there is none."""
     return load_preset(folder, START) if _file(folder, START).is_file() else Recipe({})
 
 

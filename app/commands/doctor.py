@@ -236,7 +236,6 @@ def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
 
 
 def _refused(profile: Profile, local: Local) -> Iterator[Finding]:
-    """Report the attention backends that `auto` leaves out only because of their deviation."""
     refused = refused_backends(local.kernels, profile.machine.card, profile.deviation)
     for backend, deviation in refused.items():
         yield Finding(

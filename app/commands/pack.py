@@ -73,7 +73,6 @@ def refresh_pack(folder: Path) -> None:
 
 
 def pack_files(root: Path = ROOT) -> dict[str, bytes]:
-    """Build the pack's files, by their paths. Their content depends on nothing but the source."""
     files = {"__init__.py": INIT_TEXT, f"{_FOLDER}/__init__.py": b""}
     if (root / "LICENSE").is_file():  # a wheel keeps it elsewhere
         files["LICENSE"] = (root / "LICENSE").read_bytes()
@@ -134,7 +133,6 @@ class Rewriter(ast.NodeVisitor):
             self._edits.append((*self._span(node), expression))
 
     def name_in(self, node: ast.Constant) -> str:
-        """Find the name of a module of ours in a constant; "" if it holds none."""
         name = node.value
         if not isinstance(name, str) or not is_our_module(name):
             return ""

@@ -80,35 +80,21 @@ class History:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
             before: `SearchPage.next` of the previous page, which is "" for the last one.
         """
-        conditions: list[str] = ["1"]
-        values: list[object] = []
-
-        def add_condition(condition: str, *condition_values: object) -> None:
-            conditions.append(condition)
-            values.extend(condition_values)
-
-        words = text.casefold().split()
-        if len(words) > _MOST_WORDS:
-            raise InputError(
-                f"The search has {len(words)} words; expected at most {_MOST_WORDS}.", "Search for fewer."
-            )
-        for word in words:
-            add_condition("instr(words, ?)", word)
+        conditions: list[tuple[str, Collection[object]]] = [("1", ())]
+        conditions += [("instr(words, ?)", [word]) for word in text.casefold().split()[:_MOST_WORDS]]
         for column, names in ("state", states), ("model", models):
             if names:
-                add_condition(f"{column} IN ({', '.join('?' * len(names))})", *names)
-        if min_seconds is not None:
-            add_condition("seconds >= ?", min_seconds)
-        if max_seconds is not None:
-            add_condition("seconds <= ?", max_seconds)
+                conditions.append((f"{column} IN ({', '.join('?' * len(names))})", names))
+        for condition, seconds in ("seconds >= ?", min_seconds), ("seconds <= ?", max_seconds):
+            if seconds is not None:
+                conditions.append((condition, [seconds]))
         if favourites:
-            add_condition("favourite")
-        store = self.store
-        ((total,),) = store.select(f"WHERE {' AND '.join(conditions)}", *values, what="count(*)")
+            conditions.append(("favourite", ()))
+        ((total,),) = self.store.select(*_where(conditions), what="count(*)")
         if before:
-            add_condition("(created, id) < (?, ?)", *_cursor(before))
-        query = f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
-        jobs = store.jobs(query, *values, limit + 1)
+            conditions.append(("(created, id) < (?, ?)", _cursor(before)))
+        query, *values = _where(conditions)
+        jobs = self.store.jobs(f"{query} ORDER BY created DESC, id DESC LIMIT ?", *values, limit + 1)
         next_page = f"{jobs[limit - 1].created!r} {jobs[limit - 1].id}" if len(jobs) > limit > 0 else ""
         return SearchPage(jobs[:limit], next_page, total)
 
@@ -156,6 +142,11 @@ class History:
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
         with self.store.change():
             return self.store.add_facts(job_id, favourite=favourite)
+
+
+def _where(conditions: list[tuple[str, Collection[object]]]) -> tuple[str, *tuple[object, ...]]:
+    query = " AND ".join(condition for condition, _ in conditions)
+    return f"WHERE {query}", *(value for _, values in conditions for value in values)
 
 
 def _cursor(before: str) -> tuple[float, str]:
@@ -216,7 +207,6 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
 
 
 def _reduce(store: JobStore, most_bytes: float) -> list[str]:
-    """Delete the jobs in the trash, and then the oldest ones, until all together are small enough."""
     rows = store.select("ORDER BY created, id", what=f"id, {_MAY_GO} AS may_go")
     trash, folders = removed_jobs(store.outputs), {store.outputs / row["id"]: row["may_go"] for row in rows}
     sizes = {folder: size_of(folder) for folder in [*trash, *folders]}

@@ -55,8 +55,6 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 RESUMED = "The job was resumed; finished work is not repeated."
-# Positions are seconds since the epoch, which a float resolves to 2.4e-7. With smaller gaps, later jobs move.
-_MIN_GAP, _NEW_GAP = 2.0**-20, 2.0**-6
 _OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
 
 
@@ -71,7 +69,6 @@ class Queue:
         self.store = store
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        """List the jobs that are not over, in the order of the queue, behind the position `after`."""
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
     def add(
@@ -218,22 +215,19 @@ class Queue:
             if not allows(job, "reorder"):
                 raise NotAllowed(job, "one that waits in the queue")
             others = self._open_rows(job_id)
-            index = len(others)
+            ids = [row["id"] for row in others]
+            index = len(ids)
             if neighbour := before or after:
-                ids = [row["id"] for row in others]
                 if neighbour not in ids:
                     raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
                 index = ids.index(neighbour) + (before is None)
-            first = others[0]["place"] if others else job.position
-            low = others[index - 1]["place"] if index else first - 2
-            high = others[index]["place"] if index < len(others) else low + 2
-            position = (low + high) / 2 if high - low > _MIN_GAP else low + _NEW_GAP
-            update_row(database, job_id, place=position)
-            for row in others[index:]:
-                if row["place"] > position:
-                    break
-                position += _NEW_GAP
-                update_row(database, row["id"], place=position)
+            ids.insert(index, job_id)
+            # The same positions in another order, so later jobs come behind them.
+            positions = sorted([job.position, *(row["place"] for row in others)])
+            last = -math.inf
+            for moved_id, position in zip(ids, positions, strict=True):
+                last = max(position, math.nextafter(last, math.inf))  # two imported jobs may share one
+                update_row(database, moved_id, place=last)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:

@@ -139,7 +139,6 @@ class JobService:
         return jobs
 
     def jobs(self, limit: int = 50) -> list[Job]:
-        """List the jobs with the last positions in the queue, whatever their state, the last one first."""
         return self._store.jobs("ORDER BY place DESC LIMIT ?", limit)
 
     def recent_jobs(self, limit: int = 20) -> list[Job]:

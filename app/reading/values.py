@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -12,5 +12,4 @@ _BYTES = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_i
 
 def result_of(reader: Callable[..., Any]) -> TypeAdapter[tuple[Any]]:
     """A list with the result, which differs from the object that tells an error."""
-    kind = get_type_hints(reader)["return"]
-    return TypeAdapter(tuple[kind], config=_BYTES)
+    return TypeAdapter(cast(Any, tuple)[get_type_hints(reader)["return"]], config=_BYTES)

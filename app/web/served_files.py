@@ -114,7 +114,6 @@ def _is_shown(file: Path) -> bool:
 
 
 def _inside(folder: Path, name: str) -> Path | None:
-    """Return the real path of a regular file in the folder; None if there is none of this name."""
     try:
         real = (folder / name).resolve(strict=True)
         # No link in the folder may lead out of it.
@@ -143,7 +142,6 @@ def _small_picture(file: Path, _changed: int) -> bytes:
 
 
 def _served_log(folder: Path, outputs: Path) -> Response:
-    """Serve the end of a job's log as plain text, without names and paths of this machine."""
     real = _inside(folder, JobFolder(folder).log.name)
     if real is None:
         return _NOT_THERE

@@ -184,7 +184,6 @@ class Downloads:
 
     @property
     def share(self) -> str:
-        """The part of all models being downloaded that is here, such as "31 %"; empty for none."""
         downloads = [self.progress(name) for name in self._wanted()]
         total_bytes = sum(download.total_bytes for download in downloads)
         done_bytes = sum(download.done_bytes for download in downloads)

@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 from app.cards import VideoCard, with_unique_keys
 from app.jobs.history import Retention, tidy
@@ -22,7 +21,6 @@ from diffusers_helper.library_errors import trouble_of
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
 
-Maker = TypeVar("Maker")
 _log = logging.getLogger(__name__)
 _TIDY_SECONDS = 3600.0
 _LOOK_SECONDS = 1.0  # the pause between two searches for new jobs and for processes that have ended
@@ -86,7 +84,6 @@ class Crew:
         self.wake()
 
     def add(self, engine: EngineProcess) -> bool:
-        """Have one more worker, for a card of another machine; return False if nothing is made now."""
         if self._thread is None or self._stopping.is_set():
             return False
         worker = self._worker(engine, engine.card)
@@ -132,7 +129,6 @@ class Crew:
                 self._woken.wait(_LOOK_SECONDS)
 
     def lock_cards(self) -> bool:
-        """Lock the cards that are in service, and return whether this process holds any lock."""
         with self._mutex:
             has_work = self.store.has_work()
             had_locks = bool(self._locks)
@@ -159,7 +155,7 @@ class Crew:
     def _assign_jobs(self) -> None:
         free = [worker for worker in self._smallest_first if worker in self._locks and not worker.is_busy]
         while free and not self._stopping.is_set():
-            claimed = self.store.claim(lambda job: choose(free, self.workers_for(job)))
+            claimed = self.store.claim(lambda job: self._choose(free, job))
             if claimed is None:
                 break
             job, worker = claimed
@@ -171,6 +167,10 @@ class Crew:
         if not all(worker.is_busy for worker in self.workers):
             self._recover()
         self._tidy()
+
+    def _choose(self, free: Sequence[Worker], job: Job) -> Worker | None:
+        able = self.workers_for(job)
+        return next((worker for worker in free if worker in able), None)
 
     def uses(self, worker: Worker) -> bool:
         return worker in self._locks
@@ -255,15 +255,6 @@ class Crew:
             if removed := tidy(self.store, self._retention):
                 _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
                 self.on_change()
-
-
-def choose(free: Sequence[Maker], able: Collection[Maker]) -> Maker | None:
-    """Choose the first of the free makers that is able to make a job; None if there is none.
-
-    The queue asks for each job in turn, so each goes to the smallest free card that it fits, and a job that
-    fits none of them lets the next one go first.
-    """
-    return next((maker for maker in free if maker in able), None)
 
 
 def _names(workers: Sequence[Worker]) -> str:

@@ -63,8 +63,6 @@ _VMSTAT = Path("/proc/vmstat")
 
 @dataclass(frozen=True, slots=True)
 class StagePoint:
-    """The point in a job that an engine had reached at its last sign of life."""
-
     stage: str = ""
     section: int | None = None
     step: int = 0

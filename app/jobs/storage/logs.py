@@ -62,13 +62,11 @@ def events_in(folder: JobFolder) -> list[Event]:
 
 
 def time_of_last(folder: JobFolder) -> float:
-    """Find the time of the last event of a job, in seconds since its start; 0 if it has none."""
     events = events_in(folder)
     return events[-1].time if events else 0.0
 
 
 def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | None:
-    """Derive the state and the facts that follow from an event; None if it does not change the state."""
     if not isinstance(event, SectionFinished | Finished | Cancelled | Failed):
         return None
     # The path is stored relative to the job's folder, so that an outputs folder can be moved.

@@ -97,7 +97,6 @@ class JobStore:
             return self._opened
 
     def lock_card(self, card: str) -> Lock | None:
-        """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken."""
         with ExitStack() as on_failure:
             with self.transaction():  # in which no other process looks whether it is locked
                 is_alone = not self.has_maker

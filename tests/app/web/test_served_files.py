@@ -117,7 +117,7 @@ def test_the_end_of_a_jobs_log_is_served_without_paths(stand: Stand, job: Path) 
 def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
     inside = [
         "memory.json", "segments/0001.mp4", "preview-1-1.png", "video-0009.mp4", "thumbs/../input.png",
-        "thumbs/", "thumbs%2F0001.webp", "thumbs%2f0001.webp", "thumbs%5C0001.webp", "./input.png",
+        "thumbs/", "thumbs%5C0001.webp", "./input.png",
         "//input.png", "request.json", "events.jsonl", "sections/0001.safetensors", "page.html",
         "drawing.svg", ".hidden.png",
         "notes.txt", "fake.png", "link.png", "folder/secret.png", "../loose.png", "../../secret.png",
@@ -136,7 +136,7 @@ def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
     ]  # fmt: skip
     jobs = [f"{JOBS}{job.name}/{name}" for name in inside]
     jobs += [f"{JOBS}{name}" for name in (
-        "", job.name, f"{job.name}%2Fvideo.mp4", "no-job/input.png", "elsewhere/input.png", "loose.png",
+        "", job.name, "no-job/input.png", "elsewhere/input.png", "loose.png",
         ".longtake/longtake.sqlite3",
         f"%2e%2e/{stand.outputs.name}/{job.name}/video.mp4", "../cache/input.png",
         f"{'a' * 300}/input.png", f"{job}/video.mp4", "%00/input.png", f".\\{job.name}/input.png",
