@@ -9,7 +9,6 @@ import math
 import shutil
 import time
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,12 +191,10 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
     condition = f"WHERE {_MAY_GO} AND coalesce(ended, created) < ? ORDER BY created, id"
     gone = list[str]()
     for row in store.select(condition, oldest, what="id"):
-        with ExitStack() as on_failure:
-            with store.transaction() as database:
-                if _may_go(store, store.outputs / row["id"]):
-                    remove_job(database, store.outputs, row["id"], on_failure)
-                    gone.append(row["id"])
-            on_failure.pop_all()
+        with store.transaction():
+            if _may_go(store, store.outputs / row["id"]):
+                remove_job(store, row["id"])
+                gone.append(row["id"])
     for folder in removed_jobs(store.outputs):
         if time.time() - folder.lstat().st_mtime > TRASH_SECONDS:
             _delete(store, folder)
@@ -222,9 +219,9 @@ def _reduce(store: JobStore, most_bytes: float) -> list[str]:
 
 
 def _delete(store: JobStore, folder: Path) -> None:
-    with store.transaction() as database:
+    with store.transaction():
         if _may_go(store, folder):
-            delete_job(database, store.outputs, folder)
+            delete_job(store, folder)
 
 
 def _may_go(store: JobStore, folder: Path) -> bool:

@@ -110,16 +110,14 @@ class Queue:
             store_request(request, pictures, temporary, final_folder=folder)
             mark_for_old_versions(temporary, created=created, place=position, press=press)
 
-        with contextlib.ExitStack() as on_failure:
-            with store.change() as database:
-                position = store.end_position()
-                folder = new_folder(store.outputs, fill_all, on_failure)
-                facts = {"id": folder.job, "state": "queued", "created": created, "place": position}
-                insert_row(database, {**facts, "press": press, **request_facts(folder)})
-                add_transition(database, folder.job, "queued", "You started it.")
-                if waits:
-                    leave_command(database, folder.job, "wait")
-            on_failure.pop_all()
+        with store.change() as database:
+            position = store.end_position()
+            folder = new_folder(store.outputs, fill_all, store.on_failure)
+            facts = {"id": folder.job, "state": "queued", "created": created, "place": position}
+            insert_row(database, {**facts, "press": press, **request_facts(folder)})
+            add_transition(database, folder.job, "queued", "You started it.")
+            if waits:
+                leave_command(database, folder.job, "wait")
         store.submitted.add(folder.job)
         return store.job(folder.job)
 
@@ -297,11 +295,9 @@ class Queue:
 
     def remove(self, job_id: str) -> None:
         """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
-        with contextlib.ExitStack() as on_failure:
-            with self.store.change() as database:
-                self._check_idle(job_id)
-                remove_job(database, self.store.outputs, job_id, on_failure)
-            on_failure.pop_all()
+        with self.store.change():
+            self._check_idle(job_id)
+            remove_job(self.store, job_id)
 
     def _check_idle(self, job_id: str) -> None:
         if self.store.job(job_id).state in BEGUN:
@@ -312,21 +308,19 @@ class Queue:
             )
 
     def restore(self, job_id: str) -> Job:
-        with contextlib.ExitStack() as on_failure:
-            with self.store.change() as database:
-                restore_job(database, self.store.outputs, job_id, on_failure)
-                import_jobs(database, self.store.outputs)  # if the database was lost since
-            on_failure.pop_all()
+        with self.store.change() as database:
+            restore_job(self.store, job_id)
+            import_jobs(database, self.store.outputs)  # if the database was lost since
         return self.store.job(job_id)
 
     def delete(self, job_id: str) -> None:
         """Delete a job for good, whether it was removed before or not. A full disk does not prevent this."""
         outputs = self.store.outputs
-        with self.store.change() as database:
+        with self.store.change():
             removed = next((folder for folder in removed_jobs(outputs) if folder.name == job_id), None)
             if removed is None:
                 self._check_idle(job_id)
-            delete_job(database, outputs, removed or outputs / job_id)
+            delete_job(self.store, removed or outputs / job_id)
 
     def empty_trash(self) -> list[str]:
         job_ids = [folder.name for folder in removed_jobs(self.store.outputs)]

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -52,6 +52,7 @@ class Database:
         self._reserve = self.folder / "reserve"
         self._lock = threading.RLock()
         self._current: sqlite3.Connection | None = None  # of the transaction of the thread with the lock
+        self.on_failure = ExitStack()  # what undoes, outside of the database, what that transaction has done
         self._writer = 0  # the id of that thread
         self._memory: sqlite3.Connection | None = None  # keeps the jobs until there is a database to open
         self._memory_address = f"file:longtake-{id(self)}?mode=memory&cache=shared"
@@ -142,13 +143,14 @@ class Database:
             if self._memory is not None:
                 self._open()
                 self._memory = None
-            with self._mending(), closing(self._connection()) as database:
+            with self._mending(), closing(self._connection()) as database, ExitStack() as self.on_failure:
                 database.execute("BEGIN IMMEDIATE")  # which needs no space
                 self._current, self._writer = database, threading.get_ident()
                 try:
                     with self._lent_room():
                         yield database
                         _commit(database)
+                    self.on_failure.pop_all()
                 finally:
                     self._current, self._writer = None, 0
 

@@ -97,18 +97,16 @@ class JobStore:
             return self._opened
 
     def lock_card(self, card: str) -> Lock | None:
-        with ExitStack() as on_failure:
-            with self.transaction():  # in which no other process looks whether it is locked
-                is_alone = not self.has_maker
-                try:
-                    lock = Lock(self._longtake / f"card-{card}")
-                except BlockingIOError:
-                    return None
-                on_failure.callback(lock.release)
-                if is_alone:
-                    sweep(self.outputs, self._longtake)
-                self.recover()
-            on_failure.pop_all()
+        with self.transaction():  # in which no other process looks whether it is locked
+            is_alone = not self.has_maker
+            try:
+                lock = Lock(self._longtake / f"card-{card}")
+            except BlockingIOError:
+                return None
+            self.on_failure.callback(lock.release)
+            if is_alone:
+                sweep(self.outputs, self._longtake)
+            self.recover()
         return lock
 
     @property
@@ -336,6 +334,11 @@ class JobStore:
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         return self._database.transaction()
+
+    @property
+    def on_failure(self) -> ExitStack:
+        """What undoes the changes of folders in the present transaction if it fails."""
+        return self._database.on_failure
 
     @contextmanager
     def change(self) -> Generator[sqlite3.Connection, None, None]:
