@@ -23,7 +23,7 @@ from diffusers_helper.models.sizes import check_loras
 from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
 
 _TABLES = (".csv", ".tsv", ".txt")
-MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000
+MAX_BYTES, MAX_VARIANTS = 16 * 2**20, 1000
 
 
 def random_seed() -> int:
@@ -80,19 +80,13 @@ def read_batch(
     return entries
 
 
-def batch_lines(file: Path) -> Iterator[Row]:
+def batch_lines(file: Path) -> list[Row]:
     text = _text_of(file)
-    count = 0
     is_json = not is_table(file) or text.lstrip()[:1] in ("{", "#")
-    for entry in _json_lines(text) if is_json else table_rows(text):
-        if (count := count + 1) > MAX_VIDEOS:
-            raise InputError(
-                f"{file.name} has more than {MAX_VIDEOS} lines with videos; expected at most that many.",
-                "Split it.",
-            )
-        yield entry
-    if not count:
+    rows = list(_json_lines(text) if is_json else table_rows(text))
+    if not rows:
         raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
+    return rows
 
 
 def is_table(file: Path) -> bool:

@@ -7,6 +7,7 @@ import inspect
 import os
 import subprocess
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,15 +39,6 @@ class Limits:
 
 
 _LIMITS = Limits(memory=2**30, seconds=8, wall_seconds=60.0)
-# Readers that share a process. Looking through a folder must not delay the plan of a video.
-_LISTS = ("inspect_weights", "origin_at", "read_lora_triggers")
-_PLANS = ("read_lora_file", "layers_of", "count_values")
-_WORDS = ("count_tokens", "largest_token")
-_PICTURES = ("size_of", "read_as_png", "read_small")
-_GROUPS = {
-    **dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_PLANS, "plans"), **dict.fromkeys(_WORDS, "words"),
-    **dict.fromkeys(_PICTURES, "pictures"),
-}  # fmt: skip
 
 
 class Unreadable(InputError):
@@ -134,14 +126,15 @@ class ReadingProcess:
 
 
 class ReadingRoom:
+    """The processes of a program that read, one for the readers of each module."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._processes: dict[str, ReadingProcess] = {}
+        self._processes: defaultdict[str, ReadingProcess] = defaultdict(ReadingProcess)
 
     def __call__(self, reader: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        group = _GROUPS.get(reader.__name__, reader.__name__)
         with self._lock:
-            process = self._processes.setdefault(group, ReadingProcess())
+            process = self._processes[reader.__module__]
         return process.read(reader, *args, **kwargs)
 
     def close(self) -> None:

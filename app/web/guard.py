@@ -183,9 +183,6 @@ class Guard:
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # the page uses none
-            await send({"type": "websocket.close", "code": 1008})
-            return
         names = self._names if is_gradio(scope["path"]) else None
         outgoing = Outgoing(send, names, is_last=scope["method"] == "POST")
         try:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from app.web.guard import MAX_MESSAGE_BYTES, Guard, Hosts
-from app.web.served_files import ServedFiles, UploadRoom
+from app.web.guard import MAX_MESSAGE_BYTES, Hosts
 from diffusers_helper.request import GenerationRequest
 from tests.support.asking import ask
 from tests.support.pages import Stand, staged_page_with_uploads, write_photo
@@ -124,25 +121,6 @@ def test_no_web_socket_is_opened(stand: Stand, path: str) -> None:
     for origin in (EVIL, "null"):
         assert ask(stand.url, path, headers=handshake(origin)).status == 403
     assert ask(stand.url, path, headers=handshake(stand.url.rstrip("/"))).status != 101
-
-
-def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) -> None:
-    """Call the application as uvicorn does where a package for WebSockets is installed."""
-
-    async def anything(*_: object) -> Any:
-        raise AssertionError("the guard let it pass")
-
-    reported: list[Any] = []
-
-    async def send(message: Any) -> None:
-        reported.append(message)
-
-    files, room = ServedFiles(tmp_path, tmp_path), UploadRoom(tmp_path, 1)
-    guard = Guard(anything, hosts=Hosts(local=True), files=files, uploads=room)
-    for origin in (EVIL.encode(), b"http://127.0.0.1:7860"):
-        headers = [(b"host", b"127.0.0.1:7860"), (b"origin", origin)]
-        asyncio.run(guard({"type": "websocket", "path": "/", "headers": headers}, anything, send))
-    assert reported == [{"type": "websocket.close", "code": 1008}] * 2
 
 
 @pytest.mark.parametrize(
