@@ -53,10 +53,10 @@ class Unreadable(InputError):
 
 
 class ReadingProcess:
-    """A child process that reads one file at a time, for any thread.
+    """A child process that reads one file at a time by the readers of one module, for any thread.
 
     It is started when it is first needed, and again after a file has ended it, or after it has ended itself
-    because nobody asked. Lines of JSON, and bytes, go through its pipes. Its input closes when this process
+    because nobody asked. Lines of JSON go through its pipes. Its input closes when this process
     ends, and then it ends too.
     """
 
@@ -66,12 +66,12 @@ class ReadingProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def read(self, reader: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call one of the worker's readers there, and return its result."""
+        """Call a reader there, and return its result."""
         arguments = inspect.signature(reader).bind(*args, **kwargs).arguments
         name = next((value.name for value in arguments.values() if isinstance(value, Path)), "The file")
         question = {"reader": reader.__name__, "arguments": arguments, "seconds": self.limits.seconds}
         with self._lock:
-            answer = self._answer(_QUESTION.dump_json(question) + b"\n", result_of(reader), name)
+            answer = self._answer(reader, _QUESTION.dump_json(question) + b"\n", name)
         if isinstance(answer, tuple):
             return answer[0]
         if "is_too_much" in answer:
@@ -87,9 +87,9 @@ class ReadingProcess:
             process.kill()
 
     def _answer(
-        self, question: bytes, result: TypeAdapter[tuple[Any]], name: str, num_tries: int = 2
+        self, reader: Callable[..., Any], question: bytes, name: str, num_tries: int = 2
     ) -> tuple[Any] | dict[str, Any]:
-        process = self._process = self._running_process()
+        process = self._process = self._running_process(reader.__module__)
         timer = threading.Timer(self.limits.wall_seconds, process.kill)
         timer.daemon = True
         timer.start()
@@ -98,19 +98,19 @@ class ReadingProcess:
             stdin.write(question)
             stdin.flush()
             line = stdout.readline(_MAX_BYTES)
-            return result.validate_json(line) if line.startswith(b"[") else parse_json(line)
+            return result_of(reader).validate_json(line) if line.startswith(b"[") else parse_json(line)
         except (OSError, ValueError):  # the process ended in the middle of the file
             process.kill()
         finally:
             timer.cancel()
         code = process.wait()
         if code == 0 and num_tries > 1:  # it ended itself just now, because nobody had asked for a while
-            return self._answer(question, result, name, num_tries - 1)
+            return self._answer(reader, question, name, num_tries - 1)
         if code == -SIGXCPU:
             raise Unreadable(name, f"takes more than {self.limits.seconds} s to read")
         raise Unreadable(name, "crashed the program that reads it, or took too long")
 
-    def _running_process(self) -> subprocess.Popen[bytes]:
+    def _running_process(self, module: str) -> subprocess.Popen[bytes]:
         if self._process is not None:
             if self._process.poll() is None:
                 return self._process
@@ -120,7 +120,7 @@ class ReadingProcess:
         # memory for each of the threads that decode a video.
         variables |= {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
         return subprocess.Popen(
-            (*(self._command or command), str(self.limits.memory)),
+            (*(self._command or command), module, str(self.limits.memory)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables,
         )  # fmt: skip
 

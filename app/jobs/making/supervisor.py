@@ -305,8 +305,8 @@ def _is_hopeless(deaths: list[Death]) -> bool:
 
     A death that is charged to a convolution backend counts less, since another backend is left.
     """
-    own = sum(not (death.from_outside or death.is_charged) for death in deaths)
-    if own >= _MOST_DEATHS or sum(death.is_charged for death in deaths) >= _MOST_CHARGED:
+    own_deaths = sum(not (death.from_outside or death.is_charged) for death in deaths)
+    if own_deaths >= _MOST_DEATHS or sum(death.is_charged for death in deaths) >= _MOST_CHARGED:
         return True
     last = deaths[-1].point
     kills = takewhile(lambda death: death.point == last and death.from_outside, reversed(deaths))
