@@ -194,12 +194,8 @@ class VideoCard:
     def update(self, current: VideoCard) -> None:
         if (self.models, self.profile) != (current.models, current.profile):
             self._fits.clear()
-        self.label = current.label
-        self.profile = current.profile
-        self.local = current.local
-        self.models = current.models
-        self.away = current.away
-        self.reported_bytes = current.reported_bytes
+        for name in ("label", "profile", "local", "models", "away", "reported_bytes"):
+            setattr(self, name, getattr(current, name))
 
     def lacks(self, job: Job) -> str:
         if self.machine and job.request.model not in self.models:
