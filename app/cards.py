@@ -76,11 +76,6 @@ def parse_devices(text: str, cards: list[NamedCard]) -> list[dict[str, str]]:
         text: "auto" for all cards or, without any, for the processor; or names with commas between them, each
             with "=GB" behind it if it has a cap of its own. A card whose name follows another one's and a "+"
             helps that one.
-        cards: This machine's cards.
-
-    Raises:
-        InputError: If a name belongs to no card, or to one that was named before, if a cap is no number, or
-            if a card cannot help.
     """
     if text == "auto":
         return [dict(card.variables) for card in cards] or [{}]
@@ -122,7 +117,6 @@ def parse_devices(text: str, cards: list[NamedCard]) -> list[dict[str, str]]:
 
 
 def _default_cap(variables: Mapping[str, str]) -> str:
-    """Find the cap in GB of a card that helps another one."""
     machine = this_machine({**os.environ, **variables})
     if cap := profile_for(machine, {}).cap_bytes.value:
         return f"{cap / GB:.3f}"
@@ -150,9 +144,8 @@ class VideoCard:
         label: Its name in sentences, such as "card 1".
         address: Its address on the bus; "" for the processor.
         machine: The name of the other machine that has it; "" if it is here.
-        models: The models that are there, if that is another machine.
-        away: Why it cannot be used just now, if that is another machine; "" if it can.
-        reported_bytes: How much of its memory is in use, if that is another machine.
+        models, away, reported_bytes: What that machine tells: the models that are there, why the card cannot
+            be used just now ("" if it can), and how much of its memory is in use.
         in_use: What the limits of an engine's silence are learned for; see `card_in_use`.
     """
 
@@ -170,7 +163,6 @@ class VideoCard:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], root: Path = ROOT) -> VideoCard:
-        """Find the card on which a process with these environment variables computes."""
         local = this_local(environ)
         profile = profile_in_force(this_machine(environ, root), local)
         gpu = visible_gpu(amd_gpus(root), environ, has_nvidia=has_nvidia(root))
@@ -202,15 +194,10 @@ class VideoCard:
     def update(self, current: VideoCard) -> None:
         if (self.models, self.profile) != (current.models, current.profile):
             self._fits.clear()
-        self.label = current.label
-        self.profile = current.profile
-        self.local = current.local
-        self.models = current.models
-        self.away = current.away
-        self.reported_bytes = current.reported_bytes
+        for name in ("label", "profile", "local", "models", "away", "reported_bytes"):
+            setattr(self, name, getattr(current, name))
 
     def lacks(self, job: Job) -> str:
-        """Say which file a job needs and another machine does not have; "" if none."""
         if self.machine and job.request.model not in self.models:
             return f"lacks the model {Path(job.request.model).name}"
         return "does not have LoRAs" if self.machine and job.request.lora else ""

@@ -71,11 +71,6 @@ class ClusterTask:
         return *module_command("app.relay", os.environ)[0], json.dumps(asdict(self))
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what a process with this task writes. It ends with this process.
-
-        Raises:
-            InputError: If the process refuses the cluster.
-        """
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         words = None if level in ("INFO", "DEBUG") else subprocess.DEVNULL  # those of Ray are many
         with subprocess.Popen(
@@ -95,11 +90,6 @@ def _environment() -> dict[str, str]:
 
 
 def import_ray() -> Any:
-    """Import Ray.
-
-    Raises:
-        InputError: If Ray is not installed.
-    """
     try:
         return import_module("ray")
     except ImportError as error:
@@ -110,12 +100,6 @@ def import_ray() -> Any:
 
 
 def connect(task: ClusterTask) -> Any:
-    """Connect this process to the cluster, and return Ray's module.
-
-    Raises:
-        InputError: If Ray is not installed, or if the cluster is not in a private network.
-        ConnectionError, RuntimeError: If the cluster is out of reach.
-    """
     ray = import_ray()
     inherited = ("PYTHONPATH", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
     ray.init(
@@ -127,11 +111,7 @@ def connect(task: ClusterTask) -> Any:
 
 
 def check_cluster(address: str, environ: Mapping[str, str], *, is_public: bool = False) -> None:
-    """Refuse a cluster that anybody could use, since whoever reaches it can run programs on its machines.
-
-    Raises:
-        InputError: If it asks for no token, or is not in a private network, or if Ray cannot start.
-    """
+    """Refuse a cluster that anybody could use, since whoever reaches it can run programs on its machines."""
     if "ROCR_VISIBLE_DEVICES" in environ:
         raise InputError(
             "ROCR_VISIBLE_DEVICES is set, with which Ray does not start.", "Name cards by --devices."
@@ -144,11 +124,7 @@ def check_cluster(address: str, environ: Mapping[str, str], *, is_public: bool =
 
 
 def check_private(address: str, *, is_public: bool) -> None:
-    """Refuse an address outside of private networks, unless a user has allowed it.
-
-    Raises:
-        InputError: If the address is outside of them, or cannot be resolved.
-    """
+    """Refuse an address outside of private networks, unless a user has allowed it."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)}
@@ -194,14 +170,7 @@ def _hosted_cards(task: ClusterTask) -> Iterator[dict[str, Any]]:
 
 
 def host_cards(ray: Any, task: ClusterTask) -> dict[str, Any]:
-    """Make an actor for each of the machine's cards on its node.
-
-    Returns:
-        The actors, by their names.
-
-    Raises:
-        InputError: If another machine has given the same names to its cards.
-    """
+    """Make an actor for each of the machine's cards on its node, and return them by their names."""
     node_id = ray.get_runtime_context().get_node_id()
     if task.node_label:
         nodes = (node for node in ray.nodes() if node["Alive"])

@@ -41,7 +41,6 @@ class Answer:
     Attributes:
         events: The events as JSON, with the paths of the actor's machine.
         files: The contents of new and changed files, by their paths in the job's folder.
-        removed: The names of files that were removed.
         death: The exit code, the trial and the errors of the engine that died; None if it has not.
     """
 
@@ -52,7 +51,6 @@ class Answer:
 
 
 def changed_files(folder: Path, stamps: Stamps) -> Answer:
-    """Collect the files that have changed since the last call, which `stamps` remembers."""
     answer, current = Answer(), Stamps()
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -72,11 +70,6 @@ def changed_files(folder: Path, stamps: Stamps) -> Answer:
 
 
 def apply(folder: Path, answer: Answer) -> None:
-    """Write changed files into a job's folder.
-
-    Raises:
-        InputError: If a name leads out of the folder, or to a file that only the queue's program writes.
-    """
     for name, content in answer.files.items():
         path = _inside(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -60,15 +60,6 @@ def cache_folder() -> Path:
 
 
 def user_folder(find: Callable[..., Path], purpose: str, variable: str) -> Path:
-    """Name one of Longtake's folders of this user, whether or not it exists.
-
-    Args:
-        find: A function of `platformdirs`.
-        variable: The environment variable with which a user chooses another folder.
-
-    Raises:
-        InputError: If there is no home folder, for example for a user without a name in a container.
-    """
     try:
         return find("longtake", appauthor=False)
     except RuntimeError as error:
@@ -86,7 +77,6 @@ def load_added_models() -> None:
 
 
 def parse_gb(text: str) -> int:
-    """Parse a number of GB; 0 bytes if the text is no such number."""
     try:
         return gb_bytes(float(text))
     except (ValueError, OverflowError):

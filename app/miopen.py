@@ -42,12 +42,10 @@ def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def routes_folder() -> Path:
-    """Name the folder of routes in the user's cache. It is not created."""
     return cache_folder() / "conv_routes"
 
 
 def conv_settings() -> dict[str, Any]:
-    """Collect the arguments for `initialize_miopen_fallback`."""
     return {"folder": routes_folder(), "rung": conv_rung(os.environ)}
 
 

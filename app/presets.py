@@ -17,12 +17,10 @@ from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, check_n
 
 START = "start"
 """The name of the preset whose settings the page starts with, if it exists."""
-MAX_PRESETS = 500
 _MAX_NAME = 50
 
 
 def presets_folder() -> Path:
-    """Name the folder of this user's presets, whether or not it exists."""
     return user_folder(user_config_path, "presets", "XDG_CONFIG_HOME") / "presets"
 
 
@@ -31,19 +29,8 @@ def preset_names(folder: Path) -> tuple[str, ...]:
 
 
 def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
-    """Write a preset and return its file. An older preset of that name is replaced.
-
-    Args:
-        folder: The folder of the presets. It is created if it is missing.
-        settings: The settings to save; a picture among them is not saved.
-
-    Raises:
-        InputError: If the name or a setting cannot be used, there are too many presets, or the file cannot
-            be written.
-    """
+    """Write a preset without pictures, and return its file. An older preset of that name is replaced."""
     file = _file(folder, name)
-    if not file.exists() and len(preset_names(folder)) >= MAX_PRESETS:
-        raise InputError(f"There are {MAX_PRESETS} presets; expected at most that many.", "Remove one.")
     check_names(settings)
     excluded = (*PICTURES, TIMED_PICTURES)
     values = {key: SETTINGS[key].check(value) for key, value in settings.items() if key not in excluded}
@@ -61,11 +48,7 @@ def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
 
 
 def load_preset(folder: Path, name: str) -> Recipe:
-    """Read a preset, with notices about settings that this version cannot use.
-
-    Raises:
-        InputError: If there is no such preset, or its file is damaged.
-    """
+    """Read a preset, with notices about settings that this version cannot use."""
     file = _file(folder, name)
     if not file.is_file():
         names = ", ".join(preset_names(folder)) or "none, since none has been saved"
@@ -74,7 +57,6 @@ def load_preset(folder: Path, name: str) -> Recipe:
 
 
 def start_settings(folder: Path) -> Recipe:
-    """Read the preset `start`, with which the page starts; empty if there is none."""
     return load_preset(folder, START) if _file(folder, START).is_file() else Recipe({})
 
 

@@ -34,7 +34,6 @@ _PATHS = (
 
 
 def name_folder(folder: Path, name: str) -> None:
-    """Have all texts of this process name a folder by a word that others may read."""
     _FOLDER_NAMES[folder] = name
     without_paths.cache_clear()
 
@@ -94,7 +93,6 @@ def plain_paths(text: str, outputs: Path | None = None) -> str:
 
 
 def without_names(text: str) -> str:
-    """Remove the names of the user and the machine, and secrets, from a text."""
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     for word, replacement in ((_user(), "<user>"), (socket.gethostname(), "<host>")):

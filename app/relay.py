@@ -46,7 +46,6 @@ def main() -> None:
 
 
 def _watch(ray: Any, task: ClusterTask, events: EventPipe) -> None:
-    """Report the cards that answer, again and again, each with the reason why it cannot be used."""
     while True:
         requests = {name: host.facts.remote() for name, host in list_actors(ray).items()}
         deadline = time.monotonic() + LOST_SECONDS

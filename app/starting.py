@@ -56,7 +56,6 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 
 def end_within(seconds: float, code: int) -> threading.Timer:
-    """End the process after so many seconds if its orderly end takes longer."""
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()
@@ -64,11 +63,6 @@ def end_within(seconds: float, code: int) -> threading.Timer:
 
 
 def prepare(environ: Mapping[str, str]) -> None:
-    """Prepare the streams, and the number and the rights of the files of this process and its children.
-
-    Raises:
-        InputError: If the variable for the rights has an invalid value.
-    """
     # Until these modules are imported, `run` has to be ready for Ctrl-C.
     import logging
 

@@ -58,11 +58,7 @@ def ask_probe(
     """Ask `app.probe` in a process of its own, and pass each answer on.
 
     Args:
-        seconds: The most time that one answer may take; None for any.
-        all_seconds: The most time that all answers may take; None for any.
-
-    Raises:
-        GenerationCancelled: If the token was set meanwhile. The process has ended then.
+        seconds, all_seconds: The most time that one answer, or all of them, may take; None for any.
     """
     command, variables = module_command("app.probe", environ)
     answers = queue.SimpleQueue[Any]()
@@ -109,9 +105,6 @@ def try_attention(
     Args:
         shape: The other arguments of `try_backends`.
         on_progress: Called with the number of backends tried and of all, first with none tried.
-
-    Raises:
-        GenerationCancelled: If the token was set meanwhile.
     """
     results = list[dict[str, Any]]()
 
@@ -139,16 +132,11 @@ def measure_convolutions(
         tasks: The cases as texts, with the rungs to leave out.
         folder: The folder of the store of routes.
         take: Called with the case and the result, in words, of each measurement.
-        limit_bytes: The most memory that the process may take on the device; 0 for any.
         answer_seconds, all_seconds: The most time for one case, and the time after which no further one is
             begun; None for any.
 
     Returns:
         Why the process has ended early, if the rung that it was trying is to blame; otherwise "".
-
-    Raises:
-        GenerationCancelled: If the token was set meanwhile.
-        LongtakeError: If something else has ended the process.
     """
     question = ["convolutions", tasks, str(folder), device, limit_bytes, all_seconds]
     end = ask_probe(question, lambda answer: take(*answer), environ, answer_seconds, cancel)

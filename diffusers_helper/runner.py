@@ -131,7 +131,8 @@ def _log_line(event: events.Event) -> str:
 
 
 # The loggers whose records are written; those of other libraries are not.
-_PACKAGES = ("diffusers_helper", "cache")
+_PACKAGE = __name__.rpartition(".")[0]
+_PACKAGES = (_PACKAGE, f"{_PACKAGE.removesuffix('diffusers_helper')}cache")  # in the pack, both have a parent
 MAX_LOG_BYTES = 512 * 1024
 _CUT_LINE = b"(earlier lines were removed)\n"
 

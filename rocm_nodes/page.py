@@ -29,7 +29,7 @@ from rocm_nodes.host import device, management, show_text
 _MAX_LINE_LENGTH = 80
 NO_EFFECT = "This has no effect"
 """The beginning of the description of an input that only old workflows have."""
-_log = logging.getLogger("rocm_nodes")
+_log = logging.getLogger(__package__)
 # ComfyUI's name of the type of an input, or a list of choices, and further options
 Input = tuple[Any, dict[str, Any]]
 # The inputs of a node by name. A function makes one that depends on this ComfyUI.

@@ -16,30 +16,30 @@ from diffusers_helper.machine.packages import FRAMEPACK, install_command, packag
 from rocm_nodes.debugging import is_capture_enabled, with_captures
 from rocm_nodes.page import Node
 
-_log = logging.getLogger("rocm_nodes")
+_log = logging.getLogger(__package__)
 # The title and the module of each node, whose class has its id as its name
 NODES = {
-    "ROCMOptimizedCheckpointLoader": ("ROCm Checkpoint Loader", "rocm_nodes.loaders"),
-    "ROCMOptimizedUNetLoader": ("ROCm UNet Loader", "rocm_nodes.loaders"),
+    "ROCMOptimizedCheckpointLoader": ("ROCm Checkpoint Loader", "loaders"),
+    "ROCMOptimizedUNetLoader": ("ROCm UNet Loader", "loaders"),
     # Some workflows use this name for the same node.
-    "ROCmDiffusionLoader": ("ROCm Diffusion Loader", "rocm_nodes.loaders"),
-    "ROCMOptimizedKSampler": ("ROCm KSampler", "rocm_nodes.samplers"),
-    "ROCMOptimizedKSamplerAdvanced": ("ROCm KSampler (Advanced)", "rocm_nodes.samplers"),
-    "ROCMLoRALoader": ("ROCm LoRA Loader", "rocm_nodes.loaders"),
-    "ROCMSamplerCustomAdvanced": ("ROCm SamplerCustomAdvanced", "rocm_nodes.samplers"),
-    "ROCMOptimizedVAEEncode": ("ROCm VAE Encode", "rocm_nodes.vae_nodes"),
-    "ROCMOptimizedVAEEncodeTiled": ("ROCm VAE Encode (Tiled)", "rocm_nodes.vae_nodes"),
-    "ROCMOptimizedVAEDecode": ("ROCm VAE Decode", "rocm_nodes.vae_nodes"),
-    "ROCMOptimizedVAEDecodeTiled": ("ROCm VAE Decode (Tiled)", "rocm_nodes.vae_nodes"),
-    "ROCMVAEPerformanceMonitor": ("ROCm VAE Performance Monitor", "rocm_nodes.monitors"),
-    "ROCMSamplerPerformanceMonitor": ("ROCm Sampler Performance Monitor", "rocm_nodes.monitors"),
-    "ROCMFluxBenchmark": ("ROCm Flux Benchmark", "rocm_nodes.benchmark"),
-    "ROCMMemoryOptimizer": ("ROCm Memory Optimizer", "rocm_nodes.monitors"),
-    "ROCMFramePackVideo": ("ROCm FramePack Video", "rocm_nodes.framepack.node"),
-    "ROCMFramePackLoader": ("ROCm FramePack Model", "rocm_nodes.framepack.parts"),
-    "ROCMFramePackConditions": ("ROCm FramePack Conditions", "rocm_nodes.framepack.parts"),
-    "ROCMFramePackSampler": ("ROCm FramePack Sampler", "rocm_nodes.framepack.parts"),
-    "ROCMFramePackDecode": ("ROCm FramePack Decode", "rocm_nodes.framepack.parts"),
+    "ROCmDiffusionLoader": ("ROCm Diffusion Loader", "loaders"),
+    "ROCMOptimizedKSampler": ("ROCm KSampler", "samplers"),
+    "ROCMOptimizedKSamplerAdvanced": ("ROCm KSampler (Advanced)", "samplers"),
+    "ROCMLoRALoader": ("ROCm LoRA Loader", "loaders"),
+    "ROCMSamplerCustomAdvanced": ("ROCm SamplerCustomAdvanced", "samplers"),
+    "ROCMOptimizedVAEEncode": ("ROCm VAE Encode", "vae_nodes"),
+    "ROCMOptimizedVAEEncodeTiled": ("ROCm VAE Encode (Tiled)", "vae_nodes"),
+    "ROCMOptimizedVAEDecode": ("ROCm VAE Decode", "vae_nodes"),
+    "ROCMOptimizedVAEDecodeTiled": ("ROCm VAE Decode (Tiled)", "vae_nodes"),
+    "ROCMVAEPerformanceMonitor": ("ROCm VAE Performance Monitor", "monitors"),
+    "ROCMSamplerPerformanceMonitor": ("ROCm Sampler Performance Monitor", "monitors"),
+    "ROCMFluxBenchmark": ("ROCm Flux Benchmark", "benchmark"),
+    "ROCMMemoryOptimizer": ("ROCm Memory Optimizer", "monitors"),
+    "ROCMFramePackVideo": ("ROCm FramePack Video", "framepack.node"),
+    "ROCMFramePackLoader": ("ROCm FramePack Model", "framepack.parts"),
+    "ROCMFramePackConditions": ("ROCm FramePack Conditions", "framepack.parts"),
+    "ROCMFramePackSampler": ("ROCm FramePack Sampler", "framepack.parts"),
+    "ROCMFramePackDecode": ("ROCm FramePack Decode", "framepack.parts"),
 }
 
 
@@ -52,13 +52,13 @@ def node_tables() -> tuple[dict[str, Any], dict[str, str]]:
     versions = {name: version_of(name) for name in FRAMEPACK}
     for name, (title, module) in NODES.items():
         node_class = _Absent
-        needed = FRAMEPACK if module.split(".")[-2] == "framepack" else {}
+        needed = FRAMEPACK if module.startswith("framepack.") else {}
         remedy = "Install the packages of ComfyUI again."
         if problem := package_problem(versions, needed):
             title = f"{title} (needs {', '.join(unfit(versions, needed))})"
             remedy = f"Install what is missing: {install_command(versions, needed)}"
         try:
-            node_class = getattr(import_module(module), name)
+            node_class = getattr(import_module(f".{module}", __package__), name)
         except ImportError as error:
             problem = problem or f"it cannot be imported ({first_line(error)})"
         if problem:

@@ -5,13 +5,24 @@ A report that cannot be used is named: of another format, or changed by hand.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from app.bench.report import Report, card_words, failures, planned_peaks, read_report, version_words
+from app.bench.report import (
+    FORMAT,
+    PRIVATE,
+    VERSION,
+    Report,
+    card_words,
+    checksum,
+    failures,
+    planned_peaks,
+    version_words,
+)  # fmt: skip
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.units import GB, gb_text
 
@@ -149,6 +160,23 @@ def documented(text: str, reports: Mapping[str, Report]) -> str:
     """Return the document's text with the table of the reports."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{table_of(reports)}\n\n{END}{rest.partition(END)[2]}"
+
+
+def read_report(file: Path) -> Report:
+    """Read a report as `bench --report` wrote it.
+
+    Raises:
+        ValueError: If it is of another format, was changed, or holds something private.
+    """
+    text = file.read_text(encoding="utf-8")
+    report: Report = json.loads(text)
+    if (report.get("format"), report.get("version")) != (FORMAT, VERSION):
+        raise ValueError(f"{file.name} is not of the format {FORMAT!r}, version {VERSION}")
+    if private := PRIVATE.search(text):
+        raise ValueError(f"{file.name} tells something private: {private[0]!r}")
+    if report["checksum"] != checksum(report):
+        raise ValueError(f"{file.name} was changed: its checksum is that of another content")
+    return report
 
 
 def known_reports() -> dict[str, Report]:

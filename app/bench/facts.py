@@ -60,7 +60,6 @@ def _nvidia(fields: str) -> list[str]:
 
 
 def sensors(environ: Mapping[str, str]) -> Callable[[], Readings] | None:
-    """Make a function that reads the card's sensors; None if there are none."""
     machine = this_machine(environ)
     gpus = amd_gpus(ROOT) if machine.kind == "rocm" else []
     gpu = next((gpu for gpu in gpus if gpu.arch == machine.arch), gpus[0] if gpus else None)
@@ -77,7 +76,6 @@ def _nvidia_readings() -> Readings:
 
 
 def summary_of(sensor_values: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float] | None]:
-    """The median and the highest reading of each sensor; None for those without readings."""
     return {
         name: {"median": statistics.median(values), "most": max(values)} if values else None
         for name in _SENSORS
@@ -86,7 +84,6 @@ def summary_of(sensor_values: Mapping[str, Sequence[float]]) -> dict[str, dict[s
 
 
 def report_so_far() -> Path:
-    """The file of the last run of the benchmark on this machine, which need not exist."""
     return cache_folder() / "bench" / "report.json"
 
 

@@ -1,7 +1,4 @@
-"""The benchmark's report: a JSON file with a checksum and without anything private, and its page in Markdown.
-
-The same checks hold for the reports that people send.
-"""
+"""The benchmark's report, a JSON file with a checksum and without anything private, and its page."""
 
 from __future__ import annotations
 
@@ -9,35 +6,25 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, cast
 
-from app.bench.table import PARTS
 from app.redact import without_names, without_paths
-from diffusers_helper.errors import InputError, first_line, short_repr
-from diffusers_helper.files import read_file, sha256_of
+from diffusers_helper.files import sha256_of
 from diffusers_helper.units import duration, gb_text, size_text
 
 FORMAT, VERSION = "longtake-bench", 1
 # The share and the bytes by which a plan may be wrong before the report names it. BLAS keeps 32 MiB.
 TOLERANCE, SLACK_BYTES = 0.1, 64 * 2**20
-_MOST_BYTES, _MOST_TEXT = 4 * 2**20, 400
+_MOST_TEXT = 400
 _DIGITS = 5  # of figures; more would be noise
 Report = dict[str, Any]
 
-_PRIVATE = re.compile(
+PRIVATE = re.compile(
     r"(?<![\w<>.])(?:~\w*)?/[\w.+-]+/|\b[A-Za-z]:\\"  # a path
     r"|[\w.+-]+@[\w-]+\.\w+|\w+://|\b\d{1,3}(?:\.\d{1,3}){3}\b(?!\.)"  # an address
     r"|\b(?i:hf|sk|ghp|gho|github_pat)_\w{8,}|\b(?i:password|passwd|token|secret|api_?key)\s*[:=]"  # a secret
     r'|"(?i:user|host|hostname|home|path|folder|prompt|token|password|email|image)":'  # a field
 )
-# The fields of a report, and of the objects in it that are the same in all.
-_FIELDS = {
-    "": "format version level weights is_complete versions card processor ram_bytes parts checksum",
-    "versions": "longtake python torch rocm cuda driver kernel", "processor": "name cores",
-    "card": "kind arch name memory_bytes link",
-}  # fmt: skip
-_PART_FIELDS = "title level reason seconds is_complete card cases"
 
 
 def published(value: Any) -> Any:
@@ -49,12 +36,11 @@ def published(value: Any) -> Any:
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, str):
         text = without_names(without_paths(value))[:_MOST_TEXT]
-        return "<left out>" if _PRIVATE.search(text) else text
+        return "<left out>" if PRIVATE.search(text) else text
     return value
 
 
 def to_bytes(report: Report) -> bytes:
-    """Write a report as JSON, with a checksum that covers everything else in it."""
     return json.dumps({**report, "checksum": checksum(report)}, indent=1, allow_nan=False).encode() + b"\n"
 
 
@@ -63,41 +49,6 @@ def checksum(report: Mapping[str, Any]) -> str:
     content = {name: value for name, value in report.items() if name != "checksum"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return sha256_of([text.encode("ascii")])
-
-
-def read_report(file: Path) -> Report:
-    """Read and check the file of a report.
-
-    Raises:
-        InputError: If it is no report of this version, was changed, or holds something private.
-    """
-    try:
-        text = read_file(file, _MOST_BYTES).decode()
-        report: Report = json.loads(text)
-        if (report["format"], report["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"its format is {report['format']!r} of version {report['version']!r}")
-        if private := _PRIVATE.search(text):
-            raise ValueError(f"it tells something private: {short_repr(private[0])}")
-        for name, fields in _FIELDS.items():
-            _check_fields(report[name] if name else report, fields, name)
-        for name, part in report["parts"].items():
-            if name not in PARTS:
-                raise ValueError(f"no part has the name {name!r}")
-            _check_fields(part, _PART_FIELDS, f"part {name}")
-        if report["checksum"] != checksum(report):
-            raise ValueError("its checksum is that of another content, so the file was changed")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"{file.name} cannot be read ({first_line(error)}); expected {FORMAT!r} of version {VERSION}, as "
-            "`bench --report` wrote it.",
-            "Run the benchmark again.",
-        ) from error
-    return report
-
-
-def _check_fields(entries: Report, names: str, title: str) -> None:
-    if entries.keys() ^ set(names.split()):
-        raise ValueError(f"{title or 'it'} has other fields than {names}")
 
 
 def cases_of(report: Report) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -140,7 +91,6 @@ def failures(report: Report) -> list[str]:
 
 
 def card_words(report: Report) -> str:
-    """Name the card with its memory, or the processor if there is no card."""
     card = report["card"]
     if card["kind"] == "cpu":
         return f"no card; {report['processor']['name']}, {report['processor']['cores']} cores"

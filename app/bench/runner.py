@@ -34,8 +34,6 @@ class BenchRun:
     Attributes:
         model: The name or folder of real weights; "" for random ones.
         report: The report so far, with the level and the machine.
-        save: Called with the report at the beginning, after each case, and at the end.
-        sensors: Reads the card's sensors; None without any.
         show: Called with a line for each part that begins and ends, and for each case.
     """
 
@@ -82,7 +80,6 @@ class BenchRun:
         self.show(f"      {summary_line(entry)}")
 
     def _measure(self, part: BenchPart, entry: dict[str, Any], end: float) -> str:
-        """Run processes until all cases are done; return the reason if that is impossible."""
         cases = entry["cases"]
         files = self.folder / "files"
         files.mkdir(parents=True, exist_ok=True)

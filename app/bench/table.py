@@ -30,7 +30,6 @@ class BenchPart:
         function: The module in `diffusers_helper/bench/` and the function there, which takes a `Context`
             and yields a `Case` (`context.py`) for each measurement.
         level: The first level that includes it.
-        kinds: The platforms on which it makes sense.
         disk_bytes, ram_bytes, device_bytes: What must be free, and the memory of the card, if there is one.
     """
 
@@ -75,5 +74,4 @@ PARTS = {
 
 
 def parts_of(level: Level) -> list[str]:
-    """The names are in the order in which the parts run."""
     return [name for name, part in PARTS.items() if LEVELS.index(part.level) <= LEVELS.index(level)]

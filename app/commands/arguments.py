@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import os
 import shlex
-import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from urllib.request import getproxies
 
-from app.jobs.stdio import complain, say, start_log
+from app.jobs.stdio import complain, start_log
 from app.machine import load_added_models, this_machine, this_profile
 from app.starting import EXIT_CANCELLED, prepare
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, default_name, in_words, short_repr
@@ -30,7 +29,7 @@ from diffusers_helper.request import SETTINGS
 from diffusers_helper.setting import Section, number_or_text, text_of
 
 if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -62,13 +61,6 @@ class Parser(argparse.ArgumentParser):
             _check_text(action, getattr(parsed, action.dest, None))
         return parsed, unknown
 
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        # Argparse ignores a failed write, and the program would end with 0.
-        if file is sys.stdout:
-            say(*message.removesuffix("\n").split("\n"))
-        else:
-            super()._print_message(message, file)
-
 
 def _check_text(action: argparse.Action, value: object) -> None:
     """Refuse an argument that no file and no message can hold."""
@@ -82,7 +74,6 @@ def _check_text(action: argparse.Action, value: object) -> None:
 
 
 def command_for(outputs: str, *words: str) -> str:
-    """Write the command that does something in the same outputs folder."""
     return shlex.join(("longtake", *words, "--outputs", outputs))
 
 
@@ -107,11 +98,6 @@ def command_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) ->
 
 
 def error_line(error: LongtakeError | Failed, flags: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Join an error's message and remedy, in which the command line's arguments stand for settings.
-
-    Args:
-        flags: The arguments of settings that the command takes in another way.
-    """
     return command_words(f"{error.message} {error.remedy}".strip(), flags)
 
 
@@ -123,7 +109,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
-    """Add the argument for the outputs folder, with an addition to its help. `--out` is its short form."""
     parser.add_argument(
         "--outputs",
         "--out",
@@ -184,7 +169,6 @@ def settings_from(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def with_lora_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the names of LoRAs by absolute paths."""
     if not settings.get("lora"):
         return dict(settings)
     return {**settings, "lora": with_absolute_paths(settings["lora"], lora_folder(os.environ))}
@@ -206,7 +190,6 @@ def add_find_mode(parser: argparse._ActionsContainer) -> None:
 
 
 def find_mode_variables(arguments: argparse.Namespace) -> dict[str, str]:
-    """Give the environment variable that the argument sets; nothing if the argument is missing."""
     mode: str | None = arguments.miopen_find_mode
     return {} if mode is None else {FIND_MODE_VARIABLE: mode}
 
@@ -220,10 +203,7 @@ def apply_find_mode(arguments: argparse.Namespace) -> None:
 
 
 def apply_engine_environment() -> None:
-    """Give this process the environment of an engine, for commands that import torch themselves.
-
-    Call this before torch is imported, because torch reads its environment only once.
-    """
+    """Call this before torch is imported, because torch reads its environment only once."""
     os.environ.update(engine_environment(this_profile(os.environ).environment, os.environ))
 
 
@@ -243,7 +223,6 @@ Adder = Callable[[argparse._ActionsContainer], object]
 
 
 def argument(*names: str, **options: Any) -> Adder:
-    """Make an `Adder` from the arguments of `argparse.ArgumentParser.add_argument`."""
     return lambda group: group.add_argument(*names, **options)
 
 
@@ -293,7 +272,6 @@ def _sentence(text: str) -> str:
 
 
 def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:
-    """Run the command that the arguments name, and return its exit code. An error becomes one line."""
     arguments = argparse.Namespace()
     try:
         prepare(os.environ)
@@ -312,7 +290,7 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
         if error.filename is None and not is_storage_trouble(error):
             raise
         _log.info("where it happened", exc_info=True)
-        name = error.filename or "A file"
+        name = error.filename or "A file, or the standard output,"
         complain(f"{name} cannot be used ({error.strerror}). Check its folder's rights and the disk's space.")
         return EXIT_FAILED
 

@@ -17,10 +17,10 @@ from app.bench.report import (
     VERSION,
     Report,
     cases_of,
+    checksum,
     failures,
     planned_peaks,
     published,
-    read_report,
     to_bytes,
     to_markdown,
 )
@@ -47,7 +47,6 @@ measured. The report names no user, no machine and no folder.
 
 
 def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command to the program's commands."""
     helps = {
         "quick": "the most important figures, in at most 3 minutes and with at most 2 GB written (default)",
         "standard": "with caps of 8 to 24 GB and a whole section, in parts of at most 10 minutes each",
@@ -84,15 +83,6 @@ def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Measure the parts of a level, and write the report after each case.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        InputError: If the model is not on this machine, or another `bench` uses the folder.
-        OSError: If the report cannot be written.
-    """
     if arguments.list:
         for name, part in PARTS.items():
             facts = {"part": name, "level": part.level, "title": part.title}
@@ -111,16 +101,14 @@ def bench(arguments: argparse.Namespace) -> int:
     end = begin + QUICK_SECONDS if arguments.level == "quick" else math.inf
     code = 0
     with single_run("bench", folder, "Choose another one with --out."):
+        run = _new_run(arguments.level, folder, model, targets)
         try:
-            _new_run(arguments.level, folder, model, targets).run(
-                arguments.only or parts_of(arguments.level), end
-            )
+            run.run(arguments.only or parts_of(arguments.level), end)
         except KeyboardInterrupt:
             code = EXIT_CANCELLED
             complain("Stopped. The report holds what was measured.")
-        report = read_report(targets[0])
-        _keep_speeds(report)
-        _end(report, targets, as_json=arguments.json)
+        _keep_speeds(run.report)
+        _end(run.report, targets, as_json=arguments.json)
     return code
 
 
@@ -134,11 +122,6 @@ def _new_run(level: Level, folder: Path, model: str, targets: list[Path]) -> Ben
 
 
 def _model(name: str | None) -> str:
-    """Find the model whose weights are measured; "" stands for random ones.
-
-    Raises:
-        NotHere: If the model that the user named is not on this machine.
-    """
     if name is not None:
         if absence := absence_of(find_model(name, allow_folder=True)):
             raise NotHere(absence)
@@ -167,11 +150,10 @@ def _keep_speeds(report: Report) -> None:
 
 
 def _end(report: Report, targets: list[Path], *, as_json: bool) -> None:
-    """Write the page beside the report, and tell the result."""
     for target in targets[1:]:
         write_atomic(target.with_name(f"{target.name}.md"), to_markdown(report).encode())
     if as_json:
-        say(json.dumps(report))
+        say(json.dumps({**report, "checksum": checksum(report)}))
         return
     for entry in report["parts"].values():
         say(f"{entry['title']}: {summary_line(entry)}")

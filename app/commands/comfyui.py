@@ -99,7 +99,6 @@ def uninstall_nodes(arguments: argparse.Namespace) -> int:
 
 
 def _check_is_pack(folder: Path, writer: str, remedy: str) -> None:
-    """Refuse a folder of another origin. The message names the command that should have written it."""
     init_file = folder / "__init__.py"
     is_pack = init_file.is_file() and init_file.read_bytes().startswith(INIT_TEXT.partition(b"\n")[0])
     if folder.exists() and (not is_pack or (folder / ".git").exists()):
@@ -107,7 +106,6 @@ def _check_is_pack(folder: Path, writer: str, remedy: str) -> None:
 
 
 def _root(path: str) -> Path:
-    """Find custom_nodes in a folder, or in the folder ComfyUI of the portable version."""
     folder = expanded_path(path, "path").absolute()
     for root in (folder, folder / "ComfyUI"):
         if (root / "custom_nodes").is_dir():
@@ -134,7 +132,6 @@ def _version_text(version: tuple[int, ...]) -> str:
 
 
 def _python(root: Path, path: str | None) -> Path | None:
-    """Find the Python that runs ComfyUI; None if it is not known."""
     if path is not None:
         file = expanded_path(path, "python")
         if not file.is_file():
@@ -147,7 +144,6 @@ def _python(root: Path, path: str | None) -> Path | None:
 
 
 def _package_versions(python: Path) -> dict[str, str]:
-    """Ask a Python for the versions of the packages in `FRAMEPACK`; "" stands for a missing one."""
     answer = output_of(str(python), "-c", _VERSIONS, *FRAMEPACK, seconds=_SECONDS)
     try:
         return dict(json.loads(answer))

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from app.bench.facts import hint
 from app.commands.arguments import EXIT_FAILED, command_words, find_mode_variables
 from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import say
-from app.machine import module_command, output_of, this_local, this_machine
+from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache, find_mode_findings
+from app.trials import ask_probe
 from diffusers_helper.attention.backends import BACKENDS, kernel_kind
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import expanded_path
@@ -74,7 +75,6 @@ Probe = Callable[[Mapping[str, str]], dict[str, Any]]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Print the report, clear MIOpen's caches, or forget the smaller plans of jobs that ran out of memory."""
     if arguments.clear_miopen_cache:
         return clear_miopen_cache(Path(os.path.expanduser("~")), os.environ)
     environ = {**os.environ, **find_mode_variables(arguments)}
@@ -127,13 +127,10 @@ def examine(
 
 
 def ask_torch(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Run `app.probe` and read what it prints; empty if it crashes or hangs."""
-    command, environ = module_command("app.probe", environ)
-    answer = output_of(*command, environ=environ, seconds=_PROBE_SECONDS)
-    try:
-        return cast(dict[str, Any], json.loads(answer.splitlines()[-1])) if answer else {}
-    except ValueError:
-        return {}
+    """What `app.probe` tells of torch; empty if it crashes or hangs."""
+    facts = dict[str, Any]()
+    ask_probe(["facts"], facts.update, environ, _PROBE_SECONDS)
+    return facts
 
 
 def _machine(machine: Machine, profile: Profile, facts: Mapping[str, Any]) -> Finding:
@@ -237,7 +234,6 @@ def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
 
 
 def _refused(profile: Profile, local: Local) -> Iterator[Finding]:
-    """Report the attention backends that `auto` leaves out only because of their deviation."""
     refused = refused_backends(local.kernels, profile.machine.card, profile.deviation)
     for backend, deviation in refused.items():
         yield Finding(

@@ -13,12 +13,6 @@ from diffusers_helper.files import replacing
 
 
 def export_video(job: Job, target: Path) -> Path:
-    """Copy a job's video to a new file, or to a new file in a folder, and return its path.
-
-    Raises:
-        NotAllowed: If it has no video yet.
-        InputError: If the copy cannot be written, or a file of its name is there already.
-    """
     if job.video is None or not job.video.exists():
         raise NotAllowed(job, "one with a video", "Wait for its first section.")
     target = target / f"{job.id}{job.video.suffix}" if target.is_dir() else target

@@ -54,10 +54,7 @@ _KILL_SECONDS = 3.0
 
 
 def make_video(arguments: argparse.Namespace) -> int:
-    """Make videos and show their progress. The exit code is that of the first failure, or 0.
-
-    If the output cannot be written, as on a full disk or without a reader, the jobs are interrupted.
-    """
+    """If the output cannot be written, as on a full disk or without a reader, the jobs are interrupted."""
     if arguments.save_preset is not None:
         return save_arguments_as_preset(arguments)
     queue_jobs, requests = chosen_origin(arguments)
@@ -117,7 +114,6 @@ def _follow(
 
 
 def _service(arguments: argparse.Namespace) -> JobService:
-    """Open the outputs folder, and check that a job to resume or branch can be made here."""
     outputs = expanded_path(arguments.outputs, "outputs")
     if (job_id := arguments.resume or arguments.branch) and not outputs.is_dir():
         raise NoSuchJob(job_id)
@@ -132,11 +128,7 @@ def _service(arguments: argparse.Namespace) -> JobService:
 def _show(
     service: JobService, job: Job, num_earlier: int, display: JsonLines | ProgressBar, outputs: str
 ) -> Event | None:
-    """Show a job's events after the first `num_earlier`, until its end.
-
-    Returns:
-        The final event; None if the program is ended before it.
-    """
+    """Show a job's events after the first `num_earlier`, until its final one or the program's end."""
     display.begin(job, PaceBook(service), service.events(job.id)[:num_earlier])
     if job.is_over:
         *_, last_event = (item[1] for item in service.follow(job.id) if item is not None)

@@ -37,7 +37,6 @@ def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def print_inspection(arguments: argparse.Namespace) -> int:
-    """Print the facts, and one sentence if the weights cannot be used."""
     path = expanded_path(arguments.path, "path")
     try:
         with limited_memory():

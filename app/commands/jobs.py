@@ -72,7 +72,6 @@ def _run(verb: Verb, arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> None:
-    """Print a job, either as JSON together with `more`, or as the given text."""
     say(json.dumps({**record(job), **more}) if arguments.json else command_words(text))
 
 
@@ -174,7 +173,6 @@ def _check_allowed(job: Job, action: Action) -> None:
 
 
 def _ask(action: Action, service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
-    """Leave the command of this name for a job."""
     before = service.job(job_id)
     accepted: bool = getattr(service.queue, action)(job_id)
     if not accepted:

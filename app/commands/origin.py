@@ -113,7 +113,6 @@ def chosen_origin(arguments: argparse.Namespace) -> Origin:
 
 
 def _chosen_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Merge the preset's settings with those of the arguments, which take precedence."""
     settings = dict[str, Any]()
     if getattr(arguments, "preset", None) is not None:
         preset = load_preset(presets_folder(), arguments.preset)
@@ -134,7 +133,6 @@ def _report(recipe: Recipe) -> None:
 
 
 def request_of(arguments: argparse.Namespace) -> GenerationRequest:
-    """Build the request for a new video, after checking that this machine can make it."""
     settings = _chosen_settings(arguments)
     if "prompt" not in settings:
         raise InputError("`prompt` is missing.", "Give it. See --help.", setting="prompt")
@@ -243,14 +241,7 @@ def queue_branch(
     service: JobService, job_id: str, arguments: argparse.Namespace, changes: Mapping[str, Any], *,
     waits: bool,
 ) -> tuple[Job, str]:  # fmt: skip
-    """Queue a branch of a job that keeps sections or is longer.
-
-    Args:
-        arguments: Either `keep` or `longer` is set.
-
-    Returns:
-        The new job, and a sentence about the sections that it keeps.
-    """
+    """Queue a branch of a job, and return it with a sentence about the sections that it keeps."""
     check_changes_of(service, job_id, changes)
     if arguments.keep is not None:
         job = service.queue.branch(job_id, arguments.keep, waits=waits, **changes)
@@ -267,7 +258,6 @@ def check_changes_of(service: JobService, job_id: str, changes: Mapping[str, Any
 
 
 def provide_model(name: str, arguments: argparse.Namespace) -> None:
-    """Download a model if that is necessary and the arguments allow it."""
     model = find_model(name, allow_folder=True)
     absence = absence_of(model)
     if absence is not None:

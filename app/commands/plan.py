@@ -38,7 +38,6 @@ _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in 
 
 
 def print_plan(arguments: argparse.Namespace) -> int:
-    """Print the plan of a video; the exit code is 2 if none stays within the cap."""
     info = find_model(arguments.model, allow_folder=True)
     settings = {**info.default_settings, **settings_from(arguments)}
     request = GenerationRequest.from_dict({**settings, "image": arguments.image or "none"})
@@ -99,11 +98,6 @@ def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> 
 
     Args:
         image: The picture, or its path, if it is not that of the request.
-
-    Raises:
-        DoesNotFit: If no plan stays within the cap.
-        InputError: If the model cannot make this video, or if its `weight_dtype`, a LoRA, the picture or an
-            environment variable cannot be used.
     """
     info = find_model(request.model, allow_folder=True)
     shape = _shape(image or request.image, request, info)
@@ -116,11 +110,7 @@ def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> 
 
 
 def tell_times(request: GenerationRequest, place: str = "") -> None:
-    """Tell of times in a request that do not do what was written, before anything starts.
-
-    Args:
-        place: What begins each sentence.
-    """
+    """Tell of times in a request that do not do what was written, before anything starts."""
     for note in time_notes(request, find_model(request.model, allow_folder=True).family):
         complain(f"{place}{note}")
 

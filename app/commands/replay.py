@@ -26,12 +26,6 @@ def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def replay_stage(arguments: argparse.Namespace) -> int:
-    """Run the stage again, print how the results compare, and return the exit code.
-
-    Raises:
-        InputError: If the file is no capture of a stage.
-        LongtakeError: If the model cannot be loaded, or the stage fails.
-    """
     file = expanded_path(arguments.file, "file")
     apply_engine_environment()
     from diffusers_helper.miopen_fallback import initialize_miopen_fallback

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from app.commands.arguments import error_line
 from app.jobs.job import Job, size_of
 from app.jobs.pace import PaceBook
-from app.jobs.stdio import complain, explained, say, write_whole
+from app.jobs.stdio import complain, say, write_whole
 from app.starting import EXIT_CANCELLED
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
@@ -62,7 +62,6 @@ class ProgressBar:
     def begin(
         self, job: Job, paces: PaceBook | None = None, earlier_events: Sequence[events.Event] = ()
     ) -> None:
-        """Write the job's id and folder."""
         self._live = LiveJob(job, paces and paces.pace(job.request.model), *size_of(job))
         for event in earlier_events:
             self._live.apply(event)
@@ -93,7 +92,6 @@ class ProgressBar:
                 self.tick()
 
     def tick(self) -> None:
-        """Show what the engine does now; called about once a second while it works."""
         live, now = self._live, time.monotonic()
         elapsed = live.last_sign + now - self._last_event_at
         if self._stderr.isatty():
@@ -131,8 +129,7 @@ class ProgressBar:
 
 
 def _write_line(stdout: IO[bytes], text: str) -> None:
-    with explained():
-        write_whole(stdout, text.encode(errors="surrogateescape") + b"\n")
+    write_whole(stdout, text.encode(errors="surrogateescape") + b"\n")
 
 
 _LIVE_SECONDS, _JSON_SECONDS = 0.2, 1.0
@@ -156,7 +153,6 @@ def progress(
 
     Args:
         kept_sentence: What is kept after Ctrl-C, which ends the program with `SystemExit`.
-        as_json: Whether the progress goes to standard output as JSON.
 
     Yields:
         A function that takes the bytes so far and the bytes in all; any thread may call it.

@@ -64,12 +64,6 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """Measure all convolutions of a VAE, store the results, and return the exit code.
-
-    Raises:
-        InputError: If the model, the resolution or the shape is invalid, or if another `tune` is running.
-        LongtakeError: If the measuring process ends for a reason of its own.
-    """
     info = find_model(arguments.model, allow_folder=True)
     side = SETTINGS["resolution"].check(arguments.resolution) or info.side
     width, height = _aspect(arguments.aspect)
@@ -115,7 +109,6 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
-    """Measure the cases that have no stored measurement, and list all results in the order of `cases`."""
     from cache.conv_routes import ConvCase, RouteStore
     from cache.conv_tuning import measure_in_processes
 

@@ -9,7 +9,6 @@ import math
 import shutil
 import time
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +27,6 @@ _MOST_WORDS = 100  # of a search; each is a condition, of which SQLite takes a t
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """One page of a search.
-
-    Attributes:
-        jobs: The jobs, newest first.
-        next: The argument `before` for the next page; "" if this is the last one.
-    """
-
     jobs: list[Job]
     next: str
     total: int
@@ -42,13 +34,6 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What takes space on the disk of an outputs folder, in bytes.
-
-    Attributes:
-        jobs: Each job with its size, the largest first.
-        removed_bytes: The size of all removed jobs.
-    """
-
     jobs: list[tuple[Job, int]]
     removed_bytes: int
     free_bytes: int
@@ -69,11 +54,6 @@ class TreeNode:
 
 
 class History:
-    """The jobs of one outputs folder, whatever their state. Any thread may call any method.
-
-    Methods that take the id of a job raise NoSuchJob if there is none.
-    """
-
     def __init__(self, store: JobStore) -> None:
         self.store = store
 
@@ -97,42 +77,23 @@ class History:
 
         Args:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
-            states: The states to include; empty for all.
-            models: The models to include, by their names in requests; empty for all.
-            before: `SearchPage.next` of the previous page.
-
-        Raises:
-            InputError: If `before` is not from an earlier search, or for too many words.
+            before: `SearchPage.next` of the previous page, which is "" for the last one.
         """
-        conditions: list[str] = ["1"]
-        values: list[object] = []
-
-        def add_condition(condition: str, *condition_values: object) -> None:
-            conditions.append(condition)
-            values.extend(condition_values)
-
-        words = text.casefold().split()
-        if len(words) > _MOST_WORDS:
-            raise InputError(
-                f"The search has {len(words)} words; expected at most {_MOST_WORDS}.", "Search for fewer."
-            )
-        for word in words:
-            add_condition("instr(words, ?)", word)
+        conditions: list[tuple[str, Collection[object]]] = [("1", ())]
+        conditions += [("instr(words, ?)", [word]) for word in text.casefold().split()[:_MOST_WORDS]]
         for column, names in ("state", states), ("model", models):
             if names:
-                add_condition(f"{column} IN ({', '.join('?' * len(names))})", *names)
-        if min_seconds is not None:
-            add_condition("seconds >= ?", min_seconds)
-        if max_seconds is not None:
-            add_condition("seconds <= ?", max_seconds)
+                conditions.append((f"{column} IN ({', '.join('?' * len(names))})", names))
+        for condition, seconds in ("seconds >= ?", min_seconds), ("seconds <= ?", max_seconds):
+            if seconds is not None:
+                conditions.append((condition, [seconds]))
         if favourites:
-            add_condition("favourite")
-        store = self.store
-        ((total,),) = store.select(f"WHERE {' AND '.join(conditions)}", *values, what="count(*)")
+            conditions.append(("favourite", ()))
+        ((total,),) = self.store.select(*_where(conditions), what="count(*)")
         if before:
-            add_condition("(created, id) < (?, ?)", *_cursor(before))
-        query = f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
-        jobs = store.jobs(query, *values, limit + 1)
+            conditions.append(("(created, id) < (?, ?)", _cursor(before)))
+        query, *values = _where(conditions)
+        jobs = self.store.jobs(f"{query} ORDER BY created DESC, id DESC LIMIT ?", *values, limit + 1)
         next_page = f"{jobs[limit - 1].created!r} {jobs[limit - 1].id}" if len(jobs) > limit > 0 else ""
         return SearchPage(jobs[:limit], next_page, total)
 
@@ -178,9 +139,13 @@ class History:
         return self.store.transitions(job_id)
 
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
-        """Mark a job as a favourite, which is never removed automatically, or remove the mark."""
         with self.store.change():
             return self.store.add_facts(job_id, favourite=favourite)
+
+
+def _where(conditions: list[tuple[str, Collection[object]]]) -> tuple[str, *tuple[object, ...]]:
+    query = " AND ".join(condition for condition, _ in conditions)
+    return f"WHERE {query}", *(value for _, values in conditions for value in values)
 
 
 def _cursor(before: str) -> tuple[float, str]:
@@ -196,22 +161,13 @@ def _cursor(before: str) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits beyond which jobs are removed. Favourites, and jobs that are not over, are always kept.
-
-    Attributes:
-        size_bytes: The size of all jobs together above which the oldest are removed.
-    """
+    """The limits beyond which jobs are removed. Favourites, and jobs that are not over, are always kept."""
 
     seconds: float = math.inf
     size_bytes: float = math.inf
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Retention:
-        """There are no limits by default.
-
-        Raises:
-            InputError: If a value is not a number above 0.
-        """
         return cls(_number(environ, KEEP_DAYS) * _DAY, _number(environ, KEEP_GB) * GB)
 
 
@@ -230,21 +186,15 @@ _MAY_GO = f"NOT favourite AND state IN {OVER}"
 
 
 def tidy(store: JobStore, retention: Retention) -> list[str]:
-    """Move old jobs to the trash, delete those that were in it for a week, and keep to the limit of size.
-
-    Returns:
-        The ids of the jobs that have left the history.
-    """
+    """Remove what exceeds the limits, and return the ids of the jobs that have left the history."""
     oldest = time.time() - retention.seconds
     condition = f"WHERE {_MAY_GO} AND coalesce(ended, created) < ? ORDER BY created, id"
     gone = list[str]()
     for row in store.select(condition, oldest, what="id"):
-        with ExitStack() as on_failure:
-            with store.transaction() as database:
-                if _may_go(store, store.outputs / row["id"]):
-                    remove_job(database, store.outputs, row["id"], on_failure)
-                    gone.append(row["id"])
-            on_failure.pop_all()
+        with store.transaction():
+            if _may_go(store, store.outputs / row["id"]):
+                remove_job(store, row["id"])
+                gone.append(row["id"])
     for folder in removed_jobs(store.outputs):
         if time.time() - folder.lstat().st_mtime > TRASH_SECONDS:
             _delete(store, folder)
@@ -254,7 +204,6 @@ def tidy(store: JobStore, retention: Retention) -> list[str]:
 
 
 def _reduce(store: JobStore, most_bytes: float) -> list[str]:
-    """Delete the jobs in the trash, and then the oldest ones, until all together are small enough."""
     rows = store.select("ORDER BY created, id", what=f"id, {_MAY_GO} AS may_go")
     trash, folders = removed_jobs(store.outputs), {store.outputs / row["id"]: row["may_go"] for row in rows}
     sizes = {folder: size_of(folder) for folder in [*trash, *folders]}
@@ -270,9 +219,9 @@ def _reduce(store: JobStore, most_bytes: float) -> list[str]:
 
 
 def _delete(store: JobStore, folder: Path) -> None:
-    with store.transaction() as database:
+    with store.transaction():
         if _may_go(store, folder):
-            delete_job(database, store.outputs, folder)
+            delete_job(store, folder)
 
 
 def _may_go(store: JobStore, folder: Path) -> bool:

@@ -114,8 +114,6 @@ def allows(job: Job, action: Action) -> bool:
 
 
 class NoSuchJob(InputError):
-    """The error for a job that is not in the outputs folder, because it never was or was removed."""
-
     def __init__(self, job_id: str) -> None:
         super().__init__(
             f"There is no job {job_id[:60]!r} in this outputs folder.",
@@ -124,12 +122,6 @@ class NoSuchJob(InputError):
 
 
 class NotAllowed(InputError):
-    """The error for an action that the state of a job does not allow.
-
-    Args:
-        expected: A job that allows it, in words.
-    """
-
     def __init__(self, job: Job, expected: str, remedy: str = "") -> None:
         super().__init__(f"Job {job.id} is {job.state}; expected {expected}.", remedy)
         self.job = job

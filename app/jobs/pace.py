@@ -153,7 +153,6 @@ class PaceBook:
         self._service = service
 
     def pace(self, model: str) -> Pace | None:
-        """The median pace of a model's last jobs; `model` is the name in their requests."""
         jobs = [job for job in self._service.finished_jobs(_RECENT) if job.request.model == model]
         paces = filter(None, map(_readable_pace, jobs))
         return usual(list(islice(paces, LAST_JOBS)))

@@ -55,8 +55,6 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 RESUMED = "The job was resumed; finished work is not repeated."
-# Positions are seconds since the epoch, which a float resolves to 2.4e-7. With smaller gaps, later jobs move.
-_MIN_GAP, _NEW_GAP = 2.0**-20, 2.0**-6
 _OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
 
 
@@ -71,7 +69,6 @@ class Queue:
         self.store = store
 
     def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        """List the jobs that are not over, in the order of the queue, behind the position `after`."""
         return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
 
     def add(
@@ -87,10 +84,8 @@ class Queue:
         """Check everything that can be checked without a model, and queue a job.
 
         Args:
-            request: The settings of the video; their pictures are copied into the job's folder.
             allow_folder: Whether `request.model` may be a local folder.
             pictures: The contents of those that a separate process has decoded.
-            lineage: The origin of the first sections, as stored in a recipe.
             press: The id of the press of a button that asks for the job; see `History.made_by`.
             waits: Whether it waits for a user after each section, from the first on.
         """
@@ -115,16 +110,14 @@ class Queue:
             store_request(request, pictures, temporary, final_folder=folder)
             mark_for_old_versions(temporary, created=created, place=position, press=press)
 
-        with contextlib.ExitStack() as on_failure:
-            with store.change() as database:
-                position = store.end_position()
-                folder = new_folder(store.outputs, fill_all, on_failure)
-                facts = {"id": folder.job, "state": "queued", "created": created, "place": position}
-                insert_row(database, {**facts, "press": press, **request_facts(folder)})
-                add_transition(database, folder.job, "queued", "You started it.")
-                if waits:
-                    leave_command(database, folder.job, "wait")
-            on_failure.pop_all()
+        with store.change() as database:
+            position = store.end_position()
+            folder = new_folder(store.outputs, fill_all, store.on_failure)
+            facts = {"id": folder.job, "state": "queued", "created": created, "place": position}
+            insert_row(database, {**facts, "press": press, **request_facts(folder)})
+            add_transition(database, folder.job, "queued", "You started it.")
+            if waits:
+                leave_command(database, folder.job, "wait")
         store.submitted.add(folder.job)
         return store.job(folder.job)
 
@@ -134,7 +127,6 @@ class Queue:
         Args:
             keep: The number of sections to keep, in the order in which they were made.
             waits: Whether it waits for a user after each section, as one of an unfinished job that does.
-            changes: New settings for the other sections, out of those in `branch.MAY_DIFFER`.
         """
         job = self.job_with_request(job_id)
         folder = self.store.folder(job.id)
@@ -152,7 +144,6 @@ class Queue:
         return self._add(*checked, new_branch.fill, waits=waits)
 
     def duplicate(self, job_id: str, changes: Mapping[str, Any] | None = None) -> Job:
-        """Queue a new job with the settings of an earlier one, in any state, except for `changes`."""
         job = self.job_with_request(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
         pictures = self._pictures(job, request)
@@ -164,11 +155,7 @@ class Queue:
         return Lineage.read(self.store.folder(job.id).lineage)
 
     def job_with_request(self, job_id: str) -> Job:
-        """Read a job with the request in its folder.
-
-        Raises:
-            InputError: If that cannot be read.
-        """
+        """Read a job with the request in its folder."""
         job = self.store.job(job_id)
         try:
             facts = request_facts(self.store.folder(job_id))
@@ -226,22 +213,19 @@ class Queue:
             if not allows(job, "reorder"):
                 raise NotAllowed(job, "one that waits in the queue")
             others = self._open_rows(job_id)
-            index = len(others)
+            ids = [row["id"] for row in others]
+            index = len(ids)
             if neighbour := before or after:
-                ids = [row["id"] for row in others]
                 if neighbour not in ids:
                     raise InputError(f"Job {neighbour} is not in the queue; expected one that is.")
                 index = ids.index(neighbour) + (before is None)
-            first = others[0]["place"] if others else job.position
-            low = others[index - 1]["place"] if index else first - 2
-            high = others[index]["place"] if index < len(others) else low + 2
-            position = (low + high) / 2 if high - low > _MIN_GAP else low + _NEW_GAP
-            update_row(database, job_id, place=position)
-            for row in others[index:]:
-                if row["place"] > position:
-                    break
-                position += _NEW_GAP
-                update_row(database, row["id"], place=position)
+            ids.insert(index, job_id)
+            # The same positions in another order, so later jobs come behind them.
+            positions = sorted([job.position, *(row["place"] for row in others)])
+            last = -math.inf
+            for moved_id, position in zip(ids, positions, strict=True):
+                last = max(position, math.nextafter(last, math.inf))  # two imported jobs may share one
+                update_row(database, moved_id, place=last)
         return self.store.job(job_id)
 
     def move_first(self, job_id: str) -> Job:
@@ -311,11 +295,9 @@ class Queue:
 
     def remove(self, job_id: str) -> None:
         """Remove a job that is not being made, with its files. `restore` brings it back for a week."""
-        with contextlib.ExitStack() as on_failure:
-            with self.store.change() as database:
-                self._check_idle(job_id)
-                remove_job(database, self.store.outputs, job_id, on_failure)
-            on_failure.pop_all()
+        with self.store.change():
+            self._check_idle(job_id)
+            remove_job(self.store, job_id)
 
     def _check_idle(self, job_id: str) -> None:
         if self.store.job(job_id).state in BEGUN:
@@ -326,24 +308,21 @@ class Queue:
             )
 
     def restore(self, job_id: str) -> Job:
-        with contextlib.ExitStack() as on_failure:
-            with self.store.change() as database:
-                restore_job(database, self.store.outputs, job_id, on_failure)
-                import_jobs(database, self.store.outputs)  # if the database was lost since
-            on_failure.pop_all()
+        with self.store.change() as database:
+            restore_job(self.store, job_id)
+            import_jobs(database, self.store.outputs)  # if the database was lost since
         return self.store.job(job_id)
 
     def delete(self, job_id: str) -> None:
         """Delete a job for good, whether it was removed before or not. A full disk does not prevent this."""
         outputs = self.store.outputs
-        with self.store.change() as database:
+        with self.store.change():
             removed = next((folder for folder in removed_jobs(outputs) if folder.name == job_id), None)
             if removed is None:
                 self._check_idle(job_id)
-            delete_job(database, outputs, removed or outputs / job_id)
+            delete_job(self.store, removed or outputs / job_id)
 
     def empty_trash(self) -> list[str]:
-        """Delete all removed jobs for good, and return their ids."""
         job_ids = [folder.name for folder in removed_jobs(self.store.outputs)]
         for job_id in job_ids:
             with contextlib.suppress(NoSuchJob):  # another program has deleted it
@@ -351,7 +330,6 @@ class Queue:
         return job_ids
 
     def rebuild(self) -> None:
-        """Read all jobs anew from their folders, for example after a manual change."""
         with self.store.change() as database:
             import_jobs(database, self.store.outputs, anew=True)
 

@@ -39,19 +39,11 @@ class JobService:
     for a job that is not there.
 
     Args:
-        outputs: The folder that holds one folder per job.
         engines: The engines that make the videos, each one at a time; one child process by default.
         timeouts: The limits of an engine's silence; by default those learned from this folder's jobs.
 
     Attributes:
-        crew: The workers, one for each card, while the service runs.
-        queue: The jobs that are not over, and the methods that change jobs.
-        steering: The methods that steer a video while it grows.
-        downloads: The models that were ordered, which come beside the queue.
         changes: How often something has changed so far.
-
-    Raises:
-        InputError: If the folder's name is invalid, or the limit for old jobs in an environment variable.
     """
 
     def __init__(
@@ -78,9 +70,6 @@ class JobService:
             warm: Whether to start the engines before the first job, so that their libraries are loaded then.
             adopt: Whether to make all jobs of the folder, instead of only those of this process, and to get
                 the models that were ordered there.
-
-        Raises:
-            InputError: If the folder cannot be written, or an environment variable has an invalid value.
         """
         self._stopped = False
         timeouts = self._timeouts or WatchdogTimeouts(self._store.outputs / DATABASE_FOLDER / "patience.json")
@@ -150,11 +139,9 @@ class JobService:
         return jobs
 
     def jobs(self, limit: int = 50) -> list[Job]:
-        """List the jobs with the last positions in the queue, whatever their state, the last one first."""
         return self._store.jobs("ORDER BY place DESC LIMIT ?", limit)
 
     def recent_jobs(self, limit: int = 20) -> list[Job]:
-        """List the jobs whose states changed last, the last one first."""
         changed = "(SELECT max(time) FROM transitions WHERE job = listed.id)"
         return self._store.jobs(f"ORDER BY coalesce({changed}, ended, started, created) DESC LIMIT ?", limit)
 
@@ -189,7 +176,6 @@ class JobService:
         return sum(row["state"] != "queued" or not waits(row["model"]) for row in rows)
 
     def events(self, job_id: str) -> list[Event]:
-        """Read the events of a job; none if its log cannot be read now."""
         self._store.job(job_id)
         with contextlib.suppress(OSError):
             return events_in(self._store.folder(job_id))
@@ -200,9 +186,6 @@ class JobService:
 
         The events of a resumed job include the final ones of its earlier runs. While there is no new event,
         None is yielded at least once a second, so that the caller can do something else.
-
-        Raises:
-            ServiceStopped: If the service was stopped before the job ended.
         """
         reader = EventReader(self._store.folder(job_id).events)
         job = self._store.job(job_id)

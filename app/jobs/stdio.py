@@ -11,33 +11,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import IO, Any, TextIO, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, cast
 
-from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.terminal import LogLines, one_line, visible
 
 _log = logging.getLogger(__name__)
-
-
-class _VisibleStream:
-    """A text stream that shows control characters, instead of passing them on to a terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write a text. A carriage return at its beginning is passed on, since progress bars begin so."""
-        start = text[: text.startswith("\r")]
-        self._stream.write(start + visible(text[len(start) :]))
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def prepare_streams() -> None:
@@ -54,15 +33,11 @@ def prepare_streams() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = _visible_stream(sys.stdout), _visible_stream(sys.stderr)
-
-
-def _visible_stream(stream: TextIO) -> TextIO:
-    if isinstance(stream, _VisibleStream):
-        return stream
-    with contextlib.suppress(AttributeError):  # it is not a plain file
-        cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")  # its encoding may lack some
-    return cast(TextIO, _VisibleStream(stream))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # it is not a plain file
+            cast(io.TextIOWrapper, stream).reconfigure(
+                errors="backslashreplace"
+            )  # its encoding may lack some
 
 
 def start_log(level: int | str) -> None:
@@ -77,15 +52,9 @@ def start_log(level: int | str) -> None:
 
 
 def say(*lines: str) -> None:
-    r"""Write lines to standard output at once. A line break within a line, as in a name, is shown as \n.
-
-    Raises:
-        BrokenPipeError: If the reader has closed the pipe.
-        LongtakeError: If it cannot be written, for example on a full disk.
-    """
-    with explained():
-        sys.stdout.write("".join(f"{one_line(line)}\n" for line in lines))
-        sys.stdout.flush()
+    r"""Write lines to standard output at once. A line break within a line, as in a name, is shown as \n."""
+    sys.stdout.write("".join(f"{one_line(line)}\n" for line in lines))
+    sys.stdout.flush()
 
 
 def complain(*lines: str) -> None:
@@ -93,21 +62,6 @@ def complain(*lines: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write("".join(f"{one_line(line)}\n" for line in lines))
         sys.stderr.flush()
-
-
-@contextlib.contextmanager
-def explained() -> Generator[None, None, None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        with contextlib.suppress(OSError):  # Python would write buffered text again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        raise LongtakeError(
-            f"Standard output cannot be written ({error.strerror}); expected a terminal, a pipe or a file.",
-            "Send it to a place with free space.",
-        ) from error
 
 
 def opened(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -123,7 +77,6 @@ def close_child(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Return a child's exit code once it has ended, which it does by a kill after this time."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:

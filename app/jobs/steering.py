@@ -85,10 +85,7 @@ class Steering:
     def takes(self, job_id: str, count: int = 3, keep: int | None = None) -> list[Job]:
         """Queue branches of a job that make its next section with other seeds, and then wait for the user.
 
-        The one that is resumed goes on; see `resume`.
-
         Args:
-            job_id: A job with at least one finished section.
             keep: The finished sections to keep; None for all. With one less, the last is made again.
         """
         if not 1 <= count <= MOST_TAKES:
@@ -144,7 +141,6 @@ class Steering:
         return None
 
     def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:
-        """Find the jobs that keep so many sections of another one, numbered from 1, if they wait."""
         jobs = self.store.jobs("WHERE parent = ? AND kept = ? ORDER BY created, id", parent, keep)
         numbered = enumerate(jobs, 1)
         return [(number, job) for number, job in numbered if "wait" in self.store.commands(job.id)]

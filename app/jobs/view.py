@@ -75,11 +75,6 @@ _BUTTONS: dict[Action, str] = {
 
 
 def states_named(names: Collection[str] | None) -> list[JobState]:
-    """Check the names of states.
-
-    Raises:
-        InputError: If there is no state with one of them.
-    """
     for state in names or ():
         if state not in ALLOWED:
             expected = ", ".join(ALLOWED)
@@ -173,8 +168,6 @@ def buttons(
 
 
 def row_buttons(allowed: Collection[Action]) -> dict[str, list[tuple[str, str]]]:
-    """Name and label the buttons in a row of the queue: `shown`, and `more` behind "More"."""
-
     def offered(labels: dict[str, str]) -> list[tuple[str, str]]:
         return [(name, label) for name, label in labels.items() if name in allowed]
 
@@ -185,11 +178,6 @@ def row_buttons(allowed: Collection[Action]) -> dict[str, list[tuple[str, str]]]
 
 
 def record(job: Job, address: Address = str) -> dict[str, Any]:
-    """A job as plain data.
-
-    Args:
-        address: Returns the text that stands for a path.
-    """
     pictures = {name: address(Path(path)) for name, path in picture_paths(job.request).items()}
     return {
         "id": job.id, "state": job.state, "place": job.position, "created": job.created,
@@ -202,11 +190,6 @@ def record(job: Job, address: Address = str) -> dict[str, Any]:
 
 
 def full_record(service: JobService, job_id: str, address: Address = str) -> dict[str, Any]:
-    """Everything about a job: its record, its view, its position in the queue, and its states.
-
-    Raises:
-        NoSuchJob: If there is no job with that id.
-    """
     job = service.job(job_id)
     commands = service.commands(job)
     facts = {

@@ -21,18 +21,11 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class PlainPicture:
-    """A picture that can be used: its size, and its content as a plain PNG file."""
-
     size: Size
     png: bytes
 
 
 def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> PlainPicture | None:
-    """Read a picture; None if it has more than `max_pixels`.
-
-    Raises:
-        PictureError: If the picture cannot be used.
-    """
     try:
         width, height = size_of(path)
         if width * height > max_pixels:

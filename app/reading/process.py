@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import os
 import subprocess
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, get_type_hints
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import TypeAdapter
 
 from app.jobs.stdio import opened
 from app.machine import module_command
-from app.reading.values import from_data, to_data
+from app.reading.values import result_of
 from diffusers_helper.errors import InputError, LongtakeError, PictureError
 from diffusers_helper.machine.signals import SIGXCPU
 from diffusers_helper.untrusted.confined import CONFINEMENT
@@ -23,18 +25,13 @@ from diffusers_helper.untrusted.limited_json import parse_json
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_MAX_TEXT_BYTES, _MAX_BLOB_BYTES = 8 * 2**20, 2**28
+_MAX_BYTES = 2**29  # of an answer
+_QUESTION = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits for reading one file.
-
-    Attributes:
-        memory: The largest address space of the process, in bytes.
-        seconds: Of processor time.
-        wall_seconds: Of elapsed time, whatever the process does or waits for.
-    """
+    """The limits for reading one file: its address space in bytes, processor time, and elapsed time."""
 
     memory: int
     seconds: int
@@ -42,33 +39,24 @@ class Limits:
 
 
 _LIMITS = Limits(memory=2**30, seconds=8, wall_seconds=60.0)
-# Readers that share a process. Looking through a folder must not delay the plan of a video.
-_LISTS = ("inspect_weights", "origin_at", "read_lora_triggers")
-_PLANS = ("read_lora_file", "layers_of", "count_values")
-_PICTURES = ("size_of", "read_as_png", "read_small")
-_GROUPS = {
-    **dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_PLANS, "plans"), "count_tokens": "words",
-    **dict.fromkeys(_PICTURES, "pictures"),
-}  # fmt: skip
 
 
 class Unreadable(InputError):
     """The error for a file that exceeds a limit, or crashes its reader.
 
-    Attributes:
+    Args:
         reason: What it does, as the end of a sentence that begins with the file's name.
     """
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} is not readable: it {reason}.", "Choose another file.")
-        self.reason = reason
 
 
 class ReadingProcess:
-    """A child process that reads one file at a time, for any thread.
+    """A child process that reads one file at a time by the readers of one module, for any thread.
 
     It is started when it is first needed, and again after a file has ended it, or after it has ended itself
-    because nobody asked. Lines of JSON, and bytes, go through its pipes. Its input closes when this process
+    because nobody asked. Lines of JSON go through its pipes. Its input closes when this process
     ends, and then it ends too.
     """
 
@@ -78,20 +66,14 @@ class ReadingProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def read(self, reader: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call one of the worker's readers there, and return its result.
-
-        Raises:
-            Unreadable: If that takes more time or memory than the limits allow, or crashes the process.
-            LongtakeError, OSError: If the reader raises it.
-        """
+        """Call a reader there, and return its result."""
         arguments = inspect.signature(reader).bind(*args, **kwargs).arguments
         name = next((value.name for value in arguments.values() if isinstance(value, Path)), "The file")
-        limit = self.limits.seconds
-        question = {"reader": reader.__name__, "arguments": to_data(arguments, []), "seconds": limit}
+        question = {"reader": reader.__name__, "arguments": arguments, "seconds": self.limits.seconds}
         with self._lock:
-            answer, blobs = self._answer(json.dumps(question).encode() + b"\n", name)
-        if "result" in answer:
-            return from_data(answer["result"], get_type_hints(reader)["return"], blobs)
+            answer = self._answer(reader, _QUESTION.dump_json(question) + b"\n", name)
+        if isinstance(answer, tuple):
+            return answer[0]
         if "is_too_much" in answer:
             raise Unreadable(name, f"takes more than {self.limits.memory >> 20} MiB of memory")
         if "errno" in answer:
@@ -104,25 +86,31 @@ class ReadingProcess:
         if process is not None:
             process.kill()
 
-    def _answer(self, question: bytes, name: str, num_tries: int = 2) -> tuple[dict[str, Any], list[bytes]]:
-        process = self._process = self._running_process()
+    def _answer(
+        self, reader: Callable[..., Any], question: bytes, name: str, num_tries: int = 2
+    ) -> tuple[Any] | dict[str, Any]:
+        process = self._process = self._running_process(reader.__module__)
         timer = threading.Timer(self.limits.wall_seconds, process.kill)
         timer.daemon = True
         timer.start()
         try:
-            return _ask(process, question)
+            stdin, stdout = opened(process.stdin), opened(process.stdout)
+            stdin.write(question)
+            stdin.flush()
+            line = stdout.readline(_MAX_BYTES)
+            return result_of(reader).validate_json(line) if line.startswith(b"[") else parse_json(line)
         except (OSError, ValueError):  # the process ended in the middle of the file
             process.kill()
         finally:
             timer.cancel()
         code = process.wait()
         if code == 0 and num_tries > 1:  # it ended itself just now, because nobody had asked for a while
-            return self._answer(question, name, num_tries - 1)
+            return self._answer(reader, question, name, num_tries - 1)
         if code == -SIGXCPU:
             raise Unreadable(name, f"takes more than {self.limits.seconds} s to read")
         raise Unreadable(name, "crashed the program that reads it, or took too long")
 
-    def _running_process(self) -> subprocess.Popen[bytes]:
+    def _running_process(self, module: str) -> subprocess.Popen[bytes]:
         if self._process is not None:
             if self._process.poll() is None:
                 return self._process
@@ -132,22 +120,21 @@ class ReadingProcess:
         # memory for each of the threads that decode a video.
         variables |= {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
         return subprocess.Popen(
-            (*(self._command or command), str(self.limits.memory)),
+            (*(self._command or command), module, str(self.limits.memory)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables,
         )  # fmt: skip
 
 
 class ReadingRoom:
-    """The processes of one program, each of which reads files of some kinds."""
+    """The processes of a program that read, one for the readers of each module."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._processes: dict[str, ReadingProcess] = {}
+        self._processes: defaultdict[str, ReadingProcess] = defaultdict(ReadingProcess)
 
     def __call__(self, reader: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        group = _GROUPS.get(reader.__name__, reader.__name__)
         with self._lock:
-            process = self._processes.setdefault(group, ReadingProcess())
+            process = self._processes[reader.__module__]
         return process.read(reader, *args, **kwargs)
 
     def close(self) -> None:
@@ -165,24 +152,6 @@ def reading_elsewhere() -> Generator[None]:
     finally:
         CONFINEMENT.run_reader = previous
         room.close()
-
-
-def _ask(process: subprocess.Popen[bytes], question: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Send a question to a process and read the answer.
-
-    Raises:
-        OSError, ValueError: If the answer is cut off or too long.
-    """
-    stdin, stdout = opened(process.stdin), opened(process.stdout)
-    stdin.write(question)
-    stdin.flush()
-    answer = parse_json(stdout.readline(_MAX_TEXT_BYTES))
-    if sum(answer["bytes"]) > _MAX_BLOB_BYTES:
-        raise ValueError("more bytes than any file has")
-    blobs = [stdout.read(size) for size in answer["bytes"]]
-    if [len(blob) for blob in blobs] != answer["bytes"]:
-        raise ValueError("the answer is cut off")
-    return answer, blobs
 
 
 def _error(kind: str, message: str, remedy: str, setting: str, code: Any) -> LongtakeError:

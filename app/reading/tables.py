@@ -48,11 +48,7 @@ Row = tuple[int, dict[str, Any] | str]
 
 
 def decoded(content: bytes, name: str) -> str:
-    """Decode a text in UTF-8 or UTF-16, or in the encoding of a Windows of another time.
-
-    Raises:
-        InputError: If it is no text, or the encoding is not certain.
-    """
+    """Decode a text in UTF-8 or UTF-16, or in the encoding of a Windows of another time."""
     if content.startswith(_WORKBOOKS):
         raise InputError(
             f"{name} is a workbook; expected a text file.", "Save its sheet as CSV UTF-8, and use that file."
@@ -82,7 +78,6 @@ def _fits(content: bytes, encoding: str) -> bool:
 
 
 def table_rows(text: str) -> Iterator[Row]:
-    """Read the rows of a table with the names of settings in its first one, but for empty ones."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=_separator_of(text), strict=True)
     names: list[str] | None = None
     while True:

@@ -30,7 +30,6 @@ def network_of(client: str) -> str:
 
 
 def own_names(server: str) -> frozenset[str]:
-    """Return the names of this machine by which others may ask a server on that address."""
     if is_local(server):
         return frozenset()
     name = socket.gethostname().lower()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,13 +19,6 @@ _UPLOADS = "uploads/"
 
 
 class FolderNames:
-    """A translator of the folders in messages between gradio and a page or a program.
-
-    Args:
-        uploads: gradio's folder for uploads, absolute.
-        outputs: The folder of the jobs, absolute.
-    """
-
     def __init__(self, uploads: Path, outputs: Path) -> None:
         self._uploads = f"{uploads}/"
         named = [*known_folders(), (outputs, "outputs"), (uploads, _UPLOADS[:-1])]
@@ -36,7 +28,6 @@ class FolderNames:
         self._forms = re.compile(rb"(?<![\w.-])(?:" + forms + rb")(?![\w.-])")
 
     def outward(self, text: bytes) -> bytes:
-        """Return a part of an answer (JSON, HTML or an event stream) with folders replaced by their names."""
         return self._forms.sub(lambda match: self._names[match[0]], text)
 
     def inward(self, value: Any) -> Any:
@@ -53,19 +44,11 @@ class FolderNames:
         real = {name: self.inward(entry) for name, entry in value.items()}
         if isinstance(path, str) and path.startswith(_UPLOADS):
             real["path"] = os.path.normpath(self._uploads + path.removeprefix(_UPLOADS))
-            if real["path"].startswith(self._uploads) and _is_missing_or_plain(real["path"]):
+            if real["path"].startswith(self._uploads):
                 return real
         if "path" in value:
             real.pop("meta", None)
         return real
-
-
-def _is_missing_or_plain(path: str) -> bool:
-    """Return whether a path can be opened without blocking, unlike a pipe."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return True
 
 
 def _spellings(folder: Path) -> set[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import socket
@@ -27,7 +26,6 @@ from app.jobs.stdio import complain, say
 from app.machine import this_machine, this_profile
 from app.reading.process import reading_elsewhere
 from app.starting import end_within
-from app.web.connections import Repeats
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, short_repr
@@ -48,7 +46,6 @@ _COMPANY = (
 
 
 def main(argv: Sequence[str] | None = None, program: str = "demo_gradio.py") -> int:
-    """Serve the page until Ctrl-C or SIGTERM, and return the exit code."""
     return run_parsed(lambda: page_parser(program), argv)
 
 
@@ -56,8 +53,6 @@ def _run(arguments: argparse.Namespace) -> int:
     auth = _auth(arguments)
     _take_memory_settings(arguments)
     apply_find_mode(arguments)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(Repeats())
     if arguments.ray:
         check_cluster(arguments.ray, os.environ, is_public=arguments.ray_public)
     port = _free_port(arguments.server, arguments.port)
@@ -66,7 +61,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def page_parser(program: str) -> Parser:
-    """Return the parser of the arguments of a program that serves the page."""
     parser = Parser(
         prog=program,
         description="Longtake's page: FramePack video that finishes, on Radeon cards.",
@@ -144,7 +138,6 @@ def _allowed_hosts(names: Sequence[str]) -> Sequence[str]:
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
-    """Return the user and the password; None if no password is set."""
     credentials = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
     if credentials is not None:
         user, _, password = credentials.partition(":")
@@ -164,7 +157,6 @@ def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
 
 
 def _free_port(server: str, port: int) -> int:
-    """Return the port to listen on, which is any free one if `port` is 0."""
     if not 0 <= port <= 65535:
         raise InputError(f"port is {port}; expected a number from 0 to 65535.", "Choose another --port.")
     try:

@@ -43,14 +43,6 @@ _SERVER_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PageServer:
-    """The server of a page.
-
-    Attributes:
-        calls: The endpoints of programs.
-        applications: What answers behind the guard.
-        local_url, network_url: The addresses for this machine, and for others that reach it; "" for none.
-    """
-
     web: WebServer
     calls: Calls
     applications: tuple[FastAPI, ...]
@@ -71,15 +63,12 @@ def open_page(
     allowed_hosts: Sequence[str] = (),
     profile: Profile | None = None,
 ) -> tuple[PageServer, str]:
-    """Serve the page in a thread.
+    """Serve the page in a thread, and return its server and its address.
 
     Args:
         auth: The user and the password; None for a page without a login.
         allowed_hosts: Names, besides this machine's own, under which the page may be requested.
         profile: The profile to plan with; by default this machine's.
-
-    Returns:
-        The server, which `close_page` takes, and its address.
     """
     uploads = _take_environment()
     with _without_proxies():
@@ -121,7 +110,6 @@ def _routed(goes_to_first: Callable[[Scope], bool], first: ASGIApp, second: ASGI
 
 
 def _page_application(page: Page, files: ServedFiles, login: Login | None) -> FastAPI:
-    """Return the application of the page's document, files and calls."""
     from app.ui.api import error_handlers
 
     app = FastAPI(
@@ -178,6 +166,5 @@ def _take_environment() -> Path:
 
 
 def close_page(page: PageServer) -> None:
-    """Close the server without waiting long for browsers that keep a connection open."""
     page.calls.close(verbose=False)
     page.web.close(_SERVER_SECONDS)

@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import Any
 
 _MODULES = {
-    "diffusers_helper.planning.budget": ("MAX_VRAM_USAGE_GB",),
-    "diffusers_helper.memory.status": (
+    "..planning.budget": ("MAX_VRAM_USAGE_GB",),
+    ".status": (
         "check_vram_limit", "get_cuda_allocated_memory_gb", "get_cuda_free_memory_gb", "log_memory_status",
     ),
-    "diffusers_helper.memory.flush": ("flush_rocm_allocator",),
-    "diffusers_helper.memory.residency": (
+    ".flush": ("flush_rocm_allocator",),
+    ".residency": (
         "cpu", "gpu", "load_model_as_complete", "move_model_to_device_with_memory_preservation",
         "offload_model_from_device_for_memory_preservation", "unload_complete_models",
     ),
@@ -24,4 +24,4 @@ MODULE_OF_NAME = {name: module for module, names in _MODULES.items() for name in
 def __getattr__(name: str) -> Any:
     if name not in MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(MODULE_OF_NAME[name]), name)
+    return getattr(import_module(MODULE_OF_NAME[name], __name__), name)

@@ -49,10 +49,10 @@ def test_a_node_without_its_packages_says_so_in_its_place(
 
 
 def test_a_module_that_cannot_be_imported_takes_no_other_node_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    def importing(name: str) -> Any:
-        if name == "rocm_nodes.samplers":
+    def importing(name: str, package: str) -> Any:
+        if name == ".samplers":
             raise ImportError("cannot import name 'x' from 'torch'")
-        return import_module(name)
+        return import_module(name, package)
 
     monkeypatch.setattr(registry, "import_module", importing)
     classes, titles = registry.node_tables()

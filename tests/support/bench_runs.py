@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from app.bench.report import FORMAT, VERSION, Report, read_report, to_bytes
+from app.bench.report import FORMAT, VERSION, Report, to_bytes
 from app.bench.runner import BenchRun
 from app.bench.table import PARTS
 from app.machine import module_command
@@ -56,7 +57,7 @@ def run(folder: Path, functions: dict[str, str], **facts: Any) -> Report:
     save = lambda report: write_atomic(file, to_bytes(report))  # noqa: E731
     with patch.dict(PARTS, parts), patch("app.trials.module_command", _stand_in):
         BenchRun(folder, "", os.environ, new_report() | facts, save, show=show).run(list(parts), math.inf)
-    return read_report(file)
+    return json.loads(file.read_text())
 
 
 if __name__ == "__main__":

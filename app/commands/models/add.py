@@ -47,14 +47,6 @@ def add_model_arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def add_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, OwnComponent]]:
-    """Check the parts of a new model and add it to the list.
-
-    Returns:
-        The model, and what was found in its parts.
-
-    Raises:
-        InputError: If the name or a part cannot be used. The list is as before then.
-    """
     name: str = arguments.model
     check_new_name(name, built_in_names())
     ADDED_MODELS.check_free(name)
@@ -86,12 +78,10 @@ def add_model(arguments: argparse.Namespace) -> tuple[ModelInfo, dict[str, OwnCo
 
 
 def base_key(base: ModelInfo) -> str:
-    """Name a base as the list of added models finds it: by its name or its folder."""
     return base.name if base.folder is None or base.name in built_in_names() else str(base.folder)
 
 
 def default_base(part_paths: Mapping[str, Path]) -> str:
-    """Find the published model that has the other parts, by the content and the name of the file."""
     component = "transformer" if "transformer" in part_paths else next(iter(part_paths), "")
     try:
         with limited_memory():
@@ -134,11 +124,6 @@ def convert(arguments: argparse.Namespace) -> tuple[str, Path, bool]:
 
     Returns:
         The name of the model with the copy, the folder of the copy, and whether it was written now.
-
-    Raises:
-        InputError: If the model cannot be converted, or its copy's name or folder is in use.
-        LongtakeError: If the copy cannot be written.
-        SystemExit: If Ctrl-C has ended it.
     """
     info, base, parts_of_base = _source(arguments)
     name = f"{info.name}-{arguments.weight_dtype}"

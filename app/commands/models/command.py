@@ -242,7 +242,6 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _is_agreed(arguments: argparse.Namespace, description: str) -> bool:
-    """Ask whether to remove something, unless the arguments agree to it."""
     if arguments.yes:
         return True
     if not sys.stdin.isatty():

@@ -46,13 +46,6 @@ class DownloadOrder:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """What happens to a model now.
-
-    Attributes:
-        activity: What it is; empty for nothing.
-        bytes_per_second, seconds_left: The speed and the time left; None while they are not known.
-    """
-
     activity: Activity = ""
     done_bytes: int = 0
     total_bytes: int = 0
@@ -71,9 +64,6 @@ class Downloads:
     Args:
         folder: The folder of the orders, which need not exist.
         on_change: Called when a model has become usable or an order has changed.
-
-    Attributes:
-        adding: The addition of models of a user's own files.
     """
 
     def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
@@ -86,7 +76,6 @@ class Downloads:
         self.adding = Adding()
 
     def start(self) -> None:
-        """Begin to execute the orders, those of earlier programs included."""
         self._stopping.clear()
         self._thread = threading.Thread(target=self._work, name="downloads", daemon=True)
         self._thread.start()
@@ -99,12 +88,6 @@ class Downloads:
             self._thread = None
 
     def get(self, name: str) -> None:
-        """Order a model, or let a download go on that rests or has failed.
-
-        Raises:
-            InputError: If there is no such model.
-            NotHere: If there is no room for it.
-        """
         absence = absence_of(_published(name))
         if absence is not None:
             if not absence.has_room:
@@ -112,7 +95,6 @@ class Downloads:
             self._order(name, DownloadOrder("wanted"))
 
     def pause(self, name: str) -> None:
-        """Let a download, if there is one, rest until `get` is called."""
         if name in self._orders():
             self._order(name, DownloadOrder("paused"))
 
@@ -136,7 +118,6 @@ class Downloads:
         return process is not None
 
     def begin(self, task: Task, name: str, weight_dtype: str = "") -> None:
-        """Begin to check a model, or to write a copy of its transformer in another type as a new model."""
         with self._lock:
             process = self._running.get((task, name))
             if process is None or process.is_over:
@@ -144,7 +125,6 @@ class Downloads:
         self._changed()
 
     def problems(self, name: str) -> list[str] | None:
-        """List what the last check of a model has found; None if there is none that is over."""
         process = self._running.get(("verify", name))
         if process is None or not process.is_over:
             return None
@@ -175,7 +155,6 @@ class Downloads:
         return DownloadProgress(activity, here_bytes, total_bytes, message=order.message, remedy=order.remedy)
 
     def reason_to_wait(self, model: str) -> dict[str, str]:
-        """Say why a job with a model cannot begin yet, as the facts of a job; empty if it can."""
         with self._lock:
             cached = self._waiting.get(model)
         now = time.monotonic()
@@ -205,7 +184,6 @@ class Downloads:
 
     @property
     def share(self) -> str:
-        """The part of all models being downloaded that is here, such as "31 %"; empty for none."""
         downloads = [self.progress(name) for name in self._wanted()]
         total_bytes = sum(download.total_bytes for download in downloads)
         done_bytes = sum(download.done_bytes for download in downloads)

@@ -55,7 +55,6 @@ class ModelProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether the process has ended and everything that it said was read."""
         return self._process.poll() is not None and not self._child.reader.is_alive()
 
     @property
@@ -95,13 +94,7 @@ class ModelProcess:
 
 
 class Adding:
-    """The addition of models of a user's own files, one at a time, for pages that were opened meanwhile.
-
-    Attributes:
-        name: The model that is being checked; "" for none.
-        since: When that began, by the monotonic clock.
-        problem: Why the last one was not added; "" if it was.
-    """
+    """The addition of models of a user's own files, one at a time, for pages that were opened meanwhile."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -118,10 +111,6 @@ class Adding:
 
         Args:
             base: The model that has all other components; "" for the one that fits the transformer.
-
-        Raises:
-            InputError: If the name or a file cannot be used, in a text without paths. Nothing is added then.
-            LongtakeError: If the process has died or takes too long.
         """
         if not self._lock.acquire(blocking=False):
             raise InputError("Another model is being checked.", "Try again in a moment.")

@@ -49,5 +49,4 @@ class Awake:
 
 
 def can_stay_awake() -> bool:
-    """Take logind's lock for a moment, to see whether it can be had."""
     return output_of(*_COMMAND, "echo", "held") == "held"

@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 from app.cards import VideoCard, with_unique_keys
 from app.jobs.history import Retention, tidy
@@ -22,7 +21,6 @@ from diffusers_helper.library_errors import trouble_of
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.signals import block_ctrl_c
 
-Maker = TypeVar("Maker")
 _log = logging.getLogger(__name__)
 _TIDY_SECONDS = 3600.0
 _LOOK_SECONDS = 1.0  # the pause between two searches for new jobs and for processes that have ended
@@ -35,11 +33,6 @@ class Crew:
 
     A card that another process uses is left to it until that ends. The first job in the queue that a free
     card fits begins on the smallest such card, so that no card is idle while a job fits it.
-
-    Args:
-        store: The jobs that are made.
-        on_change: Called after each change of what a user sees.
-        retention: The limits beyond which old videos are removed.
 
     Attributes:
         workers: The workers in the order in which a user has named their cards; none while nothing is made.
@@ -65,11 +58,6 @@ class Crew:
         return sorted(self.workers, key=lambda worker: worker.card.profile.cap_bytes.value)
 
     def start(self, engines: Sequence[EngineProcess], timeouts: WatchdogTimeouts, *, warm: bool) -> None:
-        """Take the cards that no other process uses, and start all threads.
-
-        Args:
-            warm: Whether to start the engines as soon as this process may use their cards.
-        """
         cards = with_unique_keys([engine.card for engine in engines])
         self._timeouts = timeouts
         if self._thread is not None:  # of an earlier start, which has been stopped since
@@ -96,7 +84,6 @@ class Crew:
         self.wake()
 
     def add(self, engine: EngineProcess) -> bool:
-        """Have one more worker, for a card of another machine; return False if nothing is made now."""
         if self._thread is None or self._stopping.is_set():
             return False
         worker = self._worker(engine, engine.card)
@@ -109,7 +96,6 @@ class Crew:
         self._woken.set()
 
     def stop(self, timeout: float) -> None:
-        """Interrupt the running jobs and end the engines, within `timeout` seconds for those that end."""
         deadline = time.monotonic() + timeout
         self._stopping.set()
         self.wake()
@@ -143,7 +129,6 @@ class Crew:
                 self._woken.wait(_LOOK_SECONDS)
 
     def lock_cards(self) -> bool:
-        """Lock the cards that are in service, and return whether this process holds any lock."""
         with self._mutex:
             has_work = self.store.has_work()
             had_locks = bool(self._locks)
@@ -170,7 +155,7 @@ class Crew:
     def _assign_jobs(self) -> None:
         free = [worker for worker in self._smallest_first if worker in self._locks and not worker.is_busy]
         while free and not self._stopping.is_set():
-            claimed = self.store.claim(lambda job: choose(free, self.workers_for(job)))
+            claimed = self.store.claim(lambda job: self._choose(free, job))
             if claimed is None:
                 break
             job, worker = claimed
@@ -183,6 +168,10 @@ class Crew:
             self._recover()
         self._tidy()
 
+    def _choose(self, free: Sequence[Worker], job: Job) -> Worker | None:
+        able = self.workers_for(job)
+        return next((worker for worker in free if worker in able), None)
+
     def uses(self, worker: Worker) -> bool:
         return worker in self._locks
 
@@ -190,7 +179,6 @@ class Crew:
         """Take a card out of service, also for other and later programs on the folder, or put it back.
 
         Args:
-            card: The card's `VideoCard.key`.
             leaves: Whether it makes no further job.
             now: Whether its present job goes back to the queue, and so to another card.
         """
@@ -225,7 +213,6 @@ class Crew:
         return [self.workers.index(worker) for worker in workers]
 
     def why_waiting(self, job: Job) -> str:
-        """Say why a queued job waits for certain cards; "" if all cards fit, or if it is not queued."""
         if not self.workers or job.state != "queued":
             return ""
         workers = self.workers_for(job)
@@ -241,7 +228,6 @@ class Crew:
         return f"Waits for {_names(workers)}: {reasons}"
 
     def passes_on(self, worker: Worker, job: Job) -> str:
-        """Say why a job on which a card's engine has died goes to another card; "" if there is none."""
         with self._mutex:
             self._gave_up[job.id].add(worker)
             worker.failures += 1
@@ -269,15 +255,6 @@ class Crew:
             if removed := tidy(self.store, self._retention):
                 _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
                 self.on_change()
-
-
-def choose(free: Sequence[Maker], able: Collection[Maker]) -> Maker | None:
-    """Choose the first of the free makers that is able to make a job; None if there is none.
-
-    The queue asks for each job in turn, so each goes to the smallest free card that it fits, and a job that
-    fits none of them lets the next one go first.
-    """
-    return next((maker for maker in free if maker in able), None)
 
 
 def _names(workers: Sequence[Worker]) -> str:

@@ -37,7 +37,6 @@ class EngineDied(Exception):
     """The death of an engine before the end of its job.
 
     Attributes:
-        exit_code: The value of `Popen.returncode`; None if there is none.
         trial: The convolution that the engine was computing by an untried backend; None if there was none.
     """
 
@@ -105,13 +104,8 @@ class EngineProcess:
     ) -> Iterator[Event | None]:
         """Make one video and yield its events, up to the final one; yield None while nothing happens.
 
-        Work that an earlier run has left in the job's folder is not repeated.
-
         Args:
             blocklist: The trials that ended an engine and must not be repeated, each with its reason.
-
-        Raises:
-            EngineDied: If the engine dies before the final event.
         """
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder),
@@ -163,11 +157,7 @@ class EngineProcess:
 def follow(
     job_id: str, messages: queue.SimpleQueue[Message], process: subprocess.Popen[bytes] | None = None
 ) -> Iterator[Event | None]:
-    """Yield a job's events up to the final one, and None while nothing happens.
-
-    Args:
-        process: The engine's process, if it has one of its own.
-    """
+    """Yield a job's events up to the final one, and None while nothing happens."""
     trial: Trial | None = None
     while True:
         try:

@@ -20,8 +20,6 @@ from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c, unb
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order to make a job, with the token that cancels it."""
-
     job: str
     folder: Path
     blocklist: list[dict[str, str]]
@@ -74,8 +72,6 @@ class Orders:
 
 
 class EventPipe:
-    """The pipe of events to the parent."""
-
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
         self._lock = threading.Lock()

@@ -63,8 +63,6 @@ _VMSTAT = Path("/proc/vmstat")
 
 @dataclass(frozen=True, slots=True)
 class StagePoint:
-    """The point in a job that an engine had reached at its last sign of life."""
-
     stage: str = ""
     section: int | None = None
     step: int = 0
@@ -85,6 +83,7 @@ class Death:
         from_outside: Whether the cause was a kill from outside, which says nothing about the work.
         trial: The convolution that was being computed by an untried backend.
         memory_error: The driver's error text if it ended the engine for lack of the device's memory; else "".
+        is_charged: Whether the trial is to blame. A single kill from outside is no proof of that.
     """
 
     point: StagePoint
@@ -92,6 +91,7 @@ class Death:
     from_outside: bool
     trial: Trial | None = None
     memory_error: str = ""
+    is_charged: bool = False
 
 
 class Supervisor:
@@ -130,14 +130,7 @@ class Supervisor:
         self._advanced = False  # whether the last attempt left a result that need not be computed again
 
     def make(self, earlier_events: Sequence[Event] = ()) -> Iterator[Event]:
-        """Yield the job's events as if one engine had made it, and a warning at each restart.
-
-        Args:
-            earlier_events: The events of the job's earlier runs, which are not yielded again.
-
-        Raises:
-            EngineDied: If the engine died after the job was asked to end.
-        """
+        """Yield the job's events as if one engine had made it, and a warning at each restart."""
         for event in earlier_events:
             self._new_event(event)
         deaths: list[Death] = []
@@ -152,9 +145,12 @@ class Supervisor:
                 if self._asked_to_end(_SIGNAL_SECONDS if died.exit_code in _POLITE else 0.0):
                     raise
                 death = self._death_of(died)
+                again = death.trial in [earlier.trial for earlier in deaths[-1:]] and not self._advanced
+                death = replace(death, is_charged=bool(death.trial) and (again or not death.from_outside))
                 _log.warning("the engine %s (%s) %s", death.cause, died, death.point.words)
                 deaths = [*deaths, death] if not self._advanced else [death]
-                self._charge(deaths)
+                if death.trial and death.is_charged:
+                    self._blocklist[death.trial] = f"the engine {death.cause}"
                 if not self._engine.restarts or _is_hopeless(deaths):
                     yield self._end(died, deaths)
                     return
@@ -194,7 +190,6 @@ class Supervisor:
         return f"{self._card.in_use}: {work}"
 
     def _wait(self, silence: float, now: float) -> Iterator[Event]:
-        """React to `silence` seconds without a message, with an explanation or by killing the engine."""
         kind = self._kind()
         loading = self._point.stage in ("", "load")
         if self._asked_to_end(0.0):
@@ -243,7 +238,6 @@ class Supervisor:
         return event
 
     def _death_of(self, died: EngineDied) -> Death:
-        """Describe a death, and keep the end of the engine's standard error in the job's folder."""
         killed = died.exit_code == -SIGKILL
         cause = cause_of_death(died.exit_code)
         trial = died.trial
@@ -262,10 +256,6 @@ class Supervisor:
             if trouble == "device_memory":  # no fault of the convolution backend
                 trial, memory_error = None, line
         return Death(self._point, cause, False, trial, memory_error)
-
-    def _charge(self, deaths: list[Death]) -> None:
-        if (trial := deaths[-1].trial) is not None and _is_charged(deaths, len(deaths) - 1):
-            self._blocklist[trial] = f"the engine {deaths[-1].cause}"
 
     def _save_memory(self, deaths: list[Death]) -> None:
         """Make the next engine use the smallest plan after a second death in one stage for lack of memory."""
@@ -310,21 +300,13 @@ class Supervisor:
         return failed_event(error, *arguments, detail="\n".join(filter(None, detail)))
 
 
-def _is_charged(deaths: list[Death], index: int) -> bool:
-    """Whether a convolution caused the death. A single kill from outside is no proof of that."""
-    death = deaths[index]
-    again = index > 0 and deaths[index - 1].trial == death.trial
-    return death.trial is not None and (not death.from_outside or again)
-
-
 def _is_hopeless(deaths: list[Death]) -> bool:
     """Whether to give up after these deaths since the last finished section.
 
     A death that is charged to a convolution backend counts less, since another backend is left.
     """
-    charged = [_is_charged(deaths, index) for index in range(len(deaths))]
-    uncharged = [death for death, is_charged in zip(deaths, charged, strict=True) if not is_charged]
-    if sum(not death.from_outside for death in uncharged) >= _MOST_DEATHS or sum(charged) >= _MOST_CHARGED:
+    own_deaths = sum(not (death.from_outside or death.is_charged) for death in deaths)
+    if own_deaths >= _MOST_DEATHS or sum(death.is_charged for death in deaths) >= _MOST_CHARGED:
         return True
     last = deaths[-1].point
     kills = takewhile(lambda death: death.point == last and death.from_outside, reversed(deaths))

@@ -24,7 +24,6 @@ FIRST_LOAD_SECONDS = 6 * 3600.0
 # The least limit and the factor for known work. A machine that swaps or is shared may be eight times as slow.
 _SHORTEST_SECONDS = 60.0
 _FACTOR = 8.0
-_MOST_ENTRIES = 500
 
 
 # The folders of solvers and compiled kernels, by MIOpen's own defaults below the home directory.
@@ -37,11 +36,7 @@ def has_kernels(home: Path) -> bool:
 
 
 def card_in_use(environ: Mapping[str, str]) -> str:
-    """Make a name that changes with the card and with anything else that makes MIOpen search again.
-
-    Raises:
-        InputError: If an environment variable has an invalid value.
-    """
+    """Make a name that changes with the card and with anything else that makes MIOpen search again."""
     profile = this_profile(environ)
     machine = profile.machine
     if machine.kind != "rocm":
@@ -53,11 +48,7 @@ def card_in_use(environ: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class WatchdogTimeouts:
-    """The longest silences that ended well, in seconds, by kind of work, which begins with the card.
-
-    Attributes:
-        file: The JSON file that stores them; None to store nothing.
-    """
+    """The longest silences that ended well, in seconds, by kind of work, which begins with the card."""
 
     file: Path | None = None
     _longest: dict[str, float] = field(default_factory=dict[str, float])
@@ -86,15 +77,12 @@ class WatchdogTimeouts:
         return min(max(_SHORTEST_SECONDS, _FACTOR * self._longest[kind]), longest)
 
     def learn(self, kind: str, seconds: float) -> None:
-        if seconds > self._longest.get(kind, 0.0):
-            self._longest.pop(kind, None)
-            self._longest[kind] = seconds  # last, since the first entries are dropped when there are too many
+        self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
     def save(self) -> None:
         if self.file is None:
             return
-        newest = list(self._longest.items())[-_MOST_ENTRIES:]
         try:
-            write_atomic(self.file, json.dumps(dict(newest), indent=1).encode())
+            write_atomic(self.file, json.dumps(self._longest, indent=1).encode())
         except (OSError, LongtakeError) as error:
             _log.warning("%s cannot be written (%s)", self.file, error)

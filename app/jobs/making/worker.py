@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 
 from app.cards import VideoCard
-from app.jobs.job import Command, Job, LostJob
+from app.jobs.job import Command, Job, JobState, LostJob
 from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import EngineDied, EngineProcess
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.storage.commands import INTERRUPTED, PAUSED, WAITS, ended_by
 from app.jobs.storage.folders import size_of
-from app.jobs.storage.logs import append_event, events_in
+from app.jobs.storage.logs import events_in
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.errors import LongtakeError
@@ -179,11 +179,7 @@ class Worker:
             self._break_off(job)
 
     def _attempt(self, job: Job) -> dict[str, str] | None:
-        """Have the engine make the job; return the message and remedy with which it has to wait, or None.
-
-        Raises:
-            EngineDied, _AskedToEnd: If the job was asked to end.
-        """
+        """Have the engine make the job; return the message and remedy with which it has to wait, or None."""
         if self._stopping.is_set():
             raise _AskedToEnd
         asked_to_end = partial(self._is_asked_to_end, job)
@@ -203,30 +199,25 @@ class Worker:
             if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
                 return trouble
             if isinstance(event, Failed) and (reason := self._goes_elsewhere(job, event)):
-                warning = _timed(job, Warned(job=job.id, time=0.0, message=reason))
-                self._write(job, partial(self._store.record, warning))
-                self._write(
-                    job, partial(self._store.enter, job.id, "queued", reason=reason, message="", remedy="")
-                )
+                self._record(job, Warned(job=job.id, time=0.0, message=reason))
+                self._enter(job, "queued", reason=reason, message="", remedy="")
                 return None
             self.failures = 0 if isinstance(event, SectionFinished) else self.failures
             if event.is_final:
                 self._finish(job, event)
             else:
-                self._write(job, partial(self._store.record, _timed(job, event)))
+                self._record(job, event)
                 self._on_change()
                 self._obey(job, event)
         return None
 
     def _goes_elsewhere(self, job: Job, failed: Failed) -> str:
-        """Say why a job goes back to the queue after the loss of this card or its engine, or ""."""
         if failed.code == "card_away":
             self.card.away = failed.message
             return f"{self.card.name} cannot go on. {failed.message} The video waits for a card."
         return self._passes_on(self, job) if failed.code == "engine_died" else ""
 
     def _passing_trouble(self, job: Job, failed: Failed) -> dict[str, str] | None:
-        """Find the `message` and `remedy` of a job that waits after a failure; None if it has failed."""
         if self._store.is_removed(job.id):
             return None
         if failed.code == "disk_full":
@@ -248,15 +239,19 @@ class Worker:
         return self._command
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
-        """Mark a job as waiting for so many seconds, and at least until its folder can be written."""
         _log.warning("Job %s waits. %s", job.id, trouble["message"])
-        self._write(job, partial(self._store.enter, job.id, "waiting", **trouble))
-        reported = Warned(job=job.id, time=0.0, message=" ".join(trouble.values()))
-        self._write(job, partial(self._store.record, _timed(job, reported)))
+        self._enter(job, "waiting", **trouble)
+        self._record(job, Warned(job=job.id, time=0.0, message=" ".join(trouble.values())))
         self._on_change()
         if self._should_end(job, seconds):
             raise _AskedToEnd
-        self._write(job, partial(self._store.enter, job.id, "running", message="", remedy=""))
+        self._enter(job, "running", message="", remedy="")
+
+    def _record(self, job: Job, event: Event) -> None:
+        self._write(job, partial(self._store.record, _timed(job, event)))
+
+    def _enter(self, job: Job, state: JobState, **facts: str) -> None:
+        self._write(job, partial(self._store.enter, job.id, state, **facts))
 
     def _write(self, job: Job, write: Callable[[], object], *, is_end: bool = False) -> None:
         """Call `write` until it succeeds. The first failure is said, and so is the wait afterwards.
@@ -286,9 +281,8 @@ class Worker:
                 break
         if trouble:
             waited = f"{trouble['message']} The job waited for {time.monotonic() - start_time:.0f} seconds."
-            warned = _timed(job, Warned(job=job.id, time=0.0, message=waited))
             self._write(job, partial(self._wait_no_more, job))
-            self._write(job, partial(append_event, JobFolder(job.folder).events, warned))
+            self._record(job, Warned(job=job.id, time=0.0, message=waited))
 
     def _show_waiting(self, job: Job, trouble: dict[str, str]) -> None:
         with suppress(*TROUBLE):
@@ -311,7 +305,6 @@ class Worker:
             self._write(job, write, is_end=True)
         except (*TROUBLE, LongtakeError, _AskedToEnd) as error:  # the next program recovers the job
             _log.warning("The end of job %s could not be written (%s).", job.id, error)
-            return
 
     def _pause(self, job: Job, end: Cancelled) -> None:
         video = None if end.video is None else Path(end.video).name
@@ -330,7 +323,6 @@ class Worker:
             self._store.enter(job.id, "queued", reason=reason, message="", remedy="", **video_facts)
 
     def _break_off(self, job: Job) -> None:
-        """End or pause a job if a user asked for it; mark it as interrupted if the program is ending."""
         if self._obey(job) is not None:
             video, frames = self._store.salvage(job.id)
             self._finish(job, Cancelled(job=job.id, time=0.0, video=video, frames=frames))
@@ -348,7 +340,6 @@ class Worker:
         return self._should_end(job, wait)
 
     def _should_end(self, job: Job, wait: float = 0.0) -> bool:
-        """Wait up to `wait` seconds, and return whether the job or the program is to end."""
         deadline = time.monotonic() + wait
         while self._obey(job) is None:
             seconds_left = deadline - time.monotonic()

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -52,6 +52,7 @@ class Database:
         self._reserve = self.folder / "reserve"
         self._lock = threading.RLock()
         self._current: sqlite3.Connection | None = None  # of the transaction of the thread with the lock
+        self.on_failure = ExitStack()  # what undoes, outside of the database, what that transaction has done
         self._writer = 0  # the id of that thread
         self._memory: sqlite3.Connection | None = None  # keeps the jobs until there is a database to open
         self._memory_address = f"file:longtake-{id(self)}?mode=memory&cache=shared"
@@ -142,13 +143,14 @@ class Database:
             if self._memory is not None:
                 self._open()
                 self._memory = None
-            with self._mending(), closing(self._connection()) as database:
+            with self._mending(), closing(self._connection()) as database, ExitStack() as self.on_failure:
                 database.execute("BEGIN IMMEDIATE")  # which needs no space
                 self._current, self._writer = database, threading.get_ident()
                 try:
                     with self._lent_room():
                         yield database
                         _commit(database)
+                    self.on_failure.pop_all()
                 finally:
                     self._current, self._writer = None, 0
 
@@ -160,7 +162,6 @@ class Database:
 
     @contextmanager
     def _mending(self) -> Generator[None, None, None]:
-        """Make a database anew that proves to be damaged."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -212,15 +213,6 @@ def _version_of(database: sqlite3.Connection) -> int:
 
 
 def _check(database: sqlite3.Connection, version: int, check: str) -> None:
-    """Check that a database is whole, and one that this version knows.
-
-    Args:
-        check: The pragma of SQLite that looks for damage.
-
-    Raises:
-        NotADatabase: If it is damaged, or not one of Longtake's.
-        InputError: If it is that of a newer version.
-    """
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != _APPLICATION_ID and (application or version or tables):

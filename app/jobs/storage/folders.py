@@ -63,7 +63,6 @@ def sweep(outputs: Path, database_folder: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Count the bytes of a job's files, as far as they can be seen now."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

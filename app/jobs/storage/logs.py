@@ -35,22 +35,12 @@ def append_line(path: Path, line: bytes, *, sync: bool) -> None:
 
 @dataclass(slots=True)
 class EventReader:
-    """A reader of a log of events that may still grow, which yields each event once.
-
-    Attributes:
-        sequence: The number of the last line that was read.
-    """
-
     path: Path
     sequence: int = 0
     _offset: int = 0
 
     def read(self) -> Iterator[tuple[int, Event]]:
-        """Yield the new events with their numbers; none if the log is missing or damaged.
-
-        Raises:
-            OSError: If it cannot be read now.
-        """
+        """Yield the new events with their numbers; none if the log is missing or damaged."""
         try:
             data = read_file(self.path, start=self._offset)
         except OSError as error:
@@ -72,13 +62,11 @@ def events_in(folder: JobFolder) -> list[Event]:
 
 
 def time_of_last(folder: JobFolder) -> float:
-    """Find the time of the last event of a job, in seconds since its start; 0 if it has none."""
     events = events_in(folder)
     return events[-1].time if events else 0.0
 
 
 def change_by(event: Event, folder: Path) -> tuple[JobState, dict[str, Any]] | None:
-    """Derive the state and the facts that follow from an event; None if it does not change the state."""
     if not isinstance(event, SectionFinished | Finished | Cancelled | Failed):
         return None
     # The path is stored relative to the job's folder, so that an outputs folder can be moved.

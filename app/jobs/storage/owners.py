@@ -37,11 +37,6 @@ class JobOwner:
         self.name = ""
 
     def enter(self) -> str:
-        """Take the lock, and return the name.
-
-        Raises:
-            OSError: If the drive has no locks.
-        """
         if self._lock is not None and not _lock_file(self._folder, self.name).exists():
             self.leave()  # its file was removed
         if self._lock is None:

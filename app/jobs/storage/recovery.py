@@ -34,9 +34,6 @@ def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bo
     """Carry out the commands for a job that no living program makes.
 
     A job whose program has ended becomes interrupted first, and is queued at last if `adopt` is true.
-
-    Raises:
-        OSError: If the job was being made, and its log cannot be read now.
     """
     row = row_of(database, folder.job)
     last = None
@@ -107,10 +104,7 @@ def salvage(folder: JobFolder, video: str | Path | None, frames: int) -> tuple[s
 
     Args:
         video: The last video shown, absolute or relative to the folder; None if there is none.
-        frames: Its number of frames.
-
-    Returns:
-        The path of that video, None if there is none or it is out of reach, and its number of frames.
+        frames: Its number of frames, which is returned with the video's path.
     """
     with contextlib.suppress(OSError):
         folder.remove_leftovers()

@@ -24,24 +24,12 @@ _MISSING = {"message": "The job's folder is missing.", "remedy": "Put it back, o
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of a job's state.
-
-    Attributes:
-        time: Seconds since the epoch; 0 if it was not recorded.
-        reason: A sentence that says why it happened; "" if none was recorded.
-    """
-
     state: JobState
     time: float
     reason: str
 
 
 def row_of(database: sqlite3.Connection, job_id: str) -> sqlite3.Row:
-    """Read a job's row.
-
-    Raises:
-        NoSuchJob: If there is none, or the job was removed.
-    """
     row: sqlite3.Row | None = database.execute("SELECT * FROM listed WHERE id = ?", (job_id,)).fetchone()
     if row is None:
         raise NoSuchJob(job_id)
@@ -66,9 +54,6 @@ def enter_state(
 
     Args:
         reason: Why the state changes, if the fact `message` does not say so.
-
-    Raises:
-        InputError: If this state cannot follow the present one.
     """
     current: JobState = row_of(database, job_id)["state"]
     if state not in (current, *TRANSITIONS[current]):
@@ -90,12 +75,7 @@ def add_transition(
 
 
 def request_facts(folder: JobFolder) -> dict[str, Any]:
-    """Read the request and the lineage in a job's folder as the columns for search and lists.
-
-    Raises:
-        InputError: If the request cannot be used.
-        OSError: If the folder, or its disk, is away.
-    """
+    """Read the request and the lineage in a job's folder as the columns for search and lists."""
     facts = facts_of_request(stored_request(request_content(folder), folder))
     with suppress(InputError, OSError):  # a damaged lineage is reported when the job is made
         lineage = Lineage.read(folder.lineage)

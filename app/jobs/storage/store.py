@@ -31,7 +31,7 @@ from app.jobs.storage.rows import (
     update_row,
     words_of_damage,
 )
-from app.jobs.storage.trouble import TROUBLE, facts_of_folder, unwritable
+from app.jobs.storage.trouble import TROUBLE, unwritable
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event
 from diffusers_helper.files import expanded_path, sync_folder
@@ -53,13 +53,10 @@ class JobStore:
     out of reach. A change is on the disk before it is announced.
 
     Args:
-        outputs: The folder that holds one folder per job.
         reason_to_wait: Returns why a queued job with a certain model cannot begin yet, as the job's facts.
-        on_change: Called after each change that a user has made.
 
     Attributes:
         adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
-        submitted: The jobs that this process has submitted or resumed.
         making: The jobs that this process is making.
         cancelled: Those of them that are to end although the database could not be told.
     """
@@ -100,24 +97,20 @@ class JobStore:
             return self._opened
 
     def lock_card(self, card: str) -> Lock | None:
-        """Take the lock for making jobs on a card, and tidy up after dead holders; None if it is taken."""
-        with ExitStack() as on_failure:
-            with self.transaction():  # in which no other process looks whether it is locked
-                is_alone = not self.has_maker
-                try:
-                    lock = Lock(self._longtake / f"card-{card}")
-                except BlockingIOError:
-                    return None
-                on_failure.callback(lock.release)
-                if is_alone:
-                    sweep(self.outputs, self._longtake)
-                self.recover()
-            on_failure.pop_all()
+        with self.transaction():  # in which no other process looks whether it is locked
+            is_alone = not self.has_maker
+            try:
+                lock = Lock(self._longtake / f"card-{card}")
+            except BlockingIOError:
+                return None
+            self.on_failure.callback(lock.release)
+            if is_alone:
+                sweep(self.outputs, self._longtake)
+            self.recover()
         return lock
 
     @property
     def has_maker(self) -> bool:
-        """Whether any process holds a card's lock, with which it makes this folder's jobs."""
         return any(is_locked(file) for file in self._longtake.glob("card-*"))
 
     def is_out(self, card: str) -> bool:
@@ -160,9 +153,6 @@ class JobStore:
 
         Args:
             choose: Returns who makes a job; None if no free maker can.
-
-        Returns:
-            The job and its maker; None if there is no such job.
         """
         if self.is_paused or not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
@@ -198,8 +188,8 @@ class JobStore:
         except OSError as error:  # the other jobs must not wait for this one
             if not self._database.is_there:
                 raise
-            if is_storage_trouble(error):
-                _explain_wait(database, job.id, error)
+            if is_storage_trouble(error):  # it is tried again and again
+                _log.info("Job %s waits: %s", job.id, error)
                 return False
             words = f"The job's folder cannot be used ({error})."
             failure = {"message": words, "remedy": "Repair the folder, and resume the job."}
@@ -228,12 +218,6 @@ class JobStore:
             jobs.discard(job_id)
 
     def enter(self, job_id: str, state: JobState, *, reason: str = "", **facts: Any) -> Job:
-        """Give a job a state and facts; see `enter_state`.
-
-        Raises:
-            LostJob: If this process makes the job, but another program has taken it over.
-            OSError, sqlite3.Error: If they cannot be written, for example on a full disk.
-        """
         with self.transaction() as database:
             is_mine = row_of(database, job_id)["owner"] == self._owner.name
             if job_id in self.making - self._ended and not is_mine:
@@ -304,7 +288,6 @@ class JobStore:
         ]
 
     def select(self, condition: str, *values: object, what: str = "*") -> list[sqlite3.Row]:
-        """Read columns of the jobs that were not removed, and that meet a condition of SQL."""
         return self._database.select(f"SELECT {what} FROM listed {condition}", *values)
 
     def transitions(self, job_id: str) -> list[Transition]:
@@ -312,13 +295,12 @@ class JobStore:
         return [Transition(*row) for row in self._database.select(query, job_id)]
 
     def recover(self) -> None:
-        """Apply the commands for jobs whose program has ended, and queue those that this process makes."""
-        with self.transaction() as database:
+        with self.transaction():
             for row in self.select("WHERE state IN ('running', 'waiting', 'interrupted')", what="id"):
                 try:
                     self.apply_commands(row["id"], adopt=self.makes(row["id"]))
                 except OSError as error:  # one unreadable job must not hold up the others
-                    _explain_wait(database, row["id"], error)
+                    _log.info("Job %s waits: %s", row["id"], error)
 
     def apply_commands(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
         """Carry out the commands for a job unless a living program makes it; see `recovery.py`.
@@ -353,13 +335,13 @@ class JobStore:
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         return self._database.transaction()
 
+    @property
+    def on_failure(self) -> ExitStack:
+        """What undoes the changes of folders in the present transaction if it fails."""
+        return self._database.on_failure
+
     @contextmanager
     def change(self) -> Generator[sqlite3.Connection, None, None]:
-        """Make a user's change in a transaction, and tell of it.
-
-        Raises:
-            InputError: If the folder cannot be written.
-        """
         try:
             with self.transaction() as database:
                 yield database
@@ -369,17 +351,7 @@ class JobStore:
             self.on_change()
 
 
-def _explain_wait(database: sqlite3.Connection, job_id: str, error: OSError) -> None:
-    """Say why a job whose folder cannot be used now does not go on. It is tried again and again."""
-    row, facts = row_of(database, job_id), facts_of_folder(error)
-    state = "interrupted" if row["state"] in BEGUN else row["state"]
-    if (row["state"], row["message"]) != (state, facts["message"]):
-        _log.warning("Job %s waits. %s", job_id, facts["message"])
-        enter_state(database, job_id, state, **facts)
-
-
 def _made_on(cards: str, card: str, section: int) -> str:
-    """Name the cards of a job when another one goes on with a section."""
     mark = f", from section {section} on "
     cards = cards.partition(mark)[0] if section > 1 else ""
     *_, last = cards.split(" on ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 from pathlib import Path
 
@@ -28,22 +27,9 @@ def is_damage(error: BaseException) -> bool:
 
 
 def facts_of(error: BaseException, *, needed_bytes: int = 0) -> dict[str, str]:
-    """The facts `message` and `remedy` of a job that waits because of an error.
-
-    Args:
-        needed_bytes: The free disk space that the job needs; 0 if it is not known.
-    """
     message, remedy = storage_explanation(error)
     if needed_bytes:
         message = f"{message.rstrip('.')}; about {gb_text(needed_bytes, round_up=True)} GB are needed."
-    return {"message": message, "remedy": remedy}
-
-
-def facts_of_folder(error: OSError) -> dict[str, str]:
-    """The facts of a job that waits because its own folder cannot be used now."""
-    message, remedy = storage_explanation(error)
-    if error.errno in (errno.EACCES, errno.EIO):  # which have this folder as their only cause
-        message = f"The job's folder cannot be used now ({error.strerror})."
     return {"message": message, "remedy": remedy}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from app.bench import runner
-from app.bench.report import failures, planned_peaks, read_report
+from app.bench.report import failures, planned_peaks
 from app.bench.runner import BenchRun
 from app.bench.table import PARTS
 from diffusers_helper.units import GB
@@ -118,7 +119,7 @@ def test_a_killed_run_leaves_a_valid_report(tmp_path: Path, monkeypatch: pytest.
         assert running.stdout is not None
         assert [running.stdout.readline() for _ in range(2)] == ["first\n", "second\n"]
         running.send_signal(signal.SIGKILL)
-    report = read_report(out / "report.json")
+    report = json.loads((out / "report.json").read_text())
     assert report["parts"]["bus"]["cases"] == {"first": {"figures": {"runs": 1}}}
     assert not report["is_complete"]
 

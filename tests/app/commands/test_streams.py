@@ -60,8 +60,8 @@ def test_an_output_without_room_ends_the_program_with_a_sentence(
         _, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 1
     assert err.decode().endswith(
-        "Standard output cannot be written (No space left on device); expected a terminal, a pipe or a file. "
-        "Send it to a place with free space.\n"
+        "A file, or the standard output, cannot be used (No space left on device). "
+        "Check its folder's rights and the disk's space.\n"
     )
     (job,) = (path.name for path in program.outputs.iterdir() if path.name[0] != ".")
     assert JobService(program.outputs).job(job).state == state

@@ -49,17 +49,6 @@ def test_jobs_change_their_places_and_are_made_in_that_order(sharing: Sharing) -
     assert [job.request.prompt for job in made] == list("decab")
 
 
-def test_a_place_between_two_is_found_again_and_again(sharing: Sharing) -> None:
-    service = sharing.open(start=False)
-    ids = [sharing.add(service, name).id for name in "abcdefghijklmnopqrst"]
-    for turn in range(120):  # a hundred halvings leave no room between two numbers
-        last = [job.id for job in service.queue.jobs()][-1]
-        service.queue.move(last, after=ids[0])
-        order = [job.id for job in service.queue.jobs()]
-        assert order[:2] == [ids[0], last], turn
-        assert sorted(order) == sorted(ids)
-
-
 def test_what_is_not_in_the_queue_cannot_be_moved(sharing: Sharing) -> None:
     service = sharing.open(start=False)
     waiting, over = sharing.add(service), sharing.add(service)

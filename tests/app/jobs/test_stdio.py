@@ -37,21 +37,6 @@ def test_a_whole_text_can_be_written_anywhere(text: str, whole: bool) -> None:
     assert is_plain_text(text) is whole
 
 
-def test_no_writer_can_forget_it(capsys: pytest.CaptureFixture[str]) -> None:
-    prepare_streams()
-    prepare_streams()  # the second call changes nothing
-    sys.stdout.write(HOSTILE)
-    sys.stderr.writelines([HOSTILE, "\n"])
-    print(HOSTILE)  # noqa: T201 - as a library would
-    assert capsys.readouterr() == (f"{SHOWN}{SHOWN}\n", f"{SHOWN}\n")
-
-
-def test_a_progress_bar_still_moves(capsys: pytest.CaptureFixture[str]) -> None:
-    prepare_streams()
-    sys.stderr.write("\r 50%\x1b[A")
-    assert capsys.readouterr().err == "\r 50%\\x1b[A"
-
-
 def test_each_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     prepare_streams()
     say("one\ntwo", "three")

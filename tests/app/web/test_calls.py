@@ -185,7 +185,6 @@ def test_a_queued_call_that_fits_no_endpoint_is_refused_in_words(stand: Stand) -
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        (f"text={'+'.join(['word'] * 1000)}", "The search has 1000 words; expected at most 100."),
         ("min_seconds=nan", "min_seconds is "),
         ("max_seconds=-inf", "max_seconds is "),
         ("limit=1e3", "limit is '1e3'; expected a valid integer"),

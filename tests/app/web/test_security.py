@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from app.web.guard import MAX_MESSAGE_BYTES, Guard, Hosts
-from app.web.served_files import ServedFiles, UploadRoom
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from app.web.guard import MAX_MESSAGE_BYTES, Hosts
+from diffusers_helper.request import GenerationRequest
 from tests.support.asking import ask
 from tests.support.pages import Stand, staged_page_with_uploads, write_photo
 
@@ -127,25 +123,6 @@ def test_no_web_socket_is_opened(stand: Stand, path: str) -> None:
     assert ask(stand.url, path, headers=handshake(stand.url.rstrip("/"))).status != 101
 
 
-def test_a_web_socket_is_closed_where_the_server_could_open_one(tmp_path: Path) -> None:
-    """Call the application as uvicorn does where a package for WebSockets is installed."""
-
-    async def anything(*_: object) -> Any:
-        raise AssertionError("the guard let it pass")
-
-    reported: list[Any] = []
-
-    async def send(message: Any) -> None:
-        reported.append(message)
-
-    files, room = ServedFiles(tmp_path, tmp_path), UploadRoom(tmp_path, 1)
-    guard = Guard(anything, hosts=Hosts(local=True), files=files, uploads=room)
-    for origin in (EVIL.encode(), b"http://127.0.0.1:7860"):
-        headers = [(b"host", b"127.0.0.1:7860"), (b"origin", origin)]
-        asyncio.run(guard({"type": "websocket", "path": "/", "headers": headers}, anything, send))
-    assert reported == [{"type": "websocket.close", "code": 1008}] * 2
-
-
 @pytest.mark.parametrize(
     "headers", [{"Origin": EVIL}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}], ids=str
 )
@@ -244,33 +221,6 @@ def test_every_answer_has_the_headers(stand: Stand) -> None:
 def test_routes_that_the_page_does_not_need_are_not_there(stand: Stand, path: str) -> None:
     for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"):
         assert ask(stand.url, path, method=method, body=b"{}").status == 404
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_no_function_of_the_page_waits_for_a_pipe(stand: Stand) -> None:
-    uploads = Path(os.environ["GRADIO_TEMP_DIR"])
-    for folder in (stand.outputs, uploads):
-        os.mkfifo(folder / "pipe.png")
-    names = (str(stand.outputs / "pipe.png"), str(uploads / "pipe.png"), "uploads/pipe.png")
-    for function in json.loads(ask(stand.url, "/config").body)["dependencies"]:
-        if function["queue"]:
-            continue
-        for name in names:
-            file = {"path": name, "meta": {"_type": "gradio.FileData"}}
-            message = {"data": [file] * len(function["inputs"]), "fn_index": function["id"]}
-            answer = ask(stand.url, "/gradio_api/run/predict", method="POST", data=message)
-            assert answer.status in (200, 400, 404, 500)
-    for name in names:
-        for path in ("file", "picture", "presets/import"):
-            message = {"file": {"path": name}, "name": "x"}
-            assert ask(stand.url, f"/api/form/{path}", method="POST", data=message).status == 400
-        settings = {setting: info.default for setting, info in SETTINGS.items()} | {"image": {"path": name}}
-        message = {"press": os.urandom(16).hex(), "settings": settings, "may_download": False}
-        for path in ("describe", "start"):
-            assert ask(stand.url, f"/api/form/{path}", method="POST", data=message).status == 200
-    assert not stand.service.open_jobs()[0]
-    assert ask(stand.url).status == 200
 
 
 def test_a_message_is_bounded(stand: Stand) -> None:

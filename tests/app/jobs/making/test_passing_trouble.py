@@ -38,7 +38,6 @@ class Broken:
 
 FULL = OSError(28, "No space left on device")
 AWAY = OSError(19, "No such device")
-NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EIO)
 
 
 @pytest.mark.parametrize(("error", "words"), [(FULL, "disk is full"), (AWAY, "is missing")])
@@ -152,58 +151,39 @@ def test_an_outputs_folder_that_is_away_for_a_moment_lets_its_job_wait(
     assert sections_of(events) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("number", NOT_NOW, ids=errno.errorcode.get)
-def test_a_job_whose_folder_cannot_be_used_now_waits_alone(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    odd, whole = studio.submit("steps=1"), studio.submit("steps=1")
-
-    def read(folder: JobFolder, max_bytes: int = 0) -> bytes:
-        if folder.job == odd.id:
-            raise OSError(number, os.strerror(number), str(folder.request))
-        return request_content(folder)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("app.jobs.storage.rows.request_content", read)
-        studio.service.start()
-        assert isinstance(studio.events(whole)[-1], Finished)
-        waiting = studio.service.job(odd.id)
-        assert (waiting.state, waiting.damage) == ("queued", "")
-        assert waiting.message
-        assert waiting.remedy.endswith("the job then goes on by itself.")
-        assert {job.id for job in studio.open().jobs()} == {odd.id, whole.id}
-    assert isinstance(studio.events(odd)[-1], Finished)
-    assert studio.service.job(odd.id).message == ""
-
-
-@pytest.mark.parametrize("number", NOT_NOW, ids=errno.errorcode.get)
-def test_an_interrupted_job_whose_log_cannot_be_read_now_waits_alone_and_keeps_its_log(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch, number: int
+def test_a_job_whose_files_cannot_be_read_now_waits_alone_and_keeps_its_log(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studio.service.start()
-    odd = studio.submit("sections=3 steps=1 at=1 fault=wait times=1")
-    studio.until(odd, SectionFinished)
+    begun = studio.submit("sections=3 steps=1 at=1 fault=wait times=1")
+    studio.until(begun, SectionFinished)
     studio.service.stop()
     studio.service = studio.open()
-    log = (odd.folder / "events.jsonl").read_bytes()
+    queued = studio.submit("steps=1")
+    log = (begun.folder / "events.jsonl").read_bytes()
 
-    def read(folder: JobFolder) -> list[Event]:
-        if folder.job == odd.id:
-            raise OSError(number, os.strerror(number))
+    def read(folder: JobFolder, max_bytes: int = 0) -> bytes:
+        if folder.job == queued.id:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder.request))
+        return request_content(folder)
+
+    def read_log(folder: JobFolder) -> list[Event]:
+        if folder.job == begun.id:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         return events_in(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("app.jobs.storage.recovery.events_in", read)
+        patch.setattr("app.jobs.storage.rows.request_content", read)
+        patch.setattr("app.jobs.storage.recovery.events_in", read_log)
         studio.service.start()
         assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
-        waiting = studio.service.job(odd.id)
-        assert waiting.state == "interrupted"
-        assert waiting.remedy.endswith("the job then goes on by itself.")
-    events = studio.events(odd)
+        assert studio.service.job(queued.id).state == "queued"
+        assert not studio.service.job(begun.id).is_over
+    assert isinstance(studio.events(queued)[-1], Finished)
+    events = studio.events(begun)
     assert isinstance(events[-1], Finished)
     assert sections_of(events) == [1, 2, 3]
-    assert (odd.folder / "events.jsonl").read_bytes().startswith(log)
-    assert not list(studio.outputs.rglob("*.damaged-*"))
+    assert (begun.folder / "events.jsonl").read_bytes().startswith(log)
 
 
 def test_an_engine_that_cannot_be_started_now_is_tried_again(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -104,19 +103,14 @@ def test_a_kernel_search_after_a_clean_up_is_given_its_time(
     assert "gave no sign of life" in reported[0]
 
 
-def test_timeouts_is_kept_on_disk_bounded_and_survives_damage(tmp_path: Path) -> None:
+def test_timeouts_are_kept_on_disk_and_survive_damage(tmp_path: Path) -> None:
     file = tmp_path / "patience.json"
     timeouts = WatchdogTimeouts(file)
-    for number in range(600):
-        timeouts.learn(f"kind {number}", 20.0 + number)
     timeouts.learn("kind 0", 21.0)
     timeouts.learn("kind 0", 5.0)
     timeouts.save()
     again = WatchdogTimeouts(file)
-    assert len(json.loads(file.read_text())) == 500
     assert again.limit("kind 0") == 8 * 21.0
-    assert again.limit("kind 599") == 8 * 619.0 if FIRST_SECONDS > 8 * 619.0 else FIRST_SECONDS
-    assert not again.knows("kind 50")
     assert again.limit("kind 50") == FIRST_SECONDS
     file.write_text("{")
     assert not WatchdogTimeouts(file).knows("kind 0")
