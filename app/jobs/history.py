@@ -34,6 +34,13 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    """What takes space on the disk of an outputs folder, in bytes.
+
+    Attributes:
+        jobs: Each job with its size, the largest first.
+        removed_bytes: The size of all removed jobs.
+    """
+
     jobs: list[tuple[Job, int]]
     removed_bytes: int
     free_bytes: int

@@ -31,7 +31,13 @@ _QUESTION = TypeAdapter(dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits for reading one file: its address space in bytes, processor time, and elapsed time."""
+    """The limits for reading one file.
+
+    Attributes:
+        memory: The largest address space of the process, in bytes.
+        seconds: Of processor time.
+        wall_seconds: Of elapsed time, whatever the process does or waits for.
+    """
 
     memory: int
     seconds: int

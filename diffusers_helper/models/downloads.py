@@ -19,7 +19,11 @@ _SPEED_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The components of a hub model that are not completely here, with the missing bytes of their weights."""
+    """The components of a model from the hub that are not completely on this machine.
+
+    Attributes:
+        component_bytes: The missing bytes of each component's weights, by its name; 0 without weights.
+    """
 
     model: str
     title: str
@@ -91,6 +95,12 @@ def bytes_in(folder: Path) -> int:
 
 
 class Speed:
+    """The speed of a download over its last seconds.
+
+    Args:
+        num_bytes: The bytes that were downloaded before the start.
+    """
+
     def __init__(self, num_bytes: int, now: float) -> None:
         self._samples = deque([(now, num_bytes)])
 

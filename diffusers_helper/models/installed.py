@@ -26,7 +26,14 @@ from diffusers_helper.weights.tensors import NotWeights
 
 @dataclass(frozen=True, slots=True)
 class InstalledComponent:
-    """A component on this machine; `source` is a folder, or a repository with its pinned revision."""
+    """One component of a model on this machine.
+
+    Attributes:
+        source: Its origin: a folder, or a repository with its pinned revision.
+        missing_bytes: The approximate number of missing bytes; 0 if it is not known.
+        is_complete: Whether no file is missing.
+        shared_with: The other registered models that use the same component.
+    """
 
     component: str
     source: str

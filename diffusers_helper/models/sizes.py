@@ -59,7 +59,12 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One network, in its number format; `cast_bytes` is the most that one layer's cast takes."""
+    """One network, in the number format that it computes in.
+
+    Attributes:
+        dtype_bytes: The bytes per value in the computation.
+        cast_bytes: The largest memory that one layer's weight takes while it is cast for use; 0 if none is.
+    """
 
     weights: Weights
     config: Mapping[str, Any] = field(hash=False)

@@ -58,7 +58,12 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A captured call beside the same call done again; `difference` is "" if they have the same bits."""
+    """A captured call beside the same call done again.
+
+    Attributes:
+        seconds: The time that the call took now.
+        difference: The first difference between the results, in words; "" if they have the same bits.
+    """
 
     capture: Captured
     seconds: float

@@ -214,7 +214,12 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """The plans for one card, with the automatic preserved memory and with the least, if they fit."""
+    """The plans for one card.
+
+    Attributes:
+        default: The plan with the automatic preserved memory; None if nothing fits.
+        fewest_copies: The plan with as little as the estimates allow; None if nothing fits.
+    """
 
     card_gb: int
     cap_bytes: int

@@ -65,6 +65,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
+    """How long a person waits for a video; `step` has the source of the figures.
+
+    Attributes:
+        section_seconds: The time of the first section, with its decoding.
+        first_second_seconds, video_seconds: The time to the end of the first section, and of the video.
+        has_decode: Whether the time to decode is known and contained.
+    """
+
     step: Duration
     section_seconds: float
     first_second_seconds: Wait

@@ -70,7 +70,13 @@ class Video:
 
 @dataclass(frozen=True, slots=True)
 class VaePlan:
-    """A plan to encode or decode; `chunk` is 0 for all latent frames, and `batch` items go together."""
+    """A plan to encode or decode a video.
+
+    Attributes:
+        chunk: See `VaeSettings`; 0 for all latent frames.
+        working_bytes: For inputs, activations and outputs.
+        batch: The number of items of a batch that are decoded together.
+    """
 
     task: Task
     time: Time

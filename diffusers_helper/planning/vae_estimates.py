@@ -15,7 +15,13 @@ from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
 
 @dataclass(frozen=True, slots=True)
 class VaeNeeds:
-    """What plans need of a VAE; estimates take the latent frames of a pass, sides, and all latent frames."""
+    """The facts about a VAE that the plans need, in the type that it computes in.
+
+    Attributes:
+        has_stream: Whether frames can be computed one after the other with the exact result.
+        decode_bytes, encode_bytes: Estimate the bytes for a piece, given the latent frames in one pass, the
+            sides of the piece in pixels, and all latent frames; see the functions of these names.
+    """
 
     has_stream: bool
     weights_bytes: int

@@ -36,7 +36,19 @@ _KINDS = {"tokenizer_config.json": "tokenizer", "scheduler_config.json": "schedu
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts about a file or folder with weights; hints are facts that only the file's name suggests."""
+    """The facts about a file or folder with weights.
+
+    Attributes:
+        model: The models that the names belong to; "" if none is known.
+        variant: The variant of the model; "" if neither content nor name shows it.
+        key_style: The layout of the names: a checkpoint's, a library's, or that of the model's authors.
+        dtypes: The share of these bytes by type, the largest first.
+        quantised: The kind of quantisation that the content shows; "" for none.
+        problems: Sentences about faults, with the file's name and a remedy; empty if it can be used.
+        hints: Sentences about facts that only the file's name suggests.
+        parts: The components of a model's folder, by their names.
+        layout: See `weights.tensors.Contents`.
+    """
 
     path: str
     format: Format | None

@@ -46,6 +46,13 @@ class DownloadOrder:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
+    """What happens to a model now.
+
+    Attributes:
+        activity: What it is; empty for nothing.
+        bytes_per_second, seconds_left: The speed and the time left; None while they are not known.
+    """
+
     activity: Activity = ""
     done_bytes: int = 0
     total_bytes: int = 0

@@ -94,7 +94,13 @@ class ModelProcess:
 
 
 class Adding:
-    """The addition of models of a user's own files, one at a time, for pages that were opened meanwhile."""
+    """The addition of models of a user's own files, one at a time, for pages that were opened meanwhile.
+
+    Attributes:
+        name: The model that is being checked; "" for none.
+        since: When that began, by the monotonic clock.
+        problem: Why the last one was not added; "" if it was.
+    """
 
     def __init__(self) -> None:
         self.name = ""

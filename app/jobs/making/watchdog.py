@@ -48,7 +48,11 @@ def card_in_use(environ: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class WatchdogTimeouts:
-    """The longest silences that ended well, in seconds, by kind of work, which begins with the card."""
+    """The longest silences that ended well, in seconds, by kind of work, which begins with the card.
+
+    Attributes:
+        file: The JSON file that stores them; None to store nothing.
+    """
 
     file: Path | None = None
     _longest: dict[str, float] = field(default_factory=dict[str, float])

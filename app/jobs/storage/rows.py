@@ -24,6 +24,13 @@ _MISSING = {"message": "The job's folder is missing.", "remedy": "Put it back, o
 
 @dataclass(frozen=True, slots=True)
 class Transition:
+    """A change of a job's state.
+
+    Attributes:
+        time: Seconds since the epoch; 0 if it was not recorded.
+        reason: A sentence that says why it happened; "" if none was recorded.
+    """
+
     state: JobState
     time: float
     reason: str

@@ -74,7 +74,16 @@ def work_of(network: Network, tokens: Sequence[float], passes: int = 1) -> StepW
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What was reported of one card, which stands for a family of cards."""
+    """What was reported of one card.
+
+    Attributes:
+        family: The family of cards for which it stands (`profiles.FAMILIES`).
+        products, attention: Operations per second in products and in attention with heads of 128 values.
+        memory: The bytes per second of element-wise work.
+        decode: The seconds to decode the first section of FramePack at 640x608 pixels.
+        source: Whose figures these are.
+        published: The figures as they were published, in TFLOP/s, and where.
+    """
 
     card: str
     family: str
