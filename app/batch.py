@@ -23,7 +23,7 @@ from diffusers_helper.models.sizes import check_loras
 from diffusers_helper.request import MAX_SEED, SETTINGS, GenerationRequest
 
 _TABLES = (".csv", ".tsv", ".txt")
-MAX_BYTES, MAX_VARIANTS = 16 * 2**20, 1000
+MAX_BYTES, MAX_VIDEOS, MAX_VARIANTS = 16 * 2**20, 10_000, 1000
 
 
 def random_seed() -> int:
@@ -31,6 +31,11 @@ def random_seed() -> int:
 
 
 def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest, ...]:
+    """Make `count` requests that differ only in their seeds, which count up from the request's own.
+
+    Raises:
+        InputError: If `count` is out of range.
+    """
     if not 1 <= count <= MAX_VARIANTS:
         raise InputError(
             f"The number of variants is {count}; expected a whole number from 1 to {MAX_VARIANTS}.",
@@ -53,12 +58,17 @@ def read_batch(
     it. Empty lines, and lines of JSON that begin with #, are skipped.
 
     Args:
+        file: The file; it is read as a table if its name ends as one of `_TABLES`.
         common: The settings for all videos; those in a line take precedence.
         check: Refuses a request that cannot be carried out, with an InputError.
+        allow_folder: Whether a model may be a local folder.
 
     Returns:
         The request of each line with a video, by its number from 1, or the reason why it cannot be used, in
         which settings are in back quotes.
+
+    Raises:
+        InputError: If the file as a whole cannot be used.
     """
     entries = dict[int, GenerationRequest | str]()
     picture_problems: dict[str, str | None] = {}
@@ -80,13 +90,20 @@ def read_batch(
     return entries
 
 
-def batch_lines(file: Path) -> list[Row]:
+def batch_lines(file: Path) -> Iterator[Row]:
+    """Yield the number of each line with a video, and its settings, or else the reason why it has none."""
     text = _text_of(file)
+    count = 0
     is_json = not is_table(file) or text.lstrip()[:1] in ("{", "#")
-    rows = list(_json_lines(text) if is_json else table_rows(text))
-    if not rows:
+    for entry in _json_lines(text) if is_json else table_rows(text):
+        if (count := count + 1) > MAX_VIDEOS:
+            raise InputError(
+                f"{file.name} has more than {MAX_VIDEOS} lines with videos; expected at most that many.",
+                "Split it.",
+            )
+        yield entry
+    if not count:
         raise InputError(f"{file.name} has no line with a video; expected at least one.", "Write one.")
-    return rows
 
 
 def is_table(file: Path) -> bool:

@@ -238,7 +238,10 @@ class Guard:
             is_known = public or _READ.fullmatch(path) is not None
         else:
             is_known = method == "POST" and _WRITE.fullmatch(path) is not None
-        if not is_known or "\0" in path:
+        # No file has a longer name.
+        is_known = is_known and "\0" not in path and max(map(len, path.encode().split(b"/"))) < 256
+        # The name of a file has no slash, not even an encoded one.
+        if not is_known or (path.startswith(_JOBS) and b"%2f" in scope["raw_path"].lower()):
             return refusal_answer(path, 404, "There is nothing here.")
         if self._login and not public and not self._login.knows(HTTPConnection(scope)):
             return refusal_answer(path, 401, "Log in first.")

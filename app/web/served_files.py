@@ -7,6 +7,7 @@ import re
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +40,7 @@ _TYPES = {
 # names end with
 _NOT_SHOWN = re.compile(rb"II\*\0|MM\0\*|....ftyp(?!avi[fs])|RIFF....WEBP", re.DOTALL)
 _HEADERS = {"content-disposition": "inline", "cache-control": "private"}
-_OLD_SECONDS = 86400.0  # a younger upload may be about to become a job
+_YOUNG_SECONDS, _OLD_SECONDS = 600.0, 86400.0  # a younger upload may be about to become a job
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class ServedFiles:
 
     Both methods answer with the file or with the requested ranges of it. Missing files, and files that are
     not served, get the same refusal.
+
+    Attributes:
+        outputs: The folder of the jobs, absolute.
+        uploads: gradio's folder for uploads and for the pictures of examples, absolute.
+        pictures: The reader of uploaded pictures.
     """
 
     outputs: Path
@@ -55,6 +61,7 @@ class ServedFiles:
     pictures: Pictures = field(default_factory=Pictures)
 
     def of_job(self, path: str) -> Response:
+        """Serve one of the public files of a job's folder, given as `<job>/<name>`."""
         job, _, name = path.partition("/")
         if _SHOWN.fullmatch(name) is None or not _is_plain(job) or job.startswith("."):
             return _NOT_THERE
@@ -88,6 +95,7 @@ _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
 
 
 def page_file(address: str) -> Response:
+    """Serve a script or a style sheet of the page, given its address below their route."""
     script = scripts.content(address)
     if script is None:
         return _NOT_THERE
@@ -97,6 +105,7 @@ def page_file(address: str) -> Response:
 
 
 def _is_plain(part: str) -> bool:
+    """Return whether a name is a single part of a path, and does not lead upwards."""
     return part not in ("", ".", "..") and not any(mark in part for mark in "/\\\0")
 
 
@@ -114,6 +123,7 @@ def _is_shown(file: Path) -> bool:
 
 
 def _inside(folder: Path, name: str) -> Path | None:
+    """Return the real path of a regular file in the folder; None if there is none of this name."""
     try:
         real = (folder / name).resolve(strict=True)
         # No link in the folder may lead out of it.
@@ -124,6 +134,7 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _served_small_picture(folder: Path) -> Response:
+    """Serve a small copy of a job's start picture or first frame."""
     job = JobFolder(folder)
     real = _inside(folder, job.input.name) or _inside(folder, job.first.name)
     try:
@@ -142,6 +153,7 @@ def _small_picture(file: Path, _changed: int) -> bytes:
 
 
 def _served_log(folder: Path, outputs: Path) -> Response:
+    """Serve the end of a job's log as plain text, without names and paths of this machine."""
     real = _inside(folder, JobFolder(folder).log.name)
     if real is None:
         return _NOT_THERE
@@ -160,16 +172,40 @@ def _served_log(folder: Path, outputs: Path) -> Response:
 
 @dataclass(frozen=True)
 class UploadRoom:
+    """The folder of uploads, with its limits.
+
+    Attributes:
+        max_total_bytes, max_files: The limits of all uploads together.
+    """
+
     folder: Path
     max_bytes: int
+    max_total_bytes: int = 4 * 2**30
+    max_files: int = 2000
 
     def make_room(self) -> bool:
-        """Remove uploads that are older than a day, and return whether one more fits on the disk."""
-        for path in list(self.folder.rglob("*")):
+        """Remove uploads that are older than a day, and the oldest others as necessary.
+
+        Returns:
+            Whether one more fits into the limits and on the disk.
+        """
+        now, files = time.time(), sorted(self._files())
+        total, count = sum(size for _, size, _ in files), len(files)
+        for made, size, path in files:
+            is_full = total + self.max_bytes > self.max_total_bytes or count >= self.max_files
+            if now - made < _YOUNG_SECONDS or not (is_full or now - made > _OLD_SECONDS):
+                continue
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total, count = total - size, count - 1
+                if path.parent != self.folder:
+                    path.parent.rmdir()  # unless it is not empty
+        has_space = self.folder.is_dir() and shutil.disk_usage(self.folder).free > self.max_bytes
+        return has_space and total + self.max_bytes <= self.max_total_bytes and count < self.max_files
+
+    def _files(self) -> Iterator[tuple[float, int, Path]]:
+        for path in self.folder.rglob("*"):
             with contextlib.suppress(OSError):
                 status = path.lstat()
-                if not stat.S_ISDIR(status.st_mode) and time.time() - status.st_ctime > _OLD_SECONDS:
-                    path.unlink()
-                    if path.parent != self.folder:
-                        path.parent.rmdir()  # unless it is not empty
-        return self.folder.is_dir() and shutil.disk_usage(self.folder).free > self.max_bytes
+                if not stat.S_ISDIR(status.st_mode):
+                    yield status.st_ctime, status.st_size, path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import socket
@@ -26,6 +27,7 @@ from app.jobs.stdio import complain, say
 from app.machine import this_machine, this_profile
 from app.reading.process import reading_elsewhere
 from app.starting import end_within
+from app.web.connections import Repeats
 from app.web.serving import DEFAULT_PORT, close_page, is_local, open_page
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, short_repr
@@ -53,6 +55,8 @@ def _run(arguments: argparse.Namespace) -> int:
     auth = _auth(arguments)
     _take_memory_settings(arguments)
     apply_find_mode(arguments)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Repeats())
     if arguments.ray:
         check_cluster(arguments.ray, os.environ, is_public=arguments.ray_public)
     port = _free_port(arguments.server, arguments.port)

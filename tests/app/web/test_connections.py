@@ -1,4 +1,4 @@
-"""Tests of the connections of the server: how long and how many of them are held."""
+"""Tests of the connections of the server: how long and how many of them are held, and what the log says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.web import connections
-from app.web.connections import Connection, WebServer
+from app.web.connections import Connection, Repeats, WebServer
 from tests.support.asking import ask, form
 from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import free_port, staged_page
@@ -162,20 +162,41 @@ def test_an_upload_may_take_long_if_it_proceeds(serve: Callable[[], Served]) -> 
     begun(upload, b"12000 bytes")
 
 
-def test_one_connection_too_many_is_refused(
+def test_a_further_connection_takes_the_place_of_the_one_that_waits_longest(
     serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
-    served = serve()
-    streams = [served.open(STREAM) for _ in range(2)]
-    for stream in streams:
-        begun(stream)
-    refusal = rest(served.open())
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 3)
+    open_connection = serve().open
+    streams = [open_connection(STREAM)]
+    begun(streams[0])
+    used = open_connection(HEAD + b"\r\n")
+    begun(used, b"0 bytes")
+    silent = open_connection()
+    streams.append(open_connection(STREAM))
+    begun(streams[1])
+    assert rest(used) == b""  # it was served, and then nothing came
+    silent.sendall(HEAD + b"\r\n")
+    begun(silent, b"0 bytes")
+    streams.append(open_connection(STREAM))
+    begun(streams[2])
+    assert rest(silent) == b""
+    refusal = rest(open_connection())
     assert refusal.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
     assert refusal.endswith(b"Too many connections are open. Close pages or programs, or try again later.\n")
-    streams[0].close()
-    wait_until(lambda: len(served.server.server_state.connections) == 1)
-    begun(served.open(HEAD + b"\r\n"), b"0 bytes")
+
+
+def test_an_address_keeps_a_quarter_of_the_connections_and_this_machine_all(
+    serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(connections, "is_local", lambda _: False)  # 127.0.0.1 is this server's own address
+    open_connection = serve().open
+    here = [open_connection() for _ in range(3)]
+    there = [open_connection(source="127.0.0.2") for _ in range(3)]
+    assert rest(there[0]) == b""
+    for connection in (*here, *there[1:], open_connection(source="127.0.0.3")):
+        connection.sendall(HEAD + b"\r\n")
+        begun(connection, b"0 bytes")
 
 
 def test_more_files_may_be_open_than_the_system_grants_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +210,27 @@ def test_more_files_may_be_open_than_the_system_grants_at_first(monkeypatch: pyt
     limits[:] = [-1, -1]
     assert connections.raise_file_limit(9000) == 9000
     assert limits == [-1, -1]
+
+
+def test_what_repeats_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    log, other = logging.getLogger("uvicorn.error"), logging.getLogger("app.jobs")
+    caplog.handler.addFilter(repeats := Repeats())
+    try:
+        for number in range(1234):
+            try:
+                raise ValueError(number)
+            except ValueError:
+                log.exception("It failed.\n")
+        log.error("Another error %d.", 1)
+        for _ in range(3):
+            other.warning("A job failed.")
+    finally:
+        caplog.handler.removeFilter(repeats)
+    ends = [" (10 times so far)", " (100 times so far)", " (1000 times so far)"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "It failed.\n", *(f"It failed.{end}" for end in ends), "Another error 1.", *["A job failed."] * 3,
+    ]  # fmt: skip
+    assert [bool(record.exc_info) for record in caplog.records[:4]] == [True, False, False, False]
 
 
 def test_an_upload_that_breaks_off_and_an_unknown_session_are_one_line(

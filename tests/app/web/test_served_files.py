@@ -117,7 +117,7 @@ def test_the_end_of_a_jobs_log_is_served_without_paths(stand: Stand, job: Path) 
 def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
     inside = [
         "memory.json", "segments/0001.mp4", "preview-1-1.png", "video-0009.mp4", "thumbs/../input.png",
-        "thumbs/", "thumbs%5C0001.webp", "./input.png",
+        "thumbs/", "thumbs%2F0001.webp", "thumbs%2f0001.webp", "thumbs%5C0001.webp", "./input.png",
         "//input.png", "request.json", "events.jsonl", "sections/0001.safetensors", "page.html",
         "drawing.svg", ".hidden.png",
         "notes.txt", "fake.png", "link.png", "folder/secret.png", "../loose.png", "../../secret.png",
@@ -136,7 +136,7 @@ def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
     ]  # fmt: skip
     jobs = [f"{JOBS}{job.name}/{name}" for name in inside]
     jobs += [f"{JOBS}{name}" for name in (
-        "", job.name, "no-job/input.png", "elsewhere/input.png", "loose.png",
+        "", job.name, f"{job.name}%2Fvideo.mp4", "no-job/input.png", "elsewhere/input.png", "loose.png",
         ".longtake/longtake.sqlite3",
         f"%2e%2e/{stand.outputs.name}/{job.name}/video.mp4", "../cache/input.png",
         f"{'a' * 300}/input.png", f"{job}/video.mp4", "%00/input.png", f".\\{job.name}/input.png",
@@ -312,19 +312,45 @@ def test_an_upload_becomes_the_picture_of_a_job(stand: Stand) -> None:
     assert send(stand, {"path": path, "meta": {"_type": "gradio.FileData"}}) == 2
 
 
-def test_uploads_of_another_day_go_with_their_folders(
+def upload_room(folder: Path, sizes: dict[str, int], **bounds: int) -> UploadRoom:
+    for name, size in sizes.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x" * size)
+    return UploadRoom(folder, **{"max_bytes": 10, "max_total_bytes": 100, "max_files": 10, **bounds})
+
+
+def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"a/1.png": 40, "b/2.png": 40}
+    room = upload_room(tmp_path, sizes)
+    assert room.make_room()
+    assert all((tmp_path / name).exists() for name in sizes)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "3.png").write_bytes(b"x" * 40)
+    assert not room.make_room()
+    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
+    assert room.make_room()
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"2.png", "3.png"}
+    assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.iterdir())
+
+
+def test_a_torn_upload_goes_without_the_folder_it_lies_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = UploadRoom(tmp_path / "uploads", max_bytes=10)
-    (room.folder / "a").mkdir(parents=True)
-    for name in ("a/1.png", "torn"):
-        (room.folder / name).write_bytes(b"x")
-    assert room.make_room()
-    assert len(list(room.folder.rglob("*"))) == 3
+    room = upload_room(tmp_path / "uploads", {"tmpabc": 5})
+    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
     monkeypatch.setattr("app.web.served_files._OLD_SECONDS", -1.0)
     assert room.make_room()
     assert not list(room.folder.iterdir())
-    assert not UploadRoom(room.folder, max_bytes=2**62).make_room()
+    assert room.make_room()
+
+
+def test_the_number_of_uploads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = upload_room(tmp_path, {f"{number}/x.png": 1 for number in range(12)})
+    assert not room.make_room()
+    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
+    assert room.make_room()
+    assert len(list(tmp_path.rglob("*.png"))) == 9
 
 
 def test_the_page_starts_on_a_machine_too_busy_to_answer_at_once(
