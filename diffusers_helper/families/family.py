@@ -43,7 +43,6 @@ class Family:
         name: The name, under which `pipeline` finds the other half.
         spatial_compression: The pixels per latent along each side.
         temporal_compression: The frames per latent frame.
-        section_frames: The frames that each section adds to a video.
         signs: Texts that only the names of its transformer's tensors contain; see `weights.recognition`.
         resembles: The models whose transformers have the same signs and lack these.
         requirements: What the components must have in common: a component, an entry of its configuration, a
@@ -51,23 +50,23 @@ class Family:
         buckets: Lists the shapes of its videos (height, width), given the side of a square of the same area
             and the number of which both sides are multiples.
         tail_frames: The last frames that are seen of a video that is continued.
+        is_chain: Whether each section begins with the last decoded frame of the one before it.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
         schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
         scheduler_fault: Says why a scheduler with a configuration cannot be used; "" if it can.
         default_settings: Reads from a model's folder which settings suit it.
         unsupported, ignored: The settings that its models cannot use, and those that change no pixel.
         plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
-            Its keyword `has_picture` is False for a video without a start picture.
+            Its keyword `has_picture` is False for a video without a start picture, and `clip_frames`, where
+            it is supported, is that of the request.
         mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
     """
 
     name: str
     channels: int
     spatial_compression: int
-    latent_window_size: int
     fps: int
     temporal_compression: int
-    section_frames: int
     networks: Mapping[str, FamilyNetwork]
     components: tuple[str, ...]
     layer_names: LayerNames
@@ -80,6 +79,7 @@ class Family:
     tail_frames: int
     plan: Callable[..., SectionPlan]
     small_decoder: SmallDecoder
+    is_chain: bool = False
     vae_precision: str = ""
     schedulers: tuple[str, ...] = ()
     scheduler_fault: Callable[[Mapping[str, Any]], str] = lambda config: ""
@@ -103,9 +103,12 @@ class Family:
         buckets = reversed(self.buckets(side, multiple))
         return min(buckets, key=lambda shape: abs(height * shape[1] - width * shape[0]))
 
-    @property
-    def section_seconds(self) -> float:
-        return self.section_frames / self.fps
+    def plain_sections(self, request: Any, seconds: float | None = None) -> SectionPlan:
+        """Plan the video of a `GenerationRequest`, or a longer one, by its length alone."""
+        has_clips = "clip_frames" not in self.unsupported
+        clips = {"clip_frames": request.clip_frames} if has_clips else {}
+        has_picture = not request.is_from_words
+        return self.plan(seconds or request.seconds, request.mode, has_picture=has_picture, **clips)
 
     def sections(self, request: Any, cuts: Sequence[int] = ()) -> SectionPlan:
         """Plan the video of a `GenerationRequest`.
@@ -114,8 +117,8 @@ class Family:
         """
         if request.one_frame and "one_frame" not in self.unsupported:
             return plan_one_frame(request.one_frame)
-        plan = self.plan(request.seconds, request.mode, has_picture=not request.is_from_words)
-        starts = [picture.section_index(self.section_seconds) for picture in request.timed_pictures]
+        plan = self.plain_sections(request)
+        starts = [picture.section_index(plan.section_seconds) for picture in request.timed_pictures]
         if starts or cuts:
             plan = split_at(plan, [*starts, *cuts])
         return with_closing_section(plan) if request.is_loop else plan

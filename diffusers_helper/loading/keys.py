@@ -68,7 +68,7 @@ def library_names(
     groups = {name: size.expand(plain[name].shape[0], 1) for name, size in rotations.items()}
     if width:
         try:
-            plain, rows, groups = (_from_original(part, width) for part in (plain, rows, groups))
+            plain, rows, groups = (_from_original(part, expected, width) for part in (plain, rows, groups))
         except (RuntimeError, TypeError) as error:  # what torch says about a layer that cannot be split
             raise ValueError("has layers of other sizes than the model; choose a file for it") from error
     factors = {name: _smallest(scale) for name, scale in rows.items()}
@@ -86,7 +86,7 @@ def _target(name: str) -> Target | None:
     return layers_named(name.rpartition(".")[0]) or layers_named(name)
 
 
-def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+def _from_original(tensors: Mapping[str, Tensor], expected: Collection[str], width: int) -> dict[str, Tensor]:
     """Convert names in the layout of the authors, or of ComfyUI, and split the layers they join.
 
     diffusers' own functions are not used: that for HunyuanVideo knows neither ComfyUI's names nor any other
@@ -97,7 +97,7 @@ def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tenso
         owner, _, leaf = name.rpartition(".")
         target = layers_named(owner)
         if target is None:
-            tensor_target = layers_named(name)
+            tensor_target = layers_named(name, expected)
             converted[tensor_target.layers[0] if tensor_target else name] = tensor
             continue
         if target.swaps_halves:
