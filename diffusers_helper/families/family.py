@@ -35,6 +35,10 @@ class PromptFormat:
     padded_tokens: int = 0
 
 
+def _no_remark(height: int, width: int, **video: object) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and may be a key
 class Family:
     """The half of a family of models that plans, in integers.
@@ -59,6 +63,8 @@ class Family:
         plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
             Its keyword `has_picture` is False for a video without a start picture, and `clip_frames`, where
             it is supported, is that of the request.
+        remark: Says what a user should know of a video (height, width) before its start; "" for nothing. Its
+            keywords are `has_picture`, the number of `sections`, and the `times` of the model.
         mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
     """
 
@@ -87,6 +93,7 @@ class Family:
     unsupported: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     licence: str = ""
+    remark: Callable[..., str] = _no_remark
     mag_ratios: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
 
     @property

@@ -94,6 +94,13 @@ def scheduler_in(folder: Path) -> str:
     return str(cast(dict[str, Any], config).get("_class_name", "")) if isinstance(config, dict) else ""
 
 
+def remark(height: int, width: int, **video: object) -> str:
+    """Warn of shapes in which users report jumps between sections (Helios' issues 2, 34 and 132)."""
+    if height <= width and height * width <= 2 * SIDE**2:
+        return ""
+    return "Helios was trained lying, at about 640 × 384: upright and larger videos jump between sections."
+
+
 def scheduler_fault(config: Mapping[str, Any]) -> str:
     """Say why a scheduler with this configuration cannot be used; "" if it can."""
     if config.get("_class_name") == _BASE and config.get("stages", 3) != 1:
@@ -209,5 +216,5 @@ HELIOS = Family(
     schedulers=(_BASE, DISTILLED), scheduler_fault=scheduler_fault, default_settings=default_settings,
     unsupported=("end_image", "pictures", "one_frame", "loop", "clip_frames"),
     ignored=("guidance", "vae_chunk", "vision_change"),
-    licence="Its weights may be used under the Apache License 2.0.",
+    remark=remark, licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip

@@ -6,7 +6,7 @@ one before it, so that all but the first add one frame less.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,6 +81,15 @@ def settings_of(*, is_fast: bool) -> dict[str, Any]:
     if is_fast:
         return {**shared, "steps": len(_FAST_TIMES), "cfg": 1.0, "times": _FAST_TIMES, "step_caches": ()}
     return {**shared, "steps": 50, "cfg": 5.0, "negative": _NEGATIVE, "step_caches": STEP_CACHES}
+
+
+def remark(height: int, width: int, *, has_picture: bool, sections: int, times: Sequence[int]) -> str:
+    """Say what was not tried, and how little a clip knows of the one before it."""
+    if has_picture and times:
+        return (
+            "This model was made for words alone: pictures were not tried. Wan 2.2 5B was trained for them."
+        )
+    return "Each clip knows only the last frame of the one before it." if sections > 1 else ""
 
 
 def scheduler_fault(config: Mapping[str, Any]) -> str:
@@ -181,5 +190,5 @@ WAN = Family(
     scheduler_fault=scheduler_fault, default_settings=default_settings,
     unsupported=("end_image", "pictures", "one_frame", "loop"),
     ignored=("guidance", "vae_chunk", "vision_change"),
-    licence="Its weights may be used under the Apache License 2.0.",
+    remark=remark, licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip

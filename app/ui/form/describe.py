@@ -139,12 +139,20 @@ class Describer:
             "picture-note": refusal_line(refusal, is_alert=True) if refusal else words_note,
             "end-note": order_note if judged[END_PICTURE] else "",
             "timeline-note": cue_notes + (order_note if settings.get(TIMED_PICTURES) else ""),
-            "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
+            "model-note": self._model_note(settings, info, shape, has_picture=bool(start)),
             "memory-plan": memory_plan,
             "extras-line": _extras_line(extras, info),
             "acting": acting_chips(_acting(settings, info)),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
+
+    def _model_note(
+        self, settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], *, has_picture: bool
+    ) -> str:
+        plan = plan_of(settings, info.family)
+        sections = len(plan) if plan else 1
+        remark = info.family.remark(*shape, has_picture=has_picture, sections=sections, times=info.times)
+        return model_note(info, absence_of(info), remark, takes_days=self._planner.takes_days(info))
 
     def _program(self, settings: dict[str, Any], info: ModelInfo) -> str:
         try:
