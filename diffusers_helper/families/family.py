@@ -56,6 +56,7 @@ class Family:
         tail_frames: The last frames that are seen of a video that is continued.
         is_chain: Whether each section begins with the last decoded frame of the one before it.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
+        vae_tile: The side of the largest tiles that its VAE should work in where they fit; 0 for the card's.
         schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
         scheduler_fault: Says why a scheduler with a configuration cannot be used; "" if it can.
         default_settings: Reads from a model's folder which settings suit it.
@@ -87,6 +88,7 @@ class Family:
     small_decoder: SmallDecoder
     is_chain: bool = False
     vae_precision: str = ""
+    vae_tile: int = 0
     schedulers: tuple[str, ...] = ()
     scheduler_fault: Callable[[Mapping[str, Any]], str] = lambda config: ""
     default_settings: Callable[[Path], Mapping[str, Any]] = lambda folder: {}

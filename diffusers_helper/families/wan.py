@@ -186,7 +186,7 @@ WAN = Family(
     ),
     small_decoder=_SMALL_DECODER,
     prompt_format=PromptFormat("{}", 0, MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS),
-    tail_frames=1, plan=plan, is_chain=True, schedulers=("UniPCMultistepScheduler",),
+    tail_frames=1, plan=plan, is_chain=True, vae_tile=1024, schedulers=("UniPCMultistepScheduler",),
     scheduler_fault=scheduler_fault, default_settings=default_settings,
     unsupported=("end_image", "pictures", "one_frame", "loop"),
     ignored=("guidance", "vae_chunk", "vision_change"),

@@ -27,6 +27,12 @@ _PREFIXES = (
     "text_encoders.llama.transformer.model.", "text_encoders.clip_l.transformer.text_model.",
 )  # fmt: skip
 _WAN_VAE = "decoder.middle.0.residual.0.gamma"  # only in the names of Wan's authors
+# A layer of the VAE of Wan 2.2, whose blocks are lists within a list
+_WAN_VAE_LAYER = re.compile(r"^(encoder\.down|decoder\.up)samples\.(\d+)\.(?:down|up)samples\.(\d+)\.(.+)")
+_WAN_VAE_PARTS = {
+    "residual.0.": "norm1.", "residual.2.": "conv1.", "residual.3.": "norm2.", "residual.6.": "conv2.",
+    "shortcut.": "conv_shortcut.",
+}  # fmt: skip
 _IN_BLOCK = re.compile(r".*?\.(\d+)\.")
 
 
@@ -51,7 +57,8 @@ def library_names(
     if prefix:
         plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
     if _WAN_VAE in plain:
-        plain = cast(dict[str, Tensor], convert_wan_vae_to_diffusers(plain))
+        plain = {_wan_vae_name(name): tensor for name, tensor in plain.items()}
+        plain = cast(dict[str, Tensor], convert_wan_vae_to_diffusers(plain))  # as in Wan 2.1
     rotations = {
         name.replace(ROTATION, "weight"): plain.pop(name) for name in list(plain) if name.endswith(ROTATION)
     }
@@ -75,6 +82,17 @@ def library_names(
     for name, sizes in groups.items():
         cast(Any, factors[name]).rotation = int(sizes[0])
     return plain, factors
+
+
+def _wan_vae_name(name: str) -> str:
+    """Name a layer of the VAE of Wan 2.2 as diffusers does; other names stay."""
+    if not (match := _WAN_VAE_LAYER.match(name)):
+        return name
+    side, block, index, layer = match.groups()
+    for part, library_part in _WAN_VAE_PARTS.items():
+        if layer.startswith(part):
+            return f"{side}_blocks.{block}.resnets.{index}.{library_part}{layer.removeprefix(part)}"
+    return f"{side}_blocks.{block}.{side.rpartition('.')[2]}sampler.{layer}"
 
 
 def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:

@@ -253,7 +253,8 @@ def demands_for(
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration,
     )  # fmt: skip
-    tiles = tile_steps(profile.vae_tile.value, request.vae_tile)
+    largest_tile = 0 if profile.vae_tile.source == YOU else info.family.vae_tile
+    tiles = tile_steps(max(profile.vae_tile.value, largest_tile), request.vae_tile)
     return tuple(replace(demand_with_tile(tile), attention=profile.attention) for tile in tiles)
 
 

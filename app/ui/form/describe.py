@@ -228,6 +228,8 @@ def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
     caches = SETTINGS["step_cache"].choices if info.step_caches is None else (OFF, *info.step_caches)
     lacks = (*info.family.unsupported, *(("step_cache",) if len(caches) == 1 else ()))
     unused = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
+    if info.times:  # its steps are those that it was made for
+        unused += ["shift", *(["steps"] if settings.get("steps") in (None, info.steps) else [])]
     choices = [f"step_cache={cache}" for cache in SETTINGS["step_cache"].choices if cache not in caches]
     return [*info.family.ignored, *unused, *choices, *(("mode",) if len(info.modes) == 1 else ())]
 
