@@ -158,7 +158,7 @@ def calibrate(models: Models, steps: int, kept: Rows) -> dict[str, list[float]]:
 def _record(job: OpenJob, condition: Any, context: Any, rows: list[list[float]], network: Any) -> Tensor:
     """Sample a section, and add its ratios to the rows."""
     request = job.request
-    noisy = noise_for(request.seed, "noise", 1, job.latents_shape(job.family.latent_window_size))
+    noisy = noise_for(request.seed, "noise", 1, job.latents_shape(job.sections.latent_window_size))
     recorder = _Recorder(request.steps, network, noisy)
     with recorder.attached():
         denoiser = work.denoiser(network, condition, context, recorder)

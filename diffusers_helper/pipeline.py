@@ -29,6 +29,7 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
 from diffusers_helper.families.packing import Section, decode_work
 from diffusers_helper.families.step_caches import OFF
+from diffusers_helper.families.wan import WAN
 from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
@@ -39,14 +40,16 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.output.checkpoints import Checkpoints
 from diffusers_helper.output.previews import to_uint8
+from diffusers_helper.output.saved_steps import SavedSteps
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.vae.codec import decode_latents
 from diffusers_helper.vae.engine import VideoPart
+from diffusers_helper.wan import work as wan
 
-WORK: dict[str, Work] = {FRAMEPACK.name: framepack, HELIOS.name: helios}
+WORK: dict[str, Work] = {FRAMEPACK.name: framepack, HELIOS.name: helios, WAN.name: wan}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,12 @@ def generate(
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
-                final, pending = join(decode(job, section, history.to_decode(section)), section)
+                frames = decode(job, section, history.to_decode(section))
+                if job.family.is_chain:
+                    history.last_frame = checkpoints.last_frame(section.number, frames[-1:])
+                final, pending = join(frames, section)
                 write(job, section, final, pending)
-                del final, pending  # they would take memory while the next section is sampled
+                del frames, final, pending  # they would take memory while the next section is sampled
         if request.step_cache == OFF:  # cached steps would say little about those of other jobs
             job.memory.keep_times(job.report.step_seconds, decode_work(job.sections, request.vae_chunk))
         return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
@@ -113,14 +119,15 @@ def sample_sections(
         job.preview.fit(job.pictures.start, encodings["start"])
     drafts: dict[int, Tensor] = {}
     for section in job.sections:
-        sample_section = partial(sample, job, section, encodings, history, drafts)
+        saved = checkpoints.saved_steps(section.number)
+        sample_section = partial(sample, job, section, encodings, history, drafts, saved)
         history.add(checkpoints.section(section.number, compute=sample_section), section)
         yield section
 
 
 def sample(
     job: OpenJob, section: Section, encodings: Mapping[str, Tensor], history: LatentsSoFar,
-    drafts: dict[int, Tensor],
+    drafts: dict[int, Tensor], saved: SavedSteps,
 ) -> Tensor:  # fmt: skip
     """Sample a section after the drafts that it needs, and add these to `drafts`, by video index.
 
@@ -139,7 +146,7 @@ def sample(
         if earlier_drafts:
             context = replace(context, start=drafts[earlier_drafts[-1]])
         condition = work.condition(job, target, encodings)
-        return denoise(job, target, condition, context, (section, run, len(missing) + 1))
+        return denoise(job, target, condition, context, (section, run, len(missing) + 1), saved)
 
     for run, index in enumerate(missing):
         drafts[index] = sample_one(section_by_index[index], work.history(job, encodings), run)[:, :, -1:]
@@ -151,11 +158,19 @@ def sample(
 
 def denoise(
     job: OpenJob, section: Section, condition: Any, context: Any,
-    sampled_for: tuple[Section, int, int] | None = None,
+    sampled_for: tuple[Section, int, int] | None = None, saved: SavedSteps | None = None,
 ) -> Tensor:  # fmt: skip
     """Sample a section's clean latents (1, C, W, h, w), on the host, from noise.
 
-    If this may be a draft, it is `sampled_for` the section that needs it, after so many of all runs.
+    Args:
+        condition: What conditions the section, in the form of the family's `Work`.
+        context: The clean latents that the section sees of the other sections.
+        sampled_for: If this may be a draft: the section that needs it, the number of the runs before this
+            one, and the number of all runs.
+        saved: Where a sampler that can go on stores its state; it starts from the one that is there.
+
+    Raises:
+        LongtakeError: If the transformer overflows even in fp32.
     """
     work = WORK[job.family.name]
     request = job.lineage.request_for(section.number, job.request)
@@ -164,6 +179,8 @@ def denoise(
     noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.latent_window_size))
     reported_section, run, runs = sampled_for or (section, 0, 1)
     sampler = work.sampler(job, section, request)
+    if saved and job.family.is_chain and request.step_cache == OFF:
+        sampler = partial(sampler, start=saved.read(), on_state=saved.keep)
 
     def sample_with(network: Any) -> Tensor:
         noisy = noise.to(job.models.device)

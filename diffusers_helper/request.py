@@ -270,6 +270,10 @@ class GenerationRequest:
         "After the video that is continued, or before it: from a start picture to its first frame.",
         "What to make", choices={AFTER: "After it", BEFORE: "Before it"}, scope="input", on_page=False,
     )] = AFTER
+    clip_frames: Annotated[int, SettingInfo(
+        "Frames per Clip",
+        "The frames made at a time, rounded down to 4 n + 1; 0 takes the model's own. A shorter clip is seen "
+        "sooner. Each knows only the last frame of the one before it.", "Size and output", high=121)] = 0
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -110,7 +110,7 @@ def video_rate(report: Report) -> float | None:
     step, decode = step_seconds(report), stages.get("decode", {}).get("seconds")
     if step is None or decode is None:
         return None
-    return 60 * FRAMEPACK.section_seconds / (_STEPS * step + decode)
+    return 60 * FRAMEPACK.plan(1.2, "inverted").section_seconds / (_STEPS * step + decode)
 
 
 def peak_bytes(report: Report) -> int | None:

@@ -30,6 +30,11 @@ _CARDS = {
     "20 GB (RX 7900 XT)": "gfx1100:20", "24 GB (RX 7900 XTX)": "gfx1100:24",
     "Strix Halo, 64 GB for the GPU": "gfx1151:64", "Strix Halo, 96 GB for the GPU": "gfx1151:96",
 }  # fmt: skip
+_MODELS_BEGIN, _MODELS_END = "<!-- the models begin -->\n", "<!-- the models end -->"
+_MODELS = {
+    "wan-5b-fast": "Wan 2.2 5B Fast", "wan-5b": "Wan 2.2 5B", "helios-distilled": "Helios Distilled*",
+    "framepack-i2v": "FramePack",
+}  # fmt: skip
 _HEAD = (
     "memory of the card", "cap", "preserved", "on the card", "streamed per step", "copied in",
     "a step computes", "first second, first job", "free RAM", "predicted peak",
@@ -47,6 +52,10 @@ def documented(text: str) -> str:
         f"would take {small} GB more.\n"
     )
     text = _replaced(text, _BEGIN, f"{table}\n{disk}", _END)
+    rows = [
+        (name, *(_pace(name, card, find_model(model)) for model in _MODELS)) for name, card in _CARDS.items()
+    ]
+    text = _replaced(text, _MODELS_BEGIN, _table(("card", *_MODELS.values()), rows), _MODELS_END)
     return _replaced(text, _STEPS_BEGIN, _steps_table(info), _STEPS_END)
 
 
@@ -92,13 +101,27 @@ def _row(name: str, card: str, info: ModelInfo) -> tuple[str, ...]:
     return name, cap, preserved, stays, streamed, copied, computing, begins, ram, peak
 
 
+def _pace(name: str, card: str, info: ModelInfo) -> str:
+    """Estimate the seconds of video that a card makes in a minute, after the first job."""
+    profile = _profile(name, card)
+    plan = _best(profile, info).plan
+    times = forecast(plan, profile, info)
+    if times is None or times.has_decode == info.name.startswith("helios"):
+        raise ValueError(
+            f"{name}, {info.name}: the page says that all times but that of Helios' decoder are known"
+        )
+    video_seconds = plan.frames / plan.sections / info.family.fps
+    return f"{60 * video_seconds / times.section_seconds:.2g}"
+
+
 def _profile(name: str, card: str) -> Profile:
     return profile_for(replace(machine_of_card(card), name=name), {})
 
 
 def _best(profile: Profile, info: ModelInfo) -> SetUp:
     plan = partial(plan_video, profile=profile)
-    request = GenerationRequest(image="none", model=info.name, mode=info.modes[0], steps=info.steps)
+    settings = {"mode": info.modes[0], "steps": info.steps, "cfg": info.cfg}
+    request = GenerationRequest(image="none", model=info.name, **settings)
     return recommend(request, info, plan).set_up
 
 

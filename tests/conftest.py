@@ -119,6 +119,22 @@ def tiny_helios_distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a complete tiny Wan model, made once. Tests only read it."""
+    from tests.support.tiny_wan import write_tiny_wan
+
+    return write_tiny_wan(tmp_path_factory.mktemp("models") / "wan")
+
+
+@pytest.fixture(scope="session")
+def tiny_wan_fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the same with the pipeline of the distilled model."""
+    from tests.support.tiny_wan import write_tiny_wan
+
+    return write_tiny_wan(tmp_path_factory.mktemp("models") / "wan-fast", is_fast=True)
+
+
+@pytest.fixture(scope="session")
 def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the tiny model with more blocks, made once. Tests only read it."""
     from tests.support.deep_model import write_deep_model

@@ -33,9 +33,8 @@ def usable_value(settings: dict[str, Any], name: str) -> Any:
 
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     """Plan the sections of the form's video; None for values that the start refuses."""
-    length = {
-        name: settings.get(name, SETTINGS[name].default) for name in ("seconds", "mode", "loop", "one_frame")
-    }
+    names = ("seconds", "mode", "loop", "one_frame", "clip_frames")
+    length = {name: settings.get(name, SETTINGS[name].default) for name in names}
     prompt = str(settings.get("prompt") or "")
     image = "any" if settings.get("image") or not prompt.strip() else ""
     try:
@@ -52,7 +51,7 @@ def prompt_of_strip(settings: dict[str, Any], family: Family) -> str:
     if plan is None or len(texts) != len(plan):  # the strip is about an earlier length
         return prompt
     try:
-        return with_prompts(prompt, texts, family.section_seconds)
+        return with_prompts(prompt, texts, plan.section_seconds)
     except InputError:
         return prompt
 
@@ -78,7 +77,7 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         return facts, refusal_line(error)
     if plan is None:
         return facts, ""
-    count, seconds = len(plan), family.section_seconds
+    count, seconds = len(plan), plan.section_seconds
     texts = timeline.prompts_by_section(count, seconds)
     timed_pictures = timed_pictures_of(usable_value(settings, TIMED_PICTURES))
     pictures = {picture.section_index(seconds): picture for picture in timed_pictures}
@@ -91,7 +90,7 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         | {"picture": (picture := pictures.get(index)) and {"path": picture.file, "crop": picture.crop}}
         for index, change in enumerate(changes)
     ]
-    notes = notes_on_times(prompt, timed_pictures, plan, family)
+    notes = notes_on_times(prompt, timed_pictures, plan)
     return facts, hint(" ".join([*_change_notes(timeline, texts, seconds), *notes]))
 
 

@@ -258,7 +258,7 @@ def pictures_of(number: int, request: GenerationRequest, family: Family) -> Shar
     section = family.sections(request)[number - 1]
     if section.is_closing:  # it leads to the start
         return ((START_PICTURE, 1.0),)
-    count = len(family.plan(request.seconds, request.mode))
+    count = len(family.plain_sections(request))
     pictures = {0: START_PICTURE, **_pictures_by_index(request, family, count)}
     if request.end_image:
         pictures[count] = END_PICTURE
@@ -319,9 +319,10 @@ def drafted_prompts(number: int, request: GenerationRequest, family: Family) -> 
 
 
 def _pictures_by_index(request: GenerationRequest, family: Family, num_sections: int) -> dict[int, str]:
-    """Map the video indices of the sections that begin with a timed picture to its name."""
+    """Map the video indices of the sections that begin with a timed picture to the pictures' names."""
+    section_seconds = family.plain_sections(request).section_seconds
     pictures = {
-        picture.section_index(family.section_seconds): timed_picture_name(n)
+        picture.section_index(section_seconds): timed_picture_name(n)
         for n, picture in enumerate(request.timed_pictures, 1)
     }
     return {index: name for index, name in pictures.items() if index < num_sections}
@@ -334,7 +335,7 @@ def _by_section(
     """List texts, seeds and LoRA weights by video index, and the video indices in the order of making."""
     sections = family.sections(request)
     timeline = Timeline.of(request.prompt)
-    lengths = len(sections), family.section_seconds
+    lengths = len(sections), sections.section_seconds
     return (
         timeline.prompts_by_section(*lengths),
         timeline.seeds_by_section(*lengths),

@@ -32,11 +32,18 @@ class PromptFormat:
     padded_tokens: int = 0
 
 
+def _no_remark(height: int, width: int, **video: object) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and may be a key
 class Family:
     """The half of a family of models that plans, in integers.
 
     Attributes:
+        name: The name, under which `pipeline` finds the other half.
+        spatial_compression: The pixels per latent along each side.
+        temporal_compression: The frames per latent frame.
         signs: Texts that only the names of its transformer's tensors contain; see `weights.recognition`.
         resembles: The models whose transformers have the same signs and lack these.
         requirements: What the components must have in common: a component, an entry of its configuration, a
@@ -44,21 +51,26 @@ class Family:
         buckets: Lists the shapes of its videos (height, width), given the side of a square of the same area
             and the number of which both sides are multiples.
         tail_frames: The last frames that are seen of a video that is continued.
+        is_chain: Whether each section begins with the last decoded frame of the one before it.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
+        vae_tile: The side of the largest tiles that its VAE should work in where they fit; 0 for the card's.
         schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
         scheduler_fault: Says why a scheduler with a configuration cannot be used; "" if it can.
         default_settings: Reads from a model's folder which settings suit it.
         unsupported, ignored: The settings that its models cannot use, and those that change no pixel.
+        plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
+            Its keyword `has_picture` is False for a video without a start picture, and `clip_frames`, where
+            it is supported, is that of the request.
+        remark: Says what a user should know of a video (height, width) before its start; "" for nothing. Its
+            keywords are `has_picture`, the number of `sections`, and the `times` of the model.
         mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
     """
 
     name: str
     channels: int
     spatial_compression: int
-    latent_window_size: int
     fps: int
     temporal_compression: int
-    section_frames: int
     networks: Mapping[str, FamilyNetwork]
     components: tuple[str, ...]
     layer_names: LayerNames
@@ -71,13 +83,16 @@ class Family:
     tail_frames: int
     plan: Callable[..., SectionPlan]
     small_decoder: SmallDecoder
+    is_chain: bool = False
     vae_precision: str = ""
+    vae_tile: int = 0
     schedulers: tuple[str, ...] = ()
     scheduler_fault: Callable[[Mapping[str, Any]], str] = lambda config: ""
     default_settings: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
     unsupported: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     licence: str = ""
+    remark: Callable[..., str] = _no_remark
     mag_ratios: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
 
     @property
@@ -92,9 +107,12 @@ class Family:
         buckets = reversed(self.buckets(side, multiple))
         return min(buckets, key=lambda shape: abs(height * shape[1] - width * shape[0]))
 
-    @property
-    def section_seconds(self) -> float:
-        return self.section_frames / self.fps
+    def plain_sections(self, request: Any, seconds: float | None = None) -> SectionPlan:
+        """Plan the video of a `GenerationRequest`, or a longer one, by its length alone."""
+        has_clips = "clip_frames" not in self.unsupported
+        clips = {"clip_frames": request.clip_frames} if has_clips else {}
+        has_picture = not request.is_from_words
+        return self.plan(seconds or request.seconds, request.mode, has_picture=has_picture, **clips)
 
     def sections(self, request: Any, cuts: Sequence[int] = ()) -> SectionPlan:
         """Plan the video of a `GenerationRequest`.
@@ -103,8 +121,8 @@ class Family:
         """
         if request.one_frame and "one_frame" not in self.unsupported:
             return plan_one_frame(request.one_frame)
-        plan = self.plan(request.seconds, request.mode, has_picture=not request.is_from_words)
-        starts = [picture.section_index(self.section_seconds) for picture in request.timed_pictures]
+        plan = self.plain_sections(request)
+        starts = [picture.section_index(plan.section_seconds) for picture in request.timed_pictures]
         if starts or cuts:
             plan = split_at(plan, [*starts, *cuts])
         return with_closing_section(plan) if request.is_loop else plan

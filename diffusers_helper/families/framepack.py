@@ -234,8 +234,7 @@ def _published(
 # Its transformers were trained with sections of nine latent frames alone.
 FRAMEPACK = Family(
     "framepack", channels=16, spatial_compression=8, temporal_compression=4,
-    latent_window_size=packing.LATENT_WINDOW_SIZE, fps=packing.FPS,
-    section_frames=4 * packing.LATENT_WINDOW_SIZE, buckets=buckets,
+    fps=packing.FPS, buckets=buckets,
     networks=_NETWORKS, components=COMPONENTS, requirements=_REQUIREMENTS,
     signs=("clean_x_embedder.",), resembles=("HunyuanVideo", "Flux"),
     layer_names=LayerNames(
@@ -256,7 +255,7 @@ FRAMEPACK = Family(
     ),
     small_decoder=SmallDecoder("safetensors/taehv.safetensors", "373253e5f877b3f6474a7ec874e5559f40381246"),
     prompt_format=PromptFormat(_TEMPLATE, 95, 256), tail_frames=packing.frames_of(packing.HISTORY),
-    plan=packing.plan_sections, mag_ratios=_MAGNITUDES,
+    plan=packing.plan_sections, mag_ratios=_MAGNITUDES, unsupported=("clip_frames",),
     licence="Its weights descend from HunyuanVideo, whose Tencent Hunyuan Community License grants no rights "
     "in the European Union, the United Kingdom and South Korea.",
 )  # fmt: skip

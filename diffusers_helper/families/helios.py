@@ -52,7 +52,7 @@ def plan(seconds: float, mode: packing.Mode, *, has_picture: bool = True) -> pac
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Helios.")
     count = packing.count_sections(seconds, FPS, SECTION_FRAMES)
     sections = tuple(_section(number) for number in range(1, count + 1))
-    return packing.SectionPlan(mode, LATENT_WINDOW_SIZE, sections, FPS)
+    return packing.SectionPlan(mode, LATENT_WINDOW_SIZE, sections, FPS, SECTION_FRAMES)
 
 
 def _section(number: int) -> packing.Section:
@@ -89,6 +89,13 @@ def scheduler_in(folder: Path) -> str:
     except (OSError, ValueError):
         return ""
     return str(cast(dict[str, Any], config).get("_class_name", "")) if isinstance(config, dict) else ""
+
+
+def remark(height: int, width: int, **video: object) -> str:
+    """Warn of shapes in which users report jumps between sections (Helios' issues 2, 34 and 132)."""
+    if height <= width and height * width <= 2 * SIDE**2:
+        return ""
+    return "Helios was trained lying, at about 640 × 384: upright and larger videos jump between sections."
 
 
 def scheduler_fault(config: Mapping[str, Any]) -> str:
@@ -195,7 +202,7 @@ def _published(variant: str, file_pattern: str) -> PublishedModel:
 
 HELIOS = Family(
     "helios", channels=16, spatial_compression=8, temporal_compression=4, fps=FPS,
-    latent_window_size=LATENT_WINDOW_SIZE, section_frames=SECTION_FRAMES, buckets=shapes,
+    buckets=shapes,
     networks=_NETWORKS, components=_COMPONENTS, requirements=_REQUIREMENTS, layer_names=_LAYER_NAMES,
     signs=("\n.patch_mid.", "\n.patch_long."), resembles=("Wan",),
     published=(_published("Distilled", "distill"), _published("Base", "base")),
@@ -203,7 +210,7 @@ HELIOS = Family(
     prompt_format=PromptFormat("{}", 0, MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS),
     tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, vae_precision="fp32",
     schedulers=(_BASE, DISTILLED), scheduler_fault=scheduler_fault, default_settings=default_settings,
-    unsupported=("end_image", "pictures", "one_frame", "loop"),
+    unsupported=("end_image", "pictures", "one_frame", "loop", "clip_frames"),
     ignored=("guidance", "vae_chunk", "vision_change"),
-    licence="Its weights may be used under the Apache License 2.0.",
+    remark=remark, licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip

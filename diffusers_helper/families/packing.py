@@ -119,10 +119,16 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
+    """The sequence of all sections of one video, in order of making.
+
+    Each section adds `section_frames` to the video.
+    """
+
     mode: Mode
     latent_window_size: int
     sections: tuple[Section, ...]
     fps: int = FPS
+    section_frames: int = 4 * LATENT_WINDOW_SIZE
 
     def __iter__(self) -> Iterator[Section]:
         return iter(self.sections)
@@ -141,6 +147,10 @@ class SectionPlan:
     @property
     def seconds(self) -> float:
         return self.total_frames / self.fps
+
+    @property
+    def section_seconds(self) -> float:
+        return self.section_frames / self.fps
 
 
 def _section(mode: Mode, size: int, number: int, count: int, padding: int, *, has_picture: bool) -> Section:
@@ -180,7 +190,7 @@ def plan_sections(
         _section(mode, latent_window_size, number, count, padding, has_picture=has_picture)
         for number, padding in enumerate(paddings(count) if mode == "inverted" else (0,) * count, 1)
     )
-    return SectionPlan(mode, latent_window_size, sections)
+    return SectionPlan(mode, latent_window_size, sections, section_frames=4 * latent_window_size)
 
 
 def plan_one_frame(latent_time: int) -> SectionPlan:

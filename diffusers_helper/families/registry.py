@@ -5,8 +5,9 @@ from __future__ import annotations
 from diffusers_helper.families.family import Family, FamilyNetwork
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
+from diffusers_helper.families.wan import WAN
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (FRAMEPACK, HELIOS)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (FRAMEPACK, HELIOS, WAN)}
 
 
 def family_of_class(class_name: str) -> Family:

@@ -80,7 +80,7 @@ class HeliosDenoiser(GuidedDenoiser[Tensor]):
             return super()._timestep(x, sigma)
         halvings = (self._context.start.shape[-1] // x.shape[-1]).bit_length() - 1
         start_time, time_span = times[len(times) - 1 - halvings]
-        return (start_time + sigma * time_span).to(torch.int64)
+        return (start_time + sigma * time_span).to(torch.int64).reshape(1)
 
     def _text_arguments(self, text: Tensor) -> dict[str, Tensor]:
         return {"encoder_hidden_states": self._to_network(text)}
@@ -103,6 +103,8 @@ class HeliosDenoiser(GuidedDenoiser[Tensor]):
 
 class SectionHistory:
     """The clean latents in temporal order, (1, 16, T, h, w), in fp32 on the CPU."""
+
+    last_frame: Tensor | None = None
 
     def __init__(self, history: Tensor, first_latent: Tensor | None) -> None:
         self._first_history = history
@@ -213,7 +215,7 @@ def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tens
 
 
 def sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
-    shape = job.latents_shape(job.family.latent_window_size)
+    shape = job.latents_shape(job.sections.latent_window_size)
     shift = request.shift or job.models.info.shift or 0.0
     scheduler = new_scheduler(job.models.component("scheduler"), shift)
     steps = job.models.info.steps_in(section.number, request.steps)

@@ -235,7 +235,8 @@ def _with_attention(
         if request.weight_dtype == AUTO:
             sized_request = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
         networks = known_networks(info, profile, weight_dtype=sized_request.weight_dtype)
-        shape = attention_shape(sized_request, networks, *size, longest_text(sized_request, info))
+        text = longest_text(sized_request, info)
+        shape = attention_shape(sized_request, info.family, networks, *size, text)
         facts = local.kernels
         card = profile.machine.card
         key = shape_key(*shape)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -32,7 +33,13 @@ are final now, and those that the next section will still change."""
 
 
 class LatentsSoFar(Protocol):
+    """The clean latents made so far, and the parts of them that a section and its decoding need.
+
+    A section may need the last decoded frame (1, H, W, 3) of the one before it (`Family.is_chain`).
+    """
+
     latents: Tensor
+    last_frame: Tensor | None
 
     def add(self, latents: Tensor, section: Section) -> None: ...
 
@@ -100,24 +107,32 @@ def encode(job: OpenJob, work: Work) -> dict[str, Tensor]:
     return {**encode_texts(job, work), **work.latents(job), **work.encode_images(job)}
 
 
-def latent_of(job: OpenJob, of: str = START_PICTURE) -> Tensor:
-    work = partial(encode_pictures, job, [job.pictures.fitted[of]], "start_latent")
+def latent_of(job: OpenJob, of: str = START_PICTURE, *, purpose: Purpose | None = "start_latent") -> Tensor:
+    work = partial(encode_pictures, job, [job.pictures.fitted[of]], purpose)
     return job.captured("vae_encode", work, of=of)
 
 
 def encode_pictures(
-    job: OpenJob, pictures: Sequence[Image.Image], purpose: Purpose, number: int = 0
+    job: OpenJob, pictures: Sequence[Image.Image], purpose: Purpose | None, number: int = 0
 ) -> Tensor:
-    """Encode a picture, or 4 n + 1 frames, with the VAE, and sample latents (1, C, n + 1, h, w)."""
+    """Encode a picture, or 4 n + 1 frames of a video, with the VAE, and sample latents (1, C, n + 1, h, w).
+
+    The distribution of the latents is taken from an earlier job with the same pictures, whatever its seed.
+
+    Args:
+        pictures: RGB pictures of the job's size.
+        purpose, number: What the noise of the sample depends on besides the seed; None for the mean.
+    """
     num_latent_frames = (len(pictures) - 1) // job.family.temporal_compression + 1
-    noise = noise_for(job.root.seed, purpose, number, job.latents_shape(num_latent_frames))
+    shape = job.latents_shape(num_latent_frames)
+    noise = noise_for(job.root.seed, purpose, number, shape) if purpose else torch.zeros(shape)
 
     def encoded() -> dict[str, Tensor]:
         progress = job.pieces("vae_encode")
         return {"moments": job.vae.encode(pixels_of(pictures), progress=progress, cancel=job.cancel)}
 
-    shape = str((len(pictures), *job.pictures.shape)).encode()
-    checksum = sha256_of([shape, *(picture.tobytes() for picture in pictures)])
+    size = str((len(pictures), *job.pictures.shape)).encode()
+    checksum = sha256_of([size, *(picture.tobytes() for picture in pictures)])
     encodings = job.encoded(("vae",), encoded, job.vae_facts, pictures=checksum)
     return sample_latents(encodings["moments"], noise, job.models.component("vae").config)
 

@@ -27,6 +27,12 @@ _PREFIXES = (
     "text_encoders.llama.transformer.model.", "text_encoders.clip_l.transformer.text_model.",
 )  # fmt: skip
 _WAN_VAE = "decoder.middle.0.residual.0.gamma"  # only in the names of Wan's authors
+# A layer of the VAE of Wan 2.2, whose blocks are lists within a list
+_WAN_VAE_LAYER = re.compile(r"^(encoder\.down|decoder\.up)samples\.(\d+)\.(?:down|up)samples\.(\d+)\.(.+)")
+_WAN_VAE_PARTS = {
+    "residual.0.": "norm1.", "residual.2.": "conv1.", "residual.3.": "norm2.", "residual.6.": "conv2.",
+    "shortcut.": "conv_shortcut.",
+}  # fmt: skip
 _IN_BLOCK = re.compile(r".*?\.(\d+)\.")
 
 
@@ -46,7 +52,8 @@ def library_names(
     if prefix:
         plain = {name.removeprefix(prefix): plain[name] for name in plain if name.startswith(prefix)}
     if _WAN_VAE in plain:
-        plain = cast(dict[str, Tensor], convert_wan_vae_to_diffusers(plain))
+        plain = {_wan_vae_name(name): tensor for name, tensor in plain.items()}
+        plain = cast(dict[str, Tensor], convert_wan_vae_to_diffusers(plain))  # as in Wan 2.1
     rotations = {
         name.replace(ROTATION, "weight"): plain.pop(name) for name in list(plain) if name.endswith(ROTATION)
     }
@@ -63,13 +70,24 @@ def library_names(
     groups = {name: size.expand(plain[name].shape[0], 1) for name, size in rotations.items()}
     if width:
         try:
-            plain, rows, groups = (_from_original(part, width) for part in (plain, rows, groups))
+            plain, rows, groups = (_from_original(part, expected, width) for part in (plain, rows, groups))
         except (RuntimeError, TypeError) as error:  # what torch says about a layer that cannot be split
             raise ValueError("has layers of other sizes than the model; choose a file for it") from error
     factors = {name: _smallest(scale) for name, scale in rows.items()}
     for name, sizes in groups.items():
         cast(Any, factors[name]).rotation = int(sizes[0])
     return plain, factors
+
+
+def _wan_vae_name(name: str) -> str:
+    """Name a layer of the VAE of Wan 2.2 as diffusers does; other names stay."""
+    if not (match := _WAN_VAE_LAYER.match(name)):
+        return name
+    side, block, index, layer = match.groups()
+    for part, library_part in _WAN_VAE_PARTS.items():
+        if layer.startswith(part):
+            return f"{side}_blocks.{block}.resnets.{index}.{library_part}{layer.removeprefix(part)}"
+    return f"{side}_blocks.{block}.{side.rpartition('.')[2]}sampler.{layer}"
 
 
 def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str) -> int:
@@ -80,7 +98,7 @@ def _matches(names: Collection[str], expected: Mapping[str, Tensor], prefix: str
     )
 
 
-def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+def _from_original(tensors: Mapping[str, Tensor], expected: Collection[str], width: int) -> dict[str, Tensor]:
     """Convert names in the layout of the authors, or of ComfyUI, and split the layers they join.
 
     diffusers' own functions are not used: that for HunyuanVideo knows neither ComfyUI's names nor any other
@@ -91,7 +109,7 @@ def _from_original(tensors: Mapping[str, Tensor], width: int) -> dict[str, Tenso
         owner, _, leaf = name.rpartition(".")
         target = layers_named(owner)
         if target is None:
-            tensor_target = layers_named(name)
+            tensor_target = layers_named(name, expected)
             converted[tensor_target.layers[0] if tensor_target else name] = tensor
             continue
         if target.swaps_halves:

@@ -57,6 +57,12 @@ class ModelInfo:
     """The facts about a model that are known before any of it is loaded.
 
     Attributes:
+        family: Its family, which plans its sections.
+        modes: The orders of sections that it supports; the first is its default.
+        side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
+        steps, guidance, cfg: The values that suit it best.
+        negative, weight_dtype: The negative prompt and the type of the weights that suit it.
+        times: The times, of 1000, at which a model for few steps computes; none for one that has a schedule.
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
         sizes: The number of sizes in which each section is sampled, with at least one step in each.
         first_steps: The factor by which the first section takes more steps than the others.
@@ -73,6 +79,9 @@ class ModelInfo:
     steps: int = 25
     guidance: float = 10.0
     cfg: float = 1.0
+    negative: str = ""
+    weight_dtype: str = "default"
+    times: tuple[int, ...] = ()
     shift: float | None = None
     sizes: int = 1
     first_steps: int = 1
@@ -96,6 +105,12 @@ class ModelInfo:
                 setting="step_cache", value=request.step_cache,
                 expected=f"{'one of ' if caches else ''}{', '.join((OFF, *caches))} for model {model_name}",
                 remedy="Choose that.",
+            )  # fmt: skip
+        if self.times and request.steps != len(self.times):
+            raise InputError(
+                setting="steps", value=request.steps,
+                expected=f"{len(self.times)}, the steps that model {model_name} was made for",
+                remedy="Set it to that, or choose another `model`.",
             )  # fmt: skip
         if request.mode not in self.modes:
             raise InputError(
@@ -137,7 +152,10 @@ class ModelInfo:
 
     @property
     def default_settings(self) -> dict[str, Any]:
-        return {"mode": self.modes[0], "steps": self.steps, "guidance": self.guidance, "cfg": self.cfg}
+        """The settings that suit it best, which hold where nobody has set them."""
+        settings = {"mode": self.modes[0], "steps": self.steps, "guidance": self.guidance, "cfg": self.cfg}
+        others = {"negative": self.negative, "weight_dtype": self.weight_dtype}
+        return settings | {name: value for name, value in others.items() if value != SETTINGS[name].default}
 
     def mag_ratios(self, mode: Mode) -> tuple[float, ...]:
         return {**self.family.mag_ratios, **self.own_mag_ratios}.get(mode, ())
@@ -172,6 +190,8 @@ _PLAIN_FACTS: dict[str, type] = {
     "title": str, "side": int, "multiple": int, "steps": int, "guidance": float, "cfg": float,
     "shift": float, "sizes": int, "first_steps": int,
 }  # fmt: skip
+# What only a family's `default_settings` say
+_FAMILY_FACTS = ("step_caches", "negative", "weight_dtype", "times")
 _FACT_TYPES: dict[str, type] = {
     **_PLAIN_FACTS, "family": str, "modes": list, "magnitudes": dict, "vocabulary": dict, "examples": list,
 }  # fmt: skip
@@ -227,7 +247,7 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
         vocabulary={group: tuple(words) for group, words in facts.get("vocabulary", {}).items()},
         examples=tuple(facts.get("examples", ())),
         folder=folder,
-        **{fact: facts[fact] for fact in (*_PLAIN_FACTS, "step_caches") if fact in facts},
+        **{fact: facts[fact] for fact in (*_PLAIN_FACTS, *_FAMILY_FACTS) if fact in facts},
     )
 
 

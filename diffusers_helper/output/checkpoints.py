@@ -11,12 +11,10 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor, contiguous_format, uint8
+from torch import Tensor, contiguous_format
 
 from diffusers_helper import __version__
 from diffusers_helper.conditions.timeline import (
@@ -28,17 +26,18 @@ from diffusers_helper.conditions.timeline import (
 )
 from diffusers_helper.errors import LongtakeError, short_repr
 from diffusers_helper.families.family import Family
-from diffusers_helper.files import read_file, sha256_of, write_atomic
+from diffusers_helper.files import sha256_of
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.packages import version_of
+from diffusers_helper.output.saved_steps import SavedSteps
+from diffusers_helper.output.tensor_files import read_tensors, write_tensors
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, later_settings, merged_spans, setting_names
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.untrusted.limited_json import plain_json, plain_texts
+from diffusers_helper.untrusted.limited_json import plain_texts
 
 _log = logging.getLogger(__name__)
-_LATENTS_KEY = "latents"
-_MAX_BYTES = 2**30
+_LATENTS_KEY, _FRAME_KEY = "latents", "last_frame"
 # Version 0.1 did not record these settings, so its files are accepted with any values of them.
 _VAE = setting_names("vae")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
@@ -84,7 +83,7 @@ class Origins:
         later_values.pop("prompt_blend", None)  # the prompts' shares contain its effect
         origin |= {name: str(value) for name, value in later_values.items()}
         if request.depends_on_length:
-            origin["sections"] = str(len(self._family.plan(request.seconds, request.mode)))
+            origin["sections"] = str(len(self._family.plain_sections(request)))
         spans = tuple(span for span in self._lineage.spans if span.last < number)
         if earlier_spans := merged_spans(spans, request):
             origin["earlier"] = json.dumps([span.to_dict() for span in earlier_spans], sort_keys=True)
@@ -107,7 +106,7 @@ class Checkpoints:
         self._folder = folder
         self._origins = origins
         self._is_in_place = earlier == folder
-        self._sections: dict[int, Tensor] = {}
+        self._sections: dict[int, Tensors] = {}
         self._encodings: dict[str, Tensor] = {}
         self.warnings: list[str] = []
         if earlier is not None:
@@ -115,13 +114,31 @@ class Checkpoints:
             self._read_encodings(earlier)
 
     def section(self, number: int, *, compute: Callable[[], Tensor]) -> Tensor:
-        stored_latents = self._sections.get(number)
-        latents = compute() if stored_latents is None else stored_latents
-        if stored_latents is None or not self._is_in_place:
-            self._folder.sections.mkdir(exist_ok=True)
-            origin = self._origins.of_section(number)
-            self._write(self._folder.latents(number), {_LATENTS_KEY: latents}, origin, section=str(number))
-        return latents
+        """Reuse a section's latents of an earlier run, or compute and store them."""
+        stored_tensors = self._sections.get(number)
+        tensors = {_LATENTS_KEY: compute()} if stored_tensors is None else stored_tensors
+        if stored_tensors is None or not self._is_in_place:
+            self._write_section(number, tensors)
+            self._folder.saved_steps.unlink(missing_ok=True)
+        self._sections = {number: tensors} | {n: later for n, later in self._sections.items() if n > number}
+        return tensors[_LATENTS_KEY]
+
+    def last_frame(self, number: int, frame: Tensor) -> Tensor:
+        """Reuse the last decoded frame of the section just made in an earlier run, or store this one."""
+        tensors = self._sections[number]
+        if _FRAME_KEY not in tensors:
+            tensors[_FRAME_KEY] = frame.clone()
+            self._write_section(number, tensors)
+        return tensors[_FRAME_KEY]
+
+    def saved_steps(self, number: int) -> SavedSteps:
+        facts = {**self._origins.of_section(number), "section": number, "versions": versions()}
+        return SavedSteps(self._folder.saved_steps, facts)
+
+    def _write_section(self, number: int, tensors: Tensors) -> None:
+        self._folder.sections.mkdir(exist_ok=True)
+        origin = self._origins.of_section(number)
+        self._write(self._folder.latents(number), tensors, origin, section=str(number))
 
     def encodings(self, *, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         encodings = self._encodings or compute()
@@ -158,7 +175,8 @@ class Checkpoints:
             number = len(self._sections) + 1
             try:
                 tensors, metadata = read_tensors(file)
-                latents = tensors[_LATENTS_KEY]
+                if _LATENTS_KEY not in tensors:
+                    raise ValueError("it has no latents")
                 if metadata.get("section", str(number)) != str(number):  # version 0.1 did not record it
                     raise ValueError(f"it is section {metadata['section']}")
                 origin = plain_texts(metadata["origin"])
@@ -174,7 +192,7 @@ class Checkpoints:
             other_versions |= {
                 f"{name} {version}" for name, version in file_versions.items() - versions().items()
             }
-            self._sections[number] = latents
+            self._sections[number] = tensors
         if other_versions:
             names = ", ".join(sorted(other_versions))
             self.warnings.append(f"The first sections were made with {names}; the rest may differ slightly.")
@@ -207,29 +225,6 @@ def _check_origin(file: Path, origin: Mapping[str, str], expected: Mapping[str, 
                 f"expected {short_repr(expected.get(name))}.",
                 "Resume with the request that the job was started with, or start a new job.",
             )
-
-
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    contiguous_tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    checksum = _checksum(metadata, contiguous_tensors)
-    write_atomic(file, save(contiguous_tensors, {**metadata, "checksum": checksum}))
-
-
-def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and metadata. OSError, SafetensorError, ValueError or KeyError if that fails."""
-    content = read_file(file, _MAX_BYTES)  # the library calls a file missing that cannot be opened now
-    tensors = {name: tensor.clone() for name, tensor in load(content).items()}
-    header = plain_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    metadata: dict[str, str] = header["__metadata__"]
-    unsigned_metadata = {name: value for name, value in metadata.items() if name != "checksum"}
-    if metadata["checksum"] != _checksum(unsigned_metadata, tensors):
-        raise ValueError("the checksum does not match")
-    return tensors, metadata
-
-
-def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    contents = (tensors[name].flatten().view(uint8).numpy().tobytes() for name in sorted(tensors))
-    return sha256_of(chain([json.dumps(metadata, sort_keys=True).encode()], contents))
 
 
 def versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ import io
 import logging
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -49,14 +50,19 @@ class PreviewDecoder(nn.Module):
         raise NotImplementedError
 
     @classmethod
+    def empty(cls, weights: Mapping[str, Tensor]) -> Self:
+        """Make a decoder of the sizes that these weights have."""
+        return cls()
+
+    @classmethod
     def read(cls, file: Path, device: torch.device) -> Self | None:
         if not file.is_file():
             return None
         dtype = torch.float16 if device.type == "cuda" else cls.host_type
-        with torch.device("meta"):
-            decoder = cls()
         try:
             weights = read_tensors([file])  # the file also has the weights of an encoder
+            with torch.device("meta"):
+                decoder = cls.empty(weights)
             state_dict = {name: weights[name].to(device, dtype) for name in decoder.state_dict()}
             decoder.load_state_dict(state_dict, assign=True)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
@@ -125,19 +131,27 @@ class _TGrow(nn.Module):
 
 
 class VideoDecoder(PreviewDecoder):
-    """The published decoder: four frames of a quarter of the sides for each latent, one latent at a time."""
+    """The published decoder: four frames of half the sides or less for each latent, one latent at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int = _CHANNELS, patch: int = 1) -> None:
+        """Take latents of so many channels, and make patches of so many pixels along each side."""
         super().__init__()
-        layers: list[nn.Module] = [nn.Identity(), _conv(16, 256), nn.ReLU()]
+        self._patch = patch
+        layers: list[nn.Module] = [nn.Identity(), _conv(channels, 256), nn.ReLU()]
         for width, out_width, scale, stride in ((256, 128, 2, 1), (128, 64, 2, 2), (64, 64, 1, 2)):
             layers += [_MemBlock(width) for _ in range(3)]
             layers += [nn.Upsample(scale_factor=scale), _TGrow(width, stride)]
             layers += [_conv(width, out_width, bias=False)]
-        self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(64, 3))
+        self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(64, 3 * patch**2))
+
+    @classmethod
+    def empty(cls, weights: Mapping[str, Tensor]) -> Self:
+        patch = math.isqrt(len(weights["decoder.22.weight"]) // 3)
+        return cls(weights["decoder.1.weight"].shape[1], patch)
 
     @torch.inference_mode()
     def frames(self, latents: Tensor) -> Tensor:
+        """Decode latents (1, C, T, h, w) to frames (4T - 3, 4h p, 4w p, 3) in whole numbers up to 255."""
         weights = next(self.parameters())
         if weights.device.type == "cpu":  # otherwise its tensors would count as being on the device
             latents = torch.from_numpy(latents.float().cpu().numpy())
@@ -145,6 +159,7 @@ class VideoDecoder(PreviewDecoder):
         frames = 3 * torch.tanh(latents[0].movedim(1, 0).to(weights) / 3)
         memory: dict[nn.Module, Tensor] = {}
         decoded = torch.cat([self._decode(frame[None], memory) for frame in frames])[_NUM_LEAD_FRAMES:]
+        decoded = functional.pixel_shuffle(decoded, self._patch)
         return (255 * decoded.movedim(1, 3).float()).clamp(0, 255).round().to("cpu", torch.uint8)
 
     def _decode(self, frames: Tensor, memory: dict[nn.Module, Tensor]) -> Tensor:

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from math import ceil
 from types import MappingProxyType
 
-from diffusers_helper.families.family import Buckets, buckets
+from diffusers_helper.families.family import Buckets, Family, buckets
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, LATENT_WINDOW_SIZE
 from diffusers_helper.families.registry import family_of_class
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
+from diffusers_helper.families.wan import WAN
 from diffusers_helper.machine.local import Facts
 from diffusers_helper.models.sizes import Network, class_named
 from diffusers_helper.planning.backend import MARGIN, Backend
@@ -50,6 +51,14 @@ def latent_tokens(height: int, width: int) -> int:
 
     noisy = patches(LATENT_WINDOW_SIZE, 1)
     return noisy + patches(1 + HISTORY_1X, 1) + patches(HISTORY_2X, 2) + patches(HISTORY_4X, 4)
+
+
+def section_tokens(family: Family, height: int, width: int, num_latents: int) -> int:
+    """Count the tokens of a section with all that it sees of others, for a video of this size in pixels."""
+    if not family.is_chain:
+        return latent_tokens(height, width)
+    side = _PATCH * family.spatial_compression
+    return num_latents * -(-height // side) * -(-width // side)
 
 
 def tokens_by_size(tokens: int, height: int, width: int, sizes: int) -> list[float]:
@@ -90,15 +99,17 @@ def transformer_bytes(
     return ceil(MARGIN * streams + state + scores + low)
 
 
-def cache_bytes(network: Network, height: int, width: int, step_cache: str) -> int:
+def cache_bytes(
+    network: Network, family: Family, num_latents: int, height: int, width: int, step_cache: str
+) -> int:
     """Count the bytes that a step cache keeps from step to step, for one pass of guidance."""
     if step_cache not in STEP_CACHES:
         return 0
-    h, w = height // _SHRINK, width // _SHRINK
+    h, w = height // family.spatial_compression, width // family.spatial_compression
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     return STEP_CACHES[step_cache].state_bytes(
-        latent_tokens(height, width), LATENT_WINDOW_SIZE * (h // _PATCH) * (w // _PATCH), heads * head_dim,
-        network.dtype_bytes, 4 * _CHANNELS * LATENT_WINDOW_SIZE * h * w,
+        section_tokens(family, height, width, num_latents), num_latents * (h // _PATCH) * (w // _PATCH),
+        heads * head_dim, network.dtype_bytes, 4 * family.channels * num_latents * h * w,
     )  # fmt: skip
 
 
@@ -149,8 +160,31 @@ def helios_bytes(
 ) -> int:
     """Estimate the bytes of one forward pass of Helios' transformer, including the sampler's state.
 
+    Grid: 4 and 8 heads of 32 to 128, 96x160 and 128x128 pixels, bf16 and fp32.
+    """
+    size = network.dtype_bytes
+    frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
+    state = frame * (4 * (2 + HISTORY + 6 * LATENT_WINDOW_SIZE) + size * (2 + HISTORY + LATENT_WINDOW_SIZE))
+    return modulated_bytes(network, tokens, backend=backend, rank=rank) + state
+
+
+def wan_bytes(network: Network, values: int, tokens: int, *, backend: Backend, rank: int = 0) -> int:
+    """Estimate the same for Wan, with the `values` in a clip's latents.
+
+    A clip from words alone has one modulation for all of its tokens, and takes half. Grid: 4 and 8 heads of
+    32 to 128, 128x320 to 256x256 pixels, 5 and 9 latent frames, bf16 and fp32.
+    """
+    size = network.dtype_bytes
+    width = network.config["num_attention_heads"] * network.config["attention_head_dim"]
+    state = values * (32 + size) + WAN.prompt_format.padded_tokens * width * size
+    return modulated_bytes(network, tokens, backend=backend, rank=rank) + state
+
+
+def modulated_bytes(network: Network, tokens: int, *, backend: Backend, rank: int) -> int:
+    """Estimate the bytes of one forward pass of a transformer of Wan's kind, without the sampler's state.
+
     Each token has its own six vectors of modulation, in the type of the weights and in fp32. They are most of
-    the memory. Grid: 4 and 8 heads of 32 to 128, 96x160 and 128x128 pixels, bf16 and fp32.
+    the memory.
     """
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     size, inner = network.dtype_bytes, network.config["ffn_dim"]
@@ -159,10 +193,8 @@ def helios_bytes(
     attended = modulation + dim * (8 * size + 12) * backend.attention_factor
     forward = modulation + dim * (2 * size + 8) + 2 * inner * size
     streams = tokens * (max(attended, modulation + 6 * dim * 4, forward) + 16 * head_dim)
-    frame = _CHANNELS * (height // _SHRINK) * (width // _SHRINK)
-    state = frame * (4 * (2 + HISTORY + 6 * LATENT_WINDOW_SIZE) + size * (2 + HISTORY + LATENT_WINDOW_SIZE))
     scores = backend.score_bytes(heads, tokens, head_dim)
-    return ceil(MARGIN * streams + state + scores + (tokens + rank) * rank * size)
+    return ceil(MARGIN * streams + scores + (tokens + rank) * rank * size)
 
 
 def demand_of(
@@ -175,6 +207,7 @@ def demand_of(
     texts: int = 1,
     rank: int = 0,
     step_cache: str = OFF,
+    num_latents: int = LATENT_WINDOW_SIZE,
     encoded_latents: int = 1,
     vae_window: int = OWN_WINDOW,
     vae_share: float = 1.0,
@@ -183,29 +216,36 @@ def demand_of(
 ) -> Demand:
     """Estimate what the stages of a job need, in their order, if its VAE works in tiles of one size.
 
-    Sides are in pixels. `text` are the tokens of the longest of the `texts`; `encoded_latents` are encoded at
-    a time.
+    Args:
+        networks: The model's networks, by the names of their components.
+        height, width, tile: The sides of the video and of the VAE's tiles in pixels.
+        text: The number of tokens that the transformer reads of the longest prompt.
+        texts: The number of prompts; 2 with classifier-free guidance.
+        num_latents: The latent frames of a section.
+        encoded_latents: The latent frames that are encoded at a time; 1 for pictures.
+        vae_window: The latent frames in one of the VAE's temporal windows.
+        vae_share: The share of the working memory that the VAE may be planned with.
     """
-    vae = networks["vae"]
-    transformer = networks["transformer"]
+    vae, transformer = networks["vae"], networks["transformer"]
     tile_sides = (min(tile, height), min(tile, width))
     # A stream keeps all latents of a section, and the last frames at each convolution.
-    latents = LATENT_WINDOW_SIZE if has_stream(vae) else 1
+    latents = num_latents if has_stream(vae) else 1
     encode, decode = (
         ceil(estimate(vae, num_latents, *tile_sides, latents, backend=backend) / vae_share)
         for estimate, num_latents in ((encode_bytes, encoded_latents), (decode_bytes, vae_window))
     )
-    stages = _STAGE_ESTIMATES[family_of_class(class_named(transformer.config)).name]
-    text_stages, vision_stages, sampling = stages(networks, height, width, text, backend=backend, rank=rank)
+    family = family_of_class(class_named(transformer.config))
+    shape = num_latents, height, width
+    estimate = _STAGE_ESTIMATES[family.name]
+    text_stages, vision_stages, sampling = estimate(networks, *shape, text, backend=backend, rank=rank)
     working = {
         **text_stages, "vae_encode": (vae, encode), **vision_stages, "sample": (transformer, sampling),
         "decode": (vae, decode),
     }  # fmt: skip
-    # The encoders' results stay on the device while the sampler works.
     embed_values = texts * text * _hidden_size(networks["text_encoder"])
     embed_values += sum(vision_tokens(siglip) * _hidden_size(siglip) for siglip, _ in vision_stages.values())
-    kept_bytes = embed_values * transformer.dtype_bytes
-    kept_bytes += texts * cache_bytes(transformer, height, width, step_cache)
+    kept_bytes = embed_values * transformer.dtype_bytes  # beside the sampler, on the device
+    kept_bytes += texts * cache_bytes(transformer, family, *shape, step_cache)
     stages = (
         Stage(
             name,
@@ -220,8 +260,10 @@ def demand_of(
 
 
 def _framepack(
-    networks: Mapping[str, Network], height: int, width: int, text: int, *, backend: Backend, rank: int
-) -> tuple[_Working, _Working, int]:
+    networks: Mapping[str, Network], num_latents: int, height: int, width: int, text: int, *,
+    backend: Backend, rank: int,
+) -> tuple[_Working, _Working, int]:  # fmt: skip
+    """Estimate FramePack's encoders of text and of pictures, and a pass of its transformer."""
     llama, clip, siglip = (networks[name] for name in ("text_encoder", "text_encoder_2", "image_encoder"))
     sampling = transformer_bytes(
         networks["transformer"], height, width, text=text, vision=vision_tokens(siglip), backend=backend,
@@ -235,15 +277,29 @@ def _framepack(
 
 
 def _helios(
-    networks: Mapping[str, Network], height: int, width: int, text: int, *, backend: Backend, rank: int
-) -> tuple[_Working, _Working, int]:
+    networks: Mapping[str, Network], num_latents: int, height: int, width: int, text: int, *,
+    backend: Backend, rank: int,
+) -> tuple[_Working, _Working, int]:  # fmt: skip
+    """Estimate the same for Helios, which has no encoder of pictures."""
     umt5, tokens = networks["text_encoder"], latent_tokens(height, width)
     sampling = helios_bytes(networks["transformer"], height, width, tokens, backend=backend, rank=rank)
     return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
 
 
+def _wan(
+    networks: Mapping[str, Network], num_latents: int, height: int, width: int, text: int, *,
+    backend: Backend, rank: int,
+) -> tuple[_Working, _Working, int]:  # fmt: skip
+    """Estimate the same for Wan."""
+    umt5, transformer = networks["text_encoder"], networks["transformer"]
+    tokens = section_tokens(WAN, height, width, num_latents)
+    values = tokens * _PATCH**2 * WAN.channels
+    sampling = wan_bytes(transformer, values, tokens, backend=backend, rank=rank)
+    return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
+
+
 # By the families' names
-_STAGE_ESTIMATES = {"framepack": _framepack, "helios": _helios}
+_STAGE_ESTIMATES = {"framepack": _framepack, "helios": _helios, "wan": _wan}
 
 
 def _hidden_size(encoder: Network) -> int:

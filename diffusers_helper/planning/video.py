@@ -11,6 +11,7 @@ from typing import cast
 from diffusers_helper.attention.backends import slice_bytes
 from diffusers_helper.conditions.prompts import check_prompt, encoded_tokens, named_prompts
 from diffusers_helper.conditions.timeline import steps_of
+from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import decode_work
 from diffusers_helper.machine.local import Facts, Local, shape_key, speeds
 from diffusers_helper.models.registry import ModelInfo
@@ -30,7 +31,7 @@ from diffusers_helper.planning.estimates import (
     calibration_of,
     demand_of,
     largest_bucket,
-    latent_tokens,
+    section_tokens,
     tile_steps,
     tokens_by_size,
     vision_tokens,
@@ -207,27 +208,32 @@ def demands_for(
     model_networks = known_networks(info, profile, in_fp32, request.weight_dtype)
     model_networks["transformer"] = with_loras(transformer or model_networks["transformer"], loras)
     text = longest_text(request, info)
-    shape = attention_shape(request, model_networks, height, width, text)
+    shape = attention_shape(request, info.family, model_networks, height, width, text)
     profile = replace(profile, attention=profile.attention_for(request, shape_key(*shape)))
     demand_with_tile = partial(
         demand_of, model_networks, height, width,
         text=text, texts=len(request.prompts), rank=rank_of(loras), step_cache=request.step_cache,
+        num_latents=info.family.plain_sections(request).latent_window_size,
         encoded_latents=OWN_WINDOW if request.video else 1,
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration,
     )  # fmt: skip
-    tiles = tile_steps(profile.vae_tile.value, request.vae_tile)
+    largest_tile = 0 if profile.vae_tile.source == YOU else info.family.vae_tile
+    tiles = tile_steps(max(profile.vae_tile.value, largest_tile), request.vae_tile)
     return tuple(replace(demand_with_tile(tile), attention=profile.attention) for tile in tiles)
 
 
 def attention_shape(
-    request: GenerationRequest, model_networks: Mapping[str, Network], height: int, width: int, text: int
-) -> tuple[int, int, int, str]:
-    """Tell the heads, tokens, values per head and dtype with which the transformer computes attention."""
+    request: GenerationRequest, family: Family, model_networks: Mapping[str, Network], height: int,
+    width: int, text: int,
+) -> tuple[int, int, int, str]:  # fmt: skip
+    """Give the heads, tokens, values per head and dtype with which the transformer computes attention."""
     network, encoder = model_networks["transformer"], model_networks.get("image_encoder")
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     # Helios' attention to the text is a second one, and smaller.
-    tokens = latent_tokens(height, width) + (text + vision_tokens(encoder) if encoder else 0)
+    tokens = section_tokens(family, height, width, family.plain_sections(request).latent_window_size)
+    if encoder:
+        tokens += text + vision_tokens(encoder)
     half_dtype = "float16" if request.weight_dtype == "fp16" else "bfloat16"
     return heads, tokens, head_dim, half_dtype if network.dtype_bytes < _FP32_BYTES else "float32"
 
@@ -295,7 +301,8 @@ def compute_times(
 ) -> tuple[StepWork, Duration | None, Duration | None]:
     model_networks = known_networks(info, profile)
     key = step_key(profile.machine, info)
-    tokens = attention_shape(request, model_networks, height, width, longest_text(request, info))[1]
+    text = longest_text(request, info)
+    tokens = attention_shape(request, info.family, model_networks, height, width, text)[1]
     tokens_of_sizes = tokens_by_size(tokens, height, width, info.sizes)
     work = work_of(model_networks["transformer"], tokens_of_sizes, len(request.prompts))
     return (

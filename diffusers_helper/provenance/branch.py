@@ -151,9 +151,9 @@ def extension(
             "Let it finish, or branch from one of its sections.",
         )
     family = model_family(request.model)
-    sections = len(family.plan(request.seconds, request.mode))
-    max_sections = len(family.plan(MAX_SECONDS, request.mode))
-    section_seconds = family.section_seconds
+    plan = family.plain_sections(request)
+    sections, section_seconds = len(plan), plan.section_seconds
+    max_sections = len(family.plain_sections(request, MAX_SECONDS))
     num_sections = sections + max(1, round(seconds / section_seconds)) if seconds > 0 else 0
     if not sections < num_sections <= max_sections:
         remaining_seconds = max(0, max_sections - sections) * section_seconds
@@ -182,7 +182,8 @@ def change_remaining(
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
-    seconds = f"{keep * model_family(request.model).section_seconds:.1f} s"
+    """Write a sentence for the user that says which part of the video a branch keeps."""
+    seconds = f"{keep * plan_of(request).section_seconds:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} stay, and what follows is made anew."
     return f"The last {seconds} stay, and what comes before them is made anew."

@@ -51,6 +51,7 @@ class JobFolder:
     engine_errors = _Entry("engine_errors.txt")  # the last lines that engines wrote before they died
     report = _Entry("report.txt")  # the problem report of a job that failed on the command line
     sections = _Entry("sections")  # the latents of sections, which are numbered in order of making
+    saved_steps = _Entry("sections/steps.safetensors")  # the state in the middle of a section
     segments = _Entry("segments")  # the encoded frames of sections
     sums = _Entry("segments/sums.json")  # the checksums of segments and of the last versions
     preview = _Entry("preview")

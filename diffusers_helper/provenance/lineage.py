@@ -116,10 +116,10 @@ class Lineage:
         return replace(plan, sections=span_sections + plan.sections[len(span_sections) :])
 
     def _check(self, request: GenerationRequest, family: Family) -> None:
-        num_sections = len(family.plan(request.seconds, request.mode))
+        num_sections = len(family.plain_sections(request))
         last = 0
         for span in self.spans:
-            num_span_sections = len(family.plan(span.settings.get("seconds", request.seconds), request.mode))
+            num_span_sections = len(family.plain_sections(request, span.settings.get("seconds")))
             max_last = min(num_sections - 1, num_span_sections - (request.mode == "inverted"))
             if not last < span.last <= max_last:
                 raise InputError(

@@ -89,7 +89,8 @@ class GuidedDenoiser(ABC, Generic[_Text]):
         """Prepare the arguments of the transformer for a prompt."""
 
     def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
-        return (sigma * NUM_TRAIN_TIMESTEPS).to(torch.float32)
+        """Compute the times (1,) of all tokens, or (1, L) of each token."""
+        return (sigma * NUM_TRAIN_TIMESTEPS).to(torch.float32).reshape(1)
 
     def _reused_constants(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -107,7 +108,7 @@ class GuidedDenoiser(ABC, Generic[_Text]):
             with self._reused_constants():
                 return self._transformer(
                     hidden_states=self._to_network(x),
-                    timestep=self._timestep(x, sigma).reshape(1),
+                    timestep=self._timestep(x, sigma),
                     **text_arguments,
                     **self._context_arguments,
                     return_dict=False,

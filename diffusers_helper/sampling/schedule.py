@@ -17,7 +17,7 @@ from torch import Tensor
 _FEW_TOKENS, _FEW_MU = 256, 0.5
 _MANY_TOKENS, _MANY_MU = 4096, 1.15
 MAX_SHIFT = 7.0
-Purpose = Literal["start_latent", "noise", "tail", "still", "first", "blur", "levels", "stage"]
+Purpose = Literal["start_latent", "noise", "tail", "still", "first", "blur", "levels", "stage", "step"]
 
 
 def tokens_of(shape: Sequence[int]) -> int:

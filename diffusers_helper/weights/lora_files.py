@@ -96,14 +96,12 @@ class LoraFile:
     def name(self) -> str:
         return self.path.name
 
-    @property
-    def family(self) -> Family:
-        return _lora_family(self.pairs)
-
     def check_family(self, model: str, family: Family) -> None:
-        if self.family is not family:
+        """Raise InputError if the LoRA was made for another family of models."""
+        families = _lora_families(self.pairs)
+        if family not in families:
             raise _refusal(
-                self.name, f"was made for {self.family.title}; model {model} is of {family.title}",
+                self.name, f"was made for {families[0].title}; model {model} is of {family.title}",
                 f"Choose a LoRA for {family.layer_names.lora_models}.",
             )  # fmt: skip
 
@@ -192,15 +190,15 @@ def _check_is_lora(name: str, contents: Contents, pairs: Sequence[Pair]) -> None
             name, f"holds no LoRA: none of its {len(keys)} keys has the name of one", "Choose another file."
         )
     notes = " ".join(contents.metadata.get(name, "") for name in _MODEL_NOTES).lower()
-    family = _lora_family(pairs)
+    families = _lora_families(pairs)
     other_patterns = (
-        other.layer_names.lora_metadata_pattern for other in FAMILIES.values() if other is not family
+        other.layer_names.lora_metadata_pattern for other in FAMILIES.values() if other not in families
     )
     if match := re.search("|".join((_OTHER_MODELS, *other_patterns)), notes):
         raise _refusal(
             name, f"was made for {match[0]}, as it says itself", f"Choose a LoRA for {_lora_targets()}."
         )
-    is_noted = re.search(family.layer_names.lora_metadata_pattern, notes)
+    is_noted = any(re.search(family.layer_names.lora_metadata_pattern, notes) for family in families)
     if not is_noted and (problem := _flux_problem(keys, pairs)):
         raise _refusal(name, problem, f"Choose a LoRA for {_lora_targets()}.")
     if not pairs:
@@ -209,9 +207,11 @@ def _check_is_lora(name: str, contents: Contents, pairs: Sequence[Pair]) -> None
         raise _refusal(name, problem, f"Choose a LoRA for {_lora_targets()}.")
 
 
-def _lora_family(pairs: Sequence[Pair]) -> Family:
-    counts = Counter(pair.target.family for pair in pairs)
-    return FAMILIES[counts.most_common(1)[0][0]] if counts else FRAMEPACK
+def _lora_families(pairs: Sequence[Pair]) -> list[Family]:
+    """List the families that have most of the layers, which may be several."""
+    counts = Counter(family for pair in pairs for family in pair.target.families)
+    most = max(counts.values(), default=0)
+    return [FAMILIES[name] for name, count in counts.items() if count == most] or [FRAMEPACK]
 
 
 def _lora_targets() -> str:

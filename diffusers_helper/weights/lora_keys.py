@@ -7,6 +7,7 @@ family and Tencent write _ for each dot.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
@@ -32,12 +33,15 @@ _BLOCK = re.compile(r"^(.*?blocks)_(\d+)_(.+)$")
 class Target:
     """Layers, as diffusers names them, that a pair of matrices changes.
 
-    They share the matrices' outputs, whose halves are in the other order in diffusers if it `swaps_halves`.
+    Attributes:
+        layers: Their names, as diffusers has them. Several layers share the outputs of the matrices.
+        swaps_halves: Whether the two halves of the outputs are in the other order in diffusers.
+        families: The names of the families that have them.
     """
 
     layers: tuple[str, ...]
     swaps_halves: bool = False
-    family: str = field(default="", compare=False)
+    families: tuple[str, ...] = field(default=(), compare=False)
 
 
 def split_key(key: str) -> tuple[str, Kind] | None:
@@ -52,34 +56,47 @@ def target_of(name: str) -> Target | None:
     return layers_named(_PREFIX.sub("", name))
 
 
-def layers_named(name: str) -> Target | None:
-    """Find the layers that a name without a prefix stands for; None if no family has them."""
+def layers_named(name: str, expected: Collection[str] = ()) -> Target | None:
+    """Find the layers that a name without a prefix stands for; None if no family has them.
+
+    If the name has several meanings, that counts whose first layer is among those `expected`.
+    """
     flat, block_index = _flat(name), ""
     if match := _BLOCK.match(flat):
         flat, block_index = f"{match[1]}_*_{match[3]}", match[2]
-    entry = _table().get(flat)
-    if entry is None:
-        return None
-    return replace(entry, layers=tuple(layer.replace("*", block_index) for layer in entry.layers))
+    entries = [
+        replace(entry, layers=tuple(layer.replace("*", block_index) for layer in entry.layers))
+        for entry in _table().get(flat, ())
+    ]
+    return next((entry for entry in entries if entry.layers[0] in expected), entries[0] if entries else None)
 
 
 @cache
-def _table() -> dict[str, Target]:
-    """Map each known name, with underscores for dots and `*` for a block's number, to its target."""
-    table: dict[str, Target] = {}
+def _table() -> dict[str, list[Target]]:
+    """Map each known name, with underscores for dots and `*` for the number of a block, to its targets."""
+    table: dict[str, list[Target]] = {}
+
+    def add(name: str, layers: tuple[str, ...], family: str, *, swaps_halves: bool = False) -> None:
+        target = Target(layers, swaps_halves, (family,))
+        targets = table.setdefault(_flat(name), [])
+        if target in targets:
+            index = targets.index(target)
+            targets[index] = replace(target, families=(*targets[index].families, family))
+        else:
+            targets.append(target)
+
     for family in FAMILIES.values():
         names = family.layer_names
         for prefix, layers in names.layers.items():
             for layer in layers.split():
-                table[_flat(prefix + layer)] = Target((prefix + layer,), family=family.name)
+                add(prefix + layer, (prefix + layer,), family.name)
         for (prefix, library_prefix), layers in names.other_names.items():
             for layer, targets in layers.items():
                 target_layers = tuple(library_prefix + target for target in targets.rstrip("!").split())
-                target = Target(target_layers, targets.endswith("!"), family.name)
-                table[_flat(prefix + layer)] = target
-                for ending, replacement in names.respellings:
-                    if (prefix + layer).endswith(ending):
-                        table[_flat(prefix + layer.removesuffix(ending) + replacement)] = target
+                endings = [pair for pair in names.respellings if (prefix + layer).endswith(pair[0])]
+                for ending, replacement in (("", ""), *endings):
+                    name = prefix + layer.removesuffix(ending) + replacement
+                    add(name, target_layers, family.name, swaps_halves=targets.endswith("!"))
     return table
 
 

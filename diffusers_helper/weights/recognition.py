@@ -27,7 +27,6 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     *((family.title, family.signs) for family in FAMILIES.values()),
     ("HunyuanVideo", ("txt_in.individual_token_refiner.|context_embedder.token_refiner.",)),
     ("Flux", ("double_blocks.0.img_attn.norm.key_norm.|\n.transformer_blocks.0.norm1_context.",)),
-    ("Wan", ("\n.blocks.0.self_attn.q.|\n.condition_embedder.time_embedder.",)),
     ("SD3", ("\n.joint_blocks.0.context_block.",)),
     ("LTX", ("\n.patchify_proj.|\n.adaln_single.emb.timestep_embedder.linear_1.",)),
     ("SDXL", ("\n.input_blocks.7.1.transformer_blocks.9.|\n.label_emb.",)),
@@ -48,7 +47,7 @@ _PREFIX = re.compile(
 # A model is left out if one of these more specific models is found, too.
 _COVERED = {
     "HunyuanVideo": {"LoRA"}, "SD": {"SDXL", "LoRA"}, "VAE": {"Wan VAE", "Hunyuan VAE"},
-    "Flux": {"HunyuanVideo", "LoRA"}, "SDXL": {"LoRA"}, "Wan": {"LoRA"}, "Llama": {"LoRA"}, "CLIP": {"LoRA"},
+    "Flux": {"HunyuanVideo", "LoRA"}, "SDXL": {"LoRA"}, "Llama": {"LoRA"}, "CLIP": {"LoRA"},
     **{family.title: {"LoRA"} for family in FAMILIES.values()},
 }  # fmt: skip
 _RESEMBLED = {model: {family.title} for family in FAMILIES.values() for model in family.resembles}
@@ -100,9 +99,6 @@ def variant_of(model: str, tensors: Mapping[str, TensorInfo], origin: str) -> st
     lines = _PREFIX.sub("\n", _lines(tensors))
     if model == "Flux":
         return "dev" if "guidance_in." in lines or "guidance_embedder." in lines else "schnell"
-    if model == "Wan":
-        takes_pictures = "\n.img_emb." in lines or "\n.condition_embedder.image" in lines
-        return "I2V" if takes_pictures else "T2V"
     return ""
 
 

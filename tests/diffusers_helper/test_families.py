@@ -37,9 +37,8 @@ WINDOW, FRAMES, RATE = 5, 17, 24
 def plan(seconds: float, mode: Mode, *, has_picture: bool = True) -> SectionPlan:
     """Plan sections that are decoded by themselves and appended."""
     count = max(1, round(seconds * RATE / FRAMES))
-    return SectionPlan(
-        mode, WINDOW, tuple(_section(number, number == count) for number in range(1, count + 1)), RATE
-    )
+    sections = tuple(_section(number, number == count) for number in range(1, count + 1))
+    return SectionPlan(mode, WINDOW, sections, RATE, FRAMES)
 
 
 def _section(number: int, has_start: bool) -> Section:
@@ -84,9 +83,7 @@ def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     family = replace(
         FRAMEPACK,
         name="fake",
-        latent_window_size=WINDOW,
         fps=RATE,
-        section_frames=17,
         plan=plan,
         layer_names=names,
     )
@@ -122,11 +119,19 @@ def test_sections_add_as_many_frames_as_their_family_says() -> None:
     for family in FAMILIES.values():
         short, long = (family.plan(seconds, "forward") for seconds in (4, 40))
         added = long.total_frames - short.total_frames
-        assert added == family.section_frames * (len(long) - len(short)), family.name
-        assert family.section_seconds == pytest.approx({"framepack": 1.2, "helios": 1.375}[family.name])
+        assert added == short.section_frames * (len(long) - len(short)), family.name
+        seconds = {"framepack": 1.2, "helios": 1.375, "wan": 5.0}[family.name]
+        assert short.section_seconds == pytest.approx(seconds)
 
 
-def test_a_family_is_named_in_three_modules_outside_of_its_rooms() -> None:
+@pytest.mark.parametrize(
+    ("name", "rooms"),
+    [
+        ("wan", ["wan/", "families/wan", "families/helios"]),
+        ("helios", ["helios/", "families/helios", "wan/", "families/wan"]),
+    ],
+)
+def test_a_family_is_named_in_three_modules_outside_of_its_rooms(name: str, rooms: list[str]) -> None:
     """Count what a further family has to touch: the tables of both halves, and of the estimates."""
     root = Path(pipeline.__file__).parents[1]
     names = {
@@ -134,15 +139,13 @@ def test_a_family_is_named_in_three_modules_outside_of_its_rooms() -> None:
         for folder in ("app", "cache", "diffusers_helper", "rocm_nodes")
         for path in (root / folder).rglob("*.py")
         if any(
-            "helios" in token.string.lower()
+            token.string.lower() in (name, f'"{name}"')
             for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
             if token.type in (tokenize.NAME, tokenize.STRING) and "\n" not in token.string
         )
     }
     outside = {
-        one
-        for one in names
-        if not one.startswith(("diffusers_helper/helios/", "diffusers_helper/families/helios"))
+        one for one in names if not one.startswith(tuple(f"diffusers_helper/{room}" for room in rooms))
     }
     assert outside == {
         "diffusers_helper/families/registry.py", "diffusers_helper/pipeline.py",
@@ -152,10 +155,33 @@ def test_a_family_is_named_in_three_modules_outside_of_its_rooms() -> None:
 
 def test_a_family_that_is_not_known_is_refused(model: Path) -> None:
     (model / "longtake.json").write_text('{"family": "unknown"}')
-    with pytest.raises(InputError, match="family 'unknown'; expected one of framepack, helios, fake"):
+    with pytest.raises(InputError, match="family 'unknown'; expected one of framepack, helios, wan, fake"):
         find_model(str(model), allow_folder=True)
 
 
 def test_the_plan_of_a_model_that_is_gone_is_that_of_framepack(tmp_path: Path) -> None:
     request = tiny_request(tmp_path / "scene.png", model=str(tmp_path / "gone"), seconds=3.6)
     assert plan_of(request) == FRAMEPACK.plan(3.6, request.mode)
+
+
+@pytest.mark.parametrize(
+    ("model", "video", "expected"),
+    [
+        ("helios-base", {"height": 384, "width": 640}, ""),
+        ("helios-base", {"height": 640, "width": 384}, "upright"),
+        ("helios-distilled", {"height": 704, "width": 1280}, "larger"),
+        ("wan-5b-fast", {"has_picture": True}, "pictures were not tried"),
+        ("wan-5b", {"has_picture": True}, ""),
+        ("wan-5b", {"sections": 2}, "only the last frame"),
+        ("wan-5b-fast", {}, ""),
+        ("framepack-i2v", {"has_picture": True, "sections": 9}, ""),
+    ],
+)
+def test_a_family_says_what_a_user_should_know_before_the_start(
+    model: str, video: dict[str, int], expected: str
+) -> None:
+    info = find_model(model)
+    facts = {"height": 480, "width": 832, "has_picture": False, "sections": 1, "times": info.times, **video}
+    remark = info.family.remark(**facts)
+    assert expected in remark
+    assert bool(remark) == bool(expected)

@@ -17,7 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from app.commands.models.add import default_base
+from diffusers_helper.families.family import Family
 from diffusers_helper.families.helios import HELIOS
+from diffusers_helper.families.wan import WAN
 from diffusers_helper.loading.keys import library_names
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network, load_network
@@ -134,9 +136,10 @@ def test_wans_names_are_those_that_diffusers_converts() -> None:
     }
 
 
+@pytest.mark.parametrize("family", [HELIOS, WAN], ids=lambda family: family.name)
 @pytest.mark.parametrize("part", HELIOS.networks)
-def test_the_published_configurations_have_the_published_sizes(part: str) -> None:
-    known = HELIOS.networks[part]
+def test_the_published_configurations_have_the_published_sizes(part: str, family: Family) -> None:
+    known = family.networks[part]
     network = empty_network(part, known.config)
     in_fp32 = getattr(network, "_keep_in_fp32_modules", None) if part == "transformer" else None
     size = {"transformer": 2, "vae": 4, "text_encoder": 2}[part]
@@ -144,8 +147,8 @@ def test_the_published_configurations_have_the_published_sizes(part: str) -> Non
         one.numel() * (4 if {*name.split(".")} & {*(in_fp32 or ())} else size)
         for name, one in network.named_parameters()
     )
-    assert total == published_bytes(part, "helios")
-    assert {*(in_fp32 or ())} <= {*known.keep_in_fp32}
+    assert total == published_bytes(part, family.name)
+    assert {*(in_fp32 or ())} - {"rope"} <= {*known.keep_in_fp32}
     blocks = [network.get_submodule(f"{path}.0") for path in known.block_lists]
     for block, values in zip(blocks, known.blocks, strict=False):
         assert sum(one.numel() for one in block.parameters()) == (

@@ -66,7 +66,7 @@ def test_defaults_are_framepacks() -> None:
         "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "attention": "auto", "lora": "",
         "prompt_blend": 0, "end_image": "", "end_crop": 0.5, "end_strength": 1.0,
         "vision_change": "linear",
-        "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1",
+        "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1", "clip_frames": 0,
     }  # fmt: skip
 
 

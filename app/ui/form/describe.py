@@ -139,12 +139,20 @@ class Describer:
             "picture-note": refusal_line(refusal, is_alert=True) if refusal else words_note,
             "end-note": order_note if judged[END_PICTURE] else "",
             "timeline-note": cue_notes + (order_note if settings.get(TIMED_PICTURES) else ""),
-            "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
+            "model-note": self._model_note(settings, info, shape, has_picture=bool(start)),
             "memory-plan": memory_plan,
             "extras-line": _extras_line(extras, info),
             "acting": acting_chips(_acting(settings, info)),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
+
+    def _model_note(
+        self, settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], *, has_picture: bool
+    ) -> str:
+        plan = plan_of(settings, info.family)
+        sections = len(plan) if plan else 1
+        remark = info.family.remark(*shape, has_picture=has_picture, sections=sections, times=info.times)
+        return model_note(info, absence_of(info), remark, takes_days=self._planner.takes_days(info))
 
     def _program(self, settings: dict[str, Any], info: ModelInfo) -> str:
         try:
@@ -220,6 +228,8 @@ def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
     caches = SETTINGS["step_cache"].choices if info.step_caches is None else (OFF, *info.step_caches)
     lacks = (*info.family.unsupported, *(("step_cache",) if len(caches) == 1 else ()))
     unused = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
+    if info.times:  # its steps are those that it was made for
+        unused += ["shift", *(["steps"] if settings.get("steps") in (None, info.steps) else [])]
     choices = [f"step_cache={cache}" for cache in SETTINGS["step_cache"].choices if cache not in caches]
     return [*info.family.ignored, *unused, *choices, *(("mode",) if len(info.modes) == 1 else ())]
 

@@ -69,9 +69,9 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
     )
 
 
-def model_note(info: ModelInfo, absence: Absence | None, *, takes_days: bool) -> str:
+def model_note(info: ModelInfo, absence: Absence | None, remark: str, *, takes_days: bool) -> str:
     """Say what a user should know before using a model here; "" if there is nothing to say."""
-    sentences = [escape(info.licence)] if info.licence else []
+    sentences = [escape(sentence) for sentence in (info.licence, remark) if sentence]
     if absence is not None:
         advice = (
             f'Download it under <a href="#models/{escape(info.name)}">Models</a>, or start the video: '

@@ -136,7 +136,7 @@ def _why_not_longer(most: int, why_not: str, *, is_whole: bool, has_room: bool) 
 def _longer_words(request: GenerationRequest, keep: int) -> str:
     if request.mode == "forward":
         return "Adds time after the end; the video stays."
-    seconds = keep * model_family(request.model).section_seconds
+    seconds = keep * plan_of(request).section_seconds
     return f"Adds time at the start; the last {seconds:.1f} s stay."
 
 
@@ -150,8 +150,8 @@ def branch_facts(job: Job) -> Shown:
     for name, reason in fixed.items():
         reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
     family = model_family(request.model)
-    longest, plain = (len(family.plan(seconds, request.mode)) for seconds in (MAX_SECONDS, request.seconds))
-    longest, each = longest - plain, family.section_seconds
+    plan = family.plain_sections(request)
+    longest, each = len(family.plain_sections(request, MAX_SECONDS)) - len(plan), plan.section_seconds
     further = [name for name in setting_names("section") if name not in _OWN_FIELDS]
     unit = _ONE_PICTURE if request.one_frame else _ONE_SECTION
     return {

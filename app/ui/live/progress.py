@@ -89,7 +89,6 @@ class LiveJob:
     _stage_began: float = 0.0
     _tail_began: float = 0.0
     _last_step_at: float = 0.0
-    _section_seconds: float = 0.0
     # The shares of all work, and of the section's, that are left.
     _remaining: float = 1.0
     _section_remaining: float = 1.0
@@ -99,7 +98,6 @@ class LiveJob:
         request, info = self.job.request, info_of(self.job.request.model)
         self.plan = plan_of(request)
         steps = steps_of(request, info)
-        self._section_seconds = info.family.section_seconds
         self.timing = Timing(self.plan, steps, request.vae_chunk, request.step_cache != OFF)
         self._estimate()
 
@@ -232,7 +230,7 @@ class LiveJob:
         """The sections in order of the video: all, or those that were made before the job ended."""
         cells: list[Cell] = []
         # From words alone, the first section lacks the frames of a picture.
-        missing_seconds = max(0.0, len(self.plan) * self._section_seconds - self.plan.seconds)
+        missing_seconds = max(0.0, len(self.plan) * self.plan.section_seconds - self.plan.seconds)
         before = self.seconds_before
         for section in sorted(self.plan, key=lambda section: section.video_index):
             number, index = section.number, section.video_index
@@ -243,8 +241,8 @@ class LiveJob:
                 state = "done"
             elif self.job.is_over and self.sections_made:
                 continue
-            start = max(0.0, index * self._section_seconds - missing_seconds)
-            end = max(0.0, (index + 1) * self._section_seconds - missing_seconds)
+            start = max(0.0, index * self.plan.section_seconds - missing_seconds)
+            end = max(0.0, (index + 1) * self.plan.section_seconds - missing_seconds)
             if index == len(self.plan) - 1:
                 end = self.plan.seconds
             start, end = start + before, end + before

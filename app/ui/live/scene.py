@@ -27,7 +27,7 @@ from app.ui.live.watch import Scene
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.files import read_file
-from diffusers_helper.models.registry import model_family
+from diffusers_helper.models.registry import plan_of
 from diffusers_helper.provenance.branch import max_kept_sections, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.units import about, count_text, duration, gb_text
@@ -353,7 +353,7 @@ def _take_data(job: Job, number: int, keep: int) -> SceneData:
         "name": f"Take {number}" if number else "As it was",
         "keep": f"Keep {f'take {number}' if number else 'it as it was'} and go on",
         "begin": round(start, 3),
-        "end": round(start + model_family(job.request.model).section_seconds, 3),
+        "end": round(start + plan_of(job.request).section_seconds, 3),
         "now": "" if job.state in ("paused", "finished") else WORDS[job.state].label,
         "mayGoOn": allows(job, "resume") and job.state == "paused",
     }

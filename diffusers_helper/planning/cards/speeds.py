@@ -23,7 +23,10 @@ _PASSES = 118
 _PASS_BYTES = 2  # of a value in bf16
 _LEAST_FLOP = 1e12  # the launches of kernels rule the time of a smaller step
 # The latents that a first section decodes in windows, at 640x608 pixels, to which reports of decoding refer
-_DECODED, _PIXELS, _CHANNELS = 13, 640 * 608, 128
+_DECODED, _PIXELS = 13, 640 * 608
+# What decoding with Wan 2.2's VAE takes, as a share of HunyuanVideo's: 13.9 s for 31 latent frames of 832x480
+# pixels, reported of a PRO R9700 (comfy-kitchen)
+_WAN_DECODE = 0.385
 # The share of the makers' memory bandwidth that element-wise work reaches; assumed
 _REACHED = 0.8
 
@@ -221,12 +224,14 @@ def step_time(machine: Machine, work: StepWork, facts: Facts, key: str) -> Durat
 
 
 def decode_time(machine: Machine, vae: Network, pixels: int, facts: Facts, key: str) -> Duration | None:
-    """Estimate the time to decode a latent frame of so many pixels, for HunyuanVideo's VAE."""
+    """The time to decode a latent frame of so many pixels; None if it is not known."""
     speed = facts.read(key).get("decode_per_second")
     if isinstance(speed, int | float) and speed > 0:
         return Duration(pixels / speed, MEASURED)
     card = card_of(machine)
-    if card is None or vae.config.get("block_out_channels", (0,))[0] != _CHANNELS:
+    channels = vae.config.get("block_out_channels", (0,))[0]
+    work = 1.0 if channels == 128 else _WAN_DECODE if vae.config.get("base_dim") == 160 else None
+    if card is None or work is None:
         return None
-    seconds = card.reported.decode / card.arithmetic * pixels / _PIXELS / _DECODED
+    seconds = work * card.reported.decode / card.arithmetic * pixels / _PIXELS / _DECODED
     return Duration(seconds, NOT_MEASURED if card.arch else card.source)

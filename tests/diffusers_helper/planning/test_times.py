@@ -19,6 +19,7 @@ from diffusers_helper.planning.cards.speeds import (
     MEASURED,
     Duration,
     card_of,
+    decode_time,
     keep_times,
     step_key,
     step_time,
@@ -201,6 +202,19 @@ def test_what_a_job_took_here_takes_the_place_of_estimates(tmp_path: Path) -> No
     assert other.source != MEASURED
     local.step_times.write(step_key(XTX.machine, INFO), {"flop_per_second": "fast", "decode_per_second": 0})
     assert plan(local=local) == usual
+
+
+def test_decoding_is_estimated_for_wan_and_not_for_helios() -> None:
+    r9700 = replace(machine_of_card("gfx1200:32"), name="PRO R9700")
+
+    def decoding(model: str) -> Duration | None:
+        vae = networks(find_model(model), on_cpu=False)["vae"]
+        return decode_time(r9700, vae, 832 * 480, Facts(), "")
+
+    wan = decoding("wan-5b-fast")
+    assert wan is not None
+    assert 31 * wan.seconds == pytest.approx(13.9, rel=0.05)  # the reported time of a PRO R9700
+    assert decoding("helios-distilled") is None
 
 
 def test_a_step_that_launches_rule_has_no_estimate() -> None:

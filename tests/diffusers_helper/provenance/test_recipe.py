@@ -50,6 +50,7 @@ LATER = {
     "pictures",
     "shape",
     "one_frame",
+    "clip_frames",
 }
 
 

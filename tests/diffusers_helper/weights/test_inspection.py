@@ -127,7 +127,7 @@ def test_a_lora_is_not_taken_for_its_model(tmp_path: Path) -> None:
     save_file({"diffusion_model.clean_x_embedder.proj.lora_A.weight": torch.zeros(2, 2)}, file)
     facts = inspect_checkpoint(file, "transformer")
     assert (facts.model, facts.key_style) == ("LoRA", "lora")
-    expected = "the transformer must be FramePack or Helios; choose another one."
+    expected = "the transformer must be FramePack or Helios or Wan; choose another one."
     problem = f"style.safetensors contains LoRA, but {expected}"
     assert facts.problems == (problem,)
 
@@ -298,7 +298,7 @@ def test_endings_may_have_capitals(published: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "place", "reported"),
     [
-        ("vae", "transformer", "vae contains Hunyuan VAE, but the transformer must be FramePack or Helios;"),
+        ("vae", "transformer", "vae contains Hunyuan VAE, but the transformer must be FramePack or Helios"),
         ("image_encoder", "text_encoder_2", "image_encoder contains SigLIP, but the text_encoder_2 must be"),
         ("text_encoder", "tokenizer", "text_encoder contains weights, but must contain the files of the"),
         ("tokenizer", "transformer", "tokenizer contains tokenizer, but the transformer must be FramePack"),

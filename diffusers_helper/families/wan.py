@@ -1,0 +1,194 @@
+"""Wan 2.2 without torch: its shapes, its plan of sections, its networks, and its published models.
+
+It was trained on single clips. A longer video is a chain of them: each clip begins with the last frame of the
+one before it, so that all but the first add one frame less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from diffusers_helper.families import packing
+from diffusers_helper.families.family import (
+    Family,
+    FamilyNetwork,
+    LayerNames,
+    ParameterCounts,
+    PromptFormat,
+    PublishedModel,
+    SmallDecoder,
+)
+from diffusers_helper.families.helios import HELIOS, MAX_PROMPT_TOKENS, STEP_CACHES, shapes
+from diffusers_helper.untrusted.limited_json import read_json
+
+FPS = 24
+CLIP_FRAMES, _MIN_CLIP_FRAMES = 121, 5
+# The side of a square of the area of 832x480 pixels
+_SIDE = 632
+# The absolute times at which FastWan was distilled (DMD). No shift of a scheduler gives them.
+_FAST_TIMES = (1000, 757, 522)
+_FAST_PIPELINE = "WanDMDPipeline"
+_NEGATIVE = (
+    "色调艳丽，过曝，静态，细节模糊不清，字幕，风格，作品，画作，画面，静止，整体发灰，最差质量，低质量，JPEG压缩残留，"
+    "丑陋的，残缺的，多余的手指，画得不好的手部，画得不好的脸部，畸形的，毁容的，形态畸形的肢体，手指融合，"
+    "静止不动的画面，杂乱的背景，三条腿，背景人很多，倒着走"
+)  # fmt: skip
+
+
+def plan(
+    seconds: float, mode: packing.Mode, *, has_picture: bool = True, clip_frames: int = 0
+) -> packing.SectionPlan:
+    """Plan a video of about `seconds`, or raise ValueError for a wrong length or an order besides forward.
+
+    A clip has 4 n + 1 frames, at most as many as the model was trained with.
+    """
+    if mode != "forward":
+        raise ValueError(f"mode is {mode!r}; expected forward, the only order of Wan.")
+    num_latents = (min(max(clip_frames or CLIP_FRAMES, _MIN_CLIP_FRAMES), CLIP_FRAMES) - 1) // 4 + 1
+    section_frames = packing.frames_of(num_latents) - 1
+    count = packing.count_sections(seconds, FPS, section_frames)
+    sections = tuple(_section(number, num_latents) for number in range(1, count + 1))
+    return packing.SectionPlan(mode, num_latents, sections, FPS, section_frames)
+
+
+def _section(number: int, num_latents: int) -> packing.Section:
+    times = tuple(range(num_latents))
+    return packing.Section(
+        number=number,
+        indices=packing.FrameIndices((), times, (), (), ()),
+        decode_latents=num_latents,
+        total_frames=4 * (num_latents - 1) * number + 1,
+        video_index=number - 1,
+        decode_start=num_latents * (number - 1),
+        overlap_frames=int(number > 1),
+    )
+
+
+def default_settings(folder: Path) -> dict[str, Any]:
+    """Read from a model's folder which settings suit it."""
+    try:
+        index = read_json(folder / "model_index.json")
+    except (OSError, ValueError):
+        index = {}
+    class_name = cast(dict[str, Any], index).get("_class_name") if isinstance(index, dict) else ""
+    return settings_of(is_fast=class_name == _FAST_PIPELINE)
+
+
+def settings_of(*, is_fast: bool) -> dict[str, Any]:
+    shared = {"side": _SIDE, "multiple": 32, "modes": ("forward",), "weight_dtype": "bf16"}
+    if is_fast:
+        return {**shared, "steps": len(_FAST_TIMES), "cfg": 1.0, "times": _FAST_TIMES, "step_caches": ()}
+    return {**shared, "steps": 50, "cfg": 5.0, "negative": _NEGATIVE, "step_caches": STEP_CACHES}
+
+
+def remark(height: int, width: int, *, has_picture: bool, sections: int, times: Sequence[int]) -> str:
+    """Say what was not tried, and how little a clip knows of the one before it."""
+    if has_picture and times:
+        return (
+            "This model was made for words alone: pictures were not tried. Wan 2.2 5B was trained for them."
+        )
+    return "Each clip knows only the last frame of the one before it." if sections > 1 else ""
+
+
+def scheduler_fault(config: Mapping[str, Any]) -> str:
+    """Say why a scheduler with this configuration cannot be used; "" if it can."""
+    if not config.get("use_flow_sigmas") or config.get("prediction_type") != "flow_prediction":
+        return "it does not predict a flow; expected the scheduler of Wan 2.2"
+    return ""
+
+
+# Both descend from Wan 2.1, and differ in the table before the last layer.
+_LAYER_NAMES = LayerNames(
+    HELIOS.layer_names.layers,
+    {
+        **HELIOS.layer_names.other_names,
+        ("", ""): {"head.head": "proj_out", "head.modulation": "scale_shift_table"},
+    },
+    skip_casting_pattern=HELIOS.layer_names.skip_casting_pattern,
+    lora_metadata_pattern="wan", lora_models="Wan 2.2 5B",
+)  # fmt: skip
+# Those of the 5B's VAE, by channel
+_MEAN = """
+    -0.2289 -0.0052 -0.1323 -0.2339 -0.2799 0.0174 0.1838 0.1557 -0.1382 0.0542 0.2813 0.0891 0.1570 -0.0098
+    0.0375 -0.1825 -0.2246 -0.1207 -0.0698 0.5109 0.2665 -0.2108 -0.2158 0.2502 -0.2055 -0.0322 0.1109 0.1567
+    -0.0729 0.0899 -0.2799 -0.1230 -0.0313 -0.1649 0.0117 0.0723 -0.2839 -0.2083 -0.0520 0.3748 0.0152 0.1957
+    0.1433 -0.2944 0.3573 -0.0548 -0.1681 -0.0667"""
+_STD = """
+    0.4765 1.0364 0.4514 1.1677 0.5313 0.4990 0.4818 0.5013 0.8158 1.0344 0.5894 1.0901 0.6885 0.6165 0.8454
+    0.4978 0.5759 0.3523 0.7135 0.6804 0.5833 1.4146 0.8986 0.5659 0.7069 0.5338 0.4889 0.4917 0.4069 0.4999
+    0.6866 0.4093 0.5709 0.6065 0.6415 0.4944 0.5726 1.2042 0.5458 1.6887 0.3971 1.0600 0.3943 0.5537 0.5444
+    0.4089 0.7468 0.7744"""
+_NETWORKS = {
+    "transformer": FamilyNetwork(
+        "WanTransformer3DModel", "Wan", ("num_attention_heads", "attention_head_dim", "num_layers"),
+        {
+            "_class_name": "WanTransformer3DModel", "attention_head_dim": 128, "ffn_dim": 14336,
+            "in_channels": 48, "num_attention_heads": 24, "num_layers": 30, "out_channels": 48,
+            "text_dim": 4096,
+        },
+        ParameterCounts(81_478_848, 4_907_335_680, fixed_bytes=4 * 10_973_184, rows=1_259_520),
+        (ParameterCounts(54_272, 163_577_856, fixed_bytes=4 * 24_576, rows=41_984),) * 30,
+        ("blocks",), "bfloat16", 14336 * 3072,
+        keep_in_fp32=(
+            "time_embedder", "time_embedding", "scale_shift_table", "modulation", "norm1", "norm2", "norm3",
+        ),
+    ),
+    "vae": FamilyNetwork(
+        "AutoencoderKLWan", "Wan VAE", ("base_dim", "num_res_blocks"),
+        {
+            "_class_name": "AutoencoderKLWan", "base_dim": 160, "decoder_base_dim": 256, "in_channels": 12,
+            "is_residual": True, "latents_mean": [*map(float, _MEAN.split())],
+            "latents_std": [*map(float, _STD.split())], "num_res_blocks": 2, "out_channels": 12,
+            "patch_size": 2, "scale_factor_spatial": 16, "z_dim": 48,
+        },
+        ParameterCounts(704_688_668), dtype="float32",
+    ),
+    "text_encoder": HELIOS.networks["text_encoder"],
+}  # fmt: skip
+_REQUIREMENTS = (
+    ("transformer", "in_channels", "transformer takes latents of %s channels", 48),
+    ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
+    ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 16),
+    ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
+    ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
+)
+# The revisions that other public programs pin
+_BASE = ("Wan-AI/Wan2.2-TI2V-5B-Diffusers", "b8fff7315c768468a5333511427288870b2e9635")
+_FAST = ("FastVideo/FastWan2.2-TI2V-5B-FullAttn-Diffusers", "3e187042a324f6f5fb68fd22110a78725253de8f")
+
+
+def _published(name: str, title: str, variant: str, file_pattern: str) -> PublishedModel:
+    is_fast = variant == "5B Fast"
+    sources = {
+        **{component: (_BASE[0], component, _BASE[1]) for component in ("vae", "scheduler")},
+        # The same encoder as in Wan's own repository, which may be here already
+        **{component: HELIOS.published[0].sources[component] for component in ("text_encoder", "tokenizer")},
+    }
+    repository, revision = _FAST if is_fast else _BASE
+    return PublishedModel(
+        name, title, variant, file_pattern,
+        {"transformer": (repository, "transformer", revision), **sources}, settings_of(is_fast=is_fast),
+    )  # fmt: skip
+
+
+_SMALL_DECODER = SmallDecoder(
+    "safetensors/taew2_2.safetensors", "9d0ef19504c0b918eb6a8efea1ed8596cf666400", 22_848_048
+)
+WAN = Family(
+    "wan", channels=48, spatial_compression=16, temporal_compression=4, fps=FPS, buckets=shapes,
+    networks=_NETWORKS, components=HELIOS.components, requirements=_REQUIREMENTS, layer_names=_LAYER_NAMES,
+    signs=("\n.blocks.0.self_attn.q.|\n.condition_embedder.time_embedder.",), resembles=(),
+    published=(
+        _published("wan-5b", "Wan 2.2 5B", "5B", "5b"),
+        _published("wan-5b-fast", "Wan 2.2 5B Fast", "5B Fast", "fast"),
+    ),
+    small_decoder=_SMALL_DECODER,
+    prompt_format=PromptFormat("{}", 0, MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS),
+    tail_frames=1, plan=plan, is_chain=True, vae_tile=1024, schedulers=("UniPCMultistepScheduler",),
+    scheduler_fault=scheduler_fault, default_settings=default_settings,
+    unsupported=("end_image", "pictures", "one_frame", "loop"),
+    ignored=("guidance", "vae_chunk", "vision_change"),
+    remark=remark, licence="Its weights may be used under the Apache License 2.0.",
+)  # fmt: skip

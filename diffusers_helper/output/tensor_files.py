@@ -1,0 +1,45 @@
+"""Files with tensors, metadata and a checksum, as the checkpoints of a job are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+
+from safetensors.torch import load, save
+from torch import Tensor, uint8
+
+from diffusers_helper.files import read_file, sha256_of, write_atomic
+from diffusers_helper.untrusted.limited_json import plain_json
+
+_MAX_BYTES = 2**30
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors with metadata and a checksum to a file. On return it is complete on the disk."""
+    contiguous_tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    checksum = _checksum(metadata, contiguous_tensors)
+    write_atomic(file, save(contiguous_tensors, {**metadata, "checksum": checksum}))
+
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the metadata of a file.
+
+    Raises:
+        OSError: If the file cannot be read.
+        SafetensorError, ValueError, KeyError: If the file is damaged.
+    """
+    content = read_file(file, _MAX_BYTES)  # the library calls a file missing that cannot be opened now
+    tensors = {name: tensor.clone() for name, tensor in load(content).items()}
+    header = plain_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata: dict[str, str] = header["__metadata__"]
+    unsigned_metadata = {name: value for name, value in metadata.items() if name != "checksum"}
+    if metadata["checksum"] != _checksum(unsigned_metadata, tensors):
+        raise ValueError("the checksum does not match")
+    return tensors, metadata
+
+
+def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    contents = (tensors[name].flatten().view(uint8).numpy().tobytes() for name in sorted(tensors))
+    return sha256_of(chain([json.dumps(metadata, sort_keys=True).encode()], contents))

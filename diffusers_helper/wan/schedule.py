@@ -1,0 +1,92 @@
+"""The sampling of a clip: by the model's own scheduler, or at the few times of a distilled model.
+
+Both can go on from the state that an earlier run has stored, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffusers_helper.sampling import Denoise, Denoiser, OnStep
+from diffusers_helper.sampling.guidance import NUM_TRAIN_TIMESTEPS
+
+State = Mapping[str, Tensor]
+OnState = Callable[[State], object]
+"""A function that gets the state after each step, whose tensors it must copy to keep them."""
+
+
+def new_scheduler(scheduler: Any, steps: int, shift: float = 0.0) -> Any:
+    """Copy a scheduler without its state, and prepare its steps. A shift of 0 stands for its own."""
+    changes = {"flow_shift": shift} if shift else {}
+    new = type(scheduler).from_config({**scheduler.config, **changes})
+    new.set_timesteps(steps)
+    return new
+
+
+def sample_flow(
+    denoise: Denoise, x: Tensor, scheduler: Any, *, on_step: OnStep | None = None,
+    start: State | None = None, on_state: OnState = lambda state: None,
+) -> Tensor:  # fmt: skip
+    """Sample by the scheduler's own solver (UniPC), with one model call per step.
+
+    Args:
+        scheduler: A new scheduler, whose state changes.
+        start: The state to go on from; None for the beginning.
+    """
+    model = Denoiser(denoise, x, scheduler.sigmas, on_step)
+    x = x.to(model.dtype)
+    scheduler.set_begin_index(0)
+    first = 0
+    if start is not None:
+        x, first = _restore(scheduler, start, x)
+    last = len(scheduler.timesteps) - 1
+    for index in range(first, last):
+        velocity = (x - model.predict(x, index)) / model.sigmas[index]
+        x = scheduler.step(velocity, scheduler.timesteps[index], x, return_dict=False)[0]
+        on_state(_state(scheduler, x))
+    return model.result(model.predict(x, last))  # to which the step to noise level 0 would lead
+
+
+def _state(scheduler: Any, x: Tensor) -> State:
+    """Take the state of a UniPC scheduler between two steps, of which the last prediction is the newest."""
+    outputs = {f"output_{n}": x0 for n, x0 in enumerate(scheduler.model_outputs) if x0 is not None}
+    counts = [scheduler.step_index, scheduler.lower_order_nums, scheduler.this_order]
+    return {"x": x, "last_sample": scheduler.last_sample, "counts": torch.tensor(counts), **outputs}
+
+
+def _restore(scheduler: Any, state: State, x: Tensor) -> tuple[Tensor, int]:
+    step, scheduler.lower_order_nums, scheduler.this_order = state["counts"].tolist()
+    scheduler._step_index = step
+    scheduler.last_sample = state["last_sample"].to(x)
+    for n in range(len(scheduler.model_outputs)):
+        output = state.get(f"output_{n}")
+        scheduler.model_outputs[n] = None if output is None else output.to(x)
+    num_outputs = sum(output is not None for output in scheduler.model_outputs)
+    scheduler.timestep_list[-num_outputs:] = scheduler.timesteps[step - num_outputs : step].tolist()
+    return state["x"].to(x), step
+
+
+def sample_at(
+    denoise: Denoise, x: Tensor, times: Sequence[int], draw_noise: Callable[[int], Tensor], *,
+    on_step: OnStep | None = None, start: State | None = None,
+    on_state: OnState = lambda state: None,
+) -> Tensor:  # fmt: skip
+    """Sample with a model that was distilled for these times (DMD): jump to x0, and add fresh noise.
+
+    Args:
+        draw_noise: Draws the noise in front of a step, normally distributed and in the shape of `x`.
+    """
+    model = Denoiser(denoise, x, [*(time / NUM_TRAIN_TIMESTEPS for time in times), 0.0], on_step)
+    x0, first = x.to(model.dtype), 0
+    if start is not None:
+        x0, first = start["x"].to(x0), int(start["counts"])
+    for index in range(first, len(times)):
+        sigma = model.sigmas[index]
+        noisy = x0 if index == 0 else (1 - sigma) * x0 + sigma * draw_noise(index).to(x0)
+        x0 = model.predict(noisy, index)
+        on_state({"x": x0, "counts": torch.tensor(index + 1)})
+    return model.result(x0)
