@@ -164,9 +164,7 @@ def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
     assert 1.9 < after["sample"] / before["sample"] <= 2
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '{"cpu": {"sample": "x"}}', '{"cpu": {"sample": 0}}', '{"cpu": 5}']
-)
+@pytest.mark.parametrize("text", ["{", "[]", '{"cpu": 5}'])
 def test_a_calibration_of_no_use_changes_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "calibration.json").write_text(text)
     assert calibration_of(Local(folder=tmp_path).calibration, "cpu") == {}
