@@ -92,7 +92,7 @@ def wider_types(family: str, dtype: str, network: str, environ: Mapping[str, str
         family: The family of the card (`profiles.FAMILIES`).
         dtype: The type of the first result. It and the types in the list are "fp16", "bf16" or "fp32".
     """
-    is_slow = family in SLOW_FP32 and network == "transformer" and environ.get(FP32_VARIABLE) != "1"
+    is_slow = family in SLOW_FP32 and network.startswith("transformer") and environ.get(FP32_VARIABLE) != "1"
     tries_bf16 = dtype == "fp16" and family not in ("cpu", *NO_BF16)
     return (*(("bf16",) if tries_bf16 else ()), *(() if is_slow else ("fp32",)))
 
