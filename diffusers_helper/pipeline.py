@@ -111,9 +111,7 @@ def generate(
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
-                frames = decode(job, section, history.to_decode(section))
-                if job.family.is_chain:
-                    history.last_frame = checkpoints.last_frame(section.number, frames[-1:])
+                frames = decode_and_hand_on(job, section, checkpoints, history)
                 final, pending = join(frames, section)
                 write(job, section, final, pending)
                 del frames, final, pending  # they would take memory while the next section is sampled
@@ -216,6 +214,16 @@ def denoise(
             sampler = partial(sampler, start=state, **options)
         state = job.run(stage, partial(sample_with, sampler), section, reported_section, **inputs)
     return state
+
+
+def decode_and_hand_on(
+    job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar
+) -> Tensor:
+    """Decode a section, whose last frame begins the next one in a chain."""
+    frames = decode(job, section, history.to_decode(section))
+    if job.family.is_chain:
+        history.last_frame = checkpoints.last_frame(section.number, frames[-1:])
+    return frames
 
 
 def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
