@@ -41,6 +41,7 @@ STAGES: dict[str, StageFacts] = {
     "vae_encode": StageFacts("encoding the picture", "Picture encoder"),
     "vision": StageFacts("analysing the picture", "Vision encoder"),
     "sample": StageFacts("denoising", "Denoising", weight=1.0),
+    "sample_low": StageFacts("denoising", "Denoising at low noise"),
     "decode": StageFacts("decoding", "Decoding", weight=0.05),
     "write": StageFacts("writing the video"),
 }

@@ -29,12 +29,12 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
 from diffusers_helper.families.packing import Section, decode_work
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.families.wan import WAN
+from diffusers_helper.families.wan import WAN, WAN_A14B
 from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
 from diffusers_helper.job.setup import OpenJob, open_job
-from diffusers_helper.job.work import LatentsSoFar, Work, encode
+from diffusers_helper.job.work import LatentsSoFar, Sample, Work, encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
@@ -47,9 +47,15 @@ from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.vae.codec import decode_latents
 from diffusers_helper.vae.engine import VideoPart
+from diffusers_helper.wan import experts as wan_a14b
 from diffusers_helper.wan import work as wan
 
-WORK: dict[str, Work] = {FRAMEPACK.name: framepack, HELIOS.name: helios, WAN.name: wan}
+WORK: dict[str, Work] = {
+    FRAMEPACK.name: framepack,
+    HELIOS.name: helios,
+    WAN.name: wan,
+    WAN_A14B.name: wan_a14b,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +104,7 @@ def generate(
             for section in sample_sections(job, checkpoints, encodings, history):
                 if section.number < job.video.sections:
                     continue  # an earlier run has written this section and the next one
-                frames = decode(job, section, history.to_decode(section))
-                if job.family.is_chain:
-                    history.last_frame = checkpoints.last_frame(section.number, frames[-1:])
+                frames = decode_and_hand_on(job, section, checkpoints, history)
                 final, pending = join(frames, section)
                 write(job, section, final, pending)
                 del frames, final, pending  # they would take memory while the next section is sampled
@@ -178,11 +182,12 @@ def denoise(
     job.loras.weigh(lora_weights_of(section.number, request, job.family))
     noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.latent_window_size))
     reported_section, run, runs = sampled_for or (section, 0, 1)
-    sampler = work.sampler(job, section, request)
+    state: Any = None
+    options: dict[str, Any] = {}
     if saved and job.family.is_chain and request.step_cache == OFF:
-        sampler = partial(sampler, start=saved.read(), on_state=saved.keep)
+        state, options = saved.read(), {"on_state": saved.keep}
 
-    def sample_with(network: Any) -> Tensor:
+    def sample_with(sampler: Sample, network: Any) -> Any:
         noisy = noise.to(job.models.device)
         with (
             use_attention_backend(network, *job.memory.plans.attention),
@@ -190,9 +195,27 @@ def denoise(
         ):
             denoiser = work.denoiser(network, condition, context, passes)
             on_step = job.on_step(reported_section, passes, run, runs)
-            return to_host(sampler(denoiser, noisy, on_step=on_step))
+            result = sampler(denoiser, noisy, on_step=on_step)
+            if isinstance(result, Tensor):
+                return to_host(result)
+            return {name: to_host(tensor) for name, tensor in result.items()}
 
-    return job.run("sample", sample_with, section, reported_section, condition=condition, context=context)
+    inputs = {"condition": condition, "context": context}
+    for stage, sampler in work.samplers(job, section, request).items():
+        if job.family.is_chain:
+            sampler = partial(sampler, start=state, **options)
+        state = job.run(stage, partial(sample_with, sampler), section, reported_section, **inputs)
+    return state
+
+
+def decode_and_hand_on(
+    job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar
+) -> Tensor:
+    """Decode a section, whose last frame begins the next one in a chain."""
+    frames = decode(job, section, history.to_decode(section))
+    if job.family.is_chain:
+        history.last_frame = checkpoints.last_frame(section.number, frames[-1:])
+    return frames
 
 
 def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:

@@ -135,6 +135,14 @@ def tiny_wan_fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_wan_a14b(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the same with two transformers."""
+    from tests.support.tiny_wan import write_tiny_wan
+
+    return write_tiny_wan(tmp_path_factory.mktemp("models") / "wan-a14b", has_experts=True)
+
+
+@pytest.fixture(scope="session")
 def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the tiny model with more blocks, made once. Tests only read it."""
     from tests.support.deep_model import write_deep_model

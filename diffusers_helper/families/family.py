@@ -51,6 +51,7 @@ class Family:
         buckets: Lists the shapes of its videos (height, width), given the side of a square of the same area
             and the number of which both sides are multiples.
         tail_frames: The last frames that are seen of a video that is continued.
+        needs_picture: Whether its models make no video from words alone.
         is_chain: Whether each section begins with the last decoded frame of the one before it.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
         vae_tile: The side of the largest tiles that its VAE should work in where they fit; 0 for the card's.
@@ -83,6 +84,7 @@ class Family:
     tail_frames: int
     plan: Callable[..., SectionPlan]
     small_decoder: SmallDecoder
+    needs_picture: bool = False
     is_chain: bool = False
     vae_precision: str = ""
     vae_tile: int = 0

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from diffusers_helper.families.family import Family, FamilyNetwork
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
-from diffusers_helper.families.wan import WAN
+from diffusers_helper.families.wan import WAN, WAN_A14B
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (FRAMEPACK, HELIOS, WAN)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (FRAMEPACK, HELIOS, WAN, WAN_A14B)}
 
 
-def family_of_class(class_name: str) -> Family:
-    """Find the family whose transformer has this class; FramePack for any other class."""
-    for family in FAMILIES.values():
-        if family.networks["transformer"].class_name == class_name:
-            return family
-    return FRAMEPACK
+def family_of_config(config: Mapping[str, Any]) -> Family:
+    """Find the family whose transformer has this class, and latents of these channels if several have it.
+
+    FramePack stands for any other class.
+    """
+    families = [
+        family
+        for family in FAMILIES.values()
+        if family.networks["transformer"].class_name == config.get("_class_name")
+    ]
+    channels = config.get("in_channels")
+    matching = (
+        family for family in families if family.networks["transformer"].config["in_channels"] == channels
+    )
+    return next(matching, next(iter(families), FRAMEPACK))
 
 
 def networks_of(component: str) -> list[FamilyNetwork]:

@@ -7,6 +7,8 @@ one before it, so that all but the first add one frame less.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,8 +25,7 @@ from diffusers_helper.families.family import (
 from diffusers_helper.families.helios import HELIOS, MAX_PROMPT_TOKENS, STEP_CACHES, shapes
 from diffusers_helper.untrusted.limited_json import read_json
 
-FPS = 24
-CLIP_FRAMES, _MIN_CLIP_FRAMES = 121, 5
+_MIN_CLIP_FRAMES = 5
 # The side of a square of the area of 832x480 pixels
 _SIDE = 632
 # The absolute times at which FastWan was distilled (DMD). No shift of a scheduler gives them.
@@ -37,20 +38,21 @@ _NEGATIVE = (
 )  # fmt: skip
 
 
-def plan(
-    seconds: float, mode: packing.Mode, *, has_picture: bool = True, clip_frames: int = 0
-) -> packing.SectionPlan:
+def _plan(
+    seconds: float, mode: packing.Mode, *, has_picture: bool = True, clip_frames: int = 0,
+    fps: int, own_frames: int,
+) -> packing.SectionPlan:  # fmt: skip
     """Plan a video of about `seconds`, or raise ValueError for a wrong length or an order besides forward.
 
-    A clip has 4 n + 1 frames, at most as many as the model was trained with.
+    A clip has 4 n + 1 frames, at most `own_frames`, with which the model was trained.
     """
     if mode != "forward":
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Wan.")
-    num_latents = (min(max(clip_frames or CLIP_FRAMES, _MIN_CLIP_FRAMES), CLIP_FRAMES) - 1) // 4 + 1
+    num_latents = (min(max(clip_frames or own_frames, _MIN_CLIP_FRAMES), own_frames) - 1) // 4 + 1
     section_frames = packing.frames_of(num_latents) - 1
-    count = packing.count_sections(seconds, FPS, section_frames)
+    count = packing.count_sections(seconds, fps, section_frames)
     sections = tuple(_section(number, num_latents) for number in range(1, count + 1))
-    return packing.SectionPlan(mode, num_latents, sections, FPS, section_frames)
+    return packing.SectionPlan(mode, num_latents, sections, fps, section_frames)
 
 
 def _section(number: int, num_latents: int) -> packing.Section:
@@ -147,6 +149,15 @@ _NETWORKS = {
     ),
     "text_encoder": HELIOS.networks["text_encoder"],
 }  # fmt: skip
+_EXPERT = replace(
+    _NETWORKS["transformer"],
+    config={
+        "_class_name": "WanTransformer3DModel", "attention_head_dim": 128, "ffn_dim": 13824,
+        "in_channels": 36, "num_attention_heads": 40, "num_layers": 40, "out_channels": 16, "text_dim": 4096,
+    },
+    total=ParameterCounts(208_798_784, 14_050_918_400, fixed_bytes=4 * 29_184_000, rows=2_396_160),
+    blocks=HELIOS.networks["transformer"].blocks, largest_layer=13824 * 5120,
+)  # fmt: skip
 _REQUIREMENTS = (
     ("transformer", "in_channels", "transformer takes latents of %s channels", 48),
     ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
@@ -177,7 +188,7 @@ _SMALL_DECODER = SmallDecoder(
     "safetensors/taew2_2.safetensors", "9d0ef19504c0b918eb6a8efea1ed8596cf666400", 22_848_048
 )
 WAN = Family(
-    "wan", channels=48, spatial_compression=16, temporal_compression=4, fps=FPS, buckets=shapes,
+    "wan", channels=48, spatial_compression=16, temporal_compression=4, fps=24, buckets=shapes,
     networks=_NETWORKS, components=HELIOS.components, requirements=_REQUIREMENTS, layer_names=_LAYER_NAMES,
     signs=("\n.blocks.0.self_attn.q.|\n.condition_embedder.time_embedder.",), resembles=(),
     published=(
@@ -186,9 +197,45 @@ WAN = Family(
     ),
     small_decoder=_SMALL_DECODER,
     prompt_format=PromptFormat("{}", 0, MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS),
-    tail_frames=1, plan=plan, is_chain=True, vae_tile=1024, schedulers=("UniPCMultistepScheduler",),
-    scheduler_fault=scheduler_fault, default_settings=default_settings,
+    tail_frames=1, plan=partial(_plan, fps=24, own_frames=121), is_chain=True, vae_tile=1024,
+    schedulers=("UniPCMultistepScheduler",), scheduler_fault=scheduler_fault,
+    default_settings=default_settings,
     unsupported=("end_image", "pictures", "one_frame", "loop"),
     ignored=("guidance", "vae_chunk", "vision_change"),
     remark=remark, licence="Its weights may be used under the Apache License 2.0.",
+)  # fmt: skip
+_OF_A14B = ("transformer", "transformer_2", "scheduler")
+_A14B = ("Wan-AI/Wan2.2-I2V-A14B-Diffusers", "596658fd9ca6b7b71d5057529bbf319ecbc61d74")
+
+
+def _a14b_settings(folder: Path | None = None) -> dict[str, Any]:
+    return {**settings_of(is_fast=False), "steps": 40, "cfg": 3.5, "step_caches": ()}
+
+
+# Two transformers, of which one samples at high noise and the other one goes on at low noise
+WAN_A14B = replace(
+    WAN, name="wan-a14b", channels=16, spatial_compression=8, fps=16,
+    networks={
+        "transformer": _EXPERT, "transformer_2": _EXPERT,
+        **{name: HELIOS.networks[name] for name in ("vae", "text_encoder")},
+    },
+    components=("transformer", "transformer_2", *HELIOS.components[1:]),
+    requirements=(
+        ("transformer", "in_channels", "transformer takes latents of %s channels", 36),
+        ("transformer_2", "in_channels", "transformer_2 takes latents of %s channels", 36),
+        ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "out_channels")),
+        *HELIOS.requirements[2:],
+    ),
+    published=(
+        PublishedModel(
+            "wan-a14b", "Wan 2.2 A14B", "A14B", "a14b",
+            {
+                **HELIOS.published[0].sources,
+                **{name: (_A14B[0], name, _A14B[1]) for name in _OF_A14B},
+            },
+            _a14b_settings(),
+        ),
+    ),
+    small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81), needs_picture=True,
+    default_settings=_a14b_settings, unsupported=("pictures", "one_frame", "loop"),
 )  # fmt: skip

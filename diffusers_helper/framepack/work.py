@@ -184,5 +184,9 @@ def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
     return flow_sigmas(request.steps, request.shift or job.models.info.shift or default_shift)
 
 
-def sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
+    return {"sample": _sampler(job, section, request)}
+
+
+def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
     return partial(sampler_named(request.sampler), sigmas=sigmas(job, request))

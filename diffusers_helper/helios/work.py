@@ -214,7 +214,11 @@ def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tens
     return block.norm1(hidden_states.float()) * (1 + scale) + shift
 
 
-def sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
+    return {"sample": _sampler(job, section, request)}
+
+
+def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
     shape = job.latents_shape(job.sections.latent_window_size)
     shift = request.shift or job.models.info.shift or 0.0
     scheduler = new_scheduler(job.models.component("scheduler"), shift)

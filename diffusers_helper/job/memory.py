@@ -156,7 +156,7 @@ class JobMemory:
             if plan.streamed_blocks:
                 self.plans.measure_copies(plan.model)
         self._stage = stage
-        if stage != "text_2":  # in events, both text encoders are one stage
+        if stage not in ("text_2", "sample_low"):  # in events, two networks for one work are one stage
             self._report.stage(cast(Stage, stage), section)
         return store.on_device(plan.model, working_bytes=plan.working_bytes, stage=stage, section=section)
 

@@ -27,7 +27,7 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
 from diffusers_helper.memory.staging import host_copy_speed
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import NETWORKS
+from diffusers_helper.models.sizes import NETWORKS, TRANSFORMERS
 from diffusers_helper.planning.backend import missing_kernels, wider_types
 from diffusers_helper.planning.budget import JobPlan
 from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
@@ -128,13 +128,13 @@ class MemoryPlans:
     def component(self, name: str) -> Any:
         network = self.models.component(name)
         if name in NETWORKS:
-            storage = self.weight_dtype if name == "transformer" else None
+            storage = self.weight_dtype if name in TRANSFORMERS else None
             cast_weights(network, self.dtype_of(name), storage, casts_bf16=self._casts_bf16(name))
         return network
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
         dtype = DTYPES.get(self._profile.vae_dtype.value) if name == "vae" else None
-        if name == "transformer" and self.weight_dtype not in EIGHT_BIT:
+        if name in TRANSFORMERS and self.weight_dtype not in EIGHT_BIT:
             dtype = self.weight_dtype
         if self.widened and name == self.widened[0]:
             dtype = self.widened[1]
@@ -162,7 +162,7 @@ class MemoryPlans:
 
         A network keeps bf16 if the job asks for a 16-bit type. The VAE has the type of the profile.
         """
-        is_open = name != "vae" and (name != "transformer" or self.weight_dtype in (None, *EIGHT_BIT))
+        is_open = name != "vae" and (name not in TRANSFORMERS or self.weight_dtype in (None, *EIGHT_BIT))
         emulates_bf16 = not self._profile.has_bf16
         return is_open and emulates_bf16 and self.models.stored_dtype(name) == torch.bfloat16
 

@@ -36,6 +36,7 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import DEFAULT_MODEL
+from diffusers_helper.models.sizes import TRANSFORMERS
 from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, EncodingCache, Origins, versions
 from diffusers_helper.output.previews import Preview
@@ -166,12 +167,13 @@ class OpenJob:
         if not self.models.is_loaded:
             self.report.stage("load")
             self.models.load(self.cancel)
-        transformer = self.models.component("transformer")
-        read = partial(self.models.read, "transformer", self.cancel, self.report.reading)
-        find_scales(transformer, self.memory.plans.weight_dtype, read, self.cancel, self.report.reading)
-        compute_dtype = self.models.compute_dtype("transformer") or self.models.stored_dtype("transformer")
-        for sentence in self.loras.attach(transformer, compute_dtype):
-            self.report.warned(sentence)
+        for name in (names := [name for name in TRANSFORMERS if name in self.family.networks]):
+            transformer = self.models.component(name)
+            read = partial(self.models.read, name, self.cancel, self.report.reading)
+            find_scales(transformer, self.memory.plans.weight_dtype, read, self.cancel, self.report.reading)
+            compute_dtype = self.models.compute_dtype(name) or self.models.stored_dtype(name)
+            for sentence in self.loras.attach(transformer, compute_dtype, name if names[1:] else ""):
+                self.report.warned(sentence)
         height, width = self.pictures.shape
         facts = {"size": f"{width}x{height}", "weights": self.models.fingerprint, **self.loras.origin}
         if self.original:

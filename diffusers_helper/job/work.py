@@ -25,8 +25,9 @@ from diffusers_helper.sampling.step_cache import Blocks, Passes
 from diffusers_helper.vae.codec import pixels_of, sample_latents
 
 Encodings = Mapping[str, Tensor]
-Sample = Callable[..., Tensor]
-"""A sampler that knows its noise levels. Its other arguments are those of `sampling.euler.sample_euler`."""
+Sample = Callable[..., Tensor | Mapping[str, Tensor]]
+"""A sampler that knows its noise levels. Its other arguments are those of `sampling.euler.sample_euler`. One
+that does not sample to the end returns its state."""
 Join = Callable[[Tensor, Section], tuple[np.ndarray, np.ndarray]]
 """A function that takes the decoded frames of each section, (T, H, W, 3) in -1 to 1, and returns those that
 are final now, and those that the next section will still change."""
@@ -92,7 +93,9 @@ class Work(Protocol):
 
     def history(self, job: OpenJob, encodings: Encodings) -> LatentsSoFar: ...
 
-    def sampler(self, job: OpenJob, section: Section, request: GenerationRequest) -> Sample: ...
+    def samplers(self, job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
+        """Make the samplers by the stages that sample a section. Each gives its state to the next one."""
+        ...
 
     def blocks(self, network: Any, noise: Tensor) -> Blocks: ...
 

@@ -97,10 +97,19 @@ class Loras:
         self._hooks.clear()
         self._hosts.clear()
 
-    def attach(self, network: nn.Module, dtype: torch.dtype) -> list[str]:
-        """Add the branches to a transformer that computes in this type, with a sentence on each LoRA.
+    def attach(self, network: nn.Module, dtype: torch.dtype, expert: str = "") -> list[str]:
+        """Add the branches to a transformer.
 
-        InputError if too little of a file fits. Nothing is added then.
+        Args:
+            network: The transformer, in main memory.
+            dtype: The type that it computes in, which the branches are stored in.
+            expert: The name of the component if the model has two transformers.
+
+        Returns:
+            A sentence on each LoRA.
+
+        Raises:
+            InputError: If too little of a file fits, or it cannot be read. Nothing is added then.
         """
         if not self.chosen:
             return []
@@ -112,6 +121,8 @@ class Loras:
         matrices_by_layer: dict[str, list[tuple[int, Tensor, Tensor, Tensor | None]]] = {}
         notes: list[str] = []
         for index, (choice, lora) in enumerate(self.chosen):
+            if expert and not lora.suits(expert):
+                continue
             pairs = lora.fitting(sizes)
             for name, down, up, bias in _read_matrices(lora, pairs, sizes):
                 weighted_bias = None if bias is None else (bias * choice.weight).to(dtype)

@@ -39,7 +39,7 @@ from diffusers_helper.loading.quick_vae import speed_up
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import class_named
+from diffusers_helper.models.sizes import TRANSFORMERS, class_named
 from diffusers_helper.untrusted.limited_json import read_json
 from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.recognition import names_problem
@@ -167,7 +167,7 @@ def _matching_tensors(
     width = config.get("num_attention_heads", 0) * config.get("attention_head_dim", 0)
     try:
         tensors = read_tensors(files)
-        converted, scales = library_names(tensors, expected, width if component == "transformer" else 0)
+        converted, scales = library_names(tensors, expected, width if component in TRANSFORMERS else 0)
         for name in tied.keys() & converted.keys():
             converted.setdefault(tied[name], converted[name])
             del converted[name]

@@ -27,15 +27,17 @@ _log = logging.getLogger(__name__)
 _FLUSH_BEFORE: dict[str, FlushStage] = {
     "text": "post-unload/text-enc",
     "sample": "post-unload/transformer",
+    "sample_low": "post-unload/transformer",
 }
 _FLUSH_AFTER: dict[str, FlushStage] = {
     "text_2": "post-text-encoding",
     "vae_encode": "post-vae-encoding",
     "vision": "post-clip-vision",
     "sample": "post-transformer-unload",
+    "sample_low": "post-transformer-unload",
     "decode": "post-vae-decode",
 }
-_STATUS = {"sample": "Transformer", "decode": "VAE"}
+_STATUS = {"sample": "Transformer", "sample_low": "Transformer", "decode": "VAE"}
 
 
 class Source(Protocol):

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.family import Family, PublishedModel
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, SectionPlan
-from diffusers_helper.families.registry import FAMILIES, family_of_class
+from diffusers_helper.families.registry import FAMILIES, family_of_config
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
 from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
@@ -112,6 +112,8 @@ class ModelInfo:
                 expected=f"{len(self.times)}, the steps that model {model_name} was made for",
                 remedy="Set it to that, or choose another `model`.",
             )  # fmt: skip
+        if self.family.needs_picture and request.is_from_words:
+            raise PictureError(f"Model {model_name} makes videos of pictures.", "Choose a picture.")
         if request.mode not in self.modes:
             raise InputError(
                 setting="mode", value=request.mode,
@@ -228,8 +230,7 @@ def _family_in(folder: Path) -> Family:
         config = read_json(folder / "transformer" / "config.json")
     except (OSError, ValueError):
         return FRAMEPACK  # the loader reports the fault of the file
-    class_name = cast(dict[str, Any], config).get("_class_name") if isinstance(config, dict) else None
-    return family_of_class(str(class_name))
+    return family_of_config(cast(dict[str, Any], config) if isinstance(config, dict) else {})
 
 
 def _from_folder(name: str, folder: Path) -> ModelInfo:

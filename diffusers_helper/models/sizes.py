@@ -28,7 +28,9 @@ from diffusers_helper.weights.recognition import SCALE, is_extra, is_precise
 from diffusers_helper.weights.safetensors_file import origin_in, read_safetensors
 from diffusers_helper.weights.tensors import BITS, Contents, NotWeights, TensorInfo
 
-NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", "transformer")
+# A model with two transformers samples with the second one at low noise.
+TRANSFORMERS = ("transformer", "transformer_2")
+NETWORKS = ("text_encoder", "text_encoder_2", "vae", "image_encoder", *TRANSFORMERS)
 _FLOAT_DTYPES = ("float32", "float16", "bfloat16")
 _EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2", "int8")
 # Quantised weights say nothing about the type that computes.
@@ -95,7 +97,7 @@ def networks(
     by_name: dict[str, Network] = {}
     for name in filter(info.components.__contains__, NETWORKS):
         source = info.components[name]
-        storage = weight_dtype if name == "transformer" else "default"
+        storage = weight_dtype if name in TRANSFORMERS else "default"
         sizes = _of_published(info.family.networks[name]) if source.is_missing else _sizes_of(name, source)
         value_bytes = dtype_bytes.get(name)
         casts_bf16 = not has_bf16 and name != "vae" and value_bytes is None

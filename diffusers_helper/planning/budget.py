@@ -30,7 +30,10 @@ RING_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One use of one model: "text", "text_2", "vae_encode", "vision", "sample" or "decode"."""
+    """One use of one model, with the peak of the memory that inputs, activations and outputs take.
+
+    Its name is "text", "text_2", "vae_encode", "vision", "sample", "sample_low" or "decode".
+    """
 
     name: str
     model: Weights
@@ -332,7 +335,8 @@ def _plan_with_helper(budget: Budget, helper: Budget, demands: Sequence[Demand])
 
 
 def _only(demand: Demand, *, samples: bool) -> Demand:
-    stages = (stage for stage in demand.stages if (stage.name == "sample") is samples)
+    """Reduce a demand to sampling, or to all other stages."""
+    stages = (stage for stage in demand.stages if stage.name.startswith("sample") is samples)
     return replace(demand, stages=tuple(stages))
 
 

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from diffusers_helper.families.family import Buckets, Family, buckets
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, LATENT_WINDOW_SIZE
-from diffusers_helper.families.registry import family_of_class
+from diffusers_helper.families.registry import family_of_config
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
-from diffusers_helper.families.wan import WAN
+from diffusers_helper.families.wan import WAN, WAN_A14B
 from diffusers_helper.machine.local import Facts
-from diffusers_helper.models.sizes import Network, class_named
+from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import MARGIN, Backend
 from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.cards.reported import RATIOS
@@ -168,7 +168,9 @@ def helios_bytes(
     return modulated_bytes(network, tokens, backend=backend, rank=rank) + state
 
 
-def wan_bytes(network: Network, values: int, tokens: int, *, backend: Backend, rank: int = 0) -> int:
+def wan_bytes(
+    network: Network, values: int, tokens: int, *, is_per_token: bool = True, backend: Backend, rank: int = 0
+) -> int:
     """Estimate the same for Wan, with the `values` in a clip's latents.
 
     A clip from words alone has one modulation for all of its tokens, and takes half. Grid: 4 and 8 heads of
@@ -177,19 +179,21 @@ def wan_bytes(network: Network, values: int, tokens: int, *, backend: Backend, r
     size = network.dtype_bytes
     width = network.config["num_attention_heads"] * network.config["attention_head_dim"]
     state = values * (32 + size) + WAN.prompt_format.padded_tokens * width * size
-    return modulated_bytes(network, tokens, backend=backend, rank=rank) + state
+    return modulated_bytes(network, tokens, is_per_token=is_per_token, backend=backend, rank=rank) + state
 
 
-def modulated_bytes(network: Network, tokens: int, *, backend: Backend, rank: int) -> int:
+def modulated_bytes(
+    network: Network, tokens: int, *, is_per_token: bool = True, backend: Backend, rank: int
+) -> int:
     """Estimate the bytes of one forward pass of a transformer of Wan's kind, without the sampler's state.
 
-    Each token has its own six vectors of modulation, in the type of the weights and in fp32. They are most of
-    the memory.
+    Each token may have its own six vectors of modulation, in the type of the weights and in fp32, which are
+    most of the memory then.
     """
     heads, head_dim = network.config["num_attention_heads"], network.config["attention_head_dim"]
     size, inner = network.dtype_bytes, network.config["ffn_dim"]
     dim = heads * head_dim
-    modulation = 6 * dim * (size + 4)
+    modulation = 6 * dim * (size + 4) * is_per_token
     attended = modulation + dim * (8 * size + 12) * backend.attention_factor
     forward = modulation + dim * (2 * size + 8) + 2 * inner * size
     streams = tokens * (max(attended, modulation + 6 * dim * 4, forward) + 16 * head_dim)
@@ -234,17 +238,17 @@ def demand_of(
         ceil(estimate(vae, num_latents, *tile_sides, latents, backend=backend) / vae_share)
         for estimate, num_latents in ((encode_bytes, encoded_latents), (decode_bytes, vae_window))
     )
-    family = family_of_class(class_named(transformer.config))
+    family = family_of_config(transformer.config)
     shape = num_latents, height, width
     estimate = _STAGE_ESTIMATES[family.name]
     text_stages, vision_stages, sampling = estimate(networks, *shape, text, backend=backend, rank=rank)
     working = {
         **text_stages, "vae_encode": (vae, encode), **vision_stages, "sample": (transformer, sampling),
+        **({"sample_low": (low, sampling)} if (low := networks.get("transformer_2")) else {}),
         "decode": (vae, decode),
     }  # fmt: skip
-    embed_values = texts * text * _hidden_size(networks["text_encoder"])
-    embed_values += sum(vision_tokens(siglip) * _hidden_size(siglip) for siglip, _ in vision_stages.values())
-    kept_bytes = embed_values * transformer.dtype_bytes  # beside the sampler, on the device
+    # Beside the sampler, on the device
+    kept_bytes = _embed_values(networks, texts * text) * transformer.dtype_bytes
     kept_bytes += texts * cache_bytes(transformer, family, *shape, step_cache)
     stages = (
         Stage(
@@ -252,7 +256,7 @@ def demand_of(
             network.weights,
             ceil(num_bytes * calibration.get(name, 1))
             + network.cast_bytes
-            + (kept_bytes if name == "sample" else 0),
+            + (kept_bytes if name.startswith("sample") else 0),
         )
         for name, (network, num_bytes) in working.items()
     )
@@ -298,8 +302,26 @@ def _wan(
     return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
 
 
+def _wan_a14b(
+    networks: Mapping[str, Network], num_latents: int, height: int, width: int, text: int, *,
+    backend: Backend, rank: int,
+) -> tuple[_Working, _Working, int]:  # fmt: skip
+    """Estimate the same for Wan A14B, whose tokens share one modulation, and get the pictures as channels."""
+    umt5, transformer = networks["text_encoder"], networks["transformer"]
+    tokens = section_tokens(WAN_A14B, height, width, num_latents)
+    values = tokens * _PATCH**2 * transformer.config["in_channels"]
+    sampling = wan_bytes(transformer, values, tokens, is_per_token=False, backend=backend, rank=rank)
+    return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
+
+
 # By the families' names
-_STAGE_ESTIMATES = {"framepack": _framepack, "helios": _helios, "wan": _wan}
+_STAGE_ESTIMATES = {"framepack": _framepack, "helios": _helios, "wan": _wan, "wan-a14b": _wan_a14b}
+
+
+def _embed_values(networks: Mapping[str, Network], text_tokens: int) -> int:
+    values = text_tokens * _hidden_size(networks["text_encoder"])
+    siglip = networks.get("image_encoder")
+    return values + (vision_tokens(siglip) * _hidden_size(siglip) if siglip else 0)
 
 
 def _hidden_size(encoder: Network) -> int:

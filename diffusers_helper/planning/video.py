@@ -15,7 +15,7 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import decode_work
 from diffusers_helper.machine.local import Facts, Local, shape_key, speeds
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import Network, check_loras, networks, with_loras
+from diffusers_helper.models.sizes import TRANSFORMERS, Network, check_loras, networks, with_loras
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.cards.speeds import (
     MEASURED,
@@ -53,7 +53,7 @@ from diffusers_helper.weights.lora_files import loras_of, rank_of
 from diffusers_helper.weights.reading import weight_files
 
 _FP32_BYTES = 4
-_PER_SECTION = ("sample", "decode")
+_PER_SECTION = ("sample", "sample_low", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,12 @@ def demands_for(
     """Estimate what a job needs for each size of tiles that it may use, the largest first."""
     loras = [lora for _, lora in loras_of(request.lora)]
     model_networks = known_networks(info, profile, in_fp32, request.weight_dtype)
-    model_networks["transformer"] = with_loras(transformer or model_networks["transformer"], loras)
+    if transformer:
+        model_networks["transformer"] = transformer
+    names = [name for name in TRANSFORMERS if name in model_networks]
+    for name in names:
+        suitable = [lora for lora in loras if lora.suits(name) or not names[1:]]
+        model_networks[name] = with_loras(model_networks[name], suitable)
     text = longest_text(request, info)
     shape = attention_shape(request, info.family, model_networks, height, width, text)
     profile = replace(profile, attention=profile.attention_for(request, shape_key(*shape)))
@@ -315,7 +320,7 @@ def compute_times(
 def _cost(job: JobPlan, name: str, section_passes: Sequence[int]) -> Cost:
     plan, stays_resident = job.stage(name), job.of(name).keep_all_resident
     passes = section_passes
-    if name != "sample":
+    if not name.startswith("sample"):
         passes = [1] * (len(section_passes) if name in _PER_SECTION else 1)
     runs = len(passes)
     copied_bytes = plan.resident_bytes * (1 if stays_resident else runs) + plan.streamed_bytes * sum(passes)

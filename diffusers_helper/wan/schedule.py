@@ -6,6 +6,7 @@ Both can go on from the state that an earlier run has stored, with the same resu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -29,30 +30,36 @@ def new_scheduler(scheduler: Any, steps: int, shift: float = 0.0) -> Any:
 
 def sample_flow(
     denoise: Denoise, x: Tensor, scheduler: Any, *, on_step: OnStep | None = None,
-    start: State | None = None, on_state: OnState = lambda state: None,
-) -> Tensor:  # fmt: skip
+    start: State | None = None, until: int | None = None, on_state: OnState = lambda state: None,
+) -> Tensor | State:  # fmt: skip
     """Sample by the scheduler's own solver (UniPC), with one model call per step.
 
     Args:
-        scheduler: A new scheduler, whose state changes.
+        scheduler: A scheduler that is prepared for the steps.
         start: The state to go on from; None for the beginning.
+        until: The number of steps after which the state is returned instead of latents; None for all.
     """
     model = Denoiser(denoise, x, scheduler.sigmas, on_step)
     x = x.to(model.dtype)
+    scheduler = deepcopy(scheduler)  # a section may be sampled again after a failure
     scheduler.set_begin_index(0)
     first = 0
-    if start is not None:
+    if start:
         x, first = _restore(scheduler, start, x)
     last = len(scheduler.timesteps) - 1
-    for index in range(first, last):
+    for index in range(first, last if until is None else min(until, last)):
         velocity = (x - model.predict(x, index)) / model.sigmas[index]
         x = scheduler.step(velocity, scheduler.timesteps[index], x, return_dict=False)[0]
         on_state(_state(scheduler, x))
+    if until is not None:
+        return _state(scheduler, x)
     return model.result(model.predict(x, last))  # to which the step to noise level 0 would lead
 
 
 def _state(scheduler: Any, x: Tensor) -> State:
     """Take the state of a UniPC scheduler between two steps, of which the last prediction is the newest."""
+    if scheduler.step_index is None:
+        return {}
     outputs = {f"output_{n}": x0 for n, x0 in enumerate(scheduler.model_outputs) if x0 is not None}
     counts = [scheduler.step_index, scheduler.lower_order_nums, scheduler.this_order]
     return {"x": x, "last_sample": scheduler.last_sample, "counts": torch.tensor(counts), **outputs}

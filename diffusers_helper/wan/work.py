@@ -29,7 +29,7 @@ from diffusers_helper.vae.codec import sample_latents
 from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
 
 _PATCH = 2
-_START = "start"
+START = "start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,16 @@ class WanDenoiser(GuidedDenoiser[Tensor]):
         x0 = super().__call__(torch.cat([clean, x[:, :, num_clean:]], dim=2), sigma)
         return torch.cat([clean, x0[:, :, num_clean:]], dim=2)
 
-    def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
+    def _time(self, x: Tensor, sigma: Tensor) -> Tensor:
         level = float(sigma)
         _, time = min(self._condition.times, key=lambda entry: abs(entry[0] - level))
-        num_clean = self._context.start.shape[2]
+        return torch.tensor([time], device=x.device)
+
+    def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
+        time, num_clean = self._time(x, sigma), self._context.start.shape[2]
         if not num_clean:
-            return torch.tensor([time], device=x.device)
-        tokens = torch.full((1, x.shape[2], tokens_of(x[:, :, :1].shape)), time, device=x.device)
+            return time
+        tokens = time.repeat(1, x.shape[2], tokens_of(x[:, :, :1].shape))
         tokens[:, :num_clean] = 0
         return tokens.flatten(1)
 
@@ -92,14 +95,16 @@ class ClipChain:
         if section.number == 1:
             start = nothing if self._start is None else self._start
         else:
-            assert self.last_frame is not None
-            start = self._encoded(self.last_frame)
+            start = self._encoded(self._first_pixels())
         return CleanLatents(section.indices, start, nothing, nothing, nothing)
 
-    def _encoded(self, frame: Tensor) -> Tensor:
-        """Encode a frame (1, H, W, 3) of the decoder as it is."""
+    def _first_pixels(self) -> Tensor:
+        """Give the frame that the next clip begins with, (1, 3, 1, H, W), as the decoder has made it."""
+        assert self.last_frame is not None
+        return self.last_frame.permute(3, 0, 1, 2)[None]
+
+    def _encoded(self, frames: Tensor) -> Tensor:
         job = self._job
-        frames = frame.permute(3, 0, 1, 2)[None]
         moments = job.vae.encode(frames, progress=job.pieces("vae_encode"), cancel=job.cancel)
         return sample_latents(moments, torch.zeros(job.latents_shape(1)), job.models.component("vae").config)
 
@@ -116,7 +121,7 @@ encoders: Mapping[str, Callable[..., Any]] = {"vae_encode": _start_latent}
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
     """Encode the start picture, or the last frame of the video that is continued."""
-    encodings = {_START: _start_latent(job)} if START_PICTURE in job.pictures.fitted else {}
+    encodings = {START: _start_latent(job)} if START_PICTURE in job.pictures.fitted else {}
     job.note_vae(0)
     return encodings
 
@@ -142,11 +147,11 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
 def _times(job: OpenJob, request: GenerationRequest) -> tuple[tuple[float, int], ...]:
     if times := job.models.info.times:
         return tuple((time / NUM_TRAIN_TIMESTEPS, time) for time in times)
-    scheduler = _scheduler(job, request)
+    scheduler = scheduler_of(job, request)
     return tuple(zip(scheduler.sigmas[:-1].tolist(), scheduler.timesteps.tolist(), strict=True))
 
 
-def _scheduler(job: OpenJob, request: GenerationRequest) -> Any:
+def scheduler_of(job: OpenJob, request: GenerationRequest) -> Any:
     shift = request.shift or job.models.info.shift or 0.0
     return new_scheduler(job.models.component("scheduler"), request.steps, shift)
 
@@ -157,7 +162,7 @@ def restored(condition: Mapping[str, Any]) -> WanCondition:
 
 
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> ClipChain:
-    return ClipChain(job, encodings.get(_START))
+    return ClipChain(job, encodings.get(START))
 
 
 def joiner(job: OpenJob) -> Join:
@@ -178,7 +183,11 @@ def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tens
     return block.norm1(hidden_states.float()) * (1 + scale) + shift
 
 
-def sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
+    return {"sample": _sampler(job, section, request)}
+
+
+def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
     if times := job.models.info.times:
         shape = job.latents_shape(job.sections.latent_window_size)
 
@@ -186,7 +195,7 @@ def sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sampl
             return noise_for(request.seed, "step", len(times) * section.number + step, shape)
 
         return partial(sample_at, times=times, draw_noise=draw_noise)
-    scheduler = _scheduler(job, request)
+    scheduler = scheduler_of(job, request)
     if request.sampler == "euler":
         # It stores no state, so a clip that was interrupted begins anew.
         return lambda denoise, x, *, on_step, **_: sample_euler(denoise, x, scheduler.sigmas, on_step=on_step)

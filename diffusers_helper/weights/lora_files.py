@@ -96,6 +96,11 @@ class LoraFile:
     def name(self) -> str:
         return self.path.name
 
+    def suits(self, component: str) -> bool:
+        """Tell if it is meant for one of two transformers, where its name says high or low noise."""
+        words = re.findall(r"(?<![a-z])(high|low)(?![a-z])", self.name.lower())
+        return not words or words[-1] == ("low" if component == "transformer_2" else "high")
+
     def check_family(self, model: str, family: Family) -> None:
         """Raise InputError if the LoRA was made for another family of models."""
         families = _lora_families(self.pairs)

@@ -132,7 +132,7 @@ class ROCMFramePackConditions(Node):
         settings = {**vars(inputs), **model.settings}
         with tempfile.TemporaryDirectory() as temporary_folder:
             folder = Path(temporary_folder)
-            request = request_of(settings, pictures, folder)
+            request = request_of({**settings, "steps": model.info.steps}, pictures, folder)
             with prepared_engine(model.info) as (models, options, notes):
                 from diffusers_helper.job.work import encode_texts
                 from diffusers_helper.pipeline import WORK, open_job
@@ -173,7 +173,7 @@ class ROCMFramePackSampler(Node):
         info = conditions.model.info
         request = request_of({**conditions.settings, **vars(inputs)}, conditions.pictures, folder)
         with prepared_engine(info) as (models, options, notes):
-            from diffusers_helper.pipeline import WORK, open_job, sample_sections
+            from diffusers_helper.pipeline import WORK, decode_and_hand_on, open_job, sample_sections
             from diffusers_helper.vae.codec import latent_statistics
 
             write_pictures(conditions.pictures, folder)
@@ -187,8 +187,10 @@ class ROCMFramePackSampler(Node):
                 checkpoints = job.load()
                 encoded = checkpoints.encodings(compute=encodings)
                 history = family.history(job, encoded)
-                for _ in sample_sections(job, checkpoints, encoded, history):
-                    pass  # the latents are in the history, and in the job's folder
+                # The latents are in the history, and in the job's folder.
+                for section in sample_sections(job, checkpoints, encoded, history):
+                    if job.family.is_chain:
+                        decode_and_hand_on(job, section, checkpoints, history)
             mean, scale = latent_statistics(models.component("vae").config)
         num_latents = history.latents.shape[2]
         lines = [f"{count_text(num_latents, 'latent frame')} in {count_text(len(job.sections), 'section')}."]

@@ -120,7 +120,7 @@ def test_sections_add_as_many_frames_as_their_family_says() -> None:
         short, long = (family.plan(seconds, "forward") for seconds in (4, 40))
         added = long.total_frames - short.total_frames
         assert added == short.section_frames * (len(long) - len(short)), family.name
-        seconds = {"framepack": 1.2, "helios": 1.375, "wan": 5.0}[family.name]
+        seconds = {"framepack": 1.2, "helios": 1.375, "wan": 5.0, "wan-a14b": 5.0}[family.name]
         assert short.section_seconds == pytest.approx(seconds)
 
 
@@ -155,7 +155,9 @@ def test_a_family_is_named_in_three_modules_outside_of_its_rooms(name: str, room
 
 def test_a_family_that_is_not_known_is_refused(model: Path) -> None:
     (model / "longtake.json").write_text('{"family": "unknown"}')
-    with pytest.raises(InputError, match="family 'unknown'; expected one of framepack, helios, wan, fake"):
+    with pytest.raises(
+        InputError, match="family 'unknown'; expected one of framepack, helios, wan, wan-a14b, fake"
+    ):
         find_model(str(model), allow_folder=True)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from app.commands.models.add import default_base
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.helios import HELIOS
-from diffusers_helper.families.wan import WAN
+from diffusers_helper.families.wan import WAN, WAN_A14B
 from diffusers_helper.loading.keys import library_names
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network, load_network
@@ -136,7 +136,7 @@ def test_wans_names_are_those_that_diffusers_converts() -> None:
     }
 
 
-@pytest.mark.parametrize("family", [HELIOS, WAN], ids=lambda family: family.name)
+@pytest.mark.parametrize("family", [HELIOS, WAN, WAN_A14B], ids=lambda family: family.name)
 @pytest.mark.parametrize("part", HELIOS.networks)
 def test_the_published_configurations_have_the_published_sizes(part: str, family: Family) -> None:
     known = family.networks[part]

@@ -119,3 +119,27 @@ def test_a_lora_gives_the_latents_of_merged_weights(
     expected = make(order, models, tmp_path / "merged")[0].latents
     assert (expected - plain).abs().max() > 0.05
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-4)
+
+
+def test_a_pair_of_loras_changes_one_transformer_each(
+    tiny_wan_a14b: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    models = load_tiny(tiny_wan_a14b)
+    parts = {"high": "transformer", "low": "transformer_2"}
+    files = {
+        noise: write(tmp_path / f"style_{noise}_noise.safetensors", models.component(part), "wan")
+        for noise, part in parts.items()
+    }
+    request = tiny_request(
+        small_scene, model=str(tiny_wan_a14b), mode="forward", steps=4, resolution=64, clip_frames=17,
+        lora="\n".join(map(str, files.values())),
+    )  # fmt: skip
+    result = make(request, models, tmp_path / "pair")[0].latents
+    for noise, part in parts.items():
+        merge_as_diffusers(models.component(part), files[noise], 1.0)
+    expected = make(replace(request, lora=""), models, tmp_path / "merged")[0].latents
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-4)
+    both = make(replace(request, lora=str(files["high"])), load_tiny(tiny_wan_a14b), tmp_path / "one")[
+        0
+    ].latents
+    assert not torch.allclose(both, expected, atol=0.01)

@@ -121,3 +121,32 @@ def test_the_fast_model_samples_at_its_three_times(
         expected = clip_in_plain_arithmetic(models, first, words, clip)
         assert expected.std() > 0.1
         torch.testing.assert_close(latents, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("has_end", [False, True])
+def test_two_experts_make_what_diffusers_makes(
+    has_end: bool, tiny_wan_a14b: Path, scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusers.pipelines.wan.pipeline_wan_i2v.prompt_clean", lambda text: text)
+    end = write_scene(tmp_path / "end.png", WIDTH, HEIGHT)
+    Image.open(end).transpose(Image.Transpose.ROTATE_180).save(end)
+    models = load_tiny(tiny_wan_a14b)
+    request = tiny_request(
+        scene, model=str(tiny_wan_a14b), mode="forward", seconds=24 / 16, clip_frames=FRAMES, resolution=78,
+        steps=6, cfg=3.5, negative="a green square slowly", end_image=str(end) if has_end else "",
+    )  # fmt: skip
+    result = generate(request, models, folder=tmp_path / "job")
+    assert (result.frames, result.latents.shape) == (25, (1, 16, 2 * LATENTS, HEIGHT // 8, WIDTH // 8))
+    parts: dict[str, Any] = {name: models.component(name) for name in models.info.components}
+    pipeline: Any = WanImageToVideoPipeline(**parts, boundary_ratio=0.9)
+    pipeline.set_progress_bar_config(disable=True)
+    for clip, latents in enumerate(result.latents.split(LATENTS, dim=2), 1):
+        last = {"last_image": Image.open(end)} if has_end and clip == 2 else {}
+        expected = pipeline(
+            image=picture_of("picture", result, clip, scene), prompt=request.prompt, height=HEIGHT,
+            width=WIDTH, negative_prompt=request.negative, num_frames=FRAMES, num_inference_steps=6,
+            guidance_scale=3.5, output_type="latent", **last,
+            latents=noise_for(SEED, "noise", clip, tuple(latents.shape)),
+        ).frames  # fmt: skip
+        assert expected.std() > 0.1
+        torch.testing.assert_close(latents, expected, rtol=0, atol=1e-4)

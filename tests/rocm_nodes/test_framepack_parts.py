@@ -57,24 +57,32 @@ def test_the_parts_make_the_video_of_the_one_node(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tiny_helios", "tiny_helios_distilled"])
-def test_the_nodes_make_videos_with_helios(
-    kind: str, comfy: Comfy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "settings", "frames", "latents"),
+    [
+        ("tiny_helios", {"seconds": 2.75}, 66, (1, 16, 18, 8, 8)),
+        ("tiny_helios_distilled", {"seconds": 2.75}, 66, (1, 16, 18, 8, 8)),
+        ("tiny_wan_fast", {"seconds": 1.0, "clip_frames": 13}, 25, (1, 48, 8, 4, 4)),
+    ],
+)
+def test_the_nodes_make_videos_with_other_families(
+    kind: str, settings: dict[str, Any], frames: int, latents: tuple[int, ...], comfy: Comfy,
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
     info = replace(find_model(str(request.getfixturevalue(kind)), allow_folder=True), side=64)
     for module in ("framepack.node", "framepack.parts"):
         monkeypatch.setattr(f"rocm_nodes.{module}.find_model", lambda name: info)
     conditions = {"image": picture(), "prompt": "the red ball moves right", "mode": "forward"}
-    sampling = {"seconds": 2.75, "seed": 3, "steps": 3}
+    sampling = {**settings, "seed": 3, "steps": 3}
     (expected, *_), _ = run("ROCMFramePackVideo", model="tiny", **conditions, **sampling)
-    assert expected.shape == (66, 64, 64, 3)
+    assert expected.shape == (frames, 64, 64, 3)
     ((model,), _) = run("ROCMFramePackLoader", model="tiny")
     (encoded,), _ = run("ROCMFramePackConditions", model=model, **conditions)
     (sampled, latent), text = run("ROCMFramePackSampler", conditions=encoded, **sampling)
     assert "latent frames in 2 sections." in text
-    assert latent["samples"].shape == (1, 16, 18, 8, 8)
-    (frames, *_), _ = run("ROCMFramePackDecode", sampled=sampled)
-    assert torch.equal(frames, expected)
+    assert latent["samples"].shape == latents
+    (decoded, *_), _ = run("ROCMFramePackDecode", sampled=sampled)
+    assert torch.equal(decoded, expected)
 
 
 def test_another_seed_encodes_only_the_start_again(tiny: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,16 +9,22 @@ from typing import Any
 import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanTransformer3DModel
 
+from tests.support import tiny_helios
 from tests.support.tiny_helios import tiny_umt5, tokenizer
 from tests.support.tiny_model import TEXT_DIM
 
 
-def write_tiny_wan(folder: Path, *, is_fast: bool = False) -> Path:
-    """Write all five parts, as diffusers writes the pipeline, and return the folder."""
+def write_tiny_wan(folder: Path, *, is_fast: bool = False, has_experts: bool = False) -> Path:
+    """Write all five parts, as diffusers writes the pipeline, and return the folder.
+
+    With experts, it is an A14B, which has two transformers, and the VAE of Wan 2.1.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(23)
-        tiny_transformer().save_pretrained(folder / "transformer")
-        tiny_vae().save_pretrained(folder / "vae")
+        tiny_transformer(has_experts=has_experts).save_pretrained(folder / "transformer")
+        if has_experts:
+            tiny_transformer(has_experts=True).save_pretrained(folder / "transformer_2")
+        (tiny_helios.tiny_vae() if has_experts else tiny_vae()).save_pretrained(folder / "vae")
         tiny_umt5().save_pretrained(folder / "text_encoder")
     tokenizer().save_pretrained(folder / "tokenizer")
     scheduler().save_pretrained(folder / "scheduler")
@@ -34,10 +40,13 @@ def scheduler() -> UniPCMultistepScheduler:
     )
 
 
-def tiny_transformer() -> WanTransformer3DModel:
+def tiny_transformer(*, has_experts: bool = False) -> WanTransformer3DModel:
+    channels = (
+        {"in_channels": 36, "out_channels": 16} if has_experts else {"in_channels": 48, "out_channels": 48}
+    )
     return WanTransformer3DModel(
-        num_attention_heads=2, attention_head_dim=12, in_channels=48, out_channels=48, text_dim=TEXT_DIM,
-        freq_dim=32, ffn_dim=48, num_layers=3,
+        num_attention_heads=2, attention_head_dim=12, text_dim=TEXT_DIM, freq_dim=32, ffn_dim=48,
+        num_layers=3, **channels,
     ).eval()  # fmt: skip
 
 
