@@ -39,15 +39,18 @@ class Upload(BaseModel):
     path: str
 
 
-def crop_of(size: Size, height: int, width: int, position: float) -> tuple[float, float, float, float]:
+def crop_of(
+    size: Size, height: int, width: int, x: float, y: float, zoom: float = 1
+) -> tuple[float, float, float, float]:
     """Find the part of a picture that `picture.fit_picture` crops for a video of this height and width.
 
     Returns:
         Left, top, width and height, as shares of the picture's.
     """
     video_ratio, picture_ratio = width / height, size.used_width / size.used_height
-    width_share, height_share = min(1.0, video_ratio / picture_ratio), min(1.0, picture_ratio / video_ratio)
-    return (1 - width_share) * position, (1 - height_share) * position, width_share, height_share
+    width_share = min(1.0, video_ratio / picture_ratio) / zoom
+    height_share = min(1.0, picture_ratio / video_ratio) / zoom
+    return (1 - width_share) * x, (1 - height_share) * y, width_share, height_share
 
 
 class Pictures:

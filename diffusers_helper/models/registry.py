@@ -16,7 +16,7 @@ from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.families.registry import FAMILIES, family_of_class
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
-from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
+from diffusers_helper.request import OWN, SETTINGS, GenerationRequest, sides_of
 from diffusers_helper.untrusted.limited_json import read_json
 from diffusers_helper.weights.reading import is_complete
 
@@ -128,7 +128,9 @@ class ModelInfo:
 
     def shape_of(self, request: GenerationRequest, picture: tuple[int, int] | None) -> tuple[int, int]:
         side = request.resolution or self.side
-        return self.family.nearest_bucket(*(picture or sides_of(request.shape)), side, self.multiple)
+        shape = request.shape if picture is None else request.picture_shape
+        sides = picture if picture and shape == OWN else sides_of(shape)
+        return self.family.nearest_bucket(*sides, side, self.multiple)
 
     def steps_in(self, section: int, steps: int) -> int:
         return max(self.sizes, steps * (self.first_steps if section == 1 else 1))

@@ -72,7 +72,7 @@ class Actions:
 
     def _start(self, settings: dict[str, Any], may_download: bool, press: str) -> str:
         try:
-            settings = settings | {**upload_paths(settings), "seed": form.seed_of(settings)}
+            settings = settings | upload_paths(settings)
             count = form.VARIANTS.check(settings.get("variants", 1))
             spans = form.Extras.from_text(settings.get("extras")).spans
             request = self._request(settings)

@@ -39,8 +39,8 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   if (!found) return;
   said = found;
   document.getElementById('form').dataset.unused = found.unused.join(' ');
-  for (const field of document.querySelectorAll('.lt-field[id^="set-"], [data-opens]')) {
-    field.toggleAttribute('data-ignored', found.unused.includes(field.dataset.opens ?? field.id.slice(4)));
+  for (const field of document.querySelectorAll('.lt-field[id^="set-"]')) {
+    field.toggleAttribute('data-ignored', found.unused.includes(field.id.slice(4)));
   }
   for (const { parentElement: label, name, value, checked } of document.querySelectorAll('#options-step_cache input')) {
     label.toggleAttribute('data-ignored', !checked && found.unused.includes(`${name}=${value}`));

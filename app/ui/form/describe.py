@@ -33,6 +33,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import (
     BEFORE,
     END_PICTURE,
+    OWN,
     PICTURES,
     SETTINGS,
     START_PICTURE,
@@ -97,8 +98,9 @@ class Describer:
         refusal = next((result for result in judged.values() if isinstance(result, InputError)), None)
         sizes = {name: size for name, size in judged.items() if isinstance(size, Size)}
         start = sizes.get(START_PICTURE)
-        # A video that starts from words alone has the chosen sides, to scale.
-        sides = (start.used_height, start.used_width) if start else sides_of(usable_value(settings, "shape"))
+        chosen_shape = usable_value(settings, "picture_shape" if start else "shape")
+        is_own = start is not None and chosen_shape == OWN
+        sides = (start.used_height, start.used_width) if is_own else sides_of(chosen_shape)
         height, width = shape = info.family.nearest_bucket(*sides, side, info.multiple)
         request = self._request(settings, info)
         memory_state, memory_plan = self._memory(request, info, shape)
@@ -125,7 +127,7 @@ class Describer:
             "output": _output(settings),
             "memory": memory_state,
             "model": info.title,
-            "unused": _unused(settings, info),
+            "unused": [*_unused(settings, info), *(("shape",) if start else ("picture_shape", "zoom"))],
             "words": info.vocabulary_words,
             "offered": [word for words in [*info.vocabulary.values()][:3] for word in words[:3]],
             "program": self._program(settings, info),
@@ -225,7 +227,7 @@ def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
 
 
 def _look(settings: dict[str, Any], info: ModelInfo, loras: int) -> str:
-    seed = "random seed" if settings.get("random_seed") is True else f"seed {_number(settings.get('seed'))}"
+    seed = "new seed" if settings.get("random_seed") is True else f"seed {_number(settings.get('seed'))}"
     steps = _number(settings.get("steps"))
     guidance = _number(settings.get(info.family.guidance_setting))
     text = f"{seed} · {steps} steps · guidance {guidance}"
@@ -312,7 +314,11 @@ def _crops(
 ) -> dict[str, list[float]]:
     crops = dict[str, list[float]]()
     for name, size in sizes.items():
-        crop = crop_of(size, *shape, usable_value(settings, SETTINGS[name].crop))
+        x = y = usable_value(settings, SETTINGS[name].crop)
+        zoom = 1.0
+        if name == START_PICTURE:
+            y, zoom = usable_value(settings, "crop_y"), usable_value(settings, "zoom")
+        crop = crop_of(size, *shape, x, x if y is None else y, zoom)
         crops[name] = [round(100 * share, 3) for share in crop]
     return crops
 

@@ -38,16 +38,9 @@ from diffusers_helper.errors import InputError, LongtakeError, short_repr
 from diffusers_helper.files import replacing
 from diffusers_helper.lora_choice import lora_folder
 from diffusers_helper.models.registry import model_names
+from diffusers_helper.picture_names import paths_in, with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import (
-    CROPS,
-    PICTURES,
-    SETTINGS,
-    START_PICTURE,
-    TIMED_PICTURES,
-    paths_in,
-    with_pictures,
-)
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.untrusted.limited_json import json_or_none
 from diffusers_helper.weights.lora_files import triggers_of
 
@@ -55,7 +48,7 @@ File = Annotated[Upload, Body(embed=True)]
 Uploads = Annotated[dict[str, Upload], Body(embed=True)]
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
-_NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "prompt")
+_NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
 
 
 class Nothing(TypedDict):

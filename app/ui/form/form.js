@@ -1,21 +1,22 @@
 // The form: what its keys, clicks and buttons do, and what the server's description changes in it.
-import { actOnce, offerCopy, onPress, setText } from '../elements.js';
+import { actOnce, fromTemplate, offerCopy, onPress, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
 import { get, post } from '../server.js';
 import { keep, recall, recallTexts } from '../storage.js';
 import { changed, describe, facts, keptSettings, onDescribed, put, restored, take, takeSettings } from './describe.js';
 import { startLoras } from './loras.js';
-import { judge, refuse } from './notice.js';
+import { judge, refuse, showNotice } from './notice.js';
 import { acceptPictures, restorePictures } from './pictures.js';
 import { startPresets } from './presets.js';
 import { press, resume } from './press.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 import { startSections } from './sections.js';
 import { prepareSliders, refill } from './sliders.js';
-import { newSeed, read } from './values.js';
+import { onWritten, read, values, write } from './values.js';
 
 const FOLDS = ['when', 'look', 'output', 'memory'];
+const USUAL_FRAME = 9; // of one picture: what suits most changes
 const find = (selector) => document.querySelector(selector);
 const fold = (name) => find(`#fold-${name}`);
 const form = find('#form');
@@ -58,6 +59,20 @@ function report() {
   find('#start').dataset.many = said.many;
   setText(find('#lt-model'), said.model);
   showMissing();
+  showMakes();
+}
+
+const makes = find('#in-makes');
+
+function showMakes() {
+  const unused = facts().unused ?? [];
+  for (const option of makes.options) option.hidden = unused.includes(option.value);
+  makes.value = (read('one_frame') && 'one_frame') || (read('loop') === 'on' ? 'loop' : '');
+}
+
+function takeMakes() {
+  write('one_frame', makes.value === 'one_frame' ? USUAL_FRAME : 0);
+  put('loop', makes.value === 'loop' ? 'on' : 'off');
 }
 
 function showMissing() {
@@ -102,7 +117,10 @@ function showJobs() {
   renew(name);
 }
 
+const showExamples = (isShown) => document.documentElement.toggleAttribute('data-examples', isShown);
+
 async function startExample(index) {
+  showExamples(false);
   expectStage();
   const answer = await example(index, true);
   take({ ...answer, notice: undefined });
@@ -110,6 +128,17 @@ async function startExample(index) {
   take({ notice: answer.notice });
   changed();
   showStage();
+}
+
+async function reset() {
+  const before = values();
+  await fill(get('form/reset', { model: read('model') }));
+  judge();
+  showNotice(fromTemplate('was-reset').outerHTML);
+  find('#notice button').addEventListener('click', () => {
+    for (const [name, value] of Object.entries(before)) write(name, value);
+    changed();
+  });
 }
 
 function takeMemory({ preserved, recommended }) {
@@ -149,9 +178,15 @@ function prepareBoxes() {
     closeDemo();
   });
   closeDemo();
-  find('#dice').addEventListener('click', () => put('seed', newSeed()));
+  makes.addEventListener('change', takeMakes);
+  onWritten((name) => { if (['loop', 'one_frame'].includes(name)) showMakes(); });
+  find('#in-seed').addEventListener('input', () => write('random_seed', false)); // a number that is typed holds
+  find('#show-examples').addEventListener('click', () => {
+    showExamples(!('examples' in document.documentElement.dataset));
+    find('#try-it').scrollIntoView({ block: 'nearest' });
+  });
   onPress(find('#held'), () => post('queue/go_on'), refuse);
-  onPress(find('#reset'), () => fill(get('form/reset', { model: read('model') })), refuse);
+  onPress(find('#reset'), reset, refuse);
 }
 
 function listen() {

@@ -10,7 +10,7 @@ import { goTo } from '../tabs.js';
 import { changed, restoreForm, take } from './describe.js';
 import { judge, refuse, showNotice } from './notice.js';
 import { filesRead } from './pictures.js';
-import { pictureNames, read, values, write } from './values.js';
+import { newSeed, pictureNames, read, values, write } from './values.js';
 
 const SLOW = 2000; // milliseconds after which an answer is missed
 const AGAIN = 2000; // milliseconds between two attempts
@@ -78,10 +78,13 @@ async function begin(mayDownload = false) {
   const isRead = await filesRead();
   isReading = false;
   showBusy();
+  const last = find('#notice .lt-withdraw') ? presses.at(-1)?.settings : null;
   const settings = values();
+  if (settings.random_seed) settings.seed = newSeed();
   // The notice has said that the same press is kept.
-  const isKept = find('#notice .lt-withdraw') && JSON.stringify(presses.at(-1)?.settings) === JSON.stringify(settings);
+  const isKept = last && JSON.stringify(last) === JSON.stringify({ ...settings, seed: settings.random_seed ? last.seed : settings.seed });
   if (!isRead || isKept) return;
+  write('seed', settings.seed); // the one of the last video, for who wants it again
   showNotice('');
   judge();
   send({ id: newId(), settings, mayDownload });

@@ -70,7 +70,7 @@ def test_what_is_set_in_closed_folds_is_in_sight(page: Any) -> None:
     page.wait_for_function("document.querySelector('[name=one_frame]').value === '0'")
     page.wait_for_function("document.querySelector('#acting').childElementCount === 1")
     chip(page, "The video loops").click()
-    page.wait_for_function("document.querySelector('[name=loop]:checked').value === 'off'")
+    page.wait_for_function("document.querySelector('[name=loop]').value === 'off'")
 
 
 def test_another_start_picture_ends_the_continuation_of_a_video(
