@@ -147,11 +147,12 @@ class JobPictures:
         cls, sources: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> JobPictures:
         """Fit each picture to the height and width of the video."""
-        crops = {name: (getattr(request, SETTINGS[name].crop),) for name in PICTURES}
-        crops |= {
-            timed_picture_name(n): (picture.crop,) for n, picture in enumerate(request.timed_pictures, 1)
+        numbered = enumerate(request.timed_pictures, 1)
+        crops: dict[str, tuple[float, ...]] = {
+            **{name: (getattr(request, SETTINGS[name].crop),) for name in PICTURES},
+            **{timed_picture_name(number): (picture.crop,) for number, picture in numbered},
+            START_PICTURE: request.start_crop,
         }
-        crops[START_PICTURE] = request.start_crop
         fitted = {name: fit_picture(picture, *shape, *crops[name]) for name, picture in sources.items()}
         return cls(sources, fitted, shape)
 

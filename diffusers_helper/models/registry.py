@@ -22,6 +22,7 @@ from diffusers_helper.weights.reading import is_complete
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
+_DEMO_PURPOSE = "For trying everything out at once, on any machine: simple shapes and a few dozen words."
 _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 
@@ -73,6 +74,7 @@ class ModelInfo:
         first_steps: The factor by which the first section takes more steps than the others.
         step_caches: The step caches that it can be used with; None for all.
         own_mag_ratios: Its `mag_ratios` by order of sections, if they differ from its family's.
+        purpose: A sentence on what it is for; "" if nobody has said it.
         vocabulary: The words that it knows, by group; empty for a model that takes free text.
         folder: The folder of a local model; None for a published one.
     """
@@ -92,6 +94,7 @@ class ModelInfo:
     first_steps: int = 1
     step_caches: tuple[str, ...] | None = None
     own_mag_ratios: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
+    purpose: str = ""
     vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     examples: tuple[str, ...] = ()
     folder: Path | None = None
@@ -319,7 +322,7 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
         InputError: If there is no such model, or the folder lacks a component.
     """
     if name == DEFAULT_MODEL:
-        return _from_folder(name, _DEMO_FOLDER)
+        return replace(_from_folder(name, _DEMO_FOLDER), purpose=_DEMO_PURPOSE)
     if name in _PUBLISHED:
         return _published(*_PUBLISHED[name])
     if (added := ADDED_MODELS.find(name)) is not None:

@@ -29,8 +29,8 @@ _NUMBER = """
 <input type="number" id="in-{name}" name="{name}" {bounds}>{info}</div>"""
 _TEXT = """
 <div class="lt-field" id="set-{name}"><label class="lt-label" for="in-{name}">{label}</label>{info}
-<div class="lt-text"><textarea id="in-{name}" name="{name}" rows="2" maxlength="{most}" placeholder="{hint}">
-</textarea></div></div>"""
+<textarea id="in-{name}" name="{name}" rows="2" maxlength="{most}" placeholder="{hint}">
+</textarea></div>"""
 _RADIOS = """
 <div class="lt-field {kind}" id="set-{name}" role="radiogroup" aria-labelledby="label-{name}">
 <span class="lt-label" id="label-{name}">{label}</span>{info}

@@ -73,11 +73,10 @@ export function restored() {
   mayKeep = true;
 }
 
-// Pictures are kept as files, and this machine's own values not at all, since another machine or card has others.
+// This machine's own values are not kept, since another machine or card has others.
 function keepSettings() {
   if (!mayKeep) return;
-  const [defaults, pictures] = [said.defaults ?? {}, pictureNames()];
-  const own = Object.entries(values()).filter(([name, value]) => value !== defaults[name] && !pictures.includes(name));
+  const own = Object.entries(values()).filter(([name, value]) => value !== said.defaults?.[name]);
   keep('form', JSON.stringify(Object.fromEntries(own)));
 }
 

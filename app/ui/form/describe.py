@@ -99,8 +99,8 @@ class Describer:
         sizes = {name: size for name, size in judged.items() if isinstance(size, Size)}
         start = sizes.get(START_PICTURE)
         chosen_shape = usable_value(settings, "picture_shape" if start else "shape")
-        is_own = start is not None and chosen_shape == OWN
-        sides = (start.used_height, start.used_width) if is_own else sides_of(chosen_shape)
+        picture = start and (start.used_height, start.used_width)
+        sides = picture if picture and chosen_shape == OWN else sides_of(chosen_shape)
         height, width = shape = info.family.nearest_bucket(*sides, side, info.multiple)
         request = self._request(settings, info)
         memory_state, memory_plan = self._memory(request, info, shape)
@@ -127,7 +127,7 @@ class Describer:
             "output": _output(settings),
             "memory": memory_state,
             "model": info.title,
-            "unused": [*_unused(settings, info), *(("shape",) if start else ("picture_shape", "zoom"))],
+            "unused": _unused(settings, info),
             "words": info.vocabulary_words,
             "offered": [word for words in [*info.vocabulary.values()][:3] for word in words[:3]],
             "program": self._program(settings, info),
@@ -144,7 +144,7 @@ class Describer:
             "model-note": model_note(info, absence_of(info), takes_days=self._planner.takes_days(info)),
             "memory-plan": memory_plan,
             "extras-line": _extras_line(extras, info),
-            "acting": acting_chips(_acting(settings, info)),
+            "acting": acting_chips(_acting(settings)),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
 
@@ -245,7 +245,7 @@ def _many(count: int, *, is_picture: bool) -> str:
     return "" if count == 1 else f"{count} videos with different seeds"
 
 
-def _acting(settings: dict[str, Any], info: ModelInfo) -> dict[str, str]:
+def _acting(settings: dict[str, Any]) -> dict[str, str]:
     """Name, by setting, what changes the next video although its control may be folded away."""
     texts = dict[str, str]()
     with contextlib.suppress(InputError):
@@ -254,9 +254,6 @@ def _acting(settings: dict[str, Any], info: ModelInfo) -> dict[str, str]:
         texts[TIMED_PICTURES] = f"{count_text(len(pictures), 'picture')} at {times}" if times else ""
     loras = parsed_choices(str(settings.get("lora") or ""))
     texts["lora"] = f"LoRA: {', '.join(choice.name for choice in loras)}" if loras else ""
-    for name, text in {"loop": "The video loops", "one_frame": "One picture instead of a video"}.items():
-        is_usual = usable_value(settings, name) == SETTINGS[name].default
-        texts[name] = "" if is_usual or name in info.family.unsupported else text
     return {name: text for name, text in texts.items() if text}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
@@ -20,7 +19,6 @@ from diffusers_helper.units import gb_text
 _EXAMPLES = Path(__file__).resolve().parents[3] / "assets" / "examples"
 _TAKES_DAYS = "This machine has no GPU, so a video of this model would take days."
 _PASSING_SECONDS = 8
-_UPDATE_AGE_SECONDS = 0.3  # an update may be this old when it is sent
 
 
 def options(choices: Iterable[tuple[str, str]], selected: str = "") -> str:
@@ -109,13 +107,6 @@ def restored_note(name: str, notices: Sequence[str], video: str = "") -> str:
         f'<div class="lt-box" role="status">{title}{listed}'
         f'<p class="lt-answers">{offer}<button type="button" data-answer="no">Close</button></p></div>'
     )
-
-
-def job_note(text: str, job_id: str, num_ahead: int = 0) -> str:
-    """Mark up a notice that disappears once its job is over or fewer than `num_ahead` jobs are ahead."""
-    since = time.time() + _UPDATE_AGE_SECONDS
-    data = f'data-job="{escape(job_id)}" data-before="{num_ahead}" data-since="{since:.1f}"'
-    return f'<div class="lt-box" role="status" {data}>{escape(text)}</div>'
 
 
 def model_markup(info: ModelInfo) -> dict[str, str]:

@@ -1,8 +1,8 @@
-// The fields of pictures: what they show, the crop over each picture, which can be moved where the picture is longer than
-// the video, and what the browser keeps of them. And the files that are pasted or dropped anywhere on the page, or chosen:
+// The fields of pictures: what they show, and the crop over each picture, which can be moved and zoomed. And the files that are pasted or dropped anywhere on the page, or chosen:
 // pictures, files with a recipe, and batches.
 import { actOnce, make } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
+import { recallValue } from '../storage.js';
 import { goTo, place } from '../tabs.js';
 import { changed, facts, onDescribed, put, putPicture, restoreForm } from './describe.js';
 import { onWritten, pictureNames, read, values, write } from './values.js';
@@ -46,23 +46,6 @@ export function makeMovable(slider, { at, way, move, done }) {
     }, { signal });
   });
 }
-
-function inPictures(mode, use) {
-  return new Promise((done, fail) => {
-    const opening = indexedDB.open('longtake', 1);
-    opening.onupgradeneeded = () => opening.result.createObjectStore('pictures');
-    opening.onerror = () => fail(opening.error);
-    opening.onsuccess = () => {
-      const database = opening.result;
-      const transaction = database.transaction('pictures', mode);
-      const request = use(transaction.objectStore('pictures'));
-      transaction.oncomplete = () => { database.close(); done(request.result); };
-      transaction.onabort = () => { database.close(); fail(transaction.error); };
-    };
-  });
-}
-
-let isRestored = false; // an empty field means nothing until the kept pictures have been looked for
 
 class Field {
   #name;
@@ -176,39 +159,18 @@ class Field {
       if (this.#name === START) Object.entries({ crop_y: null, zoom: 1 }).forEach(([name, value]) => write(name, value));
     }
     this.#place();
-    this.#keep(picture).catch((error) => console.info('The picture is not kept:', error));
-  }
-
-  // Earlier versions kept only one picture.
-  get #key() { return this.#name === START ? 'start' : this.#name; }
-
-  async #keep(picture) {
-    const reply = picture && await fetch(addressOf(picture.path));
-    if (reply?.ok) {
-      const content = await reply.blob();
-      if (this.#shown !== picture.path) return;
-      await inPictures('readwrite', (store) => store.put({ content, name: picture.orig_name, type: content.type }, this.#key));
-    } else if (isRestored) await inPictures('readwrite', (store) => store.delete(this.#key));
-    else return;
-    document.documentElement.dataset.kept = reply?.ok ? 'picture' : '';
-  }
-
-  async restore() {
-    try {
-      const kept = await inPictures('readonly', (store) => store.get(this.#key));
-      if (!kept || read(this.#name)) return;
-      write(this.#name, await upload(new File([kept.content], kept.name, { type: kept.type })));
-    } catch (error) {
-      console.info('The picture is not put back:', error);
-    }
   }
 }
 
-const fields = Object.fromEntries(pictureNames().map((name) => [name, new Field(name)]));
+pictureNames().forEach((name) => new Field(name));
 
+/** Put back the pictures that the browser names and the server still has. */
 export async function restorePictures() {
-  for (const field of Object.values(fields)) await field.restore();
-  isRestored = true;
+  const kept = recallValue('form') ?? {};
+  for (const name of pictureNames()) {
+    const isHere = kept[name]?.path && (await fetch(addressOf(kept[name].path)).catch(() => null))?.ok;
+    if (isHere && !read(name)) write(name, kept[name]);
+  }
 }
 
 async function photograph() {

@@ -61,6 +61,7 @@ export class Card {
     Object.assign(this.element.dataset, { model: model.model, state: model.state });
     setText(this.#find('title'), model.title);
     setText(this.#find('state'), model.label);
+    setText(this.#find('purpose'), model.purpose);
     setText(this.#find('facts'), model.facts);
     this.#find('weights').ariaLabel = `Weight type: ${model.title}`;
     this.#find('copies').ariaLabel = `Type of the copy: ${model.title}`;

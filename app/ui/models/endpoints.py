@@ -20,8 +20,9 @@ from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.fields import Text, Values
+from app.ui.fields import File, Text, Values
 from app.ui.models.present import ModelPresenter, card_plans, component_title, copy_offer, format_plans
+from app.ui.pictures import add_upload
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.registry import models_by_component
 from diffusers_helper.files import file_signature, named_folder, visible_files
@@ -279,6 +280,10 @@ class OwnFileCalls:
         """Tell what the headers of a file or folder of that list say, as `longtake inspect` does."""
         return facts_of(weights_folder(os.environ), file)
 
+    def models_file_add(self, file: File, name: Text) -> str:
+        """Copy an uploaded file with weights to the folder for them, and return its name there."""
+        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"), inspect_weights)
+
     def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:
         """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
 
@@ -323,4 +328,5 @@ def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
     router.post("/convert")(models.models_convert)
     router.post("/remove")(models.models_remove)
     router.post("/add")(files.models_add)
+    router.post("/files/add")(files.models_file_add)
     return router

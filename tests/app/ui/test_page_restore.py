@@ -129,7 +129,7 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path,
 def test_a_picture_of_any_name_is_shown_and_kept(page: Any, photo: Path) -> None:
     drop(page, photo.read_bytes(), "100 % of #1.png", "image/png")
     page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 320")
-    page.wait_for_selector("html[data-kept=picture]")
+    page.wait_for_function("localStorage['longtake.form']?.includes('\"image\":{')")
     page.reload()
     page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 320")
 

@@ -114,6 +114,7 @@ def post_calls(
     yield "form/continue", {"file": video, "name": "clip.mp4"}
     yield "form/continue", {"file": batch, "name": "lines.json"}
     yield "form/lora/add", {"file": video, "name": "../clip.safetensors"}
+    yield "models/files/add", {"file": video, "name": "../clip.gguf"}
     yield "form/picture", {"file": batch}
     yield "form/batch", {"file": batch, "pictures": {}, "form": json.dumps(settings)}
     yield "form/lora", {"lora": "", "name": "broken.safetensors", "weight": 1}
