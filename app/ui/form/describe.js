@@ -5,7 +5,7 @@ import { onJobsReported } from '../jobs.js';
 import { post, postUntil, request, upload } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { goTo, place } from '../tabs.js';
-import { check, showNotice } from './notice.js';
+import { dropRefusal, showNotice } from './notice.js';
 import { pictureNames, values, write } from './values.js';
 
 let said = {}; // the last facts
@@ -82,8 +82,15 @@ function keepSettings() {
 
 export function changed() {
   keepSettings();
-  check();
+  dropRefusal();
   describe();
+}
+
+/** Take a server's answer that fills the form. */
+export function fill({ notice, ...answer }) {
+  take(answer);
+  changed();
+  take({ notice });
 }
 
 export function put(name, value) {
@@ -106,8 +113,7 @@ export async function restoreForm({ text, pictures = {} }) {
     if (pictures[name]) put(name, { path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` });
     else if (isWhole && (name !== 'image' || pictures.image === '')) put(name, null);
   }
-  take(await post('form/fill', { restored: text, kept: keptSettings() }));
-  changed();
+  fill(await post('form/fill', { restored: text, kept: keptSettings() }));
 }
 
 /** Show the form with these settings by name; null stands for a default, and the other settings stay. */

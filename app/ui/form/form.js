@@ -4,9 +4,9 @@ import { queueNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
 import { get, post } from '../server.js';
 import { keep, recall, recallTexts } from '../storage.js';
-import { changed, describe, facts, keptSettings, onDescribed, put, restored, take, takeSettings } from './describe.js';
+import { changed, describe, facts, fill, keptSettings, onDescribed, put, restored, take, takeSettings } from './describe.js';
 import { startLoras } from './loras.js';
-import { judge, refuse, showNotice } from './notice.js';
+import { refuse, showNotice } from './notice.js';
 import { acceptPictures, restorePictures } from './pictures.js';
 import { startPresets } from './presets.js';
 import { press, resume } from './press.js';
@@ -35,18 +35,12 @@ function prepareFolds() {
   }
 }
 
-/** Fill the form with an answer; a server that is away changes nothing. */
-async function fill(answer) {
-  take(await answer);
-  changed();
-}
-
 const example = (index, starts) => post('form/example', { model: read('model'), index, starts });
 
 let known = null; // the text that changes with the list of models
 let missed = ''; // the question whose answer has not renewed the form, since the server was away
 
-const renew = (name) => fill(get(`form/${name}`, { model: read('model'), mode: read('mode') })).catch((error) => {
+const renew = (name) => get(`form/${name}`, { model: read('model'), mode: read('mode') }).then(fill, (error) => {
   if (error.isAway) missed = name;
   else refuse(error.message);
 });
@@ -122,18 +116,13 @@ const showExamples = (isShown) => document.documentElement.toggleAttribute('data
 async function startExample(index) {
   showExamples(false);
   expectStage();
-  const answer = await example(index, true);
-  take({ ...answer, notice: undefined });
-  judge();
-  take({ notice: answer.notice });
-  changed();
+  fill(await example(index, true));
   showStage();
 }
 
 async function reset() {
   const before = values();
-  await fill(get('form/reset', { model: read('model') }));
-  judge();
+  fill(await get('form/reset', { model: read('model') }));
   showNotice(fromTemplate('was-reset').outerHTML);
   find('#notice button').addEventListener('click', () => {
     for (const [name, value] of Object.entries(before)) write(name, value);
@@ -154,7 +143,7 @@ function prepareBoxes() {
   });
   within('#try-it', '[data-example]', (card) => actOnce(card, () => startExample(Number(card.dataset.example)), refuse));
   const indexOf = (button) => [...find('#examples').children].indexOf(button);
-  within('#examples', 'button', (button) => actOnce(button, () => fill(example(indexOf(button), false)), refuse));
+  within('#examples', 'button', (button) => actOnce(button, async () => fill(await example(indexOf(button), false)), refuse));
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
   for (const note of ['#end-note', '#timeline-note']) within(note, 'button', () => put('mode', 'inverted'));
   within('#acting', '[data-setting]', ({ dataset }) => {

@@ -49,7 +49,7 @@ def refusal_line(error: LongtakeError, prefix: str = "", *, is_alert: bool = Fal
 
 
 def error_box(error: LongtakeError) -> str:
-    """Mark up an error as a box, which disappears when the setting at fault, or else any setting, changes."""
+    """Mark up an error as a box, which disappears when a setting changes."""
     message, remedy = map(escape, page_error(error))
     data = f' data-setting="{escape(error.setting)}"' if error.setting else ""
     return f'<div class="lt-box lt-error" role="alert" data-refused{data}><b>{message}</b> {remedy}</div>'
@@ -59,7 +59,7 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
     size = gb_text(error.absence.total_bytes)
     warning = f" {_TAKES_DAYS}" if takes_days else ""
     return (
-        f'<div class="lt-box" role="alertdialog" aria-label="Download the model?" data-setting="model">'
+        f'<div class="lt-box" role="alertdialog" aria-label="Download the model?" data-refused>'
         f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}. The video "
         f"begins when the download is complete; others are made meanwhile.{warning}"
         f'<p class="lt-answers"><button type="button" data-answer="yes">Download {size} GB and start</button>'

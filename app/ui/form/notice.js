@@ -1,23 +1,15 @@
-// The notice beside the buttons, which answers a press. It disappears when its setting changes, or its time is over.
+// The notice beside the buttons, which answers a press. It disappears when its time is over, and a
+// refusal when a setting changes.
 import { make } from '../elements.js';
-import { values } from './values.js';
 
-let judged = {}; // the settings that the server checked last, as text
 let marked = null; // the control that was refused
 
 const notice = document.querySelector('#notice');
 const box = () => notice.querySelector('.lt-box');
-const asTexts = () => Object.fromEntries(Object.entries(values()).map(([name, value]) => [name, JSON.stringify(value?.path ?? value ?? '')]));
 
-function isTrue({ setting, refused }) {
-  const settings = asTexts();
-  const isAsJudged = (name) => settings[name] === judged[name];
-  if (setting in settings) return isAsJudged(setting);
-  return refused === undefined || Object.keys(settings).every(isAsJudged);
-}
-
-export function check() {
-  if (box() && !isTrue(box().dataset)) showNotice('');
+/** A refusal is about the settings as they were. */
+export function dropRefusal() {
+  if (box()?.dataset.refused !== undefined) showNotice('');
 }
 
 export function showNotice(markup) {
@@ -31,7 +23,6 @@ export function showNotice(markup) {
   const answer = shown.querySelector('[data-answer="no"]:not(.lt-withdraw)') && shown.querySelector('[data-answer]');
   if (answer) answer.focus();
   else if (setting) lead(setting);
-  check();
 }
 
 export function refuse(sentence) {
@@ -39,11 +30,6 @@ export function refuse(sentence) {
   const shown = make('div', { className: 'lt-box lt-error', role: 'alert', textContent: sentence });
   shown.dataset.refused = '';
   showNotice(shown.outerHTML);
-}
-
-/** Note that the server has checked the form's present settings, or is about to. */
-export function judge() {
-  judged = asTexts();
 }
 
 function lead(setting) {

@@ -8,7 +8,7 @@ import { get, post, postUntil } from '../server.js';
 import { keep, recallValue } from '../storage.js';
 import { goTo } from '../tabs.js';
 import { changed, restoreForm, take } from './describe.js';
-import { judge, refuse, showNotice } from './notice.js';
+import { refuse, showNotice } from './notice.js';
 import { filesRead } from './pictures.js';
 import { newSeed, pictureNames, read, values, write } from './values.js';
 
@@ -86,7 +86,6 @@ async function begin(mayDownload = false) {
   if (!isRead || isKept) return;
   write('seed', settings.seed); // the one of the last video, for who wants it again
   showNotice('');
-  judge();
   send({ id: newId(), settings, mayDownload });
 }
 
@@ -145,7 +144,6 @@ export function press(button) {
   else if (button.id === 'end') actOnce(button, async () => showNotice(await post('form/end')), refuse);
   else {
     showNotice('');
-    judge();
     actOnce(button, save, refuse);
   }
 }

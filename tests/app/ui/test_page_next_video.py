@@ -79,6 +79,7 @@ def test_what_one_makes_is_in_sight_above_the_folds(page: Any, stand: Stand, pho
 
 def test_one_button_is_red_at_a_time(page: Any, stand: Stand, photo: Path) -> None:
     def red_buttons() -> list[str]:
+        page.mouse.move(700, 20)  # where it is over no button
         return page.evaluate(
             """() => {
                 const red = getComputedStyle(document.querySelector('#red')).color;
