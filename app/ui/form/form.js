@@ -53,16 +53,11 @@ function report() {
   find('#start').dataset.many = said.many;
   setText(find('#lt-model'), said.model);
   showMissing();
-  showMakes();
 }
 
 const makes = find('#in-makes');
 
-function showMakes() {
-  const unused = facts().unused ?? [];
-  for (const option of makes.options) option.hidden = unused.includes(option.value);
-  makes.value = (read('one_frame') && 'one_frame') || (read('loop') === 'on' ? 'loop' : '');
-}
+const showMakes = () => { makes.value = (read('one_frame') && 'one_frame') || (read('loop') === 'on' ? 'loop' : ''); };
 
 function takeMakes() {
   write('one_frame', makes.value === 'one_frame' ? USUAL_FRAME : 0);
@@ -111,7 +106,10 @@ function showJobs() {
   renew(name);
 }
 
-const showExamples = (isShown) => document.documentElement.toggleAttribute('data-examples', isShown);
+const showExamples = (isShown) => {
+  document.documentElement.toggleAttribute('data-examples', isShown);
+  find('#show-examples').setAttribute('aria-pressed', isShown);
+};
 
 async function startExample(index) {
   showExamples(false);

@@ -78,15 +78,12 @@ async function begin(mayDownload = false) {
   const isRead = await filesRead();
   isReading = false;
   showBusy();
-  const last = find('#notice .lt-withdraw') ? presses.at(-1)?.settings : null;
-  const settings = values();
-  if (settings.random_seed) settings.seed = newSeed();
   // The notice has said that the same press is kept.
-  const isKept = last && JSON.stringify(last) === JSON.stringify({ ...settings, seed: settings.random_seed ? last.seed : settings.seed });
+  const isKept = find('#notice .lt-withdraw') && JSON.stringify(presses.at(-1)?.settings) === JSON.stringify(values());
   if (!isRead || isKept) return;
-  write('seed', settings.seed); // the one of the last video, for who wants it again
+  if (read('random_seed')) write('seed', newSeed()); // it stays in the field, for who wants the same video again
   showNotice('');
-  send({ id: newId(), settings, mayDownload });
+  send({ id: newId(), settings: values(), mayDownload });
 }
 
 /** Send the presses that a page kept before it was reloaded, with the pictures that were put back. */

@@ -317,8 +317,6 @@ def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
     router = api_router("models")
     router.get("")(models.models_list)
     router.get("/copy")(models.models_copy)
-    router.get("/plan")(models.models_plan)
-    router.get("/formats")(models.models_formats)
     router.get("/files")(files.models_files)
     router.get("/inspect")(files.models_inspect)
     router.post("/get")(models.models_get)

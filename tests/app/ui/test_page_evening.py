@@ -126,9 +126,9 @@ def test_on_a_phone_each_of_three_videos_comes_into_view(window: Any, stand: Sta
     status(page, state="finished", frames=37)
     page.locator(".lt-line").wait_for(state="hidden")
     # The examples stay at hand.
-    page.locator("#show-examples").click()
+    page.get_by_role("button", name="Examples", exact=True).click()
     page.locator(".lt-cards").wait_for()
-    page.locator("#show-examples").click()
+    page.get_by_role("button", name="Examples", exact=True).click()
     page.locator(".lt-cards").wait_for(state="hidden")
     page.locator(".lt-examples").get_by_text("the camera pans left").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'the camera pans left'")

@@ -80,7 +80,7 @@ def get_calls(job: str) -> Iterator[tuple[str, dict[str, Any]]]:
         "form/models": {"model": "gone", "mode": "forward"}, "form/presets": {},
         "form/presets/load": {"name": "own"}, "form/presets/export": {"name": "own"}, "form/loras": {},
         "models": {}, "models/copy": model | {"weight_dtype": "int8"},
-        "models/plan": model | {"weight_dtype": "int8"}, "models/formats": model, "models/files": {},
+        "models/files": {},
         "models/inspect": {"file": "own.safetensors"},
     }.items()  # fmt: skip
 
