@@ -85,7 +85,7 @@ on overlapping patches. docs/log/demo-model.md has all runs, with their steps, t
 
 A training from scratch uses the present settings, so it gives another model.
 
-Licence: Apache-2.0, see LICENSE.
+Licence: Apache-2.0, see LICENSE. The photograph among the page's examples is by Rachel Michetti (CC0).
 """
 
 

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+from training.pictures import balloon, moonrise
 from training.product_engine import ProductEngine
 from training.render import Renderer, make_canvases
 from training.scenes import COLOURS, STILL, Background, Drawing, Motion, Thing
@@ -22,7 +23,7 @@ CANVAS_SEED = 8_000_003
 # An animation shows every third frame, ten per second, and thus has the speed of the video. The page's
 # animations show every second frame.
 EVERY, MILLISECONDS = 3, 100
-PAGE_EVERY, PAGE_MILLISECONDS, PAGE_QUALITY = 2, 67, 60
+PAGE_EVERY, PAGE_MILLISECONDS, PAGE_QUALITY = 2, 67, 75
 
 
 def thing(shape: str, colour: str, x: float, y: float, radius: float) -> Thing:
@@ -41,43 +42,40 @@ class Example:
     sections: int = 2
     seed: int = 1
 
-    @property
-    def file_name(self) -> str:
-        """Return the picture's file name without its ending, made of the prompt's words."""
-        return re.sub("[^a-z0-9]+", "-", self.prompt)
-
     def picture(self, renderer: Renderer, pixels: int) -> torch.Tensor:
         """Return the picture (3, pixels, pixels) in -1..1."""
         scene = Drawing(self.background, self.things, 0.5, 0.5)
         return renderer.clip(scene, Motion(STILL), [0], (pixels, pixels))[:, 0]
 
 
-HILLS = Background("gradient", ((0.55, 0.75, 0.9), (0.35, 0.55, 0.4)), 1.57, 0.3, 0.0)
 PATCHES = Background("leaves", ((0.5, 0.5, 0.5),) * 2, 0.0, 0.3, 0.0)
-DUSK = Background("gradient", ((0.16, 0.2, 0.42), (0.3, 0.22, 0.45)), 1.57, 0.3, 0.0)
 SAND = Background("radial", ((0.85, 0.78, 0.62), (0.95, 0.92, 0.85)), 0.0, 0.3, 0.1)
 STRIPES = Background("stripes", ((0.75, 0.82, 0.85), (0.85, 0.9, 0.92)), 0.7, 0.3, 0.0)
-# The first three are on the page, the others in the documents.
+# They are in the documents, the first one in the README.
 EXAMPLES = (
-    Example("the red ball moves right", HILLS, (thing("ball", "red", -0.22, 0.05, 0.2),)),
     Example("the camera pans left", PATCHES, (thing("square", "blue", 0.05, 0.02, 0.16),)),
-    Example("the yellow ball grows", DUSK, (thing("ball", "yellow", 0.0, 0.0, 0.17),)),
     Example("the camera pans up", PATCHES, (thing("ball", "white", 0.1, -0.1, 0.15),), "forward"),
     Example("the green ball moves down", SAND, (thing("ball", "green", 0.1, -0.24, 0.2),), "forward", 1),
     Example(
         "the camera zooms out", STRIPES, (thing("triangle", "blue", 0.0, 0.05, 0.22),), sections=1, seed=2
     ),
 )
-ON_PAGE = EXAMPLES[:3]
+# The page's examples, by prompt. The last one is a photograph, which stays as it is in the folder.
+DRAWN = {"the white ball moves up": moonrise, "the red ball moves right": balloon}
+ON_PAGE = (*DRAWN, "the camera zooms in slowly")
+
+
+def file_name(prompt: str) -> str:
+    """Return the name of an example's files without its ending, made of the prompt's words."""
+    return re.sub("[^a-z0-9]+", "-", prompt)
 
 
 def draw(folder: Path) -> None:
-    """Write the pictures of the page's examples as PNG files."""
-    renderer = Renderer(make_canvases(CANVAS_SEED, 1))
+    """Write the drawings of the page's examples as PNG files."""
     folder.mkdir(parents=True, exist_ok=True)
-    for example in ON_PAGE:
-        picture = example.picture(renderer, PIXELS)
-        to_image(picture).save(folder / f"{example.file_name}.png", optimize=True)
+    for prompt, drawing in DRAWN.items():
+        picture = drawing().resize((PIXELS, PIXELS), Image.Resampling.LANCZOS)
+        picture.save(folder / f"{file_name(prompt)}.png", optimize=True)
 
 
 def save_animation(path: Path, video: torch.Tensor, pixels: int) -> None:
@@ -95,14 +93,15 @@ def save_animation(path: Path, video: torch.Tensor, pixels: int) -> None:
 
 def film(folder: Path, model: Path) -> None:
     """Make the videos of the page's examples with a model folder, and write them as WebP animations."""
-    renderer, engine = Renderer(make_canvases(CANVAS_SEED, 1)), ProductEngine(model, None)
-    folder.mkdir(parents=True, exist_ok=True)
-    for example in ON_PAGE:
-        picture = example.picture(renderer, PIXELS)
-        video = engine.make(picture, example.prompt, example.mode, example.sections, example.seed)
+    engine = ProductEngine(model, None)
+    for prompt in ON_PAGE:
+        (path,) = (path for path in folder.glob(f"{file_name(prompt)}.*") if path.suffix != ".webp")
+        pixels = torch.from_numpy(imageio.imread(path)[..., :3].copy())
+        picture = pixels.permute(2, 0, 1).float() / 127.5 - 1
+        video = engine.make(picture, prompt, "inverted", sections=2, seed=1)
         frames = [to_image(frame) for frame in video[:, ::PAGE_EVERY].transpose(0, 1)]
         imageio.imwrite(
-            folder / f"{example.file_name}.webp", frames, plugin="pillow", loop=0, method=6,
+            path.with_suffix(".webp"), frames, plugin="pillow", loop=0, method=6,
             duration=PAGE_MILLISECONDS, quality=PAGE_QUALITY,
         )  # fmt: skip
 
@@ -111,7 +110,8 @@ def animate(folder: Path, model: Path) -> None:
     """Make the documents' videos with a model folder, and write them as GIFs; ``demo`` is the README's."""
     renderer, engine = Renderer(make_canvases(CANVAS_SEED, 1)), ProductEngine(model, None)
     folder.mkdir(parents=True, exist_ok=True)
-    shown = {"demo": EXAMPLES[1]} | {example.file_name: example for example in EXAMPLES[len(ON_PAGE) :]}
+    readme, *others = EXAMPLES
+    shown = {"demo": readme} | {file_name(example.prompt): example for example in others}
     for name, example in shown.items():
         picture = example.picture(renderer, PIXELS)
         video = engine.make(picture, example.prompt, example.mode, example.sections, example.seed)

@@ -32,7 +32,7 @@ def facts(steps: int) -> dict:
         "guidance": 10.0,
         "shift": SAMPLING_SHIFT,
         "vocabulary": vocabulary(),
-        "examples": [example.prompt for example in ON_PAGE],
+        "examples": list(ON_PAGE),
     }
 
 

@@ -200,7 +200,9 @@ def test_the_examples_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
 def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the command line and the program of the README as they stand there, with a picture of ours."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    Image.open(ROOT / "assets/examples/the-camera-pans-left.png").convert("RGB").save(folder / "photo.jpg")
+    Image.open(ROOT / "assets/examples/the-red-ball-moves-right.png").convert("RGB").save(
+        folder / "photo.jpg"
+    )
     monkeypatch.setenv("PYTHONPATH", search_path())
     monkeypatch.chdir(folder)
     command = re.search(r"^\.venv/bin/longtake (generate .+)$", readme, flags=re.MULTILINE)

@@ -79,4 +79,4 @@ def test_what_is_installed_finds_the_demo_model_and_its_examples(wheel: Path, tm
     assert done.returncode == 0, done.stderr
     folder, *examples = done.stdout.splitlines()
     assert folder == str(installed / "assets/demo_model")
-    assert len(examples) == len(list((REPOSITORY / "assets/examples").glob("*.png")))
+    assert len(examples) == len(list((REPOSITORY / "assets/examples").glob("*.webp")))

@@ -176,7 +176,14 @@ def strict_window(browser: Any, stand: Stand, complaints: tuple[str, ...] = ("er
     context.set_default_timeout(TIMEOUT * 1000)
     page = context.new_page()
     reported: list[str] = []
-    page.on("console", lambda message: reported.append(message.text) if message.type in complaints else None)
+    page.on(
+        "console",
+        lambda message: (
+            reported.append(f"{message.text} ({message.location['url']})")
+            if message.type in complaints
+            else None
+        ),
+    )
     page.on("pageerror", lambda error: reported.append(str(error)))
     visit(page, stand)
     yield page

@@ -145,8 +145,10 @@ def example_cards(info: ModelInfo) -> str:
 
 def example_file(prompt: str) -> Path | None:
     """Find the file of a prompt's picture, such as `assets/examples/the-camera-zooms-in.png`."""
-    path = _EXAMPLES / f"{re.sub('[^a-z0-9]+', '-', prompt.lower()).strip('-')}.png"
-    return path if path.is_file() else None
+    name = re.sub("[^a-z0-9]+", "-", prompt.lower()).strip("-")
+    return next(
+        (path for path in (_EXAMPLES / f"{name}{kind}" for kind in (".png", ".jpg")) if path.is_file()), None
+    )
 
 
 @cache
@@ -155,7 +157,7 @@ def _example_media(prompt: str) -> tuple[str, str]:
     picture = example_file(prompt)
     if picture is None:
         return "", ""
-    still = data_url(picture.read_bytes(), "image/png")
+    still = data_url(picture.read_bytes(), "image/png" if picture.suffix == ".png" else "image/jpeg")
     moving = picture.with_suffix(".webp")
     return still, data_url(moving.read_bytes(), "image/webp") if moving.is_file() else still
 

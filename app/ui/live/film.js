@@ -264,6 +264,7 @@ export function makeFilm(view, open, expect = () => {}) {
       view.dataset.state = scene.state;
       film.dataset.words = scene.words ?? 'beneath';
       film.style.setProperty('--ratio', scene.ratio || '');
+      film.style.setProperty('--widest', scene.widest ? `${scene.widest}px` : '');
       setText(find('.lt-empty b'), scene.blank ?? 'No video yet');
       if (scene.job) strip.show(scene);
       showStatus(view, scene);

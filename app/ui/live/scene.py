@@ -36,6 +36,8 @@ _MAX_PREVIEW_BYTES = 500_000
 _MAX_SLUG = 40
 # Beside a video that is at most this many times as wide as it is high there is room for words.
 _MAX_RATIO_BESIDE = 1.3
+# A small video would be blurred at the size of the stage.
+_MAX_ENLARGEMENT = 3
 # Silence is mentioned after three times the usual duration, and never before this many seconds.
 _CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
 
@@ -190,6 +192,7 @@ def _picture_data(live: LiveJob) -> SceneData:
         "first": file_url(live.job, folder.first.name) if folder.first.exists() else None,
         "crop": live.job.request.crop,
         "ratio": ratio and round(ratio, 4),
+        "widest": _MAX_ENLARGEMENT * live.width,
         "words": "beneath" if ratio is None or ratio > _MAX_RATIO_BESIDE else "beside",
         "video": None,
         "continues": live.video is not None

@@ -256,7 +256,7 @@ def test_an_example_is_made_with_the_models_own_settings(
     request = job.request
     assert request.prompt == filled["prompt"] == DEMO.examples[0]
     assert (request.seconds, request.steps, request.resolution) == (filled["seconds"], 4, None)
-    with Image.open(request.image) as made, Image.open("assets/examples/the-red-ball-moves-right.png") as own:
+    with Image.open(request.image) as made, Image.open("assets/examples/the-white-ball-moves-up.png") as own:
         assert made.tobytes() == own.convert("RGB").tobytes()
     for model, index in (("demo", 99), ("demo", None), ("gone", 0)):
         assert actions.form_example(model, index, True) == {}  # pyright: ignore[reportArgumentType]

@@ -44,10 +44,11 @@ def open_queue(page: Any, *prompts: str) -> None:
 
 
 def shows(page: Any, *prompts: str) -> None:
-    """Wait until the rows are these, in this order."""
+    """Wait until the rows are these, in this order, and have their pictures (which a removal takes away)."""
     page.wait_for_function(
         f"(titles) => JSON.stringify(({TITLES})()) === JSON.stringify(titles)", arg=list(prompts)
     )
+    page.wait_for_function("[...document.querySelectorAll('.lt-row img')].every(({ complete }) => complete)")
 
 
 def row(page: Any, prompt: str) -> Any:
