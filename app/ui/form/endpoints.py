@@ -210,7 +210,8 @@ class DropCalls:
         model = line.get("model", values.get("model", self._catalogue.preselected))
         info, planner = self._catalogue.info(model), self._catalogue.planner
         # Steps, guidance and size of another model would not suit this one.
-        values = defaults(info, planner) | (values if values.get("model", model) == model else {})
+        usual = defaults(info, planner) | {"random_seed": False}  # a program says so if it wants another
+        values = usual | (values if values.get("model", model) == model else {})
         values |= {"seed": seed_of(values), "model": model}
         return to_request(values, info, planner) | _with_uploads(line, picture_paths)
 
