@@ -1,5 +1,5 @@
-// The fields of pictures: what they show, and the crop over each picture, which can be moved and zoomed. And the files that are pasted or dropped anywhere on the page, or chosen:
-// pictures, files with a recipe, and batches.
+// The fields of pictures: what they show, and the crop over each picture, which can be moved and zoomed. And the files
+// that are pasted or dropped anywhere on the page, or chosen: pictures, files with a recipe, LoRAs and batches.
 import { actOnce, make } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
 import { recallValue } from '../storage.js';
@@ -128,9 +128,8 @@ class Field {
   }
 
   #move([x, y], [right, down]) {
-    const [isAcross, isDown] = this.#moves;
-    const isFree = isAcross && isDown;
-    write(this.#block.dataset.crop, within(isFree || isAcross ? x + right + (isFree ? 0 : down) : y + right + down));
+    const isFree = this.#moves.every(Boolean);
+    write(this.#block.dataset.crop, within(isFree ? x + right : (this.#moves[0] ? x : y) + right + down));
     if (this.#name === START) write('crop_y', isFree ? within(y + down) : null);
     this.#place();
   }
@@ -156,7 +155,8 @@ class Field {
     }
     if (before) { // the part of another picture says nothing about this one
       write(this.#block.dataset.crop, 0.5);
-      if (this.#name === START) Object.entries({ crop_y: null, zoom: 1 }).forEach(([name, value]) => write(name, value));
+      if (this.#name === START) write('crop_y', null);
+      if (this.#name === START) write('zoom', 1);
     }
     this.#place();
   }
