@@ -98,10 +98,7 @@ class Describer:
         refusal = next((result for result in judged.values() if isinstance(result, InputError)), None)
         sizes = {name: size for name, size in judged.items() if isinstance(size, Size)}
         start = sizes.get(START_PICTURE)
-        chosen_shape = usable_value(settings, "picture_shape" if start else "shape")
-        picture = start and (start.used_height, start.used_width)
-        sides = picture if picture and chosen_shape == OWN else sides_of(chosen_shape)
-        height, width = shape = info.family.nearest_bucket(*sides, side, info.multiple)
+        height, width = shape = info.family.nearest_bucket(*_sides(settings, start), side, info.multiple)
         request = self._request(settings, info)
         memory_state, memory_plan = self._memory(request, info, shape)
         lora = str(settings.get("lora") or "")
@@ -208,6 +205,12 @@ class Describer:
             jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
             time = f"{_sentence(about(pace.seconds(effort)))}, judging by this machine’s {jobs}."
         return f"{length_text(usable_value(settings, 'seconds'), plan)}<br>{time}"
+
+
+def _sides(settings: dict[str, Any], start: Size | None) -> tuple[int, int]:
+    """Give the height and width of the video's shape, to scale."""
+    shape = usable_value(settings, "picture_shape" if start else "shape")
+    return (start.used_height, start.used_width) if start and shape == OWN else sides_of(shape)
 
 
 def _sentence(text: str) -> str:

@@ -220,6 +220,11 @@ def _remembered(path: Path, signs: tuple[object, ...]) -> Inspection:
     return inspect_weights(path)
 
 
+def _check_upload(path: Path) -> None:
+    if problems := inspect_weights(path).problems:
+        raise InputError(plain_paths(problems[0]), "Choose another file.")
+
+
 def _entry(folder: Path, name: str) -> dict[str, Any]:
     """Read the facts about one entry: the part that it can be, or "" and a problem."""
     path = folder / name
@@ -282,7 +287,7 @@ class OwnFileCalls:
 
     def models_file_add(self, file: File, name: Text) -> str:
         """Copy an uploaded file with weights to the folder for them, and return its name there."""
-        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"), inspect_weights)
+        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"), _check_upload)
 
     def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:
         """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
