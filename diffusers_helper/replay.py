@@ -22,10 +22,11 @@ from diffusers_helper.miopen_fallback import MIOpenFallbackHandler
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.capture import Comparison, read_capture
+from diffusers_helper.picture_names import with_pictures
 from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import START_PICTURE, GenerationRequest, with_pictures
+from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents
 
 

@@ -7,8 +7,8 @@ endpoint and the help of the nodes are made from these definitions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Annotated, Any, Self
@@ -18,13 +18,8 @@ from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
 from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
 from diffusers_helper.lora_choice import choices_of, lora_summary
-from diffusers_helper.setting import SettingInfo, settings_of, text_of
-from diffusers_helper.timed_pictures import (
-    MAX_PICTURES,
-    TimedPicture,
-    pictures_summary,
-    timed_pictures_of,
-)
+from diffusers_helper.setting import SettingInfo, settings_of
+from diffusers_helper.timed_pictures import TimedPicture, pictures_summary, timed_pictures_of
 
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
 SAMPLERS = {"unipc": "UniPC", "euler": "Euler"}
@@ -38,6 +33,7 @@ WEIGHT_TYPES = {
 }  # fmt: skip
 ATTENTIONS = {AUTO: "Automatic", **{name: backend.label for name, backend in BACKENDS.items()}}
 SHAPES = {"1:1": "Square", "4:3": "4:3", "16:9": "16:9, wide", "3:4": "3:4", "9:16": "9:16, tall"}
+OWN = "own"
 AFTER, BEFORE = "after", "before"
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
@@ -250,7 +246,7 @@ class GenerationRequest:
         scope="input",
     )] = ""
     shape: Annotated[str, SettingInfo(
-        "Shape", "The width to the height of a video from words alone; a start picture brings its own.",
+        "Shape", "The width to the height of a video from words alone.",
         "Size and output", choices=SHAPES,
     )] = "1:1"
     one_frame: Annotated[int, SettingInfo(
@@ -274,6 +270,20 @@ class GenerationRequest:
         "Frames per Clip",
         "The frames made at a time, rounded down to 4 n + 1; 0 takes the model's own. A shorter clip is seen "
         "sooner. Each knows only the last frame of the one before it.", "Size and output", high=121)] = 0
+    picture_shape: Annotated[str, SettingInfo(
+        "Video Shape",
+        "The width to the height to which the start picture is cropped; `crop` is the part to keep.",
+        "What to make", choices={OWN: "As the picture", **SHAPES}, scope="input",
+    )] = OWN
+    zoom: Annotated[float, SettingInfo(
+        "Zoom", "A higher value takes a smaller part of the start picture: at 2, half its width or height.",
+        "What to make", low=1, high=8, step=0.01, scope="input",
+    )] = 1.0
+    crop_y: Annotated[float | None, SettingInfo(
+        "Crop Position, Up and Down",
+        "0 keeps the upper end, 1 the lower end. `crop` is then for left and right alone.",
+        "What to make", low=0, high=1, step=0.01, if_empty="as `crop`", scope="input",
+    )] = None
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -312,6 +322,11 @@ class GenerationRequest:
             if is_wrong:
                 value = getattr(self, setting)
                 raise InputError(setting=setting, value=value, expected=expected, remedy=remedy)
+
+    @property
+    def start_crop(self) -> tuple[float, float, float]:
+        """The part of the start picture to keep, as `fit_picture` takes it."""
+        return self.crop, self.crop if self.crop_y is None else self.crop_y, self.zoom
 
     @property
     def is_before(self) -> bool:
@@ -360,27 +375,3 @@ def check_names(names: Iterable[str]) -> None:
         raise InputError(
             f"{short_repr(name)} is not a setting; expected {expected}.", "Correct it, or leave it out."
         )
-
-
-def timed_picture_name(number: int) -> str:
-    return f"{TIMED_PICTURES}_{number}"
-
-
-def is_picture_name(name: str) -> bool:
-    return name in PICTURES or name in {timed_picture_name(number) for number in range(1, MAX_PICTURES + 1)}
-
-
-def paths_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    numbered = enumerate(timed_pictures_of(str(settings.get(TIMED_PICTURES) or "")), 1)
-    single = {name: str(path) for name in PICTURES if (path := settings.get(name))}
-    return single | {timed_picture_name(number): picture.file for number, picture in numbered}
-
-
-def with_pictures(settings: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
-    changed = {**settings, **{name: path for name, path in paths.items() if name in SETTINGS}}
-    if pictures := timed_pictures_of(str(settings.get(TIMED_PICTURES) or "")):
-        changed[TIMED_PICTURES] = text_of(
-            replace(picture, file=paths.get(timed_picture_name(number), picture.file))
-            for number, picture in enumerate(pictures, 1)
-        )
-    return changed

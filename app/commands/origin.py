@@ -35,11 +35,12 @@ from diffusers_helper.errors import InputError, in_words
 from diffusers_helper.files import expanded_path
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, find_model
+from diffusers_helper.picture_names import paths_in
 from diffusers_helper.provenance.branch import kept_words
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
-from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest, paths_in
+from diffusers_helper.request import PICTURES, START_PICTURE, GenerationRequest
 from diffusers_helper.units import count_text
 
 Origin = tuple[Callable[[JobService], list[Job]], Sequence[GenerationRequest]]

@@ -17,7 +17,8 @@ from app.jobs.service import JobService
 from diffusers_helper.conditions.pictures import picture_paths
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.registry import plan_of
-from diffusers_helper.request import GenerationRequest, with_pictures
+from diffusers_helper.picture_names import with_pictures
+from diffusers_helper.request import GenerationRequest
 
 Address = Callable[[Path], str]
 

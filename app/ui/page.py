@@ -75,8 +75,8 @@ def _document(catalogue: Catalogue) -> str:
     copies = [(dtype, f"{dtype} ({label})") for dtype, label in dtypes.items()]
     choices = {
         "@states@": options((" ".join(states), name) for name, states in GROUPS.items()),
-        "@types@": options(WEIGHT_TYPES.items(), "default"), "@copies@": options(copies, "int8"),
-    }  # fmt: skip
+        "@copies@": options(copies, "int8"),
+    }
     for placeholder, markup in choices.items():
         panels = {name: panel.replace(placeholder, markup) for name, panel in panels.items()}
     return Template(_file("page.html")).substitute(

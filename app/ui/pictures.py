@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import filecmp
 import os
+import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,8 +22,8 @@ from app.reading.process import Limits, ReadingProcess
 from diffusers_helper.conditions.footage import Footage
 from diffusers_helper.conditions.picture import MAX_PIXELS, STORED_PIXELS
 from diffusers_helper.conditions.pictures import Contents, picture_paths
-from diffusers_helper.errors import InputError, PictureError
-from diffusers_helper.files import sha256_of, write_atomic
+from diffusers_helper.errors import InputError, PictureError, short_repr
+from diffusers_helper.files import replacing, sha256_of, write_atomic
 from diffusers_helper.request import PICTURES, START_PICTURE, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.setting import text_of
 from diffusers_helper.timed_pictures import timed_pictures_of
@@ -39,15 +41,18 @@ class Upload(BaseModel):
     path: str
 
 
-def crop_of(size: Size, height: int, width: int, position: float) -> tuple[float, float, float, float]:
+def crop_of(
+    size: Size, height: int, width: int, x: float, y: float, zoom: float = 1
+) -> tuple[float, float, float, float]:
     """Find the part of a picture that `picture.fit_picture` crops for a video of this height and width.
 
     Returns:
         Left, top, width and height, as shares of the picture's.
     """
     video_ratio, picture_ratio = width / height, size.used_width / size.used_height
-    width_share, height_share = min(1.0, video_ratio / picture_ratio), min(1.0, picture_ratio / video_ratio)
-    return (1 - width_share) * position, (1 - height_share) * position, width_share, height_share
+    width_share = min(1.0, video_ratio / picture_ratio) / zoom
+    height_share = min(1.0, picture_ratio / video_ratio) / zoom
+    return (1 - width_share) * x, (1 - height_share) * y, width_share, height_share
 
 
 class Pictures:
@@ -159,6 +164,34 @@ def upload_path(upload: object, name: str) -> str:
     raise PictureError(
         f"`{name}` is not an upload; expected an uploaded picture.", "Pass gradio_client.handle_file(path)."
     )
+
+
+def uploaded(file: Upload) -> Path:
+    """Find the path of an uploaded file.
+
+    Raises:
+        InputError: If it does not describe an upload.
+    """
+    return Path(upload_path(file.model_dump(), "file"))
+
+
+def add_upload(
+    file: Upload, name: str, folder: Path, endings: tuple[str, ...], check: Callable[[Path], object]
+) -> str:
+    """Copy an upload that `check` does not refuse to a folder, unless it is there, and return its name."""
+    path, name = uploaded(file), Path(name).name
+    if not name.lower().endswith(endings) or name.startswith("."):
+        expected = " or ".join(endings)
+        raise InputError(f"{short_repr(name)} cannot be added.", f"Choose a file with the ending {expected}.")
+    check(path)
+    target = folder / name
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            shutil.copyfile(path, temporary)
+    elif not filecmp.cmp(path, target, shallow=False):
+        raise InputError(f"The folder {folder.name} has another file named {name}.", "Rename one of them.")
+    return name
 
 
 def uploaded_file(file: str, name: str) -> str:

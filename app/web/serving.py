@@ -25,7 +25,6 @@ from app.web.guard import Guard, Hosts, is_gradio
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom, page_file
 from diffusers_helper import __version__
-from diffusers_helper.conditions.picture import MAX_BYTES
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
 from diffusers_helper.models.registry import DEFAULT_MODEL
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 API_DOCUMENT = "/api/openapi.json"
 DEFAULT_PORT = 7860
-UPLOAD_BYTES = 2 * MAX_BYTES  # above the limit for pictures, whose refusal has a clearer message
+UPLOAD_BYTES = 2**30  # a LoRA may have some hundred megabytes
 _SERVER_SECONDS = 0.5
 
 

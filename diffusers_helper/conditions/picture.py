@@ -106,9 +106,19 @@ def _open_checked(source: Path | bytes) -> Generator[tuple[Image.Image, str], No
         yield image, name
 
 
-def fit_picture(image: Image.Image, height: int, width: int, crop: float = 0.5) -> Image.Image:
-    """Scale a picture to cover height x width (Lanczos), and cut it. `crop` 0 keeps the left or upper end."""
-    return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS, centering=(crop, crop))
+def fit_picture(
+    image: Image.Image, height: int, width: int, x: float = 0.5, y: float | None = None, zoom: float = 1
+) -> Image.Image:
+    """Scale a picture to cover height x width (Lanczos), `zoom` times as large, and cut it.
+
+    `x` 0 keeps the left end, and `y` 0 the upper one; without `y`, `x` stands for both.
+    """
+    y = x if y is None else y
+    if zoom > 1:
+        part = round(image.width / zoom), round(image.height / zoom)
+        left, top = round((image.width - part[0]) * x), round((image.height - part[1]) * y)
+        image = image.crop((left, top, left + part[0], top + part[1]))
+    return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS, centering=(x, y))
 
 
 def _read_content(source: Path | bytes, name: str) -> bytes:

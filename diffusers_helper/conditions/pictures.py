@@ -17,18 +17,9 @@ from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import expanded_path, read_file, replacing, sha256_of, write_atomic
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.picture_names import is_picture_name, paths_in, timed_picture_name, with_pictures
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import (
-    PICTURES,
-    SETTINGS,
-    START_PICTURE,
-    TIMED_PICTURES,
-    GenerationRequest,
-    is_picture_name,
-    paths_in,
-    timed_picture_name,
-    with_pictures,
-)
+from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.untrusted.limited_json import plain_json
 
 Contents = Mapping[str, bytes]
@@ -138,9 +129,14 @@ class JobPictures:
     def of(
         cls, sources: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> JobPictures:
-        crops = {name: getattr(request, SETTINGS[name].crop) for name in PICTURES}
-        crops |= {timed_picture_name(n): picture.crop for n, picture in enumerate(request.timed_pictures, 1)}
-        fitted = {name: fit_picture(picture, *shape, crops[name]) for name, picture in sources.items()}
+        """Fit each picture to the height and width of the video."""
+        numbered = enumerate(request.timed_pictures, 1)
+        crops: dict[str, tuple[float, ...]] = {
+            **{name: (getattr(request, SETTINGS[name].crop),) for name in PICTURES},
+            **{timed_picture_name(number): (picture.crop,) for number, picture in numbered},
+            START_PICTURE: request.start_crop,
+        }
+        fitted = {name: fit_picture(picture, *shape, *crops[name]) for name, picture in sources.items()}
         return cls(sources, fitted, shape)
 
     @property

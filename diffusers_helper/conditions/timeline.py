@@ -20,14 +20,9 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.lora_choice import Choice, choices_of
 from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.picture_names import timed_picture_name
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import (
-    END_PICTURE,
-    SETTINGS,
-    START_PICTURE,
-    GenerationRequest,
-    timed_picture_name,
-)
+from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest
 from diffusers_helper.units import NUMBER, TIME, seconds_in
 
 _REFERENCE_SHARE = 0.3  # of all reference pictures for a single picture, as in kijai's wrapper

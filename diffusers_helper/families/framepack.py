@@ -225,10 +225,12 @@ COMPONENTS = ("transformer", *_SOURCES)
 
 
 def _published(
-    name: str, title: str, variant: str, file_pattern: str, repository: str, revision: str, mode: packing.Mode
-) -> PublishedModel:
+    name: str, title: str, variant: str, file_pattern: str, repository: str, revision: str,
+    mode: packing.Mode, purpose: str,
+) -> PublishedModel:  # fmt: skip
     sources = {"transformer": (repository, "", revision), **_SOURCES}
-    return PublishedModel(name, title, variant, file_pattern, sources, {"modes": (mode,)})
+    settings = {"modes": (mode,), "purpose": purpose}
+    return PublishedModel(name, title, variant, file_pattern, sources, settings)
 
 
 # Its transformers were trained with sections of nine latent frames alone.
@@ -247,10 +249,12 @@ FRAMEPACK = Family(
         _published(
             "framepack-i2v", "FramePack I2V", "I2V", "i2v", "lllyasviel/FramePackI2V_HY",
             "86cef4396041b6002c957852daac4c91aaa47c79", "inverted",
+            "For a long video that stays true to its picture.",
         ),
         _published(
             "framepack-f1", "FramePack F1", "F1", "f1(?![0-9])", "lllyasviel/FramePack_F1_I2V_HY_20250503",
             "ab239828e0b384fed75580f186f078717d4020f7", "forward",
+            "For livelier motion, and for videos that are extended later.",
         ),
     ),
     small_decoder=SmallDecoder("safetensors/taehv.safetensors", "373253e5f877b3f6474a7ec874e5559f40381246"),

@@ -195,7 +195,9 @@ def _published(variant: str, file_pattern: str) -> PublishedModel:
             variant if component in ("transformer", "scheduler") else "Distilled"
         ]
         sources[component] = (repository, component, revision)
-    settings = settings_of(is_distilled=variant == "Distilled")
+    is_distilled = variant == "Distilled"
+    purpose = "For a video in few steps." if is_distilled else "For the full quality, at many more steps."
+    settings = {**settings_of(is_distilled=is_distilled), "purpose": purpose}
     name = f"helios-{variant.lower()}"
     return PublishedModel(name, f"Helios {variant}", variant, file_pattern, sources, settings)
 

@@ -32,7 +32,8 @@ from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures, latent_of
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest, timed_picture_name
+from diffusers_helper.picture_names import timed_picture_name
+from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import sampler as sampler_named
 from diffusers_helper.sampling.schedule import flow_sigmas, noise_for, shift_of, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks

@@ -21,12 +21,12 @@ from diffusers_helper.files import file_sha256
 class Original:
     """The video that a job continues, or to which the new part leads if it `is_last`.
 
-    Its frames get the height and width of the new video, and `crop` is the position of the part to keep.
+    Its frames get the height and width of the new video, and `crop` is the part to keep, as of its picture.
     """
 
     path: Path
     shape: tuple[int, int]
-    crop: float
+    crop: tuple[float, float, float]
     family: Family
     is_last: bool = False
 
@@ -61,4 +61,4 @@ class Original:
             yield np.asarray(self._fitted(frame))
 
     def _fitted(self, frame: Image.Image) -> Image.Image:
-        return fit_picture(frame, *self.shape, self.crop)
+        return fit_picture(frame, *self.shape, *self.crop)

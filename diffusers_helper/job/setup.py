@@ -290,7 +290,7 @@ def _join_original(
 ) -> tuple[Original | None, str]:
     if not request.video:
         return None, ""
-    original = Original(job_folder.original, video.shape, request.crop, family, request.is_before)
+    original = Original(job_folder.original, video.shape, request.start_crop, family, request.is_before)
     frames = original.frames(lambda: report.stage("write"))
     return original, video.join_to(original.path, frames, is_last=original.is_last)
 

@@ -15,12 +15,13 @@ from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.families.registry import FAMILIES, family_of_config
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
-from diffusers_helper.request import SETTINGS, GenerationRequest, sides_of
+from diffusers_helper.request import OWN, SETTINGS, GenerationRequest, sides_of
 from diffusers_helper.untrusted.limited_json import read_json
 from diffusers_helper.weights.reading import is_complete
 
 DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
+_DEMO_PURPOSE = "For trying everything out at once, on any machine: simple shapes and a few dozen words."
 _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 
 
@@ -67,6 +68,10 @@ class ModelInfo:
         sizes: The number of sizes in which each section is sampled, with at least one step in each.
         first_steps: The factor by which the first section takes more steps than the others.
         step_caches: The step caches that it can be used with; None for all.
+        own_mag_ratios: Its `mag_ratios` by order of sections, if they differ from its family's.
+        purpose: A sentence on what it is for; "" if nobody has said it.
+        vocabulary: The words that it knows, by group; empty for a model that takes free text.
+        folder: The folder of a local model; None for a published one.
     """
 
     name: str
@@ -87,6 +92,7 @@ class ModelInfo:
     first_steps: int = 1
     step_caches: tuple[str, ...] | None = None
     own_mag_ratios: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
+    purpose: str = ""
     vocabulary: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     examples: tuple[str, ...] = ()
     folder: Path | None = None
@@ -130,7 +136,9 @@ class ModelInfo:
 
     def shape_of(self, request: GenerationRequest, picture: tuple[int, int] | None) -> tuple[int, int]:
         side = request.resolution or self.side
-        return self.family.nearest_bucket(*(picture or sides_of(request.shape)), side, self.multiple)
+        shape = request.shape if picture is None else request.picture_shape
+        sides = picture if picture and shape == OWN else sides_of(shape)
+        return self.family.nearest_bucket(*sides, side, self.multiple)
 
     def steps_in(self, section: int, steps: int) -> int:
         return max(self.sizes, steps * (self.first_steps if section == 1 else 1))
@@ -294,7 +302,7 @@ def _from_added(added: AddedModel) -> ModelInfo:
 
 def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
     if name == DEFAULT_MODEL:
-        return _from_folder(name, _DEMO_FOLDER)
+        return replace(_from_folder(name, _DEMO_FOLDER), purpose=_DEMO_PURPOSE)
     if name in _PUBLISHED:
         return _published(*_PUBLISHED[name])
     if (added := ADDED_MODELS.find(name)) is not None:

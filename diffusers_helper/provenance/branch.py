@@ -26,7 +26,9 @@ from diffusers_helper.untrusted.limited_json import plain_texts
 _WHY_FIXED: dict[str, str] = {
     "image": "The kept sections begin or end at this picture.",
     "video": "The kept sections continue this video.",
-    "crop": "The kept sections begin or end at this picture.",
+    **dict.fromkeys(
+        ("crop", "crop_y", "zoom", "picture_shape"), "The kept sections begin or end at this picture."
+    ),
     "end_image": "The kept sections were made to lead to this picture, or to none.",
     "end_crop": "The kept sections were made to lead to this picture, or to none.",
     "mode": "The kept sections were made in this order.",

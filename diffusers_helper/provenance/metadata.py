@@ -18,7 +18,8 @@ from uuid import UUID
 from PIL.PngImagePlugin import PngImageFile, PngInfo
 
 from diffusers_helper.errors import InputError, first_line
-from diffusers_helper.request import START_PICTURE, is_picture_name
+from diffusers_helper.picture_names import is_picture_name
+from diffusers_helper.request import START_PICTURE
 
 MAX_TEXT, MAX_PICTURE = 4 * 2**20, 64 * 2**20
 _PNG = b"\x89PNG\r\n\x1a\n"

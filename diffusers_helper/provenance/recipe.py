@@ -15,6 +15,7 @@ from typing import Any, Self, cast
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import write_atomic
+from diffusers_helper.picture_names import paths_in, timed_picture_name, with_pictures
 from diffusers_helper.provenance.job_folder import read_record
 from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans, recorded_settings
 from diffusers_helper.provenance.metadata import MAX_TEXT, read_embedded
@@ -26,9 +27,6 @@ from diffusers_helper.request import (
     START_PICTURE,
     TIMED_PICTURES,
     GenerationRequest,
-    paths_in,
-    timed_picture_name,
-    with_pictures,
 )
 from diffusers_helper.setting import text_of
 from diffusers_helper.timed_pictures import TimedPicture
@@ -112,7 +110,10 @@ class Recipe:
         if lora:
             settings[_LORA] = lora
         if video:
-            settings |= {_VIDEO: video, "crop": request.crop, "extend": request.extend}
+            names = ("crop", "crop_y", "zoom", "picture_shape", "extend")
+            values = {name: getattr(request, name) for name in names}
+            settings |= {name: value for name, value in values.items() if value != SETTINGS[name].default}
+            settings[_VIDEO] = video
         if request.pictures:
             numbered = enumerate(request.timed_pictures, 1)
             settings[TIMED_PICTURES] = text_of(

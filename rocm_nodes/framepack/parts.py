@@ -38,7 +38,7 @@ _MODEL = ("model", "lora", "weight_dtype")
 # The prompt that is avoided is encoded only if `cfg` uses it.
 _CONDITIONS = (
     "prompt", "negative", "cfg", *PICTURES, "crop", "mode", "resolution", *CROPS[1:], "shape", TIMED_PICTURES,
-    "video", "extend",
+    "video", "extend", "picture_shape", "zoom", "crop_y",
 )  # fmt: skip
 _DECODER = ("crf",)
 _SAMPLER = tuple(name for name in SETTINGS if name not in (*_MODEL, *_CONDITIONS, *_DECODER))

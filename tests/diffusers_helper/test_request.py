@@ -66,7 +66,8 @@ def test_defaults_are_framepacks() -> None:
         "vae_threshold": 1.0, "vae_cleanup": 0, "crop": 0.5, "attention": "auto", "lora": "",
         "prompt_blend": 0, "end_image": "", "end_crop": 0.5, "end_strength": 1.0,
         "vision_change": "linear",
-        "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1", "clip_frames": 0,
+        "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1",
+        "picture_shape": "own", "zoom": 1.0, "crop_y": None, "clip_frames": 0,
     }  # fmt: skip
 
 
@@ -119,7 +120,7 @@ def test_each_number_has_its_range(name: str, bounds: SettingInfo) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(NUMBERS) - {"preserved_gb", "vram_cap_gb", "vae_tile", "resolution"})
+    "name", sorted(set(NUMBERS) - {"preserved_gb", "vram_cap_gb", "vae_tile", "resolution", "crop_y"})
 )
 def test_only_settings_with_a_default_of_their_own_may_be_none(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is None; expected a"):

@@ -17,8 +17,9 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, paddings, plan_sections, split_at
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.tensor_files import read_tensors
+from diffusers_helper.picture_names import with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import GenerationRequest, with_pictures
+from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
 from diffusers_helper.timed_pictures import TimedPicture, timed_pictures_of
 from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene

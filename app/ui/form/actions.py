@@ -72,7 +72,7 @@ class Actions:
 
     def _start(self, settings: dict[str, Any], may_download: bool, press: str) -> str:
         try:
-            settings = settings | {**upload_paths(settings), "seed": form.seed_of(settings)}
+            settings = settings | upload_paths(settings)
             count = form.VARIANTS.check(settings.get("variants", 1))
             spans = form.Extras.from_text(settings.get("extras")).spans
             request = self._request(settings)
@@ -110,10 +110,8 @@ class Actions:
         num_ahead = self._service.queue_position(jobs[0].id)
         order = f"{count_text(num_ahead, 'job')} {'comes' if num_ahead == 1 else 'come'} first."
         if len(jobs) > 1:
-            text = f"Queued {len(jobs)} videos{f': {order}' if num_ahead else '.'}"
-            return view.job_note(text, jobs[0].id, num_ahead)
-        note = f"Number {num_ahead + 1} in the queue: {order}"
-        return view.job_note(note, jobs[0].id, num_ahead) if num_ahead else ""
+            return view.passing_note(f"Queued {len(jobs)} videos{f': {order}' if num_ahead else '.'}")
+        return view.passing_note(f"Number {num_ahead + 1} in the queue: {order}") if num_ahead else ""
 
     def form_end(self) -> str:
         """End the job that is being made, or else the next one, and return a notice."""
@@ -121,8 +119,8 @@ class Actions:
         job = running or (waiting[0] if waiting else None)
         if job is None:
             return view.passing_note("Nothing is running.")
-        notice = view.job_note("Ending: the current work is finished first.", job.id)
-        return notice if self._service.queue.cancel(job.id) else ""
+        is_ending = self._service.queue.cancel(job.id)
+        return view.passing_note("Ending: the current work is finished first.") if is_ending else ""
 
     def form_model(self, model: str, mode: str) -> FormAnswer:
         """Tell what changes with the model."""

@@ -13,46 +13,46 @@ from app.ui.errors import page_words
 from app.ui.form.markup import model_markup, options
 from app.ui.form.settings import PAGE_SETTINGS, START_CONTROLS, defaults
 from app.ui.planner import MEMORY_SETTINGS
-from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
+from diffusers_helper.request import CROPS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, Section, SettingInfo
 
 _TEMPLATE = Path(__file__).with_name("form.html")
-_HIDDEN = (*CROPS, TIMED_PICTURES, "lora", "extras")  # fields without a control; scripts write into them
+# Fields without a control of their own, into which scripts write
+_HIDDEN = (*CROPS, "crop_y", TIMED_PICTURES, "lora", "loop", "extras")
 _SLIDER = """
-<div class="lt-field lt-slider" id="set-{name}"><div class="lt-slider-head"><label for="in-{name}">
-<span class="lt-label">{label}</span>{info}</label>
+<div class="lt-field lt-slider" id="set-{name}"><div class="lt-slider-head">
+<label class="lt-label" for="in-{name}">{label}</label>
 <input type="number" id="in-{name}" name="{name}" aria-label="number input for {label}" {bounds}></div>
-<input type="range" aria-label="range slider for {label}" {bounds}></div>"""
+<input type="range" aria-label="range slider for {label}" {bounds}>{info}</div>"""
 _NUMBER = """
 <div class="lt-field" id="set-{name}"><label class="lt-label" for="in-{name}">{label}</label>
 <input type="number" id="in-{name}" name="{name}" {bounds}>{info}</div>"""
 _TEXT = """
 <div class="lt-field" id="set-{name}"><label class="lt-label" for="in-{name}">{label}</label>{info}
-<div class="lt-text"><textarea id="in-{name}" name="{name}" rows="2" maxlength="{most}" placeholder="{hint}">
-</textarea></div></div>"""
+<textarea id="in-{name}" name="{name}" rows="2" maxlength="{most}" placeholder="{hint}">
+</textarea></div>"""
 _RADIOS = """
 <div class="lt-field {kind}" id="set-{name}" role="radiogroup" aria-labelledby="label-{name}">
 <span class="lt-label" id="label-{name}">{label}</span>{info}
 <div class="lt-options" id="options-{name}">{options}</div></div>"""
 _RADIO = '<label><input type="radio" name="{name}" value="{value}"{checked}><span>{words}</span></label>'
 _SELECT = """
-<div class="lt-field lt-model" id="set-model"><label class="lt-label" for="in-model">{label}</label>{info}
-<select id="in-model" name="model">{options}</select></div>"""
+<div class="lt-field lt-select" id="set-{name}"><label class="lt-label" for="in-{name}">{label}</label>{info}
+<select id="in-{name}" name="{name}">{options}</select></div>"""
 _PICTURE = """
 <div class="lt-field lt-picture" id="set-{name}" data-crop="{crop}">
-<div class="lt-picture-head">
-<label class="lt-label" for="file-{name}" data-hint="">{label}</label>{besides}</div>
+<label class="lt-label" for="file-{name}" data-hint="">{label}</label>
 <div class="lt-well"><button type="button" class="lt-drop" data-from="file">
-<span>Drop a picture here, paste one, or click to choose</span>
-<span class="lt-touch">Tap to choose a photo</span></button></div>
-<div class="lt-sources"><button type="button" data-from="file">Choose a file</button>
-<button type="button" data-from="camera">Camera</button><button type="button" data-from="paste">Paste</button>
-<button type="button" data-from="" aria-label="Remove {label}"{hidden}>Remove</button></div>
+<span>{words}</span><span class="lt-touch">Tap to choose a photo</span></button></div>
+<div class="lt-sources">{sources}
+<button type="button" data-from="" aria-label="Remove {label}" hidden>Remove</button></div>
 <input type="file" id="file-{name}" hidden>
 <input type="hidden" name="{crop}" value="0.5" data-kind="number">
 <input type="hidden" name="{name}" value="null" data-kind="picture"></div>"""
-
-_BESIDES = '<button type="button" class="lt-quiet-button" data-opens="{name}">+ {label}</button>'
+_SOURCES = """
+<button type="button" data-from="file">File</button>
+<button type="button" data-from="camera">Camera</button>
+<button type="button" data-from="paste">Paste</button>"""
 
 
 def form_markup(catalogue: Catalogue) -> str:
@@ -65,12 +65,13 @@ def form_markup(catalogue: Catalogue) -> str:
     settings = PAGE_SETTINGS | START_CONTROLS
     high = catalogue.planner.max_gb
     settings |= {name: replace(settings[name], low=0, high=high) for name in MEMORY_SETTINGS}
-    markup = {name: _control(item, values.get(name, item.default)) for name, item in settings.items()}
+    controls = (item for name, item in settings.items() if name not in _HIDDEN)
+    markup = {item.name: _control(item, values.get(item.name, item.default)) for item in controls}
     markup["mode"] = _radios(settings["mode"], info.modes, values["mode"])
     models = model_options(catalogue, catalogue.preselected)
     markup["model"] = _SELECT.format(**_heading(settings["model"]), options=models)
     template = Template(_TEMPLATE.read_text(encoding="utf-8"))
-    names = [name for name in settings if name not in (*template.get_identifiers(), *_HIDDEN)]
+    names = [name for name in markup if name not in template.get_identifiers()]
     for section in get_args(Section):
         markup[f"rest_{section.split()[0].lower()}"] = "".join(
             markup[name] for name in names if settings[name].section == section
@@ -91,6 +92,8 @@ def _control(setting: SettingInfo, value: Any) -> str:
     heading = _heading(setting)
     if setting.is_picture:
         return _picture(setting)
+    if setting.name in ("shape", "picture_shape"):
+        return _SELECT.format(**heading, options=options(setting.choices.items(), value))
     if setting.choices:
         return _radios(setting, tuple(setting.choices), value)
     if not setting.is_number:
@@ -100,7 +103,7 @@ def _control(setting: SettingInfo, value: Any) -> str:
         return _TEXT.format(**heading, most=MAX_PROMPT_CHARACTERS, hint="")
     bounds = {"min": setting.low, "max": setting.high, "step": setting.step, "value": value}
     attributes = " ".join(f'{name}="{number:.16g}"' for name, number in bounds.items())
-    if setting.name == "seed":  # a slider is no use for such a range
+    if setting.name in ("seed", "variants"):  # a slider is no use for them
         return _NUMBER.format(**heading, bounds=attributes)
     if setting.name == "seconds":  # the line beneath it says what becomes of it
         heading["info"] = ""
@@ -109,10 +112,9 @@ def _control(setting: SettingInfo, value: Any) -> str:
 
 def _picture(setting: SettingInfo) -> str:
     is_start = setting.name == START_PICTURE
-    further_pictures = [SETTINGS[name] for name in PICTURES if is_start and name != START_PICTURE]
-    besides = "".join(_BESIDES.format(name=picture.name, label=picture.label) for picture in further_pictures)
-    hidden = " hidden" if is_start else ""  # the button that removes, which closes another picture's field
-    return _PICTURE.format(**_heading(setting), crop=setting.crop, besides=besides, hidden=hidden)
+    words = "Drop a picture here, paste one, or click to choose" if is_start else "Drop one, or click"
+    sources = _SOURCES if is_start else ""
+    return _PICTURE.format(**_heading(setting), crop=setting.crop, words=words, sources=sources)
 
 
 def _radios(setting: SettingInfo, values: tuple[str, ...], selected: Any) -> str:

@@ -5,7 +5,7 @@ import { onJobsReported } from '../jobs.js';
 import { post, postUntil, request, upload } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { goTo, place } from '../tabs.js';
-import { check, showNotice } from './notice.js';
+import { dropRefusal, showNotice } from './notice.js';
 import { pictureNames, values, write } from './values.js';
 
 let said = {}; // the last facts
@@ -39,8 +39,8 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   if (!found) return;
   said = found;
   document.getElementById('form').dataset.unused = found.unused.join(' ');
-  for (const field of document.querySelectorAll('.lt-field[id^="set-"], [data-opens]')) {
-    field.toggleAttribute('data-ignored', found.unused.includes(field.dataset.opens ?? field.id.slice(4)));
+  for (const field of document.querySelectorAll('.lt-field[id^="set-"]')) {
+    field.toggleAttribute('data-ignored', found.unused.includes(field.id.slice(4)));
   }
   for (const { parentElement: label, name, value, checked } of document.querySelectorAll('#options-step_cache input')) {
     label.toggleAttribute('data-ignored', !checked && found.unused.includes(`${name}=${value}`));
@@ -73,18 +73,24 @@ export function restored() {
   mayKeep = true;
 }
 
-// Pictures are kept as files, and this machine's own values not at all, since another machine or card has others.
+// This machine's own values are not kept, since another machine or card has others.
 function keepSettings() {
   if (!mayKeep) return;
-  const [defaults, pictures] = [said.defaults ?? {}, pictureNames()];
-  const own = Object.entries(values()).filter(([name, value]) => value !== defaults[name] && !pictures.includes(name));
+  const own = Object.entries(values()).filter(([name, value]) => value !== said.defaults?.[name]);
   keep('form', JSON.stringify(Object.fromEntries(own)));
 }
 
 export function changed() {
   keepSettings();
-  check();
+  dropRefusal();
   describe();
+}
+
+/** Take a server's answer that fills the form. */
+export function fill({ notice, ...answer }) {
+  take(answer);
+  changed();
+  take({ notice });
 }
 
 export function put(name, value) {
@@ -107,8 +113,7 @@ export async function restoreForm({ text, pictures = {} }) {
     if (pictures[name]) put(name, { path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` });
     else if (isWhole && (name !== 'image' || pictures.image === '')) put(name, null);
   }
-  take(await post('form/fill', { restored: text, kept: keptSettings() }));
-  changed();
+  fill(await post('form/fill', { restored: text, kept: keptSettings() }));
 }
 
 /** Show the form with these settings by name; null stands for a default, and the other settings stay. */

@@ -33,6 +33,7 @@ from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import (
     BEFORE,
     END_PICTURE,
+    OWN,
     PICTURES,
     SETTINGS,
     START_PICTURE,
@@ -97,9 +98,7 @@ class Describer:
         refusal = next((result for result in judged.values() if isinstance(result, InputError)), None)
         sizes = {name: size for name, size in judged.items() if isinstance(size, Size)}
         start = sizes.get(START_PICTURE)
-        # A video that starts from words alone has the chosen sides, to scale.
-        sides = (start.used_height, start.used_width) if start else sides_of(usable_value(settings, "shape"))
-        height, width = shape = info.family.nearest_bucket(*sides, side, info.multiple)
+        height, width = shape = info.family.nearest_bucket(*_sides(settings, start), side, info.multiple)
         request = self._request(settings, info)
         memory_state, memory_plan = self._memory(request, info, shape)
         lora = str(settings.get("lora") or "")
@@ -142,7 +141,7 @@ class Describer:
             "model-note": self._model_note(settings, info, shape, has_picture=bool(start)),
             "memory-plan": memory_plan,
             "extras-line": _extras_line(extras, info),
-            "acting": acting_chips(_acting(settings, info)),
+            "acting": acting_chips(_acting(settings)),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
 
@@ -216,6 +215,12 @@ class Describer:
         return f"{length_text(usable_value(settings, 'seconds'), plan)}<br>{time}"
 
 
+def _sides(settings: dict[str, Any], start: Size | None) -> tuple[int, int]:
+    """Give the height and width of the video's shape, to scale."""
+    shape = usable_value(settings, "picture_shape" if start else "shape")
+    return (start.used_height, start.used_width) if start and shape == OWN else sides_of(shape)
+
+
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
@@ -235,7 +240,7 @@ def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
 
 
 def _look(settings: dict[str, Any], info: ModelInfo, loras: int) -> str:
-    seed = "random seed" if settings.get("random_seed") is True else f"seed {_number(settings.get('seed'))}"
+    seed = "new seed" if settings.get("random_seed") is True else f"seed {_number(settings.get('seed'))}"
     steps = _number(settings.get("steps"))
     guidance = _number(settings.get(info.family.guidance_setting))
     text = f"{seed} · {steps} steps · guidance {guidance}"
@@ -253,7 +258,7 @@ def _many(count: int, *, is_picture: bool) -> str:
     return "" if count == 1 else f"{count} videos with different seeds"
 
 
-def _acting(settings: dict[str, Any], info: ModelInfo) -> dict[str, str]:
+def _acting(settings: dict[str, Any]) -> dict[str, str]:
     """Name, by setting, what changes the next video although its control may be folded away."""
     texts = dict[str, str]()
     with contextlib.suppress(InputError):
@@ -262,9 +267,6 @@ def _acting(settings: dict[str, Any], info: ModelInfo) -> dict[str, str]:
         texts[TIMED_PICTURES] = f"{count_text(len(pictures), 'picture')} at {times}" if times else ""
     loras = parsed_choices(str(settings.get("lora") or ""))
     texts["lora"] = f"LoRA: {', '.join(choice.name for choice in loras)}" if loras else ""
-    for name, text in {"loop": "The video loops", "one_frame": "One picture instead of a video"}.items():
-        is_usual = usable_value(settings, name) == SETTINGS[name].default
-        texts[name] = "" if is_usual or name in info.family.unsupported else text
     return {name: text for name, text in texts.items() if text}
 
 
@@ -322,7 +324,11 @@ def _crops(
 ) -> dict[str, list[float]]:
     crops = dict[str, list[float]]()
     for name, size in sizes.items():
-        crop = crop_of(size, *shape, usable_value(settings, SETTINGS[name].crop))
+        x = y = usable_value(settings, SETTINGS[name].crop)
+        zoom = 1.0
+        if name == START_PICTURE:
+            y, zoom = usable_value(settings, "crop_y"), usable_value(settings, "zoom")
+        crop = crop_of(size, *shape, x, x if y is None else y, zoom)
         crops[name] = [round(100 * share, 3) for share in crop]
     return crops
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
@@ -19,7 +16,7 @@ from app.batch import batch_lines
 from app.jobs.service import JobService
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.fields import Text
+from app.ui.fields import File, Text
 from app.ui.form.actions import Actions
 from app.ui.form.settings import (
     PAGE_ONLY,
@@ -32,30 +29,21 @@ from app.ui.form.settings import (
     waits,
 )
 from app.ui.loras import LoraCalls
-from app.ui.pictures import Upload, upload_name, upload_path
+from app.ui.pictures import Upload, add_upload, upload_name, upload_path, uploaded
 from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.files import replacing
 from diffusers_helper.lora_choice import lora_folder
 from diffusers_helper.models.registry import model_names
+from diffusers_helper.picture_names import paths_in, with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
-from diffusers_helper.request import (
-    CROPS,
-    PICTURES,
-    SETTINGS,
-    START_PICTURE,
-    TIMED_PICTURES,
-    paths_in,
-    with_pictures,
-)
+from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.untrusted.limited_json import json_or_none
 from diffusers_helper.weights.lora_files import triggers_of
 
-File = Annotated[Upload, Body(embed=True)]
 Uploads = Annotated[dict[str, Upload], Body(embed=True)]
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
-_NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "prompt")
+_NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
 
 
 class Nothing(TypedDict):
@@ -144,16 +132,6 @@ def form_values(form: str) -> dict[str, Any]:
     return {name: values[name] for name in (*SETTINGS, *PAGE_ONLY) if name in values and name not in PICTURES}
 
 
-def uploaded(file: Upload) -> Path:
-    """Find the path of an uploaded file.
-
-    Raises:
-        InputError: If it does not describe an upload.
-    """
-    path = upload_path(file.model_dump(), "file")
-    return Path(path)
-
-
 class DropCalls:
     """The calls of dropped files. Each raises InputError if an argument cannot be used."""
 
@@ -188,18 +166,7 @@ class DropCalls:
 
     def lora_add(self, file: File, name: Text) -> str:
         """Copy an uploaded LoRA to the folder for LoRAs, and return the name by which it is chosen."""
-        path, name = uploaded(file), Path(name).name
-        if not name.lower().endswith(".safetensors") or name.startswith("."):
-            raise InputError(f"{short_repr(name)} is no name for a LoRA.", "Give it the ending .safetensors.")
-        triggers_of(path)  # it refuses other files
-        target = lora_folder(os.environ) / name
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(target) as temporary:
-                shutil.copyfile(path, temporary)
-        elif not filecmp.cmp(path, target, shallow=False):
-            raise InputError(f"The folder for LoRAs has another file named {name}.", "Rename one of them.")
-        return name
+        return add_upload(file, name, lora_folder(os.environ), (".safetensors",), triggers_of)
 
     def picture_check(self, file: File) -> list[int]:
         """Measure the width and the height of an uploaded picture, or refuse it."""
@@ -243,7 +210,8 @@ class DropCalls:
         model = line.get("model", values.get("model", self._catalogue.preselected))
         info, planner = self._catalogue.info(model), self._catalogue.planner
         # Steps, guidance and size of another model would not suit this one.
-        values = defaults(info, planner) | (values if values.get("model", model) == model else {})
+        usual = defaults(info, planner) | {"random_seed": False}  # a program says so if it wants another
+        values = usual | (values if values.get("model", model) == model else {})
         values |= {"seed": seed_of(values), "model": model}
         return to_request(values, info, planner) | _with_uploads(line, picture_paths)
 

@@ -1,21 +1,22 @@
 // The form: what its keys, clicks and buttons do, and what the server's description changes in it.
-import { actOnce, offerCopy, onPress, setText } from '../elements.js';
+import { actOnce, fromTemplate, offerCopy, onPress, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
 import { get, post } from '../server.js';
 import { keep, recall, recallTexts } from '../storage.js';
-import { changed, describe, facts, keptSettings, onDescribed, put, restored, take, takeSettings } from './describe.js';
+import { changed, describe, facts, fill, keptSettings, onDescribed, put, restored, take, takeSettings } from './describe.js';
 import { startLoras } from './loras.js';
-import { judge, refuse } from './notice.js';
+import { refuse, showNotice } from './notice.js';
 import { acceptPictures, restorePictures } from './pictures.js';
 import { startPresets } from './presets.js';
 import { press, resume } from './press.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 import { startSections } from './sections.js';
 import { prepareSliders, refill } from './sliders.js';
-import { newSeed, read } from './values.js';
+import { onWritten, read, values, write } from './values.js';
 
 const FOLDS = ['when', 'look', 'output', 'memory'];
+const USUAL_FRAME = 9; // of one picture: what suits most changes
 const find = (selector) => document.querySelector(selector);
 const fold = (name) => find(`#fold-${name}`);
 const form = find('#form');
@@ -34,18 +35,12 @@ function prepareFolds() {
   }
 }
 
-/** Fill the form with an answer; a server that is away changes nothing. */
-async function fill(answer) {
-  take(await answer);
-  changed();
-}
-
 const example = (index, starts) => post('form/example', { model: read('model'), index, starts });
 
 let known = null; // the text that changes with the list of models
 let missed = ''; // the question whose answer has not renewed the form, since the server was away
 
-const renew = (name) => fill(get(`form/${name}`, { model: read('model'), mode: read('mode') })).catch((error) => {
+const renew = (name) => get(`form/${name}`, { model: read('model'), mode: read('mode') }).then(fill, (error) => {
   if (error.isAway) missed = name;
   else refuse(error.message);
 });
@@ -58,6 +53,15 @@ function report() {
   find('#start').dataset.many = said.many;
   setText(find('#lt-model'), said.model);
   showMissing();
+}
+
+const makes = find('#in-makes');
+
+const showMakes = () => { makes.value = (read('one_frame') && 'one_frame') || (read('loop') === 'on' ? 'loop' : ''); };
+
+function takeMakes() {
+  write('one_frame', makes.value === 'one_frame' ? USUAL_FRAME : 0);
+  put('loop', makes.value === 'loop' ? 'on' : 'off');
 }
 
 function showMissing() {
@@ -102,14 +106,26 @@ function showJobs() {
   renew(name);
 }
 
+const showExamples = (isShown) => {
+  document.documentElement.toggleAttribute('data-examples', isShown);
+  find('#show-examples').setAttribute('aria-pressed', isShown);
+};
+
 async function startExample(index) {
+  showExamples(false);
   expectStage();
-  const answer = await example(index, true);
-  take({ ...answer, notice: undefined });
-  judge();
-  take({ notice: answer.notice });
-  changed();
+  fill(await example(index, true));
   showStage();
+}
+
+async function reset() {
+  const before = values();
+  fill(await get('form/reset', { model: read('model') }));
+  showNotice(fromTemplate('was-reset').outerHTML);
+  find('#notice button').addEventListener('click', () => {
+    for (const [name, value] of Object.entries(before)) write(name, value);
+    changed();
+  });
 }
 
 function takeMemory({ preserved, recommended }) {
@@ -125,7 +141,7 @@ function prepareBoxes() {
   });
   within('#try-it', '[data-example]', (card) => actOnce(card, () => startExample(Number(card.dataset.example)), refuse));
   const indexOf = (button) => [...find('#examples').children].indexOf(button);
-  within('#examples', 'button', (button) => actOnce(button, () => fill(example(indexOf(button), false)), refuse));
+  within('#examples', 'button', (button) => actOnce(button, async () => fill(await example(indexOf(button), false)), refuse));
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
   for (const note of ['#end-note', '#timeline-note']) within(note, 'button', () => put('mode', 'inverted'));
   within('#acting', '[data-setting]', ({ dataset }) => {
@@ -149,9 +165,15 @@ function prepareBoxes() {
     closeDemo();
   });
   closeDemo();
-  find('#dice').addEventListener('click', () => put('seed', newSeed()));
+  makes.addEventListener('change', takeMakes);
+  onWritten((name) => { if (['loop', 'one_frame'].includes(name)) showMakes(); });
+  find('#in-seed').addEventListener('input', () => write('random_seed', false)); // a number that is typed holds
+  find('#show-examples').addEventListener('click', () => {
+    showExamples(!('examples' in document.documentElement.dataset));
+    find('#try-it').scrollIntoView({ block: 'nearest' });
+  });
   onPress(find('#held'), () => post('queue/go_on'), refuse);
-  onPress(find('#reset'), () => fill(get('form/reset', { model: read('model') })), refuse);
+  onPress(find('#reset'), reset, refuse);
 }
 
 function listen() {

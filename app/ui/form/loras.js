@@ -79,7 +79,7 @@ async function look() {
 }
 
 export function startLoras() {
-  onPress(document.querySelector('.lt-loras button'), look);
+  onPress(document.querySelector('#look-loras'), look);
   onDescribed(showChosen);
   document.querySelector('#fold-look').addEventListener('toggle', look, { once: true }); // nobody sees it before
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
@@ -20,7 +19,6 @@ from diffusers_helper.units import gb_text
 _EXAMPLES = Path(__file__).resolve().parents[3] / "assets" / "examples"
 _TAKES_DAYS = "This machine has no GPU, so a video of this model would take days."
 _PASSING_SECONDS = 8
-_UPDATE_AGE_SECONDS = 0.3  # an update may be this old when it is sent
 
 
 def options(choices: Iterable[tuple[str, str]], selected: str = "") -> str:
@@ -51,7 +49,7 @@ def refusal_line(error: LongtakeError, prefix: str = "", *, is_alert: bool = Fal
 
 
 def error_box(error: LongtakeError) -> str:
-    """Mark up an error as a box, which disappears when the setting at fault, or else any setting, changes."""
+    """Mark up an error as a box, which disappears when a setting changes."""
     message, remedy = map(escape, page_error(error))
     data = f' data-setting="{escape(error.setting)}"' if error.setting else ""
     return f'<div class="lt-box lt-error" role="alert" data-refused{data}><b>{message}</b> {remedy}</div>'
@@ -61,7 +59,7 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
     size = gb_text(error.absence.total_bytes)
     warning = f" {_TAKES_DAYS}" if takes_days else ""
     return (
-        f'<div class="lt-box" role="alertdialog" aria-label="Download the model?" data-setting="model">'
+        f'<div class="lt-box" role="alertdialog" aria-label="Download the model?" data-refused>'
         f"<b>{escape(error.absence.title)} is not on this machine</b>: {error.absence.sizes}. The video "
         f"begins when the download is complete; others are made meanwhile.{warning}"
         f'<p class="lt-answers"><button type="button" data-answer="yes">Download {size} GB and start</button>'
@@ -109,13 +107,6 @@ def restored_note(name: str, notices: Sequence[str], video: str = "") -> str:
         f'<div class="lt-box" role="status">{title}{listed}'
         f'<p class="lt-answers">{offer}<button type="button" data-answer="no">Close</button></p></div>'
     )
-
-
-def job_note(text: str, job_id: str, num_ahead: int = 0) -> str:
-    """Mark up a notice that disappears once its job is over or fewer than `num_ahead` jobs are ahead."""
-    since = time.time() + _UPDATE_AGE_SECONDS
-    data = f'data-job="{escape(job_id)}" data-before="{num_ahead}" data-since="{since:.1f}"'
-    return f'<div class="lt-box" role="status" {data}>{escape(text)}</div>'
 
 
 def model_markup(info: ModelInfo) -> dict[str, str]:

@@ -1,30 +1,36 @@
-// The fields of pictures: what they show, the crop over each picture, which can be moved where the picture is longer than
-// the video, and what the browser keeps of them. And the files that are pasted or dropped anywhere on the page, or chosen:
-// pictures, files with a recipe, and batches.
+// The fields of pictures: what they show, and the crop over each picture, which can be moved and zoomed. And the files
+// that are pasted or dropped anywhere on the page, or chosen: pictures, files with a recipe, LoRAs and batches.
 import { actOnce, make } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
+import { recallValue } from '../storage.js';
 import { goTo, place } from '../tabs.js';
 import { changed, facts, onDescribed, put, putPicture, restoreForm } from './describe.js';
 import { onWritten, pictureNames, read, values, write } from './values.js';
 
+const START = 'image';
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
-const KEYS = { ArrowLeft: -0.02, ArrowUp: -0.02, ArrowRight: 0.02, ArrowDown: 0.02, PageUp: -0.2, PageDown: 0.2, Home: -1, End: 1 };
-const within = (position) => Math.round(100 * Math.min(1, Math.max(0, position))) / 100;
+// Steps to the right and down, as shares of the room
+const KEYS = {
+  ArrowLeft: [-0.02, 0], ArrowRight: [0.02, 0], ArrowUp: [0, -0.02], ArrowDown: [0, 0.02], PageUp: [0, -0.2], PageDown: [0, 0.2],
+  Home: [-1, -1], End: [1, 1],
+};
+const ZOOM = { '+': 1.1, '=': 1.1, '-': 1 / 1.1 };
+export const within = (position) => Math.round(100 * Math.min(1, Math.max(0, position))) / 100;
 
 /**
- * Let a slider over a picture be moved by keys and by dragging it. `at` returns its position, from 0 to 1, and `way`
- * turns pixels into a change of the position, or returns null while it cannot be moved. `move` is called with each new
- * position, and `done` after the last one.
+ * Let a slider over a picture be moved by keys and by dragging it. `at` returns where it is, and `way` turns pixels to the
+ * right and down into shares, or returns null while it cannot be moved. `move` is called with where it was and the shares
+ * from there, and `done` after the last one.
  */
 export function makeMovable(slider, { at, way, move, done }) {
   slider.addEventListener('keydown', (event) => {
-    if (!(event.key in KEYS) || way(0, 0) === null) return;
+    if (!(event.key in KEYS) || !way(0, 0)) return;
     event.preventDefault();
-    move(within(at() + KEYS[event.key]));
+    move(at(), KEYS[event.key]);
     done();
   });
   slider.addEventListener('pointerdown', (down) => {
-    if (down.button || way(0, 0) === null) return;
+    if (down.button || !way(0, 0)) return;
     down.preventDefault();
     slider.focus({ preventScroll: true });
     slider.setPointerCapture(down.pointerId);
@@ -32,31 +38,14 @@ export function makeMovable(slider, { at, way, move, done }) {
     const listening = new AbortController();
     const { signal } = listening;
     slider.addEventListener('pointermove', (event) => {
-      move(within(start + way(event.clientX - down.clientX, event.clientY - down.clientY)));
+      move(start, way(event.clientX - down.clientX, event.clientY - down.clientY));
     }, { signal });
     slider.addEventListener('lostpointercapture', () => {
       listening.abort();
-      if (at() !== start) done();
+      if (String(at()) !== String(start)) done();
     }, { signal });
   });
 }
-
-function inPictures(mode, use) {
-  return new Promise((done, fail) => {
-    const opening = indexedDB.open('longtake', 1);
-    opening.onupgradeneeded = () => opening.result.createObjectStore('pictures');
-    opening.onerror = () => fail(opening.error);
-    opening.onsuccess = () => {
-      const database = opening.result;
-      const transaction = database.transaction('pictures', mode);
-      const request = use(transaction.objectStore('pictures'));
-      transaction.oncomplete = () => { database.close(); done(request.result); };
-      transaction.onabort = () => { database.close(); fail(transaction.error); };
-    };
-  });
-}
-
-let isRestored = false; // an empty field means nothing until the kept pictures have been looked for
 
 class Field {
   #name;
@@ -76,8 +65,14 @@ class Field {
     makeMovable(this.#hole, {
       at: () => this.#position,
       way: (x, y) => this.#wayOf(x, y),
-      move: (position) => this.#move(position),
+      move: (start, way) => this.#move(start, way),
       done: changed,
+    });
+    this.#hole.addEventListener('keydown', ({ key }) => { if (name === START && key in ZOOM) this.#zoom(ZOOM[key]); });
+    this.#hole.addEventListener('wheel', (event) => {
+      if (name !== START || document.activeElement !== this.#hole) return;
+      event.preventDefault();
+      this.#zoom(event.deltaY < 0 ? 1.1 : 1 / 1.1);
     });
     onDescribed(() => {
       this.#described = this.#find('img')?.getAttribute('src') ?? null;
@@ -90,9 +85,16 @@ class Field {
 
   get #crop() { return facts().crops?.[this.#name]; }
 
-  get #position() { return read(this.#block.dataset.crop); }
+  /** The position across and down, each from 0 to 1. */
+  get #position() {
+    const across = read(this.#block.dataset.crop);
+    return [across, (this.#name === START && read('crop_y')) ?? across];
+  }
 
   get #room() { const [, , width, height] = this.#crop; return [100 - width, 100 - height]; }
+
+  /** Whether it can be moved across and down. */
+  get #moves() { return this.#room.map((room) => room > LEAST_ROOM); }
 
   #place() {
     const image = this.#find('img');
@@ -101,50 +103,49 @@ class Field {
     if (!this.#frame.isConnected) this.#find('.lt-well').append(this.#frame);
     this.#frame.style.setProperty('--ratio', image.naturalWidth / image.naturalHeight);
     const [, , width, height] = this.#crop;
-    const [x, y] = this.#room.map((share) => share * this.#position);
+    const [x, y] = this.#room.map((share, axis) => share * this.#position[axis]);
     this.#frame.style.setProperty('--hole', `${y}% ${100 - x - width}% ${100 - y - height}% ${x}%`);
     this.#frame.dataset.crop = this.#crop.join(' ');
     this.#describeHole();
   }
 
   #describeHole() {
-    const [across, down] = this.#room;
-    const isMovable = Math.max(across, down) > LEAST_ROOM;
-    this.#frame.dataset.moves = isMovable ? (across > down ? 'across' : 'down') : '';
-    this.#hole.tabIndex = isMovable ? 0 : -1;
-    this.#hole.setAttribute('aria-disabled', !isMovable);
-    this.#hole.setAttribute('aria-orientation', across > down ? 'horizontal' : 'vertical');
-    this.#hole.setAttribute('aria-valuenow', Math.round(100 * this.#position));
+    const [across, down] = this.#moves;
+    const [x, y] = this.#position.map((share) => Math.round(100 * share));
+    this.#frame.dataset.moves = [across && 'across', down && 'down'].filter(Boolean).join(' ');
+    this.#hole.tabIndex = across || down ? 0 : -1;
+    this.#hole.setAttribute('aria-disabled', !(across || down));
+    this.#hole.setAttribute('aria-orientation', across ? 'horizontal' : 'vertical');
+    this.#hole.setAttribute('aria-valuenow', across ? x : y);
+    if (across && down) this.#hole.setAttribute('aria-valuetext', `${x} % across, ${y} % down`);
+    else this.#hole.removeAttribute('aria-valuetext');
   }
 
   #wayOf(x, y) {
     const box = this.#frame.getBoundingClientRect();
-    const [across, down] = this.#room;
-    if (!this.#frame.dataset.moves) return null;
-    return this.#frame.dataset.moves === 'across' ? (100 * x) / box.width / across : (100 * y) / box.height / down;
+    const ways = [x / box.width, y / box.height].map((share, axis) => (this.#moves[axis] ? (100 * share) / this.#room[axis] : 0));
+    return this.#frame.dataset.moves ? ways : null;
   }
 
-  #move(position) {
-    write(this.#block.dataset.crop, position);
+  #move([x, y], [right, down]) {
+    const isFree = this.#moves.every(Boolean);
+    write(this.#block.dataset.crop, within(isFree ? x + right : (this.#moves[0] ? x : y) + right + down));
+    if (this.#name === START) write('crop_y', isFree ? within(y + down) : null);
     this.#place();
   }
 
-  open(isOpen) {
-    const further = this.#block.closest('.lt-besides');
-    if (!further) return;
-    further.hidden = !isOpen;
-    document.querySelector(`[data-opens="${this.#name}"]`).hidden = isOpen;
+  #zoom(factor) {
+    put('zoom', Math.min(8, Math.max(1, Number((read('zoom') * factor).toFixed(2)))));
   }
 
   #show() {
     const [picture, before] = [read(this.#name), this.#shown];
     if (before === (picture?.path ?? null)) return;
     this.#shown = picture?.path ?? null;
-    this.open(Boolean(picture));
     this.#block.classList.remove('lt-unseen');
     this.#find('img')?.remove();
     this.#find('.lt-drop').hidden = Boolean(picture);
-    this.#find('[data-from=""]').hidden = this.#name === 'image' && !picture;
+    this.#find('[data-from=""]').hidden = !picture;
     if (picture) {
       const image = make('img', { alt: this.#label, src: addressOf(picture.path) });
       image.addEventListener('load', () => this.#place());
@@ -152,43 +153,24 @@ class Field {
       image.addEventListener('error', () => this.#block.classList.add('lt-unseen'));
       this.#find('.lt-well').append(image);
     }
-    if (before) write(this.#block.dataset.crop, 0.5); // that of another picture says nothing about this one
-    this.#place();
-    this.#keep(picture).catch((error) => console.info('The picture is not kept:', error));
-  }
-
-  // Earlier versions kept only one picture.
-  get #key() { return this.#name === 'image' ? 'start' : this.#name; }
-
-  async #keep(picture) {
-    const reply = picture && await fetch(addressOf(picture.path));
-    if (reply?.ok) {
-      const content = await reply.blob();
-      if (this.#shown !== picture.path) return;
-      await inPictures('readwrite', (store) => store.put({ content, name: picture.orig_name, type: content.type }, this.#key));
-    } else if (isRestored) await inPictures('readwrite', (store) => store.delete(this.#key));
-    else return;
-    document.documentElement.dataset.kept = reply?.ok ? 'picture' : '';
-  }
-
-  async restore() {
-    try {
-      const kept = await inPictures('readonly', (store) => store.get(this.#key));
-      if (!kept || read(this.#name)) return;
-      write(this.#name, await upload(new File([kept.content], kept.name, { type: kept.type })));
-    } catch (error) {
-      console.info('The picture is not put back:', error);
+    if (before) { // the part of another picture says nothing about this one
+      write(this.#block.dataset.crop, 0.5);
+      if (this.#name === START) write('crop_y', null);
+      if (this.#name === START) write('zoom', 1);
     }
+    this.#place();
   }
 }
 
-const fields = Object.fromEntries(pictureNames().map((name) => [name, new Field(name)]));
+pictureNames().forEach((name) => new Field(name));
 
-const showField = (name, isShown) => fields[name].open(isShown);
-
+/** Put back the pictures that the browser names and the server still has. */
 export async function restorePictures() {
-  for (const field of Object.values(fields)) await field.restore();
-  isRestored = true;
+  const kept = recallValue('form') ?? {};
+  for (const name of pictureNames()) {
+    const isHere = kept[name]?.path && (await fetch(addressOf(kept[name].path)).catch(() => null))?.ok;
+    if (isHere && !read(name)) write(name, kept[name]);
+  }
 }
 
 async function photograph() {
@@ -213,7 +195,6 @@ async function photograph() {
 
 const BATCH = /\.(csv|tsv|txt|jsonl|ndjson|xlsx?|ods)$/i;
 const LORA = /\.safetensors$/i;
-const START = 'image';
 let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
@@ -312,16 +293,11 @@ function prepareField(field) {
   const remove = () => {
     problem.remove();
     putPicture(name, null);
-    showField(name, false);
-    (document.querySelector(`[data-opens="${name}"]`) ?? field.querySelector('.lt-drop')).focus();
+    field.querySelector('.lt-drop').focus();
   };
   const sources = { file: () => input.click(), camera: () => handle(taken(), name), paste: () => handle(pasted(), name), '': remove };
   field.addEventListener('click', ({ target }) => {
-    const { from, opens } = target.closest('[data-from], [data-opens]')?.dataset ?? {};
-    sources[from]?.();
-    if (!opens) return; // the field of a further picture, which takes no room until it is wanted
-    showField(opens, true);
-    document.querySelector(`#set-${opens} .lt-drop`).focus();
+    sources[target.closest('[data-from]')?.dataset.from]?.();
   });
   input.addEventListener('change', () => {
     handle([...input.files], name);
@@ -329,7 +305,23 @@ function prepareField(field) {
   });
 }
 
+// Buttons for files that can be dropped as well: LoRAs, and batches with their pictures
+function prepareOthers() {
+  const input = document.querySelector('#file-other');
+  for (const button of document.querySelectorAll('[data-accept]')) {
+    button.addEventListener('click', () => {
+      input.accept = button.dataset.accept;
+      input.click();
+    });
+  }
+  input.addEventListener('change', () => {
+    handle([...input.files]);
+    input.value = '';
+  });
+}
+
 export function acceptPictures() {
+  prepareOthers();
   for (const field of document.querySelectorAll('.lt-picture')) prepareField(field);
   document.addEventListener('paste', paste);
   document.addEventListener('dragover', (event) => {

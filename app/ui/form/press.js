@@ -8,9 +8,9 @@ import { get, post, postUntil } from '../server.js';
 import { keep, recallValue } from '../storage.js';
 import { goTo } from '../tabs.js';
 import { changed, restoreForm, take } from './describe.js';
-import { judge, refuse, showNotice } from './notice.js';
+import { refuse, showNotice } from './notice.js';
 import { filesRead } from './pictures.js';
-import { pictureNames, read, values, write } from './values.js';
+import { newSeed, pictureNames, read, values, write } from './values.js';
 
 const SLOW = 2000; // milliseconds after which an answer is missed
 const AGAIN = 2000; // milliseconds between two attempts
@@ -78,13 +78,12 @@ async function begin(mayDownload = false) {
   const isRead = await filesRead();
   isReading = false;
   showBusy();
-  const settings = values();
   // The notice has said that the same press is kept.
-  const isKept = find('#notice .lt-withdraw') && JSON.stringify(presses.at(-1)?.settings) === JSON.stringify(settings);
+  const isKept = find('#notice .lt-withdraw') && JSON.stringify(presses.at(-1)?.settings) === JSON.stringify(values());
   if (!isRead || isKept) return;
+  if (read('random_seed')) write('seed', newSeed()); // it stays in the field, for who wants the same video again
   showNotice('');
-  judge();
-  send({ id: newId(), settings, mayDownload });
+  send({ id: newId(), settings: values(), mayDownload });
 }
 
 /** Send the presses that a page kept before it was reloaded, with the pictures that were put back. */
@@ -142,7 +141,6 @@ export function press(button) {
   else if (button.id === 'end') actOnce(button, async () => showNotice(await post('form/end')), refuse);
   else {
     showNotice('');
-    judge();
     actOnce(button, save, refuse);
   }
 }

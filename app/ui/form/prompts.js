@@ -1,6 +1,6 @@
-// The prompt: those that were started in this browser, in a menu above it, and the help while one is typed. It names and
-// underlines the words that the model does not know, counts the characters near the limit, and says on the start button
-// what to expect of a video without a prompt.
+// The prompt: those that were started in this browser, in a menu above it, and the help while one is typed. It names
+// the words that the model does not know, and says on the start button what to expect of a video without a
+// prompt.
 import { make, makeButton, setText } from '../elements.js';
 import { keep, recallTexts } from '../storage.js';
 import { facts, onDescribed, put } from './describe.js';
@@ -10,40 +10,24 @@ const box = document.querySelector('#set-prompt textarea');
 const WORD = /[\p{L}\p{N}]+/gu;
 // The head of a part such as [2.4s: ...], and all of one with a seed or the weight of a LoRA
 const TIME = /\[\s*\d[\d.,:]*(?:\s*s(?:ec(?:ond)?s?)?)?(?:\s*[-–—]\s*\d[\d.,:]*(?:\s*s(?:ec(?:ond)?s?)?)?)?\s*[:：](?:\s*(?:seed \d+|lora [^\]]+:[-+.\d]+)\s*\])?/gi;
-const LITTLE_ROOM = 0.9; // the share of the limit from which the counter is shown
 const PAUSE = 900; // milliseconds without a key before a screen reader is reported
 const MOST_SHOWN = 12;
 const MOST_PROMPTS = 30;
 
-// The mirror lies over the prompt; its words are invisible, and only their marks are seen.
 const prepared = document.querySelector('#prompt-parts').content;
-const [history, help, mirror] = prepared.children;
-const [unknownLine, countLine, spoken] = help.children;
-let leftOut = 0;
+const [history, help] = prepared.children;
+const [unknownLine, spoken] = help.children;
 let isAllUnknown = false;
 let speaking = 0;
 
 const wordsOf = (text) => [...text.replace(TIME, (head) => ' '.repeat(head.length)).matchAll(WORD)];
 
-/** The [start, end] of each unknown word. A word that is being typed may still become a known one. */
-function unknownPlaces(text, known, caret) {
+/** The unknown words. One that is being typed may still become a known one. */
+function unknownWords(text, known, caret) {
   if (!known.length) return [];
-  const places = wordsOf(text).map((match) => [match.index, match.index + match[0].length]);
-  return places.filter(([begin, end]) => {
-    const word = text.slice(begin, end).toLowerCase();
-    return !known.includes(word) && !(end === caret && known.some((entry) => entry.startsWith(word)));
-  });
-}
-
-function drawMarks(places) {
-  const parts = [];
-  let at = 0;
-  for (const [begin, end] of places) {
-    parts.push(box.value.slice(at, begin), make('span', { textContent: box.value.slice(begin, end) }));
-    at = end;
-  }
-  mirror.replaceChildren(...parts, places.length ? `${box.value.slice(at)}\n` : '');
-  mirror.scrollTop = box.scrollTop;
+  const words = wordsOf(text).map((match) => [match[0].toLowerCase(), match.index + match[0].length]);
+  return words.filter(([word, end]) => !known.includes(word) && !(end === caret && known.some((entry) => entry.startsWith(word))))
+    .map(([word]) => word);
 }
 
 function offers() {
@@ -66,40 +50,20 @@ function reportUnknown(words) {
   unknownLine.replaceChildren('The demo model does not know, and ignores: ', ...marks.slice(1), end);
 }
 
-function reportRoom(length, most) {
-  const end = length >= most ? ': the limit is reached.' : '.';
-  countLine.hidden = length < LITTLE_ROOM * most;
-  countLine.dataset.full = length >= most;
-  countLine.textContent = `${length} of ${most} characters${leftOut ? `: the last ${leftOut} that were inserted are left out.` : end}`;
-}
-
 function reportPrompt() {
   const caret = document.activeElement === box ? box.selectionEnd : -1;
-  const places = unknownPlaces(box.value, facts().words || [], caret);
-  drawMarks(places);
+  const unknown = unknownWords(box.value, facts().words || [], caret);
   const start = document.querySelector('#start');
-  isAllUnknown = places.length > 0 && places.length === wordsOf(box.value).length;
+  isAllUnknown = unknown.length > 0 && unknown.length === wordsOf(box.value).length;
   const why = (isAllUnknown && 'no known word') || (!box.value.trim() && 'no prompt');
   start.dataset.note = why ? `${why}: the motion is left to chance` : '';
-  reportUnknown([...new Set(places.map(([begin, end]) => box.value.slice(begin, end).toLowerCase()))]);
-  if (box.value.length < box.maxLength) leftOut = 0;
-  reportRoom(box.value.length, box.maxLength);
+  reportUnknown([...new Set(unknown)]);
   clearTimeout(speaking);
-  const lines = [unknownLine, countLine].filter((line) => !line.hidden);
-  speaking = setTimeout(() => setText(spoken, lines.map((line) => line.textContent).join(' ')), PAUSE);
-}
-
-function noteWhatIsLeftOut(event) {
-  const given = event.data ?? event.dataTransfer?.getData('text/plain') ?? '';
-  const room = box.maxLength - box.value.length + (box.selectionEnd - box.selectionStart);
-  leftOut = given.length > 1 ? Math.max(0, given.length - room) : 0;
-  setTimeout(reportPrompt);
+  speaking = setTimeout(() => setText(spoken, unknownLine.hidden ? '' : unknownLine.textContent), PAUSE);
 }
 
 function prepareHelp() {
-  box.setAttribute('aria-describedby', 'lt-unknown lt-count');
-  box.addEventListener('scroll', () => { mirror.scrollTop = box.scrollTop; });
-  box.addEventListener('beforeinput', noteWhatIsLeftOut);
+  box.setAttribute('aria-describedby', 'lt-unknown');
   for (const name of ['input', 'blur']) box.addEventListener(name, reportPrompt);
   onDescribed(reportPrompt);
   onWritten((name) => { if (name === 'prompt') reportPrompt(); });
@@ -144,7 +108,6 @@ function drawPrompts() {
 }
 
 export function preparePrompts() {
-  box.after(mirror);
   document.querySelector('#set-prompt').append(prepared); // not into the label, whose text names the prompt
   box.setAttribute('aria-keyshortcuts', 'Control+Enter');
   drawPrompts();

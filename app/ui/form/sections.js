@@ -3,7 +3,7 @@
 import { actOnce, hasChanged, make, makeButton, setText } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
 import { changed, facts, onDescribed } from './describe.js';
-import { makeMovable } from './pictures.js';
+import { makeMovable, within } from './pictures.js';
 import { read, write } from './values.js';
 
 /**
@@ -35,8 +35,8 @@ function makeTile(save, report) {
   input.addEventListener('change', () => actOnce(choose, take, report));
   makeMovable(image, {
     at: () => crop,
-    way: (x, y) => -x / image.getBoundingClientRect().width - y / image.getBoundingClientRect().height,
-    move,
+    way: (x, y) => [-x / image.getBoundingClientRect().width, -y / image.getBoundingClientRect().height],
+    move: (start, [right, down]) => move(within(start + right + down)),
     done: () => save(section.place, { ...section.picture, crop }),
   });
   return {

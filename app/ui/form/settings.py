@@ -28,10 +28,11 @@ from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.pictures import picture_paths, stored_pictures
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.registry import ModelInfo, info_of
+from diffusers_helper.picture_names import with_pictures
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
-from diffusers_helper.request import BEFORE, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES, with_pictures
+from diffusers_helper.request import BEFORE, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 from diffusers_helper.untrusted.limited_json import json_or_none, parse_json
 
@@ -56,7 +57,7 @@ AFTER_SECTION = SettingInfo(
 START_CONTROLS = {control.name: control for control in (VARIANTS, AFTER_SECTION)}
 """The controls of the form that say how videos are started, and are no settings of them."""
 # The form's values that are not settings of a video, with their defaults.
-PAGE_ONLY: dict[str, Any] = {"random_seed": False, "extras": ""}
+PAGE_ONLY: dict[str, Any] = {"random_seed": True, "extras": ""}
 PAGE_ONLY |= {name: control.default for name, control in START_CONTROLS.items()}
 
 
@@ -166,18 +167,19 @@ def usable_values(catalogue: Catalogue, text: object) -> dict[str, Any]:
         model = catalogue.preselected
     info = catalogue.info(model)
     mode = stored.get("mode")
-    usable = {"model": model, "mode": mode if mode in info.modes else info.modes[0]}
+    usable = {"model": model, "mode": mode if mode in info.modes else info.modes[0], "crop_y": None}
     for name, setting in (PAGE_SETTINGS | START_CONTROLS).items():
         value = stored.get(name)
         if name in _TEXTS and isinstance(value, str):
             value = value[:MAX_PROMPT_CHARACTERS]
-        if value is not None and name not in (*usable, *PICTURES):
+        if value is not None and name not in ("model", "mode", *PICTURES):
             with contextlib.suppress(InputError):
                 usable[name] = setting.check(value)
     with contextlib.suppress(InputError, KeyError):
         usable["extras"] = Extras.from_text(stored["extras"]).to_text()
-    if isinstance(stored.get("random_seed"), bool):
-        usable["random_seed"] = stored["random_seed"]
+    is_random = stored.get("random_seed", "seed" not in stored)  # a seed that somebody has chosen holds
+    if isinstance(is_random, bool):
+        usable["random_seed"] = is_random
     return usable
 
 
@@ -312,6 +314,7 @@ def continuation_of(job: Job, catalogue: Catalogue) -> Restored:
     if "forward" in info_of(job.request.model).modes:
         changes["mode"] = "forward"
     settings = page_settings(json.loads(job.request.to_json()) | changes, catalogue)
+    del settings["seed"]  # each continuation gets a new one
     return continuation(copy, "this one", settings)
 
 
@@ -335,6 +338,8 @@ def merged(
     values = dict(default_values) if restored_settings.is_whole else {**default_values, **current}
     values |= {name: default_values.get(name) if value is None else value for name, value in settings.items()}
     values |= {"model": model, "extras": restored_settings.extras}
+    if settings.get("seed") is not None:  # the same video again, until the user wants another
+        values["random_seed"] = False
     if not (restored_settings.is_whole or restored_settings.extras):
         values["extras"] = current.get("extras", "")
     usable = usable_values(catalogue, json.dumps(values))

@@ -232,20 +232,17 @@ def _title(stage: Stage | None) -> str:
 
 
 def settings(request: GenerationRequest) -> list[tuple[str, str]]:
-    """List the job's settings by their labels, without those that were left to the machine."""
+    """List the job's model, seed and what differs from the model's defaults, by their labels."""
+    usual = {name: setting.default for name, setting in SETTINGS.items() if name != "seed"}
     try:
         info = find_model(request.model, allow_folder=True)
+        title = info.title
+        usual |= {**info.default_settings, "resolution": info.side}
     except InputError:  # the folder is gone
-        info = None
-    values = asdict(request) | {
-        "model": info.title if info else Path(request.model).name,
-        "resolution": request.resolution or (info.side if info else None),
-    }
-    rows = list[tuple[str, str]]()
-    for name, value in values.items():
-        setting = SETTINGS[name]
-        # The VAE's settings are listed only if they differ from the defaults.
-        is_usual = name.startswith("vae_") and value == setting.default
-        if name not in PICTURES and value is not None and not is_usual:
-            rows.append((setting.short_label, setting.display(value)))
-    return rows
+        title = Path(request.model).name
+    values = asdict(request) | {"resolution": request.resolution or usual["resolution"], "model": title}
+    return [
+        (SETTINGS[name].short_label, SETTINGS[name].display(value))
+        for name, value in values.items()
+        if name not in PICTURES and value != usual.get(name)
+    ]

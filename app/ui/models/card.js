@@ -3,24 +3,8 @@ import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeIt
 import { chooseModel } from '../form/describe.js';
 import { get, post } from '../server.js';
 
-const HEAD = ['Card', 'Cap', 'Preserved', 'Resident', 'Streamed per step', 'In about', 'Main memory', 'Disk per step', 'Peak', 'Weights'];
-const LESS = 'less preserved';
 const lines = (texts) => texts.map((textContent, index) => make(index ? 'small' : 'span', { textContent }));
 const linkTo = ({ name, address }) => make('a', { href: address, target: '_blank', rel: 'noreferrer', textContent: name });
-
-function formatTable({ cards, rows }) {
-  const all = rows.flatMap((row) => [[row.format, row.file, ...row.default], [LESS, '', ...row.automatic]]);
-  return makeTable(['Format', 'File', ...cards], all, 'lt-model-plan');
-}
-
-function planTable(cards) {
-  return makeTable(HEAD, cards.flatMap(({ card, cap, least, rows }) => {
-    const textContent = `Does not fit; a cap of ${least} GB would be enough.`;
-    const none = make('td', { colSpan: HEAD.length - 2, className: 'lt-wide', textContent });
-    if (!rows.length) return [[card, cap, none]];
-    return rows.map((cells, index) => [...(index ? [LESS, ''] : [card, cap]), ...cells]);
-  }), 'lt-model-plan');
-}
 
 /** A card. Its element stays the same, so that the focus stays where it is. */
 export class Card {
@@ -36,11 +20,6 @@ export class Card {
     this.element.addEventListener('click', (event) => this.#takeClick(event));
     this.element.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.#closeQuestion(); });
     this.#find('copies').addEventListener('change', () => this.#look());
-    const [plans, formats, weights] = ['plans', 'formats', 'weights'].map((name) => this.#find(name));
-    const showPlans = () => { if (plans.open) this.#loadTable(plans, 'plan', planTable, { weight_dtype: weights.value }); };
-    plans.addEventListener('toggle', showPlans);
-    weights.addEventListener('change', showPlans);
-    formats.addEventListener('toggle', () => { if (formats.open) this.#loadTable(formats, 'formats', formatTable); });
   }
 
   #find(name) { return this.element.querySelector(`.lt-model-${name}`); }
@@ -61,8 +40,8 @@ export class Card {
     Object.assign(this.element.dataset, { model: model.model, state: model.state });
     setText(this.#find('title'), model.title);
     setText(this.#find('state'), model.label);
+    setText(this.#find('purpose'), model.purpose);
     setText(this.#find('facts'), model.facts);
-    this.#find('weights').ariaLabel = `Weight type: ${model.title}`;
     this.#find('copies').ariaLabel = `Type of the copy: ${model.title}`;
     if (hasChanged(this.#find('about'), [model.needs, model.sources, model.parts])) this.#showAbout(model);
     this.#showProgress(model);
@@ -72,12 +51,11 @@ export class Card {
     if (before && before !== model.state) this.#report(`${model.title}: ${model.label}.`);
   }
 
-  #showAbout({ needs, sources, licence, parts, is_hub: isHub }) {
+  #showAbout({ needs, sources, licence, parts }) {
     this.#find('needs').replaceChildren(...needs.map(makeItem));
     this.#find('licence').replaceChildren(...(sources.length ? [`${licence} Licences: see `, ...sources.map(linkTo)] : []));
     const rows = parts.map(({ title, shared, state, size, place }) => [lines([title, ...shared]), state, size, lines(place)]);
     this.#find('parts').replaceChildren(makeTable(['Part', 'State', 'Size', 'Folder'], rows));
-    this.#find('plans').hidden = this.#find('formats').hidden = !isHub;
   }
 
   #showProgress({ label, title, progress }) {
@@ -158,21 +136,5 @@ export class Card {
     if (question.hidden) return;
     question.hidden = true;
     (this.#find('buttons').querySelector(`[data-action="${this.#asked}"]`) ?? this.#find('title')).focus();
-  }
-
-  async #loadTable(place, name, tableOf, query = {}) {
-    const wanted = Object.values(query).join();
-    if (place.dataset.known === wanted) return;
-    place.dataset.known = wanted;
-    const known = () => [wanted, undefined].includes(place.dataset.known);
-    const [table, note] = place.lastElementChild.children;
-    try {
-      const found = tableOf(await get(`models/${name}`, { model: this.#model.model, ...query }));
-      if (known()) table.replaceWith(found);
-      note.hidden = false;
-    } catch (error) {
-      if (place.dataset.known === wanted) delete place.dataset.known;
-      if (known()) table.replaceWith(make('p', { textContent: error.message }));
-    }
   }
 }

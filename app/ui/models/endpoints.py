@@ -20,8 +20,9 @@ from app.jobs.service import JobService
 from app.redact import plain_paths
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.fields import Text, Values
+from app.ui.fields import File, Text, Values
 from app.ui.models.present import ModelPresenter, card_plans, component_title, copy_offer, format_plans
+from app.ui.pictures import add_upload
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.registry import models_by_component
 from diffusers_helper.files import file_signature, named_folder, visible_files
@@ -219,6 +220,11 @@ def _remembered(path: Path, signs: tuple[object, ...]) -> Inspection:
     return inspect_weights(path)
 
 
+def _check_upload(path: Path) -> None:
+    if problems := inspect_weights(path).problems:
+        raise InputError(plain_paths(problems[0]), "Choose another file.")
+
+
 def _entry(folder: Path, name: str) -> dict[str, Any]:
     """Read the facts about one entry: the part that it can be, or "" and a problem."""
     path = folder / name
@@ -279,6 +285,10 @@ class OwnFileCalls:
         """Tell what the headers of a file or folder of that list say, as `longtake inspect` does."""
         return facts_of(weights_folder(os.environ), file)
 
+    def models_file_add(self, file: File, name: Text) -> str:
+        """Copy an uploaded file with weights to the folder for them, and return its name there."""
+        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"), _check_upload)
+
     def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:
         """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
 
@@ -312,8 +322,6 @@ def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
     router = api_router("models")
     router.get("")(models.models_list)
     router.get("/copy")(models.models_copy)
-    router.get("/plan")(models.models_plan)
-    router.get("/formats")(models.models_formats)
     router.get("/files")(files.models_files)
     router.get("/inspect")(files.models_inspect)
     router.post("/get")(models.models_get)
@@ -323,4 +331,5 @@ def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
     router.post("/convert")(models.models_convert)
     router.post("/remove")(models.models_remove)
     router.post("/add")(files.models_add)
+    router.post("/files/add")(files.models_file_add)
     return router

@@ -1,11 +1,12 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
-import { fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, setOptions, setText } from '../elements.js';
-import { get, postLong } from '../server.js';
+import { actOnce, fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, setOptions, setText } from '../elements.js';
+import { get, postLong, upload } from '../server.js';
 
 const PAUSE = 1000; // milliseconds between two looks at a model that is being added
 const section = document.querySelector('.lt-own');
 const find = (part) => section.querySelector(`.lt-own-${part}`);
 const [list, form, base] = ['files', 'form', 'base'].map(find);
+const input = section.querySelector('[type="file"]');
 let rows = [];
 let added = null; // called with the name of a new model, and shows it
 let timer = 0;
@@ -142,10 +143,21 @@ export function offerBases(models) {
   if (hasChanged(base, options)) setOptions(base, options);
 }
 
+async function addFile() {
+  const [given] = input.files;
+  input.value = '';
+  report(`${given.name} is being copied…`);
+  const { path } = await upload(given);
+  report(`${await postLong('models/files/add', { file: { path }, name: given.name })} is in the list now.`);
+  await loadFiles(true);
+}
+
 /** Set up the list and the form. `showModel` is called with the name of a new model. */
 export function prepareOwnFiles(showModel) {
   added = showModel;
   onPress(find('again'), () => loadFiles());
+  find('new').addEventListener('click', () => input.click());
+  input.addEventListener('change', () => actOnce(find('new'), addFile, report));
   onSubmit(form, submit);
   find('name').addEventListener('input', ({ target }) => { isNamed = target.value !== ''; });
 }

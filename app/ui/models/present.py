@@ -85,6 +85,7 @@ class ModelPresenter:
         return {
             "model": name,
             "title": info.title,
+            "purpose": info.purpose,
             "state": state,
             "label": _STATES[state],
             "is_hub": is_hub,

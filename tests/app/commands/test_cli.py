@@ -80,6 +80,7 @@ def test_settings_arrive_in_the_request(program: Program, capsys: pytest.Capture
         "vram_cap_gb": 12.5, "weight_dtype": "bf16", "vae_tile": 192, "vae_precision": "bf16", "crop": 0.25,
         "vae_chunk": 2, "vae_threshold": 0.75, "vae_cleanup": 4, "attention": "sliced",
         "end_image": str(program.picture), "end_crop": 0.75, "end_strength": 0.5,
+        "picture_shape": "9:16", "zoom": 1.5, "crop_y": 0.125,
     }  # fmt: skip
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     request = dry_run(program, capsys, *arguments)

@@ -100,6 +100,7 @@ def test_every_setting_arrives(client: Client, photo: Path, program: PageProgram
         "sampler": "euler", "preserved_gb": 2.5, "vram_cap_gb": 5.5, "vae_tile": 128, "crop": 0.25,
         "weight_dtype": "fp8_e4m3fn", "vae_precision": "fp32", "vae_chunk": 8, "vae_threshold": 0.5,
         "vae_cleanup": 1, "attention": "sliced", "end_crop": 0.75, "end_strength": 0.5,
+        "picture_shape": "9:16", "zoom": 1.5, "crop_y": 0.125,
     }  # fmt: skip
     before = set(program.outputs.iterdir())
     pictures = {"image": handle_file(photo), "end_image": handle_file(photo)}

@@ -40,20 +40,24 @@ PLANNER = Planner()
     height=st.integers(16, 400),
     side=st.sampled_from([64, 128, 640]),
     position=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+    zoom=st.sampled_from([1.0, 2.0]),
 )
-def test_the_crop_shown_is_the_one_that_is_cut(width: int, height: int, side: int, position: float) -> None:
+def test_the_crop_shown_is_the_one_that_is_cut(
+    width: int, height: int, side: int, position: float, zoom: float
+) -> None:
     shape = FRAMEPACK.nearest_bucket(height, width, side, 16)
-    left, top, share_x, share_y = crop_of(Size(width, height, width, height), *shape, position)
+    crop = (position, 1 - position, zoom)
+    left, top, share_x, share_y = crop_of(Size(width, height, width, height), *shape, *crop)
     # Each pixel's value is its column or row, so that the result shows which part of the picture was kept.
     places = np.zeros((height, width, 3), np.float32)
     places[..., 0], places[..., 1] = np.linspace(0, 1, width), np.linspace(0, 1, height)[:, None]
     channels = [Image.fromarray(places[..., channel]) for channel in (0, 1)]
-    across, down = (np.asarray(fit_picture(one, *shape, position)) for one in channels)
+    across, down = (np.asarray(fit_picture(one, *shape, *crop)) for one in channels)
     assert across.mean() == pytest.approx(left + share_x / 2, abs=0.06)
     assert down.mean() == pytest.approx(top + share_y / 2, abs=0.06)
     assert across[0, -1] - across[0, 0] == pytest.approx(share_x, abs=0.12)
     assert down[-1, 0] - down[0, 0] == pytest.approx(share_y, abs=0.12)
-    assert max(share_x, share_y) == 1
+    assert max(share_x, share_y) == 1 / zoom
 
 
 anything = st.recursive(
@@ -144,7 +148,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     assert "5 s becomes <b>4.83 s</b> (145 frames, 4 sections)." in reported["markup"]["length"]
     assert "The first video will show how long it takes." in reported["markup"]["length"]
     assert reported["facts"]["size"] == "Video: 144 × 112"
-    assert reported["facts"]["look"] == "seed 31337 · 4 steps · guidance 10"
+    assert reported["facts"]["look"] == "new seed · 4 steps · guidance 10"
     assert "640 × 480" not in describer.describe(values | {"resolution": 640})["facts"]["size"]
     assert reported["markup"]["timeline-note"] == ""
     assert describer.describe(values)["facts"]["starts"] == "picture or words"

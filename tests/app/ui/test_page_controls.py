@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from app.jobs.downloads.manager import Downloads
+from app.jobs.job import size_of
 from diffusers_helper.models import downloads
 from diffusers_helper.units import GB
 from tests.support.pages import Stand, choose_model, module, needs_chromium, no_notice, start, status
@@ -63,15 +64,49 @@ def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
     kept(page, '"crop":0.5')
 
 
+def test_a_landscape_photo_becomes_an_upright_video_of_the_part_that_is_dragged_and_zoomed(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    page.set_input_files("#file-image", str(photo))
+    hole = page.get_by_role("slider", name="Part of the picture that the video shows")
+    hole.wait_for()
+    page.get_by_label("Video Shape").select_option("9:16")
+    page.locator('#set-image label[data-hint="Video: 96 × 176"]').wait_for()
+    page.wait_for_selector('.lt-crop[data-moves="across"]')
+    hole.focus()
+    for _ in range(8):  # 1.1 to the power of 8 is 2.14
+        page.keyboard.press("+")
+    kept(page, '"zoom":2.')
+    page.wait_for_selector('.lt-crop[data-moves="across down"]')
+    box = hole.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 300, y + 300, steps=3)
+    page.mouse.up()
+    kept(page, '"crop_y":1')
+    page.keyboard.press("ArrowRight")
+    kept(page, '"crop":0.02')
+    start(page, None)
+    job = stand.service.job(status(page, state="running").get_attribute("data-job"))
+    request = job.request
+    assert (request.picture_shape, request.crop, request.crop_y) == ("9:16", 0.02, 1)
+    assert request.zoom == pytest.approx(2.14, abs=0.03)
+    assert size_of(job) == (96, 176)
+    page.get_by_role("button", name="Reset to defaults").click()
+    page.wait_for_function("document.querySelector('[name=zoom]').value === '1'")
+    page.get_by_role("button", name="Undo").click()
+    kept(page, '"picture_shape":"9:16"')
+    assert page.get_by_label("number input for Zoom").input_value() == f"{request.zoom:g}"
+
+
 def test_an_end_picture_is_added_moved_kept_and_given_to_the_job(
     page: Any, stand: Stand, photo: Path, tmp_path: Path
 ) -> None:
     tall = tmp_path / "tall.png"
     Image.linear_gradient("L").resize((240, 640)).save(tall)
     end = page.locator("#set-end_image")
-    assert not end.is_visible()
     page.set_input_files("#file-image", str(photo))
-    page.get_by_role("button", name="+ End Picture").click()
     end.locator("input[type=file]").set_input_files(str(tall))
     hole = page.get_by_role("slider", name="Part of the end picture that the video shows")
     hole.wait_for()
@@ -92,8 +127,8 @@ def test_an_end_picture_is_added_moved_kept_and_given_to_the_job(
     with Image.open(request.end_image) as picture, Image.open(tall) as given:
         assert picture.tobytes() == given.convert("RGB").tobytes()
     page.get_by_role("button", name="Remove End Picture").click()
-    end.wait_for(state="hidden")
-    assert page.evaluate("document.activeElement.dataset.opens") == "end_image"
+    end.locator("img").wait_for(state="detached")
+    assert page.evaluate("document.activeElement.closest('.lt-picture').id") == "set-end_image"
 
 
 def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Stand) -> None:

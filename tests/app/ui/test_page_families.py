@@ -28,7 +28,7 @@ LACKING = (
     "#set-mode",
     "#set-loop",
     "#set-step_cache",
-    '[data-opens="end_image"]',
+    "#set-end_image",
     "li:nth-child(2) .lt-placed",
 )
 
@@ -66,7 +66,6 @@ def test_a_video_of_helios_from_the_choice_of_the_model_to_its_frames(
 
     choose_model(page, "Longtake demo model")
     wait_until(lambda: shown(*LACKING) == [*LACKING])
-    page.locator('[data-opens="end_image"]').click()
     page.set_input_files("#set-end_image input[type=file]", str(photo))
     page.wait_for_selector("#set-end_image img")
     choose_model(page, "distilled")
@@ -75,7 +74,7 @@ def test_a_video_of_helios_from_the_choice_of_the_model_to_its_frames(
     notice(page, "End Picture is given; expected none for model distilled.")
     page.get_by_label("Remove End Picture").click()
     model_chosen(page, "distilled")
-    page.wait_for_selector('[data-opens="end_image"][data-ignored]', state="attached")
+    page.wait_for_selector("#set-end_image[data-ignored]", state="attached")
     assert not shown(*LACKING)
 
     page.get_by_role("button", name="Start Generation").click()

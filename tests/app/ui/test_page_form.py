@@ -36,21 +36,6 @@ CROP = """() => {
     const hole = document.querySelector('.lt-crop i').getBoundingClientRect();
     return [(hole.left - x) / w, (hole.top - y) / h, hole.width / w, hole.height / h];
 }"""
-# Returns left, top and width of the first mark, and of the same word in the prompt itself.
-MARKS = """() => {
-    const mark = document.querySelector('.lt-mirror span').getBoundingClientRect();
-    return [mark.left, mark.top, mark.width];
-}"""
-WORDS = """(word) => {
-    const box = document.querySelector('#set-prompt textarea'), style = getComputedStyle(box);
-    const at = box.getBoundingClientRect(), pen = document.createElement('canvas').getContext('2d');
-    pen.font = style.font;
-    const before = pen.measureText(box.value.slice(0, box.value.indexOf(word))).width;
-    const line = parseFloat(style.lineHeight), mark = document.querySelector('.lt-mirror span').offsetHeight;
-    const inset = parseFloat(style.borderTopWidth) + parseFloat(style.paddingTop);
-    return [at.left + parseFloat(style.borderLeftWidth) + parseFloat(style.paddingLeft) + before,
-        at.top + inset + (line - mark) / 2, pen.measureText(word).width];
-}"""
 # Returns the setting or the part of the form that has the focus.
 FIELD = """() => {
     const now = document.activeElement;
@@ -101,7 +86,7 @@ def test_the_crop_lies_on_the_picture_and_follows_the_model(page: Any, photo: Pa
     assert page.evaluate(CROP) == pytest.approx([(1 - aspect) / 2, 0, aspect, 1], abs=0.02)
     choose_model(page, "FramePack F1")
     size(page, "Video: 704 × 544")
-    page.wait_for_selector('#fold-look > summary[data-state="seed 31337 · 25 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="new seed · 25 steps · guidance 10"]')
     kept(page, '"resolution":640')
     page.get_by_text("Use it from a program").click()
     code = page.locator("#lt-program pre code").inner_text()
@@ -154,9 +139,6 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_user_there(
     page.wait_for_function("document.activeElement.closest('#set-seed') !== null")
     assert page.locator("#set-seed input").get_attribute("aria-invalid") == "true"
     assert stand.service.jobs() == []
-    page.get_by_label("Prompt", exact=True).fill(f"{PROMPT} again")
-    kept(page, f"{PROMPT} again")
-    assert page.locator("#notice .lt-error").is_visible()
     page.get_by_label("Seed", exact=True).fill(str(2**53 - 1))
     no_notice(page)
     page.keyboard.press("Control+Enter")
@@ -184,56 +166,20 @@ def test_a_description_that_fails_hides_no_later_one(page: Any) -> None:
     page.locator("#length").get_by_text("2.4 s becomes").wait_for()
 
 
-def test_unknown_words_are_marked_where_they_stand_as_one_types(page: Any) -> None:
+def test_unknown_words_are_named_as_one_types(page: Any) -> None:
     ready(page)
     prompt_box(page).press_sequentially("a red walrus, gre")
-    marked = page.locator(".lt-mirror span")
-    marked.first.wait_for()
     # The user may still be typing "green".
-    assert marked.all_text_contents() == ["walrus"]
-    assert page.evaluate(MARKS) == pytest.approx(page.evaluate(WORDS, "walrus"), abs=2)
     page.get_by_role("status").get_by_text("The demo model does not know, and ignores: walrus.").wait_for()
     prompt_box(page).press_sequentially("b ball")
-    page.wait_for_function("document.querySelectorAll('.lt-mirror span').length === 2")
-    assert (
-        page.locator("#lt-unknown").inner_text() == "The demo model does not know, and ignores: walrus, greb."
-    )
-    described = prompt_box(page).get_attribute("aria-describedby").split()
-    assert "walrus" in "".join(page.locator(f"#{name}").text_content() for name in described)
+    page.locator("#lt-unknown").get_by_text("does not know, and ignores: walrus, greb.").wait_for()
+    assert prompt_box(page).get_attribute("aria-describedby") == "lt-unknown"
     prompt_box(page).fill(PROMPT)
-    marked.first.wait_for(state="detached")
-    prompt_box(page).fill("the walrus <b>grows</b> " * 40)
-    page.wait_for_function("document.querySelectorAll('.lt-mirror span').length === 120")
-    prompt_box(page).evaluate("(box) => { box.scrollTop = 90; box.dispatchEvent(new Event('scroll')); }")
-    assert page.evaluate("document.querySelector('.lt-mirror').scrollTop") == 90
+    page.locator("#lt-unknown").wait_for(state="hidden")
+    prompt_box(page).fill("the walrus")
+    page.locator("#lt-unknown").wait_for()
     choose_model(page, "FramePack F1")
-    marked.first.wait_for(state="detached")
     page.locator("#lt-unknown").wait_for(state="hidden")
-
-
-def test_the_end_of_the_prompts_room_is_told_before_it_is_reached(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    ready(page)
-    box, count = prompt_box(page), page.locator("#lt-count")
-    box.fill("red " * 890)
-    page.locator("#lt-unknown").wait_for(state="hidden")
-    assert not count.is_visible()
-    box.press("End")
-    box.press_sequentially("ball and a ball, a ball, red ball, blue ball")
-    page.get_by_text("3604 of 4000 characters.").first.wait_for()
-    page.get_by_role("status").get_by_text("3604 of 4000 characters.").wait_for()
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.evaluate("navigator.clipboard.writeText('x'.repeat(500))")
-    box.press("Control+v")
-    page.get_by_text(
-        "4000 of 4000 characters: the last 104 that were inserted are left out."
-    ).first.wait_for()
-    box.press("Backspace")
-    page.get_by_text("3999 of 4000 characters.").first.wait_for()
-    box.press_sequentially("yz")
-    page.get_by_text("4000 of 4000 characters: the limit is reached.").first.wait_for()
-    assert box.input_value().endswith("xxy")
 
 
 @pytest.mark.parametrize("way", ["paste", "drop"])
@@ -310,7 +256,7 @@ def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> Non
     ready(page)
     start(page, photo, seconds=2.4, seed=7, steps=12)
     first = status(page, state="running").get_attribute("data-job")
-    page.wait_for_selector("html[data-kept=picture]")
+    page.wait_for_function("localStorage['longtake.form']?.includes('\"image\":{')")
     page.get_by_text("Forward · F1").click()
     prompt_box(page).fill("the ball <i>grows</i>")
     kept(page, "<i>grows</i>")
@@ -329,7 +275,7 @@ def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> Non
     inputs = [(stand.outputs / name / "input.png").read_bytes() for name in (first, again.id)]
     assert inputs[0] == inputs[1]
     page.get_by_role("button", name="Reset to defaults").click()
-    page.wait_for_selector('#fold-look > summary[data-state="seed 31337 · 4 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
     assert prompt_box(page).input_value() == "the ball <i>grows</i>"
 
 

@@ -38,6 +38,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_files_are_chosen_by_buttons_too(page: Any, stand: Stand, folder: Path, tmp_path: Path) -> None:
+    open_folds(page)
+    (folder / "balloon.safetensors").rename(tmp_path / "balloon.safetensors")
+    (tmp_path / "lines.csv").write_text("prompt,seconds\na ball,1\na ring,1\n")
+    for button, file in (("Add a file…", "balloon.safetensors"), ("Batch from a file…", "lines.csv")):
+        with page.expect_file_chooser() as chooser:
+            page.locator("#form").get_by_role("button", name=button).click()
+        chooser.value.set_files(tmp_path / file)
+        if file == "balloon.safetensors":
+            page.wait_for_selector('#fold-look > summary[data-state$=" · 1 LoRA"]')
+    page.wait_for_selector(".lt-row")
+    assert {job.request.prompt for job in stand.service.jobs()} == {"a ball", "a ring"}
+    assert (folder / "balloon.safetensors").is_file()
+
+
 def test_a_user_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: Path, photo: Path) -> None:
     open_folds(page)
     balloon = page.get_by_role("checkbox", name="balloon")

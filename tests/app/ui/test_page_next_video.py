@@ -13,7 +13,7 @@ from diffusers_helper.provenance.recipe import Recipe
 from tests.app.ui.test_page_restore import drop
 from tests.support.clips import scene
 from tests.support.jobs import wait_until
-from tests.support.pages import Stand, needs_chromium, notice, start, status
+from tests.support.pages import FIRST, Stand, needs_chromium, notice, start, status
 
 pytestmark = needs_chromium
 
@@ -62,15 +62,45 @@ def test_settings_from_a_file_replace_the_pictures_at_times(timed: Any) -> None:
     assert gone(timed)
 
 
-def test_what_is_set_in_closed_folds_is_in_sight(page: Any) -> None:
-    given = {"prompt": "a ring", "loop": "on", "one_frame": 9}
-    drop(page, json.dumps(given).encode(), "request.json", "application/json")
+def test_what_one_makes_is_in_sight_above_the_folds(page: Any, stand: Stand, photo: Path) -> None:
+    drop(page, json.dumps({"prompt": "a ring", "loop": "on"}).encode(), "request.json", "application/json")
     page.wait_for_function("document.querySelector('[name=prompt]').value === 'a ring'")
-    chip(page, "One picture instead of a video").click()
-    page.wait_for_function("document.querySelector('[name=one_frame]').value === '0'")
-    page.wait_for_function("document.querySelector('#acting').childElementCount === 1")
-    chip(page, "The video loops").click()
-    page.wait_for_function("document.querySelector('[name=loop]:checked').value === 'off'")
+    makes = page.get_by_label("Makes")
+    assert makes.input_value() == "loop"
+    page.set_input_files("#file-image", str(photo))
+    makes.select_option("One picture")
+    page.locator('#start[data-many="makes a picture"]').wait_for()
+    assert page.get_by_label("number input for Change the Picture").input_value() == "9"
+    assert not page.locator("#set-seconds").is_visible()
+    page.locator("#start").click()
+    request = stand.service.job(status(page, state="running").get_attribute("data-job")).request
+    assert (request.loop, request.one_frame) == ("off", 9)
+
+
+def test_one_button_is_red_at_a_time(page: Any, stand: Stand, photo: Path) -> None:
+    def red_buttons() -> list[str]:
+        page.mouse.move(700, 20)  # where it is over no button
+        return page.evaluate(
+            """() => {
+                const red = getComputedStyle(document.querySelector('#red')).color;
+                return [...document.querySelectorAll('button, a')].filter((button) => button.checkVisibility()
+                    && getComputedStyle(button).backgroundColor === red)
+                    .map((button) => button.innerText.split('\\n')[0]);
+            }"""
+        )
+
+    page.wait_for_selector("html[data-ready]")
+    page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<i id=red style=\"color: var(--slider-color)\"></i>')"
+    )
+    assert red_buttons() == []
+    start(page, photo, seconds=2.4)
+    stand.engine.go(FIRST)
+    status(page, state="running", frames=33)
+    assert red_buttons() == ["Start Generation (number 2)"]
+    page.get_by_role("button", name="Pause Generation").click()
+    status(page, state="paused")
+    assert red_buttons() == ["Resume"]
 
 
 def test_another_start_picture_ends_the_continuation_of_a_video(

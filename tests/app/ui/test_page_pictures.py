@@ -60,7 +60,7 @@ def test_a_picture_of_any_name_has_a_preview_that_a_reload_keeps_and_becomes_the
     page.wait_for_selector("html[data-ready]")
     page.evaluate(DROP, [list(encoded(kind)), name, ".lt-stage"])
     wait_for_picture(page, 64)
-    page.wait_for_selector("html[data-kept=picture]")
+    page.wait_for_function("localStorage['longtake.form']?.includes('\"image\":{')")
     page.reload()
     page.wait_for_selector("html[data-ready]")
     wait_for_picture(page, 64)

@@ -129,7 +129,7 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path,
 def test_a_picture_of_any_name_is_shown_and_kept(page: Any, photo: Path) -> None:
     drop(page, photo.read_bytes(), "100 % of #1.png", "image/png")
     page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 320")
-    page.wait_for_selector("html[data-kept=picture]")
+    page.wait_for_function("localStorage['longtake.form']?.includes('\"image\":{')")
     page.reload()
     page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 320")
 
@@ -197,23 +197,27 @@ def test_a_start_waits_for_the_picture_that_is_on_its_way(page: Any, stand: Stan
 
 def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Path) -> None:
     open_folds(page)
-    page.get_by_label("number input for How Many").fill("3")
-    page.get_by_label("number input for How Many").press("Tab")
+    page.get_by_label("How Many").fill("3")
+    page.get_by_label("Seed", exact=True).fill("31337")  # a seed that is written holds
+    assert not page.get_by_label("New for each video").is_checked()
     start(page, photo, seconds=1)
     notice(page, "Queued 3 videos")
     assert [job.request.seed for job in stand.service.jobs()] == [31339, 31338, 31337]
-    page.get_by_label("Random seed each time").check()
-    page.wait_for_selector('#fold-look > summary[data-state="random seed · 4 steps · guidance 10"]')
+    page.get_by_label("New for each video").check()
+    page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
     page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"random_seed\":true')")
     page.reload()
-    page.wait_for_selector('#fold-look > summary[data-state="random seed · 4 steps · guidance 10"]')
+    page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
     page.wait_for_selector("#set-image img")
-    assert page.get_by_label("number input for How Many").input_value() == "3"
+    assert page.get_by_label("How Many").input_value() == "3"
     page.locator('#start[data-many="3 videos with different seeds"]').click()
     wait_until(lambda: len(stand.service.jobs()) == 6)
-    seeds = [job.request.seed for job in stand.service.jobs(limit=3)]
+    page.locator("#start").click()
+    wait_until(lambda: len(stand.service.jobs()) == 9)
+    seeds = [job.request.seed for job in stand.service.jobs(limit=6)]
     assert seeds[0] == seeds[1] + 1 == seeds[2] + 2
-    assert seeds[2] != 31337
+    assert len({31337, seeds[2], seeds[5]}) == 3
+    assert page.get_by_label("Seed", exact=True).input_value() == str(seeds[2])
 
 
 @pytest.mark.parametrize("text", ["[", '{"settings": null}', "7", '[{}, null, "folded"]'])

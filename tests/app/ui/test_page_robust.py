@@ -168,7 +168,7 @@ def test_a_press_while_the_server_is_away_is_kept_and_sent_once(
     page.wait_for_selector("html[data-ready]")
     page.set_input_files("input[type=file]", str(photo))
     page.wait_for_selector("#set-image img")
-    page.wait_for_selector("html[data-kept='picture']")
+    page.wait_for_function("localStorage['longtake.form']?.includes('\"image\":{')")
     program.kill()
     page.locator(".lt-lost").get_by_text("Connection lost").wait_for()
     page.get_by_label("Prompt", exact=True).fill("typed while the server was away")

@@ -80,7 +80,7 @@ def get_calls(job: str) -> Iterator[tuple[str, dict[str, Any]]]:
         "form/models": {"model": "gone", "mode": "forward"}, "form/presets": {},
         "form/presets/load": {"name": "own"}, "form/presets/export": {"name": "own"}, "form/loras": {},
         "models": {}, "models/copy": model | {"weight_dtype": "int8"},
-        "models/plan": model | {"weight_dtype": "int8"}, "models/formats": model, "models/files": {},
+        "models/files": {},
         "models/inspect": {"file": "own.safetensors"},
     }.items()  # fmt: skip
 
@@ -114,6 +114,7 @@ def post_calls(
     yield "form/continue", {"file": video, "name": "clip.mp4"}
     yield "form/continue", {"file": batch, "name": "lines.json"}
     yield "form/lora/add", {"file": video, "name": "../clip.safetensors"}
+    yield "models/files/add", {"file": video, "name": "../clip.gguf"}
     yield "form/picture", {"file": batch}
     yield "form/batch", {"file": batch, "pictures": {}, "form": json.dumps(settings)}
     yield "form/lora", {"lora": "", "name": "broken.safetensors", "weight": 1}

@@ -327,5 +327,13 @@ def test_the_crop_says_which_part_is_kept_and_its_middle_is_the_former_one(
     assert fit_picture(picture, *target).tobytes() == former.tobytes()
 
 
+def test_a_zoom_keeps_a_smaller_part_at_its_place_in_both_directions() -> None:
+    picture = scene(size=(300, 200))
+    pixels = np.asarray(fit_picture(picture, 100, 100, 1, 0, 2.0)).astype(float)
+    across, down = (pixels[..., axis].mean() / 255 for axis in (0, 1))
+    assert across == pytest.approx(1 - 100 / 2 / 300, abs=0.02)  # the rightmost 100 of 300 pixels
+    assert down == pytest.approx(100 / 2 / 200, abs=0.02)  # the upper 100 of 200 pixels
+
+
 def test_a_picture_that_fits_is_not_changed() -> None:
     assert np.array_equal(np.asarray(fit_picture(scene(), HEIGHT, WIDTH)), np.asarray(scene()))

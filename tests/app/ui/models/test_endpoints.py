@@ -58,6 +58,7 @@ def test_they_list_what_each_model_needs_here(
     assert str(tmp_path) not in str(listed)
     titles = {part["title"] for model in listed["models"] for part in model["parts"]}
     assert all(title[0].isupper() for title in titles), titles
+    assert all(5 < len(model["purpose"]) < 90 for model in listed["models"])
     demo, f1 = one(calls, "demo"), one(calls)
     assert (demo["state"], demo["is_hub"], demo["removal"], demo["missing_bytes"]) == (
         "complete", False, None, 0,

@@ -19,6 +19,7 @@ from app.jobs.downloads.process import Adding
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.models.endpoints import OwnFileCalls, weights_folder, weights_names
+from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import find_model, model_names
@@ -49,6 +50,22 @@ def test_the_list_tells_what_each_file_can_be(calls: OwnFileCalls, weights: Path
     assert found[FILE]["words"].startswith("FramePack F1, bfloat16, 12 MB")
     assert found["page.safetensors"]["part"] == ""
     assert found["page.safetensors"]["problem"].startswith("page.safetensors is a web page")
+
+
+def test_a_file_is_added_by_upload_unless_it_is_no_weights(
+    calls: OwnFileCalls, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    upload = tmp_path / "uploads" / "new.safetensors"
+    upload.parent.mkdir()
+    shutil.copy(weights / FILE, upload)
+    assert calls.models_file_add(Upload(path=str(upload)), "../new.safetensors") == "new.safetensors"
+    assert (weights / "new.safetensors").read_bytes() == upload.read_bytes()
+    for name, content in (("new.ckpt", b""), ("page.gguf", b"<html>"), ("new.safetensors", b"<html>")):
+        upload.write_bytes(content)
+        with pytest.raises(InputError):
+            calls.models_file_add(Upload(path=str(upload)), name)
+    assert not (weights / "page.gguf").exists()
 
 
 def test_a_layout_that_only_comfyui_reads_is_told(calls: OwnFileCalls, weights: Path) -> None:

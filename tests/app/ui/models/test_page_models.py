@@ -157,27 +157,3 @@ def test_the_address_leads_to_a_model_and_its_tables(page: Any, stand: Stand) ->
     assert len(rows) == 8
     assert rows[0].split("\t")[:3] == ["Transformer", "missing", "24 GB"]
     assert "also for framepack-f1" in rows[1]
-    card.get_by_text("On cards of 8 to 24 GB").click()
-    card.get_by_text("Streamed weights should fit into the free main memory").wait_for()
-    figures = card.locator(".lt-model-plan tbody tr").all_inner_texts()
-    assert figures[0].split("\t")[:3] == ["8 GB", "5", "2.5"]
-    assert figures[-2].split("\t") == [
-        "24 GB", "20", "18", "1.7", "22.3", "1.9 s", "22.3", "22.3", "5.9", "as stored",
-    ]  # fmt: skip
-    assert figures[-1].startswith("less preserved")
-    kinds = card.get_by_label("Weight type: FramePack I2V")
-    kinds.select_option(label="Automatic")
-    card.get_by_role("cell", name="int8").wait_for()
-    figures = card.locator(".lt-model-plan tbody tr").all_inner_texts()
-    assert figures[-1].split("\t")[-1] == "int8"
-    kinds.select_option(label="8 bit")
-    card.get_by_role("cell", name="fp8_e4m3fn").first.wait_for()
-    assert kinds.evaluate("one => one === document.activeElement || one.value") == "fp8_e4m3fn"
-    card.get_by_text("With files in other formats").click()
-    card.get_by_text("1.7 + 22.3 means that").wait_for()
-    rows = [
-        row.split("\t") for row in card.locator(".lt-model-plan").last.locator("tbody tr").all_inner_texts()
-    ]
-    assert rows[0][:3] == ["as stored, bf16, fp16", "24", "0.77 + 23.2"]
-    blocks = next(row for row in rows if "Q4_K" in row[0])
-    assert blocks[1:3] == ["6.7", "0.47 + 6.3"]
