@@ -24,6 +24,33 @@ from diffusers_helper.units import GB
 KEEP_DAYS, KEEP_GB = "LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"
 _DAY = 24 * 3600.0
 _MOST_WORDS = 100  # of a search; each is a condition, of which SQLite takes a thousand
+# Jobs whose parents form a circle, as in a forged lineage, have no root, so each is its own.
+_TREES = """LEFT JOIN (
+    WITH RECURSIVE trees(id, root) AS (
+        SELECT id, id FROM listed WHERE parent NOT IN (SELECT id FROM listed)
+        UNION SELECT listed.id, root FROM listed JOIN trees ON listed.parent = trees.id
+    ) SELECT * FROM trees) USING (id)"""
+_ROOT = "coalesce(root, id)"
+# The job that went furthest stands for its tree.
+_RANKED = f"""id, {_ROOT} AS root, count(*) OVER tree AS count, max(created) OVER tree AS newest,
+    row_number() OVER (
+        PARTITION BY {_ROOT} ORDER BY state = 'finished' DESC, frames DESC, created DESC, id DESC
+    ) AS rank"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The jobs of a tree of branches that a search has met.
+
+    Attributes:
+        root: The id of the tree's first job.
+        count: The number of jobs.
+        newest: The time at which the last of them was created.
+    """
+
+    root: str
+    count: int
+    newest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +60,13 @@ class SearchPage:
     Attributes:
         jobs: The jobs, newest first.
         next: The argument `before` for the next page; "" if this is the last one.
+        stacks: Of a search with `stacked`, by the ids of `jobs`, the tree of branches that each stands for.
     """
 
     jobs: list[Job]
     next: str
     total: int
+    stacks: dict[str, Stack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +119,8 @@ class History:
         min_seconds: float | None = None,
         max_seconds: float | None = None,
         favourites: bool = False,
+        stacked: bool = False,
+        root: str = "",
         before: str = "",
         limit: int = 50,
     ) -> SearchPage:
@@ -99,42 +130,41 @@ class History:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
             states: The states to include; empty for all.
             models: The models to include, by their names in requests; empty for all.
+            stacked: Whether to return one job of each tree of branches.
+            root: The first job of the only tree to include; "" for all.
             before: `SearchPage.next` of the previous page.
 
         Raises:
             InputError: If `before` is not from an earlier search, or for too many words.
         """
-        conditions: list[str] = ["1"]
-        values: list[object] = []
-
-        def add_condition(condition: str, *condition_values: object) -> None:
-            conditions.append(condition)
-            values.extend(condition_values)
-
-        words = text.casefold().split()
-        if len(words) > _MOST_WORDS:
-            raise InputError(
-                f"The search has {len(words)} words; expected at most {_MOST_WORDS}.", "Search for fewer."
-            )
-        for word in words:
-            add_condition("instr(words, ?)", word)
+        conditions: list[tuple[str, Collection[object]]] = [
+            ("instr(words, ?)", [word]) for word in _words(text)
+        ]
         for column, names in ("state", states), ("model", models):
             if names:
-                add_condition(f"{column} IN ({', '.join('?' * len(names))})", *names)
-        if min_seconds is not None:
-            add_condition("seconds >= ?", min_seconds)
-        if max_seconds is not None:
-            add_condition("seconds <= ?", max_seconds)
+                conditions.append((f"{column} IN ({', '.join('?' * len(names))})", names))
+        compared = {"seconds >= ?": min_seconds, "seconds <= ?": max_seconds, f"{_ROOT} = ?": root or None}
+        conditions += [(condition, [value]) for condition, value in compared.items() if value is not None]
         if favourites:
-            add_condition("favourite")
-        store = self.store
-        ((total,),) = store.select(f"WHERE {' AND '.join(conditions)}", *values, what="count(*)")
+            conditions.append(("favourite", []))
+        where = " AND ".join(["1", *(condition for condition, _ in conditions)])
+        values = [value for _, condition_values in conditions for value in condition_values]
+        query = f"{_TREES if stacked or root else ''} WHERE {where}"
+        ((total,),) = self.store.select(query, *values, what="count(*)")
+        time_column = "newest" if stacked else "created"
+        if stacked:
+            trees = f"SELECT {_RANKED} FROM listed {query} WINDOW tree AS (PARTITION BY {_ROOT})"
+            query = f"JOIN ({trees}) USING (id) WHERE rank = 1"
         if before:
-            add_condition("(created, id) < (?, ?)", *_cursor(before))
-        query = f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
-        jobs = store.jobs(query, *values, limit + 1)
-        next_page = f"{jobs[limit - 1].created!r} {jobs[limit - 1].id}" if len(jobs) > limit > 0 else ""
-        return SearchPage(jobs[:limit], next_page, total)
+            query += f" AND ({time_column}, id) < (?, ?)"
+            values += _cursor(before)
+        query += f" ORDER BY {time_column} DESC, id DESC LIMIT ?"
+        rows = self.store.select(query, *values, limit + 1)
+        has_next = len(rows) > limit > 0
+        rows = rows[:limit]
+        stacks = {row["id"]: Stack(row["root"], row["count"], row["newest"]) for row in rows if stacked}
+        next_page = f"{rows[-1][time_column]!r} {rows[-1]['id']}" if has_next else ""
+        return SearchPage(self.store.jobs_of(rows), next_page, total, stacks)
 
     def count(self, states: Collection[JobState] = ()) -> int:
         condition = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
@@ -181,6 +211,15 @@ class History:
         """Mark a job as a favourite, which is never removed automatically, or remove the mark."""
         with self.store.change():
             return self.store.add_facts(job_id, favourite=favourite)
+
+
+def _words(text: str) -> list[str]:
+    words = text.casefold().split()
+    if len(words) > _MOST_WORDS:
+        raise InputError(
+            f"The search has {len(words)} words; expected at most {_MOST_WORDS}.", "Search for fewer."
+        )
+    return words
 
 
 def _cursor(before: str) -> tuple[float, str]:

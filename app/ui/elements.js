@@ -141,9 +141,9 @@ export function makeUndo(bar, restore, erase) {
   onPress(bar.querySelector('.lt-undo-delete'), async () => { if (await erase(jobs)) close(); });
   bar.querySelector('.lt-undo-close').addEventListener('click', close);
   return {
-    /** Offer to bring a job back, together with those that were removed just before it. */
-    offer(job, title) {
-      jobs = Date.now() - last > TOGETHER ? [job] : [...jobs, job];
+    /** Offer to bring jobs back, together with those that were removed just before them. */
+    offer(more, title) {
+      jobs = Date.now() - last > TOGETHER ? more : [...jobs, ...more];
       last = Date.now();
       setText(bar.querySelector('span'), jobs.length === 1 ? `Removed: ${title}` : `Removed: ${jobs.length} videos`);
       bar.hidden = false;

@@ -110,7 +110,7 @@ function remove(job) {
   draw({ ...data, jobs: data.jobs.filter((other) => other.id !== job.id), total: data.total - 1 });
   return change(async () => {
     await post('queue/remove', { jobs: [job.id] });
-    undo.offer(job.id, job.title);
+    undo.offer([job.id], job.title);
   });
 }
 
