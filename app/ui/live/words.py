@@ -20,6 +20,7 @@ from diffusers_helper.units import about, count_text, duration, gb_text
 _MIN_GUESS_SECONDS = 60.0
 _MAX_TITLE = 120  # characters
 _MIN_EXPECTED_SECONDS = 7.5  # below this, an estimate says only "a few seconds"
+_ALWAYS_LISTED = ("prompt", "model", "mode", "seconds", "seed", "steps", "guidance", "resolution")
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
@@ -118,11 +119,7 @@ def time_taken(live: LiveJob, elapsed: float) -> str:
 
 
 def made_with(live: LiveJob) -> list[tuple[str, str]]:
-    request = live.job.request
-    guidance: float = getattr(request, model_family(request.model).guidance_setting)
-    rows = [("Seed", str(request.seed)), ("Steps, guidance", f"{request.steps}, {guidance:g}")]
-    size = f"{live.width} × {live.height}, {live.plan.fps} fps"
-    rows += [("Size", size)] if live.width else []
+    rows = [("Size", f"{live.width} × {live.height}, {live.plan.fps} fps")] if live.width else []
     return [*rows, ("Made on", live.job.card)] if live.job.card else rows
 
 
@@ -232,7 +229,7 @@ def _title(stage: Stage | None) -> str:
 
 
 def settings(request: GenerationRequest) -> list[tuple[str, str]]:
-    """List the job's settings by their labels, without those that were left to the machine."""
+    """List by their labels what describes every video, and what differs from the defaults."""
     try:
         info = find_model(request.model, allow_folder=True)
     except InputError:  # the folder is gone
@@ -241,11 +238,9 @@ def settings(request: GenerationRequest) -> list[tuple[str, str]]:
         "model": info.title if info else Path(request.model).name,
         "resolution": request.resolution or (info.side if info else None),
     }
-    rows = list[tuple[str, str]]()
-    for name, value in values.items():
-        setting = SETTINGS[name]
-        # The VAE's settings are listed only if they differ from the defaults.
-        is_usual = name.startswith("vae_") and value == setting.default
-        if name not in PICTURES and value is not None and not is_usual:
-            rows.append((setting.short_label, setting.display(value)))
-    return rows
+    return [
+        (SETTINGS[name].short_label, SETTINGS[name].display(value))
+        for name, value in values.items()
+        if name not in PICTURES and value is not None
+        if name in _ALWAYS_LISTED or value != SETTINGS[name].default
+    ]

@@ -84,19 +84,17 @@ def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand
     card.get_by_role("link").click()
     view = opened(page, wanted)
     assert view.locator(".lt-prompt").inner_text() == "Der GRÜNE Ball rollt"
-    view.get_by_text("Settings of this video").click()
-    settings = dict(
-        zip(view.locator("dt").all_inner_texts(), view.locator("dd").all_inner_texts(), strict=True)
-    )
+    view.locator(".lt-details > summary").click()
+    labels, values = (view.locator(f".lt-settings {part}").all_inner_texts() for part in ("dt", "dd"))
+    settings = dict(zip(labels, values, strict=True))
     assert (settings["Seed"], settings["Prompt"]) == ("31337", "Der GRÜNE Ball rollt")
     page.set_viewport_size({"width": 1440, "height": 900})
     assert set(view.locator(".lt-settings dd").evaluate_all(LINES)) == {1}
     page.wait_for_selector(f'.lt-past-open .lt-stage[data-url^="jobs/{wanted.id}/"][data-state="video"]')
-    view.get_by_text("What happened").click()
     reported = view.locator(".lt-states li").all_inner_texts()
     assert [line.split("\n")[0] for line in reported] == ["In the queue", "Being made", "Finished"]
     assert "It is its turn." in reported[1]
-    assert view.locator(".lt-use").count() == 3  # text, sampling and decoding, as in the memory's record
+    assert view.locator(".lt-memory tbody tr").count() == 3  # text, sampling and decoding
     page.go_back()
     cards(page, 1)
     assert page.evaluate("document.activeElement.closest('.lt-video-card')?.dataset.job") == wanted.id
@@ -239,18 +237,19 @@ def test_a_branch_says_what_it_keeps_and_grows_in_the_tree(page: Any, stand: Sta
     page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
     view = opened(page, job)
     view.get_by_text("Change from a section").click()
-    keep = view.get_by_label("Sections to keep")
-    keep.wait_for()
-    assert keep.get_attribute("max") == "2"  # the last section of an inverted video has met the picture
-    keep.focus()
-    page.keyboard.press("Home")
+    goes = view.locator('.lt-cell[data-goes="true"]')
+    goes.wait_for()
+    assert (
+        goes.get_attribute("data-section") == "3"
+    )  # the last section of an inverted video meets the picture
+    view.locator('.lt-cell[data-section="2"]').click()
     view.get_by_text("The last 1.2 s stay, and what comes before them is made anew.").wait_for()
-    assert view.locator('.lt-kept-strip img[data-kept="true"]').count() == 1
+    assert goes.count() == 2
+    view.get_by_text("Seed, length and further settings").click()
     view.get_by_text("What stays as it is, and why").click()
-    assert "Resolution: All frames of a video have one size." in view.locator(".lt-fixed").inner_text()
+    assert "Resolution: All frames of a video have one size." in view.locator(".lt-panel-fixed").inner_text()
     view.get_by_label("Prompt for the new sections").fill("another ball")
     view.get_by_label("Seed for the new sections").fill("77")
-    view.get_by_text("Further settings for the new sections").click()
     view.get_by_label("Steps").fill("3")
     view.get_by_label("Sampler").select_option(label="Euler")
     view.get_by_role("button", name="Make this branch").click()
@@ -287,7 +286,7 @@ def test_a_finished_video_is_made_longer(page: Any, stand: Stand, make: Any) -> 
         "Whole sections of 1.2 s are added. Adds time after the end; the video stays."
     ).wait_for()
     view.get_by_label("Seconds to add").fill("3.6")
-    view.get_by_role("button", name="Make it longer").click()
+    view.locator(".lt-panel-act").click()
     page.locator(".lt-past-open .lt-after-say").get_by_text("The longer video is in the queue.").wait_for()
     assert stand.service.jobs()[0].request.seconds == 6.0
 
@@ -300,8 +299,8 @@ def test_the_stage_offers_the_same_for_a_finished_video(page: Any, stand: Stand,
     status(page, state="finished", job=job.id)
     box = page.locator(".lt-live .lt-actions")
     box.get_by_text("Make it longer").first.click()
-    box.get_by_text("Make the video in forward order to continue it.").first.wait_for()
-    assert not box.get_by_role("button", name="Make it longer").is_visible()
+    page.locator(".lt-live").get_by_text("Make the video in forward order to continue it.").wait_for()
+    assert not page.locator(".lt-live .lt-panel-act").is_visible()
     box.get_by_role("button", name="Favourite").click()
     wait_until(lambda: stand.service.job(job.id).favourite)
     loop = page.locator(".lt-live .lt-loop")
