@@ -82,7 +82,8 @@ def test_a_new_setting_is_a_control_that_is_kept_and_reset(glow: SettingInfo) ->
     assert form.defaults(find_model("demo"), Catalogue().planner)["glow"] == 2.5
     assert form.usable_values(Catalogue(), '{"glow": 6.5}')["glow"] == 6.5
     assert "glow" not in form.usable_values(Catalogue(), '{"glow": 7.5}')
-    assert ("Glow", "2.5") in words.settings(WithGlow(image="x"))
+    assert ("Glow", "5") in words.settings(WithGlow(image="x", glow=5))
+    assert "Glow" not in dict(words.settings(WithGlow(image="x")))
 
 
 def test_a_new_setting_is_recorded_where_it_differs_from_its_default(glow: SettingInfo) -> None:

@@ -53,7 +53,7 @@ function preparePlay(element, find) {
 /** A card, whose element is an item of a list. `onError` is called with the text of an error. */
 export function makeCard(onError) {
   const element = fromTemplate('video-card');
-  const [link, still, star, pick, stack] = ['a', 'img', '.lt-star', '.lt-pick', '.lt-stack'].map((part) => element.querySelector(part));
+  const [link, still, star, pick, stack] = ['a', 'img', '.lt-star', '.lt-pick input', '.lt-stack'].map((part) => element.querySelector(part));
   const card = {
     element,
     data: {},

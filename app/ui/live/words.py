@@ -13,7 +13,7 @@ from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.models.registry import find_model, model_family
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text, duration, gb_text
 

@@ -46,8 +46,8 @@ AFTERWARDS: tuple[Press, ...] = (
 
 # What opens the panel with a press.
 OPENERS = {
-    "Change the words": ".lt-steer", "Three takes of the next section": ".lt-steer", "Make it longer": ".lt-longer",
-    "Make this branch": ".lt-change",
+    "Change the words": ".lt-steer", "Three takes of the next section": ".lt-steer",
+    "Make it longer": ".lt-longer", "Make this branch": ".lt-change",
 }  # fmt: skip
 OPEN_FOLDS = """(one) => {
     const folds = [...document.querySelectorAll('details')].filter((fold) => fold.contains(one));
