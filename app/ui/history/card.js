@@ -7,7 +7,7 @@ const PAUSE = 120; // milliseconds, so that a pointer on its way to another card
 let stopPlaying = () => {}; // stops the card whose video plays
 
 function preparePlay(element, find) {
-  const [link, frame, still] = ['a', '.lt-frame', 'img'].map((part) => element.querySelector(part));
+  const [link, still] = ['a', 'img'].map((part) => element.querySelector(part));
   let video = null;
   let soon = 0;
 
@@ -39,15 +39,7 @@ function preparePlay(element, find) {
   link.addEventListener('pointerleave', (event) => { if (event.pointerType === 'mouse') stop(); });
   link.addEventListener('focus', () => { if (link.matches(':focus-visible')) playSoon(); });
   link.addEventListener('blur', stop);
-  // The first touch of the picture plays the video, and the next one opens it.
-  link.addEventListener('click', (event) => {
-    const isFirst = event.pointerType === 'touch' && frame.contains(event.target) && !video && find();
-    if (!isFirst) stop();
-    else {
-      event.preventDefault();
-      play();
-    }
-  });
+  link.addEventListener('click', stop);
 }
 
 /** A card, whose element is an item of a list. `onError` is called with the text of an error. */

@@ -26,7 +26,7 @@ from app.ui.form.settings import Restored, RestoredForm, continuation_of
 from app.ui.live.scene import Presenter, download, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import find_model, model_family, model_names, plan_of
-from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections, why_fixed
+from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import setting_names
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -151,14 +151,10 @@ def _longer_words(request: GenerationRequest, keep: int) -> str:
 
 
 def branch_facts(job: Job) -> Shown:
-    """Tell what a branch of a job can keep and change, and why its other settings are fixed."""
+    """Tell what a branch of a job can keep and change."""
     folder, request = JobFolder(job.folder), job.request
     sections, num_sections = len(plan_of(request)), num_finished_sections(folder)
     most = min(num_sections, max_kept_sections(request))
-    fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
-    reasons: dict[str, list[str]] = {}
-    for name, reason in fixed.items():
-        reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
     family = model_family(request.model)
     longest, plain = (len(family.plan(seconds, request.mode)) for seconds in (MAX_SECONDS, request.seconds))
     longest, each = longest - plain, family.section_seconds
@@ -175,7 +171,6 @@ def branch_facts(job: Job) -> Shown:
         "section": each,
         "longer": round(longest * each, 1) if num_sections >= sections and most else 0,
         "keptByLonger": _longer_words(request, most) if most > 0 else "",
-        "fixed": [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()],
     }
 
 

@@ -1,12 +1,13 @@
 // The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
 // video, which has its own address, its records, the tree of its branches, and the actions on it.
-import { actOnce, arrange, fillRows, hasChanged, make, makeButton, makeUndo, offerCopy, onPress, setOptions, setText } from '../elements.js';
+import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, onPress, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { makeFilm, pastView } from '../live/film.js';
 import { get, post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { clock, dayOf, exactly } from '../text.js';
+import { focusUndo, offerUndo } from '../undo.js';
 import { makeCard } from './card.js';
 
 const PAGE = 24;
@@ -40,7 +41,6 @@ let removed = ''; // the video that was removed last
 const isPressed = () => favourites.getAttribute('aria-pressed') === 'true';
 const report = (words) => setText(find('.lt-gallery-count'), words);
 const lookAgain = () => { revision = null; }; // with the next update, since the server had no answer
-const undo = makeUndo(find('.lt-removed'), restore, (jobs) => erase('delete', { jobs }));
 
 function wanted() {
   const chosen = (name) => find(`.lt-find-${name}`).value;
@@ -246,7 +246,7 @@ async function openVideo(job, before) {
 async function showGallery(before) {
   film?.clear();
   if (before) window.scrollTo(0, left);
-  if (before && before === removed) find('.lt-undo-do').focus({ preventScroll: true });
+  if (before && before === removed) focusUndo();
   else if (before) cards.get(before)?.focus();
   note = isLost ? 'The video of that link is not here any more; these are all videos.' : '';
   isLost = false;
@@ -269,7 +269,7 @@ function follow() {
   looked = performance.now();
   revision = queueNow().revision;
   if (open) refreshVideo();
-  else refresh();
+  else lookAtAll().catch((error) => report(error.message));
 }
 
 async function remove(videos) {
@@ -281,33 +281,28 @@ async function remove(videos) {
     return;
   }
   [removed] = jobs;
-  undo.offer(jobs, videos[0].words.slice(0, MOST_WORDS) || removed);
-  find('.lt-undo-do').focus({ preventScroll: true });
+  offerUndo(jobs, videos[0].words.slice(0, MOST_WORDS) || removed);
+  focusUndo();
   if (open) goTo('history');
   else lookAtAll().catch((error) => report(error.message));
 }
 
-/** Delete videos for good; false if that was not possible. */
+/** Delete videos for good. */
 async function erase(action, jobs) {
-  try {
-    await post(`queue/${action}`, jobs);
-    await lookAtAll();
-    return true;
-  } catch (error) {
-    report(error.message);
-    return false;
-  }
+  await post(`queue/${action}`, jobs);
+  await lookAtAll();
 }
 
 /** The row of a video with its size, whose button deletes it with the second press. */
 function spaceRow({ id, title, size }) {
   const button = makeButton('Delete for good', async () => {
-    if (button.textContent === SURE) await erase('delete', { jobs: [id] });
-    else {
-      setText(button, SURE);
-      button.ariaLabel = `${SURE}: ${title}`;
+    if (button.textContent === SURE) {
+      await erase('delete', { jobs: [id] });
+      return;
     }
-  }, { ariaLabel: `Delete for good: ${title}` });
+    setText(button, SURE);
+    button.ariaLabel = `${SURE}: ${title}`;
+  }, { ariaLabel: `Delete for good: ${title}` }, report);
   return make('li', {}, make('a', { href: `#history/${id}`, textContent: title }), make('span', { textContent: size }), button);
 }
 
@@ -320,18 +315,6 @@ async function showSpace() {
 }
 
 const lookAtAll = () => Promise.all([refresh(), showSpace()]);
-
-async function restore(jobs) {
-  try {
-    await post('queue/restore', { jobs });
-    await lookAtAll();
-    cards.get(jobs[0])?.focus();
-    return true;
-  } catch (error) {
-    report(error.message);
-    return false;
-  }
-}
 
 function takeKey(event) {
   const isTyping = event.target.matches('input, textarea, select');
@@ -354,7 +337,7 @@ export default function startHistory() {
   });
   more.addEventListener('click', loadMore);
   find('.lt-space').addEventListener('toggle', () => { showSpace().catch((error) => report(error.message)); });
-  onPress(find('.lt-space-empty'), () => erase('empty_trash', {}));
+  onPress(find('.lt-space-empty'), () => erase('empty_trash', {}), report);
   list.addEventListener('click', ({ target }) => {
     if (target.matches('.lt-stack')) actOnce(target, () => turnStack(target), report);
   });

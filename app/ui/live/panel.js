@@ -1,6 +1,6 @@
 // The panel under the strip, in which a user directs a video: other words for what comes next while it grows, other
 // sections from a cut on the strip on, or further sections.
-import { actOnce, make, makeItem, onPress, onSubmit, setText } from '../elements.js';
+import { actOnce, make, onPress, onSubmit, setText } from '../elements.js';
 import { newSeed } from '../form/values.js';
 import { get, post } from '../server.js';
 
@@ -135,7 +135,6 @@ export class Panel {
     for (const [name, value] of Object.entries({ words: branch.prompt, seed: newSeed(), seconds: branch.seconds })) find(name).value = value;
     find('more').open = false;
     find('further').replaceChildren(...branch.further.map((setting) => make('label', {}, make('span', { textContent: setting.label }), controlOf(setting))));
-    find('fixed').replaceChildren(...branch.fixed.map(makeItem));
     Object.assign(find('add'), { min: branch.section, max: branch.longer, value: Math.min(branch.longer, 2 * branch.section) });
   }
 

@@ -150,7 +150,7 @@ def test_a_card_plays_while_a_user_points_at_it_or_focuses_it(page: Any, stand: 
     page.wait_for_function(f"document.activeElement.closest('.lt-video-card')?.dataset.job === '{first.id}'")
 
 
-def test_a_tap_plays_the_card_and_the_next_one_opens_it(browser: Any, stand: Stand, make: Any) -> None:
+def test_a_tap_opens_the_card(browser: Any, stand: Stand, make: Any) -> None:
     (job,) = make("a ball")
     context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
     context.set_default_timeout(TIMEOUT * 1000)
@@ -159,8 +159,6 @@ def test_a_tap_plays_the_card_and_the_next_one_opens_it(browser: Any, stand: Sta
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     # Takes of the same words are told apart by the seeds among their facts.
     assert page.locator(".lt-video-card-facts").evaluate("one => one.scrollWidth <= one.clientWidth")
-    page.locator(".lt-frame").tap()
-    page.wait_for_selector(".lt-video-card[data-playing]")
     page.locator(".lt-frame").tap()
     view = opened(page, job)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -199,7 +197,7 @@ def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) 
     cards(page, 1)
     assert words(page) == ["kept"]
     assert not removed.folder.exists()
-    page.wait_for_function("document.activeElement.closest('.lt-past .lt-undo-do') !== null")
+    page.wait_for_function("document.activeElement.closest('.lt-undo-do') !== null")
     page.keyboard.press("Enter")
     cards(page, 2)
     assert (removed.folder / "video.mp4").exists()
@@ -246,8 +244,6 @@ def test_a_branch_says_what_it_keeps_and_grows_in_the_tree(page: Any, stand: Sta
     view.get_by_text("The last 1.2 s stay, and what comes before them is made anew.").wait_for()
     assert goes.count() == 2
     view.get_by_text("Seed, length and further settings").click()
-    view.get_by_text("What stays as it is, and why").click()
-    assert "Resolution: All frames of a video have one size." in view.locator(".lt-panel-fixed").inner_text()
     view.get_by_label("Prompt for the new sections").fill("another ball")
     view.get_by_label("Seed for the new sections").fill("77")
     view.get_by_label("Steps").fill("3")
