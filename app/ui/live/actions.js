@@ -60,17 +60,18 @@ export function prepareActions(box, panel, report, expect) {
 /** Set up the sentence beneath the actions. The result shows one, with a link to the job that it is about. */
 export function prepareReport(place) {
   let told = ''; // the job that the sentence is about, which may take the stage at once
-  let shown = ''; // the job on the stage
+  let shown = ''; // the job on the stage, and whether it is over
   return {
     say(words, job = '') {
       told = job;
       const link = make('a', { href: `#history/${job}`, textContent: 'Show it' });
       place.replaceChildren(words, ...(job ? [' ', link] : []));
     },
-    /** Take the sentence away with its video. */
-    turnTo(job) {
-      if (shown !== job && job !== told) place.replaceChildren();
-      shown = job;
+    /** Take the sentence away once it is about another video, or about one that is over. */
+    turnTo({ job, offersMore }) {
+      const now = `${job} ${offersMore}`;
+      if (shown !== now && job !== told) place.replaceChildren();
+      shown = now;
     },
   };
 }

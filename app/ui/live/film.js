@@ -241,7 +241,7 @@ export function makeFilm(view, open, expect = () => {}) {
       setText(find('.lt-empty b'), scene.blank ?? 'No video yet');
       if (scene.job) strip.show(scene);
       showStatus(view, scene);
-      turnTo(scene.job);
+      turnTo(scene);
       showActions(scene);
       panel.show(scene);
       showTakes(scene.takes ?? null, scene.job);
