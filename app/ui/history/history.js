@@ -317,7 +317,7 @@ async function showSpace() {
 const lookAtAll = () => Promise.all([refresh(), showSpace()]);
 
 function takeKey(event) {
-  const isTyping = event.target.matches('input, textarea, select');
+  const isTyping = event.target.matches('input:not([type="checkbox"]), textarea, select');
   if (event.key === 'Escape' && open && !isTyping && !document.fullscreenElement) goTo('history');
   if (event.key !== 'Delete' || isTyping || open) return;
   const card = cards.get(event.target.closest('.lt-video-card')?.dataset.job);

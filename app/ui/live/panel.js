@@ -102,7 +102,7 @@ export class Panel {
     this.#cut(mode === 'cut' && branch && !why ? this.#keep : null);
     if (!mode) return;
     const { steering } = this.#scene;
-    const { title = this.#titleOfCut(), words = '', act, takes = '' } = LABELS[mode];
+    const { title = why ? 'Change from a section' : this.#titleOfCut(), words = '', act, takes = '' } = LABELS[mode];
     const longer = branch && `Whole sections of ${branch.section} s are added. ${branch.keptByLonger}`;
     const hints = { steer: steering?.hint, cut: branch?.kept[this.#keep - 1], longer };
     setText(form.querySelector('h3'), title);

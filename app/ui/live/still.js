@@ -17,25 +17,22 @@ export function prepareStill(fold, player, report) {
     return new File([content], `${name}.png`, { type: 'image/png' });
   }
 
-  const uses = {
-    save: (file) => {
-      const link = make('a', { href: URL.createObjectURL(file), download: file.name });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 0);
-    },
-  };
-
-  async function use(name) {
+  async function save() {
     const file = await take();
-    if (uses[name]) {
-      uses[name](file);
-      return;
-    }
-    if (place()[0] !== 'create') goTo('create');
-    putPicture(name, await upload(file));
+    const link = make('a', { href: URL.createObjectURL(file), download: file.name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 0);
   }
 
-  for (const button of fold.querySelectorAll('button')) onPress(button, () => use(button.dataset.use), report);
+  async function use(name) {
+    const picture = await upload(await take());
+    if (place()[0] !== 'create') goTo('create');
+    putPicture(name, picture);
+  }
+
+  const on = (name, act) => onPress(fold.querySelector(`[data-use="${name}"]`), act, report);
+  on('save', save);
+  for (const name of ['image', 'end_image']) on(name, () => use(name));
   return (now) => {
     scene = now;
     fold.hidden = !now.video;
