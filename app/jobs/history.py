@@ -24,10 +24,11 @@ from diffusers_helper.units import GB
 KEEP_DAYS, KEEP_GB = "LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"
 _DAY = 24 * 3600.0
 _MOST_WORDS = 100  # of a search; each is a condition, of which SQLite takes a thousand
-# Jobs whose parents form a circle, as in a forged lineage, have no root, so each is its own.
+# Branches of a video that was removed stay together. Jobs whose parents form a circle, as in a forged
+# lineage, have no root, so each is its own.
 _TREES = """LEFT JOIN (
     WITH RECURSIVE trees(id, root) AS (
-        SELECT id, id FROM listed WHERE parent NOT IN (SELECT id FROM listed)
+        SELECT id, iif(parent = '', id, parent) FROM listed WHERE parent NOT IN (SELECT id FROM listed)
         UNION SELECT listed.id, root FROM listed JOIN trees ON listed.parent = trees.id
     ) SELECT * FROM trees) USING (id)"""
 _ROOT = "coalesce(root, id)"
@@ -43,7 +44,7 @@ class Stack:
     """The jobs of a tree of branches that a search has met.
 
     Attributes:
-        root: The id of the tree's first job.
+        root: The id of the tree's first job, which may have been removed.
         count: The number of jobs.
         newest: The time at which the last of them was created.
     """

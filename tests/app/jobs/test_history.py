@@ -92,6 +92,12 @@ def test_a_tree_of_branches_is_one_stack_of_the_job_that_went_furthest(
     assert page.stacks[take.id] == Stack(first.id, 3, other.created + 60)
     assert ids(search(root=first.id).jobs) == [other.id, take.id, first.id]
     assert search("0", stacked=True).stacks[first.id].count == 1  # only what the search meets
+    sister = sharing.add(service, "sister")
+    service._store.add_facts(sister.id, parent="removed", created=1.0)
+    service._store.add_facts(alone.id, parent="removed")
+    assert search(stacked=True).stacks[alone.id].count == 2
+    service._store.add_facts(alone.id, parent="")
+    service.queue.remove(sister.id)
     half = search(stacked=True, limit=1)
     assert ids(search(stacked=True, limit=1, before=half.next).jobs) == [alone.id]
     service._store.add_facts(first.id, parent=other.id)  # a forged circle
