@@ -23,13 +23,50 @@ from diffusers_helper.units import GB
 KEEP_DAYS, KEEP_GB = "LONGTAKE_KEEP_DAYS", "LONGTAKE_KEEP_GB"
 _DAY = 24 * 3600.0
 _MOST_WORDS = 100  # of a search; each is a condition, of which SQLite takes a thousand
+# Branches of a video that was removed stay together. Jobs whose parents form a circle, as in a forged
+# lineage, have no root, so each is its own.
+_TREES = """LEFT JOIN (
+    WITH RECURSIVE trees(id, root) AS (
+        SELECT id, iif(parent = '', id, parent) FROM listed WHERE parent NOT IN (SELECT id FROM listed)
+        UNION SELECT listed.id, root FROM listed JOIN trees ON listed.parent = trees.id
+    ) SELECT * FROM trees) USING (id)"""
+_ROOT = "coalesce(root, id)"
+# The job that went furthest stands for its tree.
+_RANKED = f"""id, {_ROOT} AS root, count(*) OVER tree AS count, max(created) OVER tree AS newest,
+    row_number() OVER (
+        PARTITION BY {_ROOT} ORDER BY state = 'finished' DESC, frames DESC, created DESC, id DESC
+    ) AS rank"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The jobs of a tree of branches that a search has met.
+
+    Attributes:
+        root: The id of the tree's first job, which may have been removed.
+        count: The number of jobs.
+        newest: The time at which the last of them was created.
+    """
+
+    root: str
+    count: int
+    newest: float
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
+    """One page of a search.
+
+    Attributes:
+        jobs: The jobs, newest first.
+        next: The argument `before` for the next page; "" if this is the last one.
+        stacks: Of a search with `stacked`, by the ids of `jobs`, the tree of branches that each stands for.
+    """
+
     jobs: list[Job]
     next: str
     total: int
+    stacks: dict[str, Stack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +114,8 @@ class History:
         min_seconds: float | None = None,
         max_seconds: float | None = None,
         favourites: bool = False,
+        stacked: bool = False,
+        root: str = "",
         before: str = "",
         limit: int = 50,
     ) -> SearchPage:
@@ -84,25 +123,43 @@ class History:
 
         Args:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
-            before: `SearchPage.next` of the previous page, which is "" for the last one.
+            states: The states to include; empty for all.
+            models: The models to include, by their names in requests; empty for all.
+            stacked: Whether to return one job of each tree of branches.
+            root: The first job of the only tree to include; "" for all.
+            before: `SearchPage.next` of the previous page.
+
+        Raises:
+            InputError: If `before` is not from an earlier search.
         """
-        conditions: list[tuple[str, Collection[object]]] = [("1", ())]
-        conditions += [("instr(words, ?)", [word]) for word in text.casefold().split()[:_MOST_WORDS]]
+        conditions: list[tuple[str, Collection[object]]] = [
+            ("instr(words, ?)", [word]) for word in text.casefold().split()[:_MOST_WORDS]
+        ]
         for column, names in ("state", states), ("model", models):
             if names:
                 conditions.append((f"{column} IN ({', '.join('?' * len(names))})", names))
-        for condition, seconds in ("seconds >= ?", min_seconds), ("seconds <= ?", max_seconds):
-            if seconds is not None:
-                conditions.append((condition, [seconds]))
+        compared = {"seconds >= ?": min_seconds, "seconds <= ?": max_seconds, f"{_ROOT} = ?": root or None}
+        conditions += [(condition, [value]) for condition, value in compared.items() if value is not None]
         if favourites:
-            conditions.append(("favourite", ()))
-        ((total,),) = self.store.select(*_where(conditions), what="count(*)")
+            conditions.append(("favourite", []))
+        where = " AND ".join(["1", *(condition for condition, _ in conditions)])
+        values = [value for _, condition_values in conditions for value in condition_values]
+        query = f"{_TREES if stacked or root else ''} WHERE {where}"
+        ((total,),) = self.store.select(query, *values, what="count(*)")
+        time_column = "newest" if stacked else "created"
+        if stacked:
+            trees = f"SELECT {_RANKED} FROM listed {query} WINDOW tree AS (PARTITION BY {_ROOT})"
+            query = f"JOIN ({trees}) USING (id) WHERE rank = 1"
         if before:
-            conditions.append(("(created, id) < (?, ?)", _cursor(before)))
-        query, *values = _where(conditions)
-        jobs = self.store.jobs(f"{query} ORDER BY created DESC, id DESC LIMIT ?", *values, limit + 1)
-        next_page = f"{jobs[limit - 1].created!r} {jobs[limit - 1].id}" if len(jobs) > limit > 0 else ""
-        return SearchPage(jobs[:limit], next_page, total)
+            query += f" AND ({time_column}, id) < (?, ?)"
+            values += _cursor(before)
+        query += f" ORDER BY {time_column} DESC, id DESC LIMIT ?"
+        rows = self.store.select(query, *values, limit + 1)
+        has_next = len(rows) > limit > 0
+        rows = rows[:limit]
+        stacks = {row["id"]: Stack(row["root"], row["count"], row["newest"]) for row in rows if stacked}
+        next_page = f"{rows[-1][time_column]!r} {rows[-1]['id']}" if has_next else ""
+        return SearchPage(self.store.jobs_of(rows), next_page, total, stacks)
 
     def count(self, states: Collection[JobState] = ()) -> int:
         condition = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
@@ -148,11 +205,6 @@ class History:
     def set_favourite(self, job_id: str, favourite: bool) -> Job:
         with self.store.change():
             return self.store.add_facts(job_id, favourite=favourite)
-
-
-def _where(conditions: list[tuple[str, Collection[object]]]) -> tuple[str, *tuple[object, ...]]:
-    query = " AND ".join(condition for condition, _ in conditions)
-    return f"WHERE {query}", *(value for _, values in conditions for value in values)
 
 
 def _cursor(before: str) -> tuple[float, str]:

@@ -1,7 +1,6 @@
 // Functions that make the page's elements, or change them only if something is new.
 
 const TOLD_FOR = 4000; // milliseconds
-const TOGETHER = 10000; // milliseconds within which removals are undone together
 
 export function offerCopy(button, source) {
   const label = button.textContent;
@@ -105,9 +104,9 @@ export async function actOnce(button, act, report = () => {}) {
 
 export const onPress = (button, act, report) => button.addEventListener('click', () => actOnce(button, act, report));
 
-export function makeButton(textContent, act, properties = {}) {
+export function makeButton(textContent, act, properties = {}, report = undefined) {
   const button = make('button', { type: 'button', textContent, ...properties });
-  onPress(button, act);
+  onPress(button, act, report);
   return button;
 }
 
@@ -122,31 +121,4 @@ export function onSubmit(form, act, report) {
 export function arrange(list, elements) {
   elements.forEach((element, index) => { if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null); });
   while (list.children.length > elements.length) list.lastElementChild.remove();
-}
-
-/**
- * Make the bar that offers to undo a removal, until it is closed or a later removal replaces it. `restore` is
- * called with the jobs to bring back, and returns whether they are; so does `erase` for those to delete for good.
- */
-export function makeUndo(bar, restore, erase) {
-  let jobs = [];
-  let last = 0; // the time of the last removal
-
-  function close() {
-    jobs = [];
-    bar.hidden = true;
-  }
-
-  onPress(bar.querySelector('.lt-undo-do'), async () => { if (await restore(jobs)) close(); });
-  onPress(bar.querySelector('.lt-undo-delete'), async () => { if (await erase(jobs)) close(); });
-  bar.querySelector('.lt-undo-close').addEventListener('click', close);
-  return {
-    /** Offer to bring a job back, together with those that were removed just before it. */
-    offer(job, title) {
-      jobs = Date.now() - last > TOGETHER ? [job] : [...jobs, job];
-      last = Date.now();
-      setText(bar.querySelector('span'), jobs.length === 1 ? `Removed: ${title}` : `Removed: ${jobs.length} videos`);
-      bar.hidden = false;
-    },
-  };
 }

@@ -52,7 +52,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
     routers = [
         form_router(Actions(service, catalogue), presets, drops, loras),
         queue_router(jobs, cards),
-        history_router(history),
+        history_router(history, service),
         live_router(live, Updates(service)),
         models_router(models, files),
     ]

@@ -66,7 +66,7 @@ export const postUntil = (signal, path, message) => (
 );
 
 /** Return the server's reply to another request, with the errors and the line of `get`. */
-export const request = (address, options) => waitFor(missed(ask(address, options)));
+const request = (address, options) => waitFor(missed(ask(address, options)));
 
 async function answerOf(address, options) {
   const reply = await ask(address, options);

@@ -5,14 +5,15 @@ const EXACT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle:
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
 const A_DAY = 86400000; // milliseconds
 
-/** A text such as `today, 08:15` for a time in seconds since the epoch. */
-export function when(seconds) {
+/** The day of a time in seconds since the epoch, such as `Today`. */
+export function dayOf(seconds) {
   const date = new Date(1000 * seconds);
   const midnight = new Date().setHours(0, 0, 0, 0);
   const isOn = (days) => date >= midnight - days * A_DAY && date < midnight - (days - 1) * A_DAY;
-  const day = (isOn(0) && 'today') || (isOn(1) && 'yesterday') || DAY.format(date);
-  return `${day}, ${TIME.format(date)}`;
+  return (isOn(0) && 'Today') || (isOn(1) && 'Yesterday') || DAY.format(date);
 }
+
+export const clock = (seconds) => TIME.format(new Date(1000 * seconds));
 
 export const exactly = (seconds) => EXACT.format(new Date(1000 * seconds));
 

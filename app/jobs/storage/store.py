@@ -281,7 +281,10 @@ class JobStore:
         raise NoSuchJob(job_id)
 
     def jobs(self, condition: str, *values: object) -> list[Job]:
-        jobs = (job_from_row(self.outputs, row) for row in self.select(condition, *values))
+        return self.jobs_of(self.select(condition, *values))
+
+    def jobs_of(self, rows: list[sqlite3.Row]) -> list[Job]:
+        jobs = (job_from_row(self.outputs, row) for row in rows)
         return [
             replace(job, **self._reason_to_wait(job.request.model)) if job.state == "queued" else job
             for job in jobs

@@ -2,7 +2,7 @@
 // something about them: markup by the id of its element, facts, values, and a notice.
 import { hasChanged } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
-import { post, postUntil, request, upload } from '../server.js';
+import { post, postUntil } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { goTo, place } from '../tabs.js';
 import { dropRefusal, showNotice } from './notice.js';
@@ -122,12 +122,5 @@ export const takeSettings = (settings) => (
 );
 
 export const chooseModel = (model) => takeSettings({ model, steps: null, guidance: null, resolution: null });
-
-export async function offerPicture(address) {
-  const answer = await request(address);
-  if (!answer.ok) throw new Error('This picture no longer exists.');
-  if (place()[0] !== 'create') goTo('create');
-  putPicture('image', await upload(new File([await answer.blob()], address.split('/').pop())));
-}
 
 onJobsReported(() => { if (isStale) describe(); }); // the server is back

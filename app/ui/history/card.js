@@ -1,13 +1,13 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
 import { dropVideo, fromTemplate, make, onPress, reducedMotion, setText } from '../elements.js';
 import { post } from '../server.js';
-import { when } from '../text.js';
+import { clock, dayOf } from '../text.js';
 
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
 let stopPlaying = () => {}; // stops the card whose video plays
 
 function preparePlay(element, find) {
-  const [link, frame, still] = ['a', '.lt-frame', 'img'].map((part) => element.querySelector(part));
+  const [link, still] = ['a', 'img'].map((part) => element.querySelector(part));
   let video = null;
   let soon = 0;
 
@@ -39,40 +39,43 @@ function preparePlay(element, find) {
   link.addEventListener('pointerleave', (event) => { if (event.pointerType === 'mouse') stop(); });
   link.addEventListener('focus', () => { if (link.matches(':focus-visible')) playSoon(); });
   link.addEventListener('blur', stop);
-  // The first touch of the picture plays the video, and the next one opens it.
-  link.addEventListener('click', (event) => {
-    const isFirst = event.pointerType === 'touch' && frame.contains(event.target) && !video && find();
-    if (!isFirst) stop();
-    else {
-      event.preventDefault();
-      play();
-    }
-  });
-  still.addEventListener('load', () => frame.style.setProperty('--shape', still.naturalWidth / still.naturalHeight));
+  link.addEventListener('click', stop);
 }
 
 /** A card, whose element is an item of a list. `onError` is called with the text of an error. */
 export function makeCard(onError) {
   const element = fromTemplate('video-card');
-  const [link, still, star] = ['a', 'img', '.lt-star'].map((part) => element.querySelector(part));
+  const [link, still, star, pick, stack] = ['a', 'img', '.lt-star', '.lt-pick input', '.lt-stack'].map((part) => element.querySelector(part));
   const card = {
     element,
     data: {},
     focus: () => link.focus(),
-    show(data) {
+    get isPicked() { return pick.checked; },
+    set isPicked(isPicked) { pick.checked = isPicked; },
+    /** Show a video, below the heading of a day, alone or in front of its versions, which are `isOpen` or not. */
+    show(data, day, isOpen = false) {
       card.data = data;
-      element.dataset.job = data.job;
-      element.dataset.state = data.state;
+      Object.assign(element.dataset, { job: data.job, state: data.state });
       link.href = `#history/${data.job}`;
       still.hidden = !data.still;
       if (data.still && still.getAttribute('src') !== data.still) still.src = data.still;
       const { length, sentence: state, words, created, seed, model } = data;
-      const texts = { length, state, words: words || 'No prompt', facts: `${when(created)} · seed ${seed} · ${model}` };
+      const time = dayOf(created) === day ? clock(created) : `${dayOf(created)}, ${clock(created)}`;
+      const texts = { length, state, words: words || 'No prompt', facts: `${time} · seed ${seed} · ${model}` };
       for (const [name, text] of Object.entries(texts)) setText(element.querySelector(`.lt-video-card-${name}`), text);
+      pick.ariaLabel = `Select: ${words.slice(0, 60) || 'no prompt'}`;
+      stack.hidden = !data.root;
+      stack.dataset.root = data.root;
+      setText(stack, `${data.versions} versions`);
+      stack.setAttribute('aria-expanded', String(isOpen));
       showStar(star, data.favourite, words);
     },
   };
-  onPress(star, async () => card.show(await setFavourite(card.data)), onError);
+  onPress(star, async () => {
+    const { favourite } = await setFavourite(card.data);
+    card.data.favourite = favourite;
+    showStar(star, favourite, card.data.words);
+  }, onError);
   preparePlay(element, () => card.data.video);
   return card;
 }

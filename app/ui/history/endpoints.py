@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from starlette.responses import StreamingResponse
 from typing_extensions import TypedDict
 
-from app.jobs.history import TreeNode
+from app.jobs.history import Stack, TreeNode
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
+from app.jobs.zips import stored_zip
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.settings import Restored, RestoredForm, continuation_of
-from app.ui.live.scene import Presenter, file_url, start_picture, thumb_url, video_url
+from app.ui.live.scene import Presenter, download, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import find_model, model_family, model_names, plan_of
-from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections, why_fixed
+from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import setting_names
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -39,8 +41,12 @@ _MOST_STATES = 20
 _NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears here."
 
 
-def card(job: Job, commands: Collection[Command]) -> Shown:
-    """Gather the data of a job's card, given the commands for it if it is being made."""
+def card(job: Job, commands: Collection[Command], stack: Stack | None = None) -> Shown:
+    """Gather the data of a job's card, given the commands for it if it is being made.
+
+    With a stack, the card stands for its jobs.
+    """
+    named = download(job)
     return view(job, commands) | {
         "job": job.id,
         "state": job.state,
@@ -49,6 +55,10 @@ def card(job: Job, commands: Collection[Command]) -> Shown:
         "length": _length_text(job),
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
         "created": job.created,
+        "newest": stack.newest if stack else job.created,
+        "root": stack.root if stack and stack.count > 1 else "",
+        "versions": stack.count if stack else 1,
+        "bytes": (named and _size(named[1])) or 0,
         "model": model_title(job.request.model),
         "favourite": job.favourite,
         "still": _still(job),
@@ -141,14 +151,10 @@ def _longer_words(request: GenerationRequest, keep: int) -> str:
 
 
 def branch_facts(job: Job) -> Shown:
-    """Tell what a branch of a job can keep and change, and why its other settings are fixed."""
+    """Tell what a branch of a job can keep and change."""
     folder, request = JobFolder(job.folder), job.request
     sections, num_sections = len(plan_of(request)), num_finished_sections(folder)
     most = min(num_sections, max_kept_sections(request))
-    fixed = {name: reason for name in SETTINGS if (reason := why_fixed(name))}
-    reasons: dict[str, list[str]] = {}
-    for name, reason in fixed.items():
-        reasons.setdefault(reason, []).append(SETTINGS[name].short_label)
     family = model_family(request.model)
     plan = family.plain_sections(request)
     longest, each = len(family.plain_sections(request, MAX_SECONDS)) - len(plan), plan.section_seconds
@@ -165,7 +171,6 @@ def branch_facts(job: Job) -> Shown:
         "section": each,
         "longer": round(longest * each, 1) if num_sections >= sections and most else 0,
         "keptByLonger": _longer_words(request, most) if most > 0 else "",
-        "fixed": [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()],
     }
 
 
@@ -233,26 +238,31 @@ class HistoryCalls:
         favourites: bool = False,
         before: str = "",
         limit: int = 24,
+        stacked: bool = False,
+        root: str = "",
     ) -> CardsPage:
         """List the videos that meet all given conditions, newest first, as the page's cards show them.
 
         `cards` has at most `limit` of them, `next` is the argument `before` for the next page, `total` is
         their number on all pages, `say` and `none` are sentences about it, and `models` are the possible
-        values of `model`.
+        values of `model`. With `stacked`, one card stands for a video and its branches, of which there are
+        `versions`; these are listed if its `root` is passed.
         """
         history = self._service.history
         models = history.models()
         wanted = [key for key in models if model_title(key) == model] or [model]
         result = history.search(
             text, states=states_named(states), models=wanted if model else [], min_seconds=min_seconds,
-            max_seconds=max_seconds, favourites=favourites, before=before,
+            max_seconds=max_seconds, favourites=favourites, stacked=stacked, root=root, before=before,
             limit=max(1, min(MOST_CARDS, limit)),
         )  # fmt: skip
         usual = not states or tuple(states) == GROUPS["All videos"]
         is_narrowed = bool(text.strip() or model or min_seconds or max_seconds or favourites) or not usual
         none = "No video matches this search." if is_narrowed else _NO_VIDEO
         return {
-            "cards": [card(job, self._service.commands(job)) for job in result.jobs],
+            "cards": [
+                card(job, self._service.commands(job), result.stacks.get(job.id)) for job in result.jobs
+            ],
             "next": result.next,
             "total": result.total,
             "say": f"{result.total:,} {'video' if result.total == 1 else 'videos'}" if result.total else "",
@@ -295,9 +305,17 @@ class HistoryCalls:
         ]
 
 
-def history_router(calls: HistoryCalls) -> APIRouter:
+def history_router(calls: HistoryCalls, service: JobService) -> APIRouter:
     router = api_router("history")
     router.get("")(calls.history_search)
+
+    @router.get("/zip")
+    def history_zip(jobs: Annotated[list[str], Query(max_length=MOST_CARDS)]) -> StreamingResponse:
+        """Send the files of finished or unfinished videos as one ZIP file."""
+        size, parts = stored_zip([named for job in jobs if (named := download(service.job(job)))])
+        headers = {"Content-Length": str(size), "Content-Disposition": 'attachment; filename="longtake.zip"'}
+        return StreamingResponse(parts, media_type="application/zip", headers=headers)
+
     router.get("/{job}")(calls.history_open)
     router.get("/{job}/settings")(calls.history_settings)
     router.get("/{job}/continue")(calls.history_continue)

@@ -1,12 +1,13 @@
 // The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
 // video, which has its own address, its records, the tree of its branches, and the actions on it.
-import { arrange, fillRows, hasChanged, make, makeButton, makeUndo, offerCopy, onPress, setOptions, setText } from '../elements.js';
+import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, onPress, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { makeFilm, pastView } from '../live/film.js';
 import { get, post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
-import { exactly, when } from '../text.js';
+import { clock, dayOf, exactly } from '../text.js';
+import { focusUndo, offerUndo } from '../undo.js';
 import { makeCard } from './card.js';
 
 const PAGE = 24;
@@ -14,12 +15,15 @@ const MOST = 200; // the most that an endpoint returns
 const TYPING = 200; // milliseconds without a key before a search
 const LEAST_PAUSE = 1000; // milliseconds between two refreshes
 const MOST_WORDS = 60; // characters of a prompt beside Undo
+const MOST_BYTES = 2e9; // of a ZIP file
 const SURE = 'Press again to delete it';
 
-const root = document.querySelector('.lt-past');
-const find = (selector) => root.querySelector(selector);
+const past = document.querySelector('.lt-past');
+const find = (selector) => past.querySelector(selector);
 const [list, more, favourites, models] = ['.lt-videos', '.lt-more', '.lt-find-favourites', '.lt-find-model'].map(find);
 let cards = new Map(); // by job
+let shownCards = []; // what the server said of those that are no further versions
+const stacks = new Map(); // what it said of the versions in the stacks that are open, by their roots
 let next = ''; // what the next page begins after
 let asked = 0; // the number of the last request, since only the last answer counts
 let typing = 0;
@@ -37,7 +41,6 @@ let removed = ''; // the video that was removed last
 const isPressed = () => favourites.getAttribute('aria-pressed') === 'true';
 const report = (words) => setText(find('.lt-gallery-count'), words);
 const lookAgain = () => { revision = null; }; // with the next update, since the server had no answer
-const undo = makeUndo(find('.lt-undo'), restore, (jobs) => erase('delete', { jobs }));
 
 function wanted() {
   const chosen = (name) => find(`.lt-find-${name}`).value;
@@ -55,16 +58,39 @@ function watchEnd() {
   if (next) requestAnimationFrame(() => end.observe(more));
 }
 
+function draw() {
+  const before = cards;
+  cards = new Map();
+  let day = '';
+  const drawCard = (data, isOpen) => {
+    const card = before.get(data.job) ?? makeCard(report);
+    cards.set(data.job, card);
+    card.show(data, day, isOpen);
+    return card.element;
+  };
+  arrange(list, shownCards.flatMap((data) => {
+    const isNewDay = day !== dayOf(data.newest);
+    day = dayOf(data.newest);
+    const versions = (data.root && stacks.get(data.root)) || [];
+    const drawn = [drawCard(data, versions.length > 0), ...versions.filter(({ job }) => job !== data.job).map((version) => drawCard(version, false))];
+    drawn.forEach((element) => { element.dataset.stacked = versions.length > 0; });
+    return isNewDay ? [dayHeading(day), ...drawn] : drawn;
+  }));
+  list.dataset.shown = cards.size;
+  showPicked();
+}
+
+const headings = new Map();
+
+function dayHeading(day) {
+  if (!headings.has(day)) headings.set(day, make('li', { className: 'lt-day' }, make('h3', { textContent: day })));
+  return headings.get(day);
+}
+
 function show(found, before) {
-  const newest = found.cards.map((data) => {
-    const card = cards.get(data.job) ?? makeCard(report);
-    card.show(data);
-    return card;
-  });
-  const all = [...new Set([...(before ? cards.values() : []), ...newest])];
-  cards = new Map(all.map((card) => [card.data.job, card]));
-  arrange(list, all.map((card) => card.element));
-  list.dataset.shown = all.length;
+  const isNew = ({ job, root }) => found.cards.every((data) => data.job !== job && (!root || data.root !== root));
+  shownCards = [...(before ? shownCards.filter(isNew) : []), ...found.cards];
+  draw();
   next = found.next;
   watchEnd();
   report([note, found.say].filter(Boolean).join(' '));
@@ -74,13 +100,20 @@ function show(found, before) {
   models.hidden = found.models.length < 2;
 }
 
+async function readStack(root) {
+  const found = await get('history', { ...wanted(), root, limit: MOST });
+  stacks.set(root, found.cards);
+}
+
 async function load(before = '', limit = PAGE) {
   clearTimeout(typing);
   asked += 1;
   const own = asked;
   more.setAttribute('aria-busy', 'true');
   try {
-    const found = await get('history', { ...wanted(), before, limit });
+    const [found] = await Promise.all([
+      get('history', { ...wanted(), stacked: true, before, limit }), ...(before ? [] : [...stacks.keys()].map(readStack)),
+    ]);
     if (own === asked) show(found, before);
   } catch (error) {
     if (error.isAway) lookAgain();
@@ -90,7 +123,33 @@ async function load(before = '', limit = PAGE) {
   }
 }
 
-const refresh = () => load('', Math.min(MOST, Math.max(1, Math.ceil(cards.size / PAGE)) * PAGE));
+async function turnStack({ dataset: { root } }) {
+  if (!stacks.delete(root)) await readStack(root);
+  draw();
+}
+
+const picked = () => [...cards.values()].filter((card) => card.isPicked).map((card) => card.data);
+
+/** Show what can be done with the selected videos, the size of whose ZIP file is known before it is made. */
+function showPicked() {
+  const videos = picked();
+  const bytes = videos.reduce((sum, video) => sum + video.bytes, 0);
+  const isTooMuch = bytes > MOST_BYTES;
+  find('.lt-picked').hidden = !videos.length;
+  past.dataset.picking = videos.length > 0;
+  const size = bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB${isTooMuch ? ': select less than 2 GB' : ''}`;
+  setText(find('.lt-picked span'), `${videos.length} selected · ${size}`);
+  find('.lt-picked-zip').hidden = !bytes || isTooMuch;
+  find('.lt-picked-zip').href = `api/history/zip?${new URLSearchParams(videos.map(({ job }) => ['jobs', job]))}`;
+  find('.lt-picked-remove').hidden = !videos.length || !videos.every(({ actions }) => actions.includes('remove'));
+}
+
+function pickNone() {
+  for (const card of cards.values()) card.isPicked = false;
+  showPicked();
+}
+
+const refresh = () => load('', Math.min(MOST, Math.max(1, Math.ceil(shownCards.length / PAGE)) * PAGE));
 
 function loadMore() {
   if (next && more.getAttribute('aria-busy') !== 'true') load(next);
@@ -98,22 +157,6 @@ function loadMore() {
 
 // The next page is loaded before the end of this one is reached.
 const end = new IntersectionObserver(([entry]) => { if (entry.isIntersecting) loadMore(); }, { rootMargin: '600px' });
-
-// The arrow keys go from card to card; Tab reaches all of them as well.
-function walk(event) {
-  const all = [...cards.values()];
-  const from = all.findIndex((card) => card.element.contains(document.activeElement));
-  if (from < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
-  const top = all[0].element.offsetTop;
-  const columns = all.findIndex((card) => card.element.offsetTop > top);
-  const row = columns < 0 ? all.length : columns;
-  const to = {
-    ArrowLeft: from - 1, ArrowRight: from + 1, ArrowUp: from - row, ArrowDown: from + row, Home: 0, End: all.length - 1,
-  }[event.key];
-  if (!all[to]) return;
-  event.preventDefault();
-  all[to].focus();
-}
 
 const stateRow = ({ label, time, reason }) => make(
   'li', {},
@@ -158,14 +201,14 @@ function prepareVideo() {
   film = makeFilm(ofVideo('view'), (job) => goTo('history', job));
   ofVideo('status').ariaLabel = 'This video';
   onPress(ofVideo('settings-use'), async () => restoreForm(await get(`history/${encodeURIComponent(open)}/settings`)), film.report);
-  onPress(ofVideo('remove'), () => remove(shown));
+  onPress(ofVideo('remove'), () => remove([shown]));
   offerCopy(ofVideo('copy-link'), ofVideo('address'));
 }
 
 function showVideo(video) {
   shown = video.card;
   film.show(video);
-  setText(ofVideo('made'), `${when(shown.created)} · ${shown.model}`);
+  setText(ofVideo('made'), `${dayOf(shown.created)}, ${clock(shown.created)} · ${shown.model}`);
   setText(ofVideo('address'), new URL(`#history/${video.job}`, document.baseURI).href);
   ofVideo('remove').hidden = !video.actions.includes('remove');
   fillRows(ofVideo('states'), video.states, stateRow);
@@ -203,7 +246,7 @@ async function openVideo(job, before) {
 async function showGallery(before) {
   film?.clear();
   if (before) window.scrollTo(0, left);
-  if (before && before === removed) find('.lt-undo-do').focus({ preventScroll: true });
+  if (before && before === removed) focusUndo();
   else if (before) cards.get(before)?.focus();
   note = isLost ? 'The video of that link is not here any more; these are all videos.' : '';
   isLost = false;
@@ -215,7 +258,7 @@ function turnTo(job) {
   open = job;
   find('.lt-gallery').hidden = Boolean(job);
   find('.lt-past-open').hidden = !job;
-  root.dataset.state = job ? 'open' : 'gallery';
+  past.dataset.state = job ? 'open' : 'gallery';
   revision = queueNow().revision;
   return job ? openVideo(job, before) : showGallery(before);
 }
@@ -226,44 +269,40 @@ function follow() {
   looked = performance.now();
   revision = queueNow().revision;
   if (open) refreshVideo();
-  else refresh();
+  else lookAtAll().catch((error) => report(error.message));
 }
 
-async function remove({ job, words }) {
+async function remove(videos) {
+  const jobs = videos.map(({ job }) => job);
   try {
-    await post('queue/remove', { jobs: [job] });
+    await post('queue/remove', { jobs });
   } catch (error) {
     (open ? sayAbove : report)(error.message);
     return;
   }
-  removed = job;
-  undo.offer(job, words.slice(0, MOST_WORDS) || job);
-  find('.lt-undo-do').focus({ preventScroll: true });
+  [removed] = jobs;
+  offerUndo(jobs, videos[0].words.slice(0, MOST_WORDS) || removed);
+  focusUndo();
   if (open) goTo('history');
   else lookAtAll().catch((error) => report(error.message));
 }
 
-/** Delete videos for good; false if that was not possible. */
+/** Delete videos for good. */
 async function erase(action, jobs) {
-  try {
-    await post(`queue/${action}`, jobs);
-    await lookAtAll();
-    return true;
-  } catch (error) {
-    report(error.message);
-    return false;
-  }
+  await post(`queue/${action}`, jobs);
+  await lookAtAll();
 }
 
 /** The row of a video with its size, whose button deletes it with the second press. */
 function spaceRow({ id, title, size }) {
   const button = makeButton('Delete for good', async () => {
-    if (button.textContent === SURE) await erase('delete', { jobs: [id] });
-    else {
-      setText(button, SURE);
-      button.ariaLabel = `${SURE}: ${title}`;
+    if (button.textContent === SURE) {
+      await erase('delete', { jobs: [id] });
+      return;
     }
-  }, { ariaLabel: `Delete for good: ${title}` });
+    setText(button, SURE);
+    button.ariaLabel = `${SURE}: ${title}`;
+  }, { ariaLabel: `Delete for good: ${title}` }, report);
   return make('li', {}, make('a', { href: `#history/${id}`, textContent: title }), make('span', { textContent: size }), button);
 }
 
@@ -277,24 +316,12 @@ async function showSpace() {
 
 const lookAtAll = () => Promise.all([refresh(), showSpace()]);
 
-async function restore(jobs) {
-  try {
-    await post('queue/restore', { jobs });
-    await lookAtAll();
-    cards.get(jobs[0])?.focus();
-    return true;
-  } catch (error) {
-    report(error.message);
-    return false;
-  }
-}
-
 function takeKey(event) {
-  const isTyping = event.target.matches('input, textarea, select');
+  const isTyping = event.target.matches('input:not([type="checkbox"]), textarea, select');
   if (event.key === 'Escape' && open && !isTyping && !document.fullscreenElement) goTo('history');
   if (event.key !== 'Delete' || isTyping || open) return;
   const card = cards.get(event.target.closest('.lt-video-card')?.dataset.job);
-  if (card) remove(card.data);
+  if (card) remove(card.isPicked ? picked() : [card.data]);
 }
 
 export default function startHistory() {
@@ -303,16 +330,21 @@ export default function startHistory() {
     clearTimeout(typing);
     typing = setTimeout(load, TYPING);
   });
-  for (const select of root.querySelectorAll('.lt-find select')) select.addEventListener('change', () => load());
+  for (const select of past.querySelectorAll('.lt-find select')) select.addEventListener('change', () => load());
   favourites.addEventListener('click', () => {
     favourites.setAttribute('aria-pressed', String(!isPressed()));
     load();
   });
   more.addEventListener('click', loadMore);
   find('.lt-space').addEventListener('toggle', () => { showSpace().catch((error) => report(error.message)); });
-  onPress(find('.lt-space-empty'), () => erase('empty_trash', {}));
-  list.addEventListener('keydown', walk);
-  root.addEventListener('keydown', takeKey);
+  onPress(find('.lt-space-empty'), () => erase('empty_trash', {}), report);
+  list.addEventListener('click', ({ target }) => {
+    if (target.matches('.lt-stack')) actOnce(target, () => turnStack(target), report);
+  });
+  list.addEventListener('change', showPicked);
+  onPress(find('.lt-picked-remove'), () => remove(picked()));
+  find('.lt-picked-none').addEventListener('click', pickNone);
+  past.addEventListener('keydown', takeKey);
   whenShown('history', turnTo);
   onJobsReported(follow);
   window.addEventListener('scroll', () => { if (!open && place()[0] === 'history') scrolled = window.scrollY; }, { passive: true });

@@ -1,16 +1,15 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
 import { fillList, fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, setText } from '../elements.js';
-import { Actions } from './actions.js';
+import { prepareActions, prepareReport } from './actions.js';
+import { Panel } from './panel.js';
 import { Player } from './player.js';
-import { prepareAnew, prepareTakes } from './steer.js';
+import { prepareStill } from './still.js';
+import { prepareTakes } from './takes.js';
 
 const PAUSE = 2000; // milliseconds between two readings
 const NEAR = 8; // pixels from the end within which a reader follows the log
 const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
-const SVG = 'http://www.w3.org/2000/svg';
-const [WIDE, HIGH] = [1000, 100]; // the view box of the plot
-const THINNEST = 1.5;
 const stageView = document.querySelector('.lt-view');
 
 /** The view for a video of the history: a copy of the stage's, before anything is shown in it. */
@@ -51,51 +50,21 @@ function prepareLog(fold) {
   };
 }
 
-function draw(kind, facts, role) {
-  const shape = document.createElementNS(SVG, kind);
-  for (const [name, value] of Object.entries(facts)) shape.setAttribute(name, value);
-  shape.setAttribute('class', role);
-  return shape;
-}
-
-function drawUse([stage, begin, length, measured, predicted]) {
-  const x = WIDE * begin;
-  const width = Math.max(THINNEST, WIDE * length);
-  const line = HIGH * (1 - predicted);
-  const block = draw('rect', { x, y: HIGH * (1 - measured), width, height: HIGH * measured }, 'lt-use');
-  block.dataset.stage = stage;
-  return [block, draw('line', { x1: x, x2: x + width, y1: line, y2: line }, 'lt-planned')];
-}
-
-function showMemory(box, memory) {
-  box.hidden = !memory;
-  if (!memory || !hasChanged(box, memory)) return;
-  const find = (selector) => box.querySelector(selector);
-  const cap = memory.cap === null ? 0 : 1 - memory.cap; // the distance from the top
-  const line = draw('line', { x1: 0, x2: WIDE, y1: HIGH * cap, y2: HIGH * cap }, 'lt-cap');
-  find('svg').setAttribute('aria-label', memory.said);
-  find('svg').replaceChildren(...memory.bars.flatMap(drawUse), ...(memory.cap === null ? [] : [line]));
-  find('.lt-cap-text').textContent = memory.capText;
-  find('.lt-cap-text').style.top = `${100 * cap}%`;
-  find('.lt-length').textContent = memory.length;
-  find('.lt-memory-note').textContent = memory.note;
-  find('tbody').replaceChildren(...memory.rows.map(({ stage, name, cells }) => {
-    const mark = make('i');
-    mark.dataset.stage = stage;
-    return makeRow([[mark, name], ...cells]);
-  }));
-}
-
 const stageRow = ({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]);
 
-function showFigures(find, { figures, memory }) {
+/** Show how time and memory were spent. What came near the cap is in sight without a press. */
+function showFigures(find, { job, figures, memory }) {
   const { facts = [], stages = [] } = figures || {};
-  find('.lt-facts').hidden = !facts.length;
+  const [fold, say] = ['.lt-details', '.lt-details > summary > span'].map(find);
   fillList(find('.lt-facts'), facts);
-  find('.lt-spent').hidden = !stages.length && !memory;
   find('.lt-figures').hidden = !stages.length;
   fillRows(find('.lt-figures tbody'), stages, stageRow);
-  showMemory(find('.lt-memory'), memory);
+  find('.lt-memory').hidden = !memory;
+  setText(say, memory?.say ?? '');
+  if (hasChanged(fold, [job, memory?.isNear])) fold.open ||= memory?.isNear ?? false;
+  if (!memory) return;
+  setText(find('.lt-memory-note'), memory.note);
+  fillRows(find('.lt-memory tbody'), memory.rows, makeRow);
 }
 
 function showFacts(card, { state, job, section, sections, step, percent = 0, video }) {
@@ -145,7 +114,7 @@ function showStatus(view, scene) {
   fillRows(find('.lt-warnings'), scene.warnings, makeItem);
   showFailure(find, scene.failure);
   showFigures(find, scene);
-  fillList(find('.lt-settings dl'), scene.settings);
+  fillList(find('.lt-settings'), scene.settings);
 }
 
 /** The button of a section, with a function that shows the section as it is now; `press` is called with that. */
@@ -189,7 +158,7 @@ function reveal(strip, button) {
 
 /**
  * The strip of sections in order of the video, with a button for each. One button is in the tab order, and the arrow
- * keys lead to the others. A press on a finished one calls `jump` with its time, and `press` with job and section.
+ * keys lead to the others. A press on a finished one calls `jump` with its time, and `press` with the section.
  */
 function makeStrip(strip, jump, press) {
   let cells = [];
@@ -197,11 +166,11 @@ function makeStrip(strip, jump, press) {
   let seen = ''; // the section that was last brought into view, and the strip's width then
   let playing = -1;
 
-  function build({ job, cells: sections }) {
+  function build({ cells: sections }) {
     [seen, playing] = ['', -1];
     cells = sections.map((section) => makeCell(section, (cell) => {
       jump(cell.begin);
-      press(job, cell);
+      press(cell);
     }));
     cells.forEach(({ button }, index) => { button.tabIndex = index ? -1 : 0; });
     strip.replaceChildren(...cells.map(({ button }) => button));
@@ -235,6 +204,10 @@ function makeStrip(strip, jump, press) {
       scene.cells.forEach((cell, index) => cells[index].show(cell));
       if (scene.isOpen && !strip.contains(document.activeElement)) revealNext(scene.cells);
     },
+    /** Show that only so many sections stay, in the order of making; null for all. */
+    cut(keep) {
+      for (const { button } of cells) button.dataset.goes = keep !== null && button.dataset.section > keep;
+    },
     /** Mark the section at a time in the whole video; at the end of what exists, that is the last one made. */
     mark(at) {
       const now = cells.findLastIndex((cell) => cell.isDone && at >= cell.begin - 0.001);
@@ -249,13 +222,14 @@ function makeStrip(strip, jump, press) {
 /** A film in a view. `open` shows another job; `expect` is called when a user has queued or resumed a video. */
 export function makeFilm(view, open, expect = () => {}) {
   const find = (selector) => view.querySelector(selector);
-  const actions = new Actions(find('.lt-actions'), expect);
-  const report = (words, job) => actions.report(words, job);
-  const anew = prepareAnew(find('.lt-anew'), (count) => actions.branchFrom(count), report);
-  const strip = makeStrip(find('.lt-strip'), (at) => player.jumpTo(at), anew.offer);
+  const { say: report, turnTo } = prepareReport(find('.lt-after-say'));
+  const panel = new Panel(find('.lt-panel'), (keep) => strip.cut(keep), report, expect);
+  const showActions = prepareActions(find('.lt-actions'), panel, report, expect);
+  const strip = makeStrip(find('.lt-strip'), (at) => player.jumpTo(at), (cell) => panel.press(cell));
   const player = new Player(find('.lt-stage'), strip.mark);
+  const showStill = prepareStill(find('.lt-still'), player, report);
   const log = prepareLog(find('.lt-log'));
-  const showTakes = prepareTakes(find('.lt-takes'), actions.steer, open, report);
+  const showTakes = prepareTakes(find('.lt-takes'), panel, open, report);
   offerCopy(find('.lt-copy'), find('.lt-report'));
   return {
     report,
@@ -268,10 +242,12 @@ export function makeFilm(view, open, expect = () => {}) {
       setText(find('.lt-empty b'), scene.blank ?? 'No video yet');
       if (scene.job) strip.show(scene);
       showStatus(view, scene);
-      actions.show(scene);
-      anew.show(scene);
+      turnTo(scene);
+      showActions(scene);
+      panel.show(scene);
       showTakes(scene.takes ?? null, scene.job);
       player.show(scene);
+      showStill(scene);
       log.show(scene);
     },
     clear() {

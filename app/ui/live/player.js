@@ -1,5 +1,5 @@
 // The stage: the video so far, or the start picture, with controls, keys and full screen.
-import { dropVideo, reducedMotion, setText } from '../elements.js';
+import { dropVideo, make, reducedMotion, setOptions, setText } from '../elements.js';
 
 const FRAME = 1 / 30; // the shortest duration of a frame, in seconds
 const LOAD_LIMIT = 30000; // milliseconds
@@ -7,6 +7,7 @@ const SEEK_LIMIT = 15000;
 const RETRY_AFTER = 1000;
 const ROUNDS = 6; // attempts to catch up with a video that plays
 const CLOSE_ENOUGH = 0.05; // seconds
+const SPEEDS = [0.25, 0.5, 1, 1.5, 2];
 const EVENTS = ['play', 'pause', 'ended', 'seeked', 'durationchange'];
 
 const isOver = (video) => video.ended || (video.duration && video.currentTime >= video.duration - 0.001);
@@ -54,6 +55,7 @@ class Videos {
   #loops = false;
   #isHeld = false; // whether the top video stands at its end only because a swap keeps it from starting over
   #seekSeconds = 0.05; // the duration of the last seek
+  #rewind = null; // what calls off playing backwards
   #job = new AbortController(); // aborts the work that is under way for a job
 
   /** `onSwap` is called with a version once it is on top, and `onChange` when the one on top plays, stops or moves. */
@@ -78,10 +80,14 @@ class Videos {
 
   get at() { return Math.min(this.#top.currentTime, this.length); }
 
+  /** The video on top, from which a frame is taken. */
+  get shown() { return this.#top; }
+
   get isPlaying() { return !this.#top.paused || (this.#isHeld && isOver(this.#top)); }
 
   /** Pause or continue, from the start if the video is over. */
   toggle() {
+    if (this.#stopRewind()) return;
     if (this.isPlaying) {
       this.#isHeld = false;
       this.#top.pause();
@@ -91,7 +97,38 @@ class Videos {
     begin(this.#top);
   }
 
+  /** Play backwards as fast as forwards, with as many frames as seeking allows. */
+  rewind() {
+    if (this.isPlaying) this.toggle();
+    this.#stopRewind();
+    const running = this.#rewind = new AbortController();
+    const [began, from] = [performance.now(), this.at];
+    const step = () => {
+      if (running.signal.aborted) return;
+      this.#seek(from - (this.#top.playbackRate * (performance.now() - began)) / 1000);
+      if (this.at > 0) this.#top.addEventListener('seeked', () => requestAnimationFrame(step), { once: true });
+    };
+    step();
+  }
+
+  #stopRewind() {
+    const wasRunning = this.#rewind && this.at > 0;
+    this.#rewind?.abort();
+    this.#rewind = null;
+    return wasRunning;
+  }
+
+  /** Set the speed, which 1 stands for, of this and later videos. */
+  set speed(speed) {
+    for (const video of [this.#top, this.#under]) video.defaultPlaybackRate = video.playbackRate = speed;
+  }
+
   jump(at) {
+    this.#stopRewind();
+    this.#seek(at);
+  }
+
+  #seek(at) {
     this.#top.currentTime = Math.max(0, Math.min(at, this.length - FRAME / 2));
   }
 
@@ -101,6 +138,7 @@ class Videos {
   }
 
   clear() {
+    this.#stopRewind();
     this.#job.abort();
     this.#job = new AbortController();
     for (const video of [this.#top, this.#under]) {
@@ -214,7 +252,7 @@ export class Player {
     const find = (selector) => stage.querySelector(selector);
     this.#stage = stage;
     this.#onTime = onTime;
-    const names = ['bar', 'play', 'time', 'seek', 'poster', 'fit', 'full', 'loop'];
+    const names = ['bar', 'play', 'time', 'seek', 'poster', 'fit', 'full', 'loop', 'speed'];
     this.#parts = Object.fromEntries(names.map((name) => [name, find(`.lt-${name}`)]));
     const videos = stage.querySelectorAll('video');
     this.#videos = new Videos(videos, (version) => this.#swapped(version), () => this.#update());
@@ -222,19 +260,22 @@ export class Player {
   }
 
   #listen() {
-    const { play, full, fit, seek, loop } = this.#parts;
+    const { play, full, fit, seek, loop, speed } = this.#parts;
     loop.addEventListener('click', () => {
       this.#loops = loop.getAttribute('aria-pressed') !== 'true';
       this.#setLoop(this.#loops);
       if (this.#loops && !this.#videos.isPlaying) this.#toggle();
     });
+    setOptions(speed, SPEEDS.map((times) => [times, `${times}×`]));
+    speed.value = 1;
+    speed.addEventListener('change', () => { this.#videos.speed = Number(speed.value); });
     play.addEventListener('click', () => this.#toggle());
     fit.addEventListener('click', () => this.#toggle());
     full.addEventListener('click', () => this.#fullScreen());
     seek.addEventListener('input', () => this.jump(Number(seek.value)));
     this.#stage.addEventListener('keydown', (event) => this.#takeKey(event));
     document.addEventListener('fullscreenchange', () => {
-      full.textContent = document.fullscreenElement ? 'Leave full screen' : 'Full screen';
+      full.ariaLabel = document.fullscreenElement ? 'Leave full screen' : 'Full screen';
     });
   }
 
@@ -250,6 +291,19 @@ export class Player {
     if (!scene.video || scene.video.isPicture) return;
     const { url, front, hidden, fps } = scene.video;
     this.#videos.want({ url, front, hidden, fps, autoplay: scene.plays });
+  }
+
+  /** The time of the frame that is shown, in seconds of what can be watched. */
+  get at() { return this.#videos.at; }
+
+  /** The frame or the picture that is shown, as a PNG. */
+  frame() {
+    const { shown, hasVideo } = this.#videos;
+    const [source, width, height] = hasVideo ? [shown, shown.videoWidth, shown.videoHeight]
+      : [this.#parts.poster, this.#parts.poster.naturalWidth, this.#parts.poster.naturalHeight];
+    const canvas = make('canvas', { width, height });
+    canvas.getContext('2d').drawImage(source, 0, 0);
+    return new Promise((done) => { canvas.toBlob(done, 'image/png'); });
   }
 
   #setLoop(loops) {
@@ -304,6 +358,18 @@ export class Player {
     if (this.#videos.hasVideo) this.#videos.toggle();
   }
 
+  // A further press while it plays makes it faster.
+  #forward() {
+    if (!this.#videos.isPlaying) {
+      this.#toggle();
+      if (!this.#videos.isPlaying) this.#toggle(); // it was played backwards
+      return;
+    }
+    const { speed } = this.#parts;
+    speed.selectedIndex = Math.min(speed.selectedIndex + 1, SPEEDS.length - 1);
+    this.#videos.speed = Number(speed.value);
+  }
+
   #fullScreen() {
     if (document.fullscreenElement) document.exitFullscreen();
     else this.#stage.requestFullscreen?.().catch(() => {});
@@ -311,11 +377,14 @@ export class Player {
 
   #takeKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.#videos.hasVideo) return;
+    if (event.target.tagName === 'SELECT') return;
     const inButton = event.target.tagName === 'BUTTON';
     const move = (seconds) => () => this.jump(this.#videos.at + seconds);
     const action = {
       ' ': inButton ? null : () => this.#toggle(),
+      j: () => this.#videos.rewind(),
       k: () => this.#toggle(),
+      l: () => this.#forward(),
       f: () => this.#fullScreen(),
       ArrowLeft: move(-1),
       ArrowRight: move(1),

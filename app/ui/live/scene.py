@@ -76,6 +76,16 @@ def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
     return "-".join(filter(None, ("longtake", slug, job_id.rpartition("-")[2], suffix))) + ".mp4"
 
 
+def download(job: Job) -> tuple[str, Path] | None:
+    """Return the name under which a job's video or picture is downloaded, and its file; None for none."""
+    first = JobFolder(job.folder).first
+    file = first if job.request.one_frame and first.exists() else job.video
+    if file is None:
+        return None
+    name = download_name(job.request.prompt, job.id, 0 if job.state == "finished" else job.frames)
+    return str(Path(name).with_suffix(file.suffix)), file
+
+
 def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneData:
     """Collect what the live view shows of a scene at a time; `report` writes a failed job's report."""
     live = scene.live

@@ -13,7 +13,7 @@ from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.models.registry import find_model, model_family
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text, duration, gb_text
 
@@ -118,11 +118,7 @@ def time_taken(live: LiveJob, elapsed: float) -> str:
 
 
 def made_with(live: LiveJob) -> list[tuple[str, str]]:
-    request = live.job.request
-    guidance: float = getattr(request, model_family(request.model).guidance_setting)
-    rows = [("Seed", str(request.seed)), ("Steps, guidance", f"{request.steps}, {guidance:g}")]
-    size = f"{live.width} × {live.height}, {live.plan.fps} fps"
-    rows += [("Size", size)] if live.width else []
+    rows = [("Size", f"{live.width} × {live.height}, {live.plan.fps} fps")] if live.width else []
     return [*rows, ("Made on", live.job.card)] if live.job.card else rows
 
 

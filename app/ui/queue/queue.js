@@ -1,11 +1,12 @@
 // The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty. Above
 // them are the cards, if there are several.
-import { actionButton, actOnce, arrange, hasChanged, make, makeUndo, onPress, setText } from '../elements.js';
+import { actionButton, actOnce, arrange, hasChanged, make, onPress, setText } from '../elements.js';
 import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { openOnStage, watchRunning } from '../live/live.js';
 import { get, post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
+import { offerUndo } from '../undo.js';
 import { isMovable, isMoving, makeRow, prepareMoves } from './rows.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
@@ -21,8 +22,6 @@ let revision = null; // that of the data
 let asked = 0; // the number of the last request
 let changes = Promise.resolve();
 let unanswered = 0; // changes
-const sendJobs = (action) => (jobs) => change(() => post(`queue/${action}`, { jobs }));
-const undo = makeUndo(find('.lt-undo'), sendJobs('restore'), sendJobs('delete'));
 
 // The time for all of them changes after each section.
 const revisionNow = () => [queueNow().revision, queueNow().held, sceneNow().sectionsDone].join();
@@ -110,7 +109,7 @@ function remove(job) {
   draw({ ...data, jobs: data.jobs.filter((other) => other.id !== job.id), total: data.total - 1 });
   return change(async () => {
     await post('queue/remove', { jobs: [job.id] });
-    undo.offer(job.id, job.title);
+    offerUndo([job.id], job.title);
   });
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.history import Retention, tidy
+from app.jobs.history import Retention, Stack, tidy
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
@@ -74,6 +74,34 @@ def test_pages_follow_each_other_whatever_happens_meanwhile(sharing: Sharing, se
     assert (len(third.jobs), third.next) == (1, "")
     with pytest.raises(InputError, match="earlier page"):
         service.history.search(before="nonsense")
+
+
+def test_a_tree_of_branches_is_one_stack_of_the_job_that_went_furthest(
+    sharing: Sharing, service: JobService
+) -> None:
+    first, take, other, alone = (sharing.add(service, f"take {number}") for number in range(4))
+    for job, facts in (
+        (first, {"frames": 9}), (take, {"parent": first.id, "frames": 37}),
+        (other, {"parent": take.id, "frames": 37, "created": other.created + 60}),
+        (take, {"state": "finished"}),
+    ):  # fmt: skip
+        service._store.add_facts(job.id, **facts)
+    search = service.history.search
+    page = search(stacked=True)
+    assert (ids(page.jobs), page.total) == ([take.id, alone.id], 4)  # by the newest of each
+    assert page.stacks[take.id] == Stack(first.id, 3, other.created + 60)
+    assert ids(search(root=first.id).jobs) == [other.id, take.id, first.id]
+    assert search("0", stacked=True).stacks[first.id].count == 1  # only what the search meets
+    sister = sharing.add(service, "sister")
+    service._store.add_facts(sister.id, parent="removed", created=1.0)
+    service._store.add_facts(alone.id, parent="removed")
+    assert search(stacked=True).stacks[alone.id].count == 2
+    service._store.add_facts(alone.id, parent="")
+    service.queue.remove(sister.id)
+    half = search(stacked=True, limit=1)
+    assert ids(search(stacked=True, limit=1, before=half.next).jobs) == [alone.id]
+    service._store.add_facts(first.id, parent=other.id)  # a forged circle
+    assert ids(search(stacked=True).jobs) == [other.id, alone.id, take.id, first.id]
 
 
 def test_a_favourite_is_known_to_every_program(sharing: Sharing, service: JobService) -> None:

@@ -287,27 +287,20 @@ def test_where_main_memory_is_short_the_page_says_what_a_step_costs(
     assert threads == ["disk"]
 
 
-def test_a_jobs_record_becomes_a_plot(tmp_path: Path) -> None:
+def test_a_jobs_record_becomes_a_table(tmp_path: Path) -> None:
     file = tmp_path / "memory.json"
     assert memory_of(file) is None
     file.write_text(json.dumps(memory_record(2)))
     shown = memory_of(file)
     assert shown is not None
-    assert [bar[0] for bar in shown["bars"]] == ["text", "sample", "decode", "sample", "decode"]
-    assert [bar[1] for bar in shown["bars"]] == [0, 0.2, 0.4, 0.6, 0.8]
-    _, _, _, measured, planned = shown["bars"][2]
-    assert measured / shown["cap"] == pytest.approx(6.5 / 20, abs=1e-3)
-    assert planned / shown["cap"] == pytest.approx(7 / 20, abs=1e-3)
-    assert [row["cells"] for row in shown["rows"]] == [
-        ["3", "2", "–"], ["6", "5", "11"], ["7", "6.5", "–"],
+    assert shown["rows"] == [
+        ["Text encoder", "3", "2", "–"], ["Denoising", "6", "5", "11"], ["Decoding", "7", "6.5", "–"],
     ]  # fmt: skip
-    assert "at most 6.5 GB, in “Decoding”; the cap is 20 GB" in shown["said"]
-    file.write_text(json.dumps(memory_record(2) | {"cap_bytes": 100 * MEASURED["decode"]}))
-    far = memory_of(file)
-    assert far is not None
-    assert far["cap"] is None
-    assert far["capText"].endswith("far above")
-    assert max(bar[4] for bar in far["bars"]) > 0.9
+    assert (shown["say"], shown["isNear"]) == ("peak 6.5 of 20 GB", False)
+    file.write_text(json.dumps(memory_record(2) | {"cap_bytes": MEASURED["decode"]}))
+    near = memory_of(file)
+    assert near is not None
+    assert near["isNear"]
 
 
 @pytest.mark.parametrize(

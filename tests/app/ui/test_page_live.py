@@ -199,13 +199,12 @@ def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path
     page.wait_for_selector('.lt-stage[data-url*="/video.mp4"]')
     # The video is 96 pixels wide, and the window has room for more than three times as many.
     assert page.locator(".lt-stage").bounding_box()["width"] == 3 * 96
-    page.get_by_text("Settings of this video").first.click()
+    page.locator(".lt-live .lt-details > summary").click()
     assert page.locator(".lt-settings").get_by_text("Seed", exact=True).locator(
         "xpath=.."
     ).inner_text().split() == ["Seed", "7"]
-    ram = finished.get_by_text("Engine in main memory").locator("xpath=..")
+    ram = page.locator(".lt-live").get_by_text("Engine in main memory").locator("xpath=..")
     assert ram.inner_text().endswith(f"{gb_text(PEAK)} GB")
-    page.locator(".lt-live").get_by_text("Time and memory").click()
     rows = page.get_by_role("rowheader", name="Denoising").all()  # of time, and of memory
     assert [row.is_visible() for row in rows] == [True, True]
     with page.expect_download() as download:
@@ -283,10 +282,9 @@ def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, 
     failed.get_by_text("Technical details").click()
     assert job in failed.locator(".lt-report").inner_text()
     # The page shows how time and memory were spent until then, from the records in the job's folder.
-    facts = " ".join(failed.locator(".lt-facts").inner_text().split())
+    page.locator(".lt-live .lt-details > summary").click()
+    facts = " ".join(page.locator(".lt-live .lt-facts").inner_text().split())
     assert f"Peak on the device {gb_text(MEASURED['decode'])} of 20 GB" in facts
-    assert page.locator(".lt-plot .lt-use").count() == 3
-    page.locator(".lt-live").get_by_text("Time and memory").click()
     assert page.get_by_role("rowheader", name="Decoding").last.is_visible()
     assert "Traceback" in failed.locator(".lt-report").inner_text()
     shows(page, 33)

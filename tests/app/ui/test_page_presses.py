@@ -38,12 +38,17 @@ WHILE_IT_WAITS: tuple[Press, ...] = (
 )
 AFTERWARDS: tuple[Press, ...] = (
     ("Another seed", "queue/duplicate", f"create {VIEW}"),
-    ("Make it longer", "queue/branch", f"create {VIEW} .lt-longer"),
-    ("Make this branch", "queue/branch", f"create {VIEW} .lt-change"),
+    ("Make it longer", "queue/branch", f"create {VIEW}"),
+    ("Make this branch", "queue/branch", f"create {VIEW}"),
     ("Favourite", "queue/favourite", f"create {VIEW}"),
     ("☆", "queue/favourite", "history .lt-video-card"),
 )
 
+# What opens the panel with a press.
+OPENERS = {
+    "Change the words": ".lt-steer", "Three takes of the next section": ".lt-steer",
+    "Make it longer": ".lt-longer", "Make this branch": ".lt-change",
+}  # fmt: skip
 OPEN_FOLDS = """(one) => {
     const folds = [...document.querySelectorAll('details')].filter((fold) => fold.contains(one));
     for (const fold of folds) fold.open = true;
@@ -78,10 +83,10 @@ def button(page: Any, press: Press) -> Any:
     box = page.locator(selector).last
     if name == "Download it":
         box.get_by_role("button", name="Download: ").click()
-    if name.startswith("Make "):
-        box.locator("summary").first.click()
-        box.locator("form").wait_for()  # it is filled by an answer
-        page.wait_for_function("!document.querySelector('.lt-live .lt-branch[open] form:invalid')")
+    if opener := OPENERS.get(name):
+        box.locator(opener).click()
+        box.locator(".lt-panel h3").wait_for()  # it is filled by an answer
+        box = box.locator(".lt-panel")
     found = box.locator("button", has_text=name.rstrip(":")).last
     found.wait_for(state="attached")
     found.evaluate(OPEN_FOLDS)

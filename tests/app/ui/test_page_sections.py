@@ -108,7 +108,8 @@ def test_on_a_phone_the_sections_are_stacked(page: Any, strip: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate(SMALL) == []
     places = [field.bounding_box() for field in strip.all()]
-    assert [place["x"] for place in places] == [places[0]["x"]] * 4
+    # What changes nothing stands beside its time.
+    assert [place["x"] > places[0]["x"] for place in places] == [False, False, True, False]
     assert all(one["y"] + one["height"] <= other["y"] for one, other in pairwise(places))
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     page.get_by_label("Prompt", exact=True).fill("a [3s-2s: b]")

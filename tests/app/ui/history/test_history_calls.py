@@ -67,6 +67,7 @@ def test_cards_have_addresses_and_no_paths(
         "actions": ["remove", "duplicate", "branch"], "words": "x" * 300, "seed": "31337",
         "length": "3.63 s",
         "created": job.created, "model": "Longtake demo model", "favourite": False,
+        "newest": job.created, "root": "", "versions": 1, "bytes": (job.folder / "video.mp4").stat().st_size,
         # The last section of an inverted video is its beginning.
         "still": f"jobs/{job.id}/thumbs/0003.webp", "video": f"jobs/{job.id}/video.mp4?v=109",
     }  # fmt: skip

@@ -19,8 +19,8 @@ def test_videos_are_deleted_for_good_where_the_page_says_what_takes_space(
     page.locator(f'.lt-video-card[data-job="{first.id}"] a').focus()
     page.keyboard.press("Delete")
     cards(page, 3)
-    page.locator(".lt-past .lt-undo").get_by_role("button", name="Delete for good").click()
-    page.wait_for_selector(".lt-past .lt-undo", state="hidden")
+    page.locator("#undo").get_by_role("button", name="Delete for good").click()
+    page.wait_for_selector("#undo", state="hidden")
     trash = stand.outputs / ".longtake" / "trash"
     assert not list(trash.iterdir())
     page.get_by_text("What takes space").click()

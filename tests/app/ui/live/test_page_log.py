@@ -29,6 +29,7 @@ def test_the_log_is_folded_follows_the_job_and_is_text(page: Any, stand: Stand, 
     status(page, state="running")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
+    page.locator(".lt-details > summary").click()
     page.locator(".lt-log").wait_for()
     assert not page.locator(".lt-log pre").is_visible()
     page.locator(".lt-log summary").click()
@@ -43,5 +44,6 @@ def test_the_log_is_folded_follows_the_job_and_is_text(page: Any, stand: Stand, 
     write(stand, "the end")
     page.reload()
     status(page, state="finished")
+    page.locator(".lt-details > summary").click()
     page.locator(".lt-log summary").click()
     text_becomes(page, "the end")

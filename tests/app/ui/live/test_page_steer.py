@@ -123,11 +123,11 @@ def test_a_press_on_a_section_offers_to_make_it_again(page: Any, stand: Stand, p
     offer = page.get_by_role("button", name="Again from here")
     assert offer.is_hidden()  # that would be another video
     page.locator('.lt-cell[data-section="2"]').click()
-    assert page.locator(".lt-anew span").inner_text() == "Section 1.2 – 2.4 s"
+    form = page.locator(".lt-live .lt-panel")
+    assert form.locator("h3").inner_text() == "Again: section 1.2 – 2.4 s and those made after it"
     offer.click()
-    form = page.locator(".lt-change form")
-    form.wait_for()
-    assert form.get_by_label("Sections to keep").input_value() == "1"
+    page.wait_for_selector('.lt-cell[data-section="2"][data-goes="true"]')
+    assert page.locator('.lt-cell[data-section="1"]').get_attribute("data-goes") == "false"
     page.wait_for_function("document.activeElement?.tagName === 'TEXTAREA'")
     page.keyboard.press("Control+A")
     page.keyboard.type("another ball")
@@ -160,7 +160,7 @@ def test_words_are_changed_and_the_video_waits_while_it_is_made(page: Any, stand
     page.wait_for_selector('.lt-cell[data-state="done"]')
     (job,) = stand.service.jobs()
     page.get_by_text("Direct it").click()
-    fold = page.locator(".lt-steer")
+    fold = page.locator(".lt-live .lt-panel")
     words = fold.get_by_label("What happens next")
     assert words.input_value() == "the red ball moves right"
     fold.get_by_text("New words are used from").wait_for()
@@ -199,7 +199,7 @@ def test_other_words_for_a_take_that_was_kept_leave_it_on_the_stage(
     wait_until(lambda: rests(3, take))  # it waits after each section, as its parent did, which has ended
     status(page, state="paused", job=take.id)
     page.get_by_text("Direct it").click()
-    page.locator(".lt-steer-words").fill("it goes up")
+    page.locator(".lt-live .lt-panel-words").fill("it goes up")
     page.get_by_role("button", name="Change the words", exact=True).click()
     page.get_by_text("What comes next has the new words.").wait_for()
     assert stand.service.job(take.id).request.prompt == "it goes up"

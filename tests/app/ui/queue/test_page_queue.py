@@ -148,7 +148,7 @@ def test_what_is_removed_comes_back(page: Any, stand: Stand, photo: Path) -> Non
     page.get_by_role("button", name="Undo").click()
     settled(page, stand, "abcd")
     assert (stand.outputs / ids[1] / "request.json").exists()
-    assert not page.locator("#panel-queue .lt-undo").is_visible()
+    assert not page.locator("#undo").is_visible()
 
 
 def test_the_running_video_stops_after_its_section_and_a_copy_waits(

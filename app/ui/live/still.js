@@ -1,0 +1,40 @@
+// The frame that the stage shows, which a user saves, or uses as a picture of the next video.
+import { make, onPress } from '../elements.js';
+import { putPicture } from '../form/describe.js';
+import { upload } from '../server.js';
+import { goTo, place } from '../tabs.js';
+
+/** Set up the fold for the frame that a player shows. The result shows it for a scene. */
+export function prepareStill(fold, player, report) {
+  let scene = {};
+
+  async function take() {
+    const { first, video } = scene;
+    // The first frame of some videos, and a picture, lie on the disk as they were before they were compressed.
+    const isFirst = first && (video.isPicture || player.at === 0);
+    const content = isFirst ? await fetch(first).then((answer) => answer.blob()) : await player.frame();
+    const name = video.name.replace(/[.][^.]+$/, video.isPicture ? '' : `-at-${player.at.toFixed(2)}-s`);
+    return new File([content], `${name}.png`, { type: 'image/png' });
+  }
+
+  async function save() {
+    const file = await take();
+    const link = make('a', { href: URL.createObjectURL(file), download: file.name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 0);
+  }
+
+  async function use(name) {
+    const picture = await upload(await take());
+    if (place()[0] !== 'create') goTo('create');
+    putPicture(name, picture);
+  }
+
+  const on = (name, act) => onPress(fold.querySelector(`[data-use="${name}"]`), act, report);
+  on('save', save);
+  for (const name of ['image', 'end_image']) on(name, () => use(name));
+  return (now) => {
+    scene = now;
+    fold.hidden = !now.video;
+  };
+}

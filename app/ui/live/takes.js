@@ -1,0 +1,72 @@
+// The takes of a section, of which a user keeps one.
+import { arrange, dropVideo, fromTemplate, onPress, reducedMotion, setText } from '../elements.js';
+import { post } from '../server.js';
+
+/** A take, which plays over and over. A press shows it on the stage, at the end of the film so far. */
+function makeTake(open, report) {
+  const element = fromTemplate('take');
+  const [button] = element.children;
+  const [video, name, about] = button.children;
+  video.muted = true; // its attribute alone does not mute a copy in every browser
+  let take = {};
+  const again = () => {
+    video.currentTime = take.begin;
+    if (!reducedMotion.matches) video.play().catch(() => {});
+  };
+  onPress(button, () => open(take.job), report);
+  for (const event of ['loadedmetadata', 'ended']) video.addEventListener(event, again);
+  video.addEventListener('timeupdate', () => { if (video.currentTime >= take.end) again(); });
+  return {
+    element,
+    show(now, isChosen) {
+      take = now;
+      element.dataset.job = take.job;
+      button.setAttribute('aria-pressed', String(isChosen));
+      setText(name, take.name);
+      setText(about, take.now || `seed ${take.seed}`);
+      video.poster = take.still;
+      if (take.video && !take.now && video.getAttribute('src') !== take.video) video.src = take.video;
+    },
+    remove: () => dropVideo(video),
+  };
+}
+
+/**
+ * Set up the takes of a section, of which a user keeps one. `open` shows the video of a job. The result shows takes
+ * while a job is on the stage; null for none.
+ */
+export function prepareTakes(box, panel, open, report) {
+  const find = (name) => box.querySelector(`.lt-takes-${name}`);
+  const shown = new Map(); // by job
+  let takes = null;
+  let chosen = null;
+  const tileOf = (job) => shown.get(job) ?? shown.set(job, makeTake(open, report)).get(job);
+  const on = (name, work) => onPress(find(name), work, report);
+  on('keep', async () => {
+    const { name } = chosen;
+    await panel.goOn(takes.waits);
+    report(`${name} goes on. The others stay in the history.`);
+  });
+  on('words', () => panel.open('steer'));
+  on('more', () => post('queue/takes', { job: takes.of, keep: takes.keep }));
+  return (now, job) => {
+    takes = now;
+    box.hidden = !takes;
+    const tiles = takes?.tiles ?? [];
+    chosen = tiles.find((tile) => tile.job === job && tile.mayGoOn) ?? null;
+    for (const [gone, removed] of shown) {
+      if (tiles.some((tile) => tile.job === gone)) continue;
+      removed.remove();
+      shown.delete(gone);
+    }
+    for (const take of tiles) tileOf(take.job).show(take, take.job === job);
+    arrange(box.querySelector('ul'), tiles.map((tile) => tileOf(tile.job).element));
+    if (!takes) return;
+    setText(box.querySelector('h3'), takes.title);
+    setText(find('hint'), takes.hint);
+    for (const name of ['keep', 'words']) find(name).hidden = !chosen;
+    if (chosen) setText(find('keep'), chosen.keep);
+    const ask = tiles.some((tile) => tile.job === job) ? '' : 'Press a take to see it after the film so far.';
+    setText(find('next'), chosen ? 'Without an answer it waits.' : ask);
+  };
+}
