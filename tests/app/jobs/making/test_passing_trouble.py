@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.jobs.job import Job
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.jobs.storage.database import DATABASE_FOLDER
@@ -176,9 +177,8 @@ def test_a_job_whose_folder_cannot_be_used_now_waits_alone(
     assert studio.service.job(odd.id).message == ""
 
 
-@pytest.mark.parametrize("number", NOT_NOW, ids=errno.errorcode.get)
 def test_an_interrupted_job_whose_log_cannot_be_read_now_waits_alone_and_keeps_its_log(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch, number: int
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studio.service.start()
     odd = studio.submit("sections=3 steps=1 at=1 fault=wait times=1")
@@ -189,7 +189,7 @@ def test_an_interrupted_job_whose_log_cannot_be_read_now_waits_alone_and_keeps_i
 
     def read(folder: JobFolder) -> list[Event]:
         if folder.job == odd.id:
-            raise OSError(number, os.strerror(number))
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return events_in(folder)
 
     with monkeypatch.context() as patch:
@@ -224,6 +224,24 @@ def test_an_engine_that_cannot_be_started_now_is_tried_again(
     assert isinstance(events[-1], Finished)
     assert "Too many files are open." in events[0].message  # pyright: ignore[reportAttributeAccessIssue]
     assert states_of(job.folder) == ["queued", "running", "waiting", "running", "finished"]
+
+
+def test_the_pauses_between_tries_double_up_to_half_a_minute_and_begin_anew_with_the_next_job(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, troubles, pauses = Worker._attempt, list[dict[str, str]](), list[float]()
+
+    def fail(worker: Worker, job: Job) -> dict[str, str] | None:
+        return troubles.pop() if troubles else attempt(worker, job)
+
+    monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 2.0)
+    monkeypatch.setattr(Worker, "_attempt", fail)
+    monkeypatch.setattr(Worker, "_wait_out", lambda *given: pauses.append(given[-1]))
+    studio.service.start()
+    for number in (6, 2):
+        troubles += [{"message": "The disk is full."}] * number
+        assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 2.0, 4.0]
 
 
 def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -31,6 +32,8 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(os, "fsync", lambda _: None)  # it takes most of the time
         self.picture = write_picture(self.folder / "picture.png")
         self.programs = [self.program() for _ in range(2)]
         self.states: dict[str, str] = {}
@@ -159,6 +162,7 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for program in self.programs:
             program.store.release()
+        self.patch.undo()
         shutil.rmtree(self.folder)
 
 
