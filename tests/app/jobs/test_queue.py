@@ -52,7 +52,7 @@ def test_jobs_change_their_places_and_are_made_in_that_order(sharing: Sharing) -
 def test_a_place_between_two_is_found_again_and_again(sharing: Sharing) -> None:
     service = sharing.open(start=False)
     ids = [sharing.add(service, name).id for name in "abcdefghijklmnopqrst"]
-    for turn in range(120):  # a hundred halvings leave no room between two numbers
+    for turn in range(60):  # as many halvings leave no room between two numbers
         last = [job.id for job in service.queue.jobs()][-1]
         service.queue.move(last, after=ids[0])
         order = [job.id for job in service.queue.jobs()]
