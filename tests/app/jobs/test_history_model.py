@@ -70,7 +70,9 @@ class HistoryMachine(RuleBasedStateMachine):
 
     def some(self, number: int, *, removed: bool = False, state: str = "") -> Known | None:
         jobs = [
-            job for job in self.jobs if (job.removed is not None) == removed and job.state == (state or job.state)
+            job
+            for job in self.jobs
+            if (job.removed is not None) == removed and job.state == (state or job.state)
         ]
         return jobs[number % len(jobs)] if jobs else None
 
@@ -140,9 +142,7 @@ class HistoryMachine(RuleBasedStateMachine):
     def tidy(self, days: float, keeps: float, by: int) -> None:
         self.now += days * DAY
         here = [job for job in self.jobs if job.removed is None]
-        old = [
-            job for job in here if job.may_go and (job.ended or job.created) < self.now - keeps * DAY
-        ]
+        old = [job for job in here if job.may_go and (job.ended or job.created) < self.now - keeps * DAY]
         found = tidy(self.programs[by].queue.store, Retention(keeps * DAY))
         assert sorted(found) == sorted(job.job for job in old)
         for job in old:
@@ -152,9 +152,13 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def all_that_is_there_is_listed_newest_first(self) -> None:
-        here = sorted((job for job in self.jobs if job.removed is None), key=lambda job: (job.created, job.job))
+        here = sorted(
+            (job for job in self.jobs if job.removed is None), key=lambda job: (job.created, job.job)
+        )
         for text in SEARCHES:
-            expected = [job for job in here[::-1] if all(word in job.words for word in text.casefold().split())]
+            expected = [
+                job for job in here[::-1] if all(word in job.words for word in text.casefold().split())
+            ]
             assert self.pages(text=text) == [job.job for job in expected], text
         assert self.pages(states=["cancelled"]) == [job.job for job in here[::-1] if job.state == "cancelled"]
         assert self.pages(favourites=True) == [job.job for job in here[::-1] if job.favourite]
