@@ -21,6 +21,7 @@ from gradio_client import Client, handle_file
 from app.jobs.service import JobService
 from app.web.server import AUTH_VARIABLE, main
 from app.web.serving import close_page, open_page
+from diffusers_helper.events import StepDone
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 from tests.support.asking import ask
 from tests.support.jobs import TIMEOUT, processes_in_group, wait_until
@@ -101,7 +102,7 @@ def test_a_signal_interrupts_the_job_that_a_program_waits_for_and_memory_lines_a
     service = JobService(program.outputs)
     wait_until(lambda: len(service.jobs()) == 2)
     job = service.jobs()[0]
-    wait_until(lambda: "step_done" in (job.folder / "events.jsonl").read_text())
+    wait_until(lambda: any(isinstance(event, StepDone) for event in service.events(job.id)))
     program.process.send_signal(number)
     code, _, console = program.result()
     assert code == 0
