@@ -104,6 +104,7 @@ def test_the_password_opens_and_guessing_is_slowed_down(locked: tuple[str, Any])
     assert ask(url, "/config", headers={"Cookie": token}).status == 200
     # A browser that was logged in before has attempts of its own; no header makes another address of this.
     assert log_in(url, "geheim", headers={"Cookie": token}).status == 200
+    assert ask(url, "/config", headers={"Cookie": token}).status == 401  # it has a new session instead
     assert log_in(url, "geheim", headers={"X-Forwarded-For": "203.0.113.9"}).status == 429
 
 
