@@ -209,6 +209,12 @@ def test_a_card_whose_engine_always_dies_loses_no_job(
         == ["The engine on processor 1 (0.2 GB) gave up; processor 2 (4 GB) goes on with the video."] * 2
     )  # then the card is out of service
     assert {service.job(job.id).card for job in jobs} == {"processor 2 (4 GB)"}
+    worker = service.crew.workers[0]
+    assert not worker.is_in_service
+    service.crew.serve(worker.card.key)
+    again = sharing.add(service, "again")
+    assert isinstance(events(service, again)[-1], Finished)
+    assert worker.is_in_service  # one death since it was put back
 
 
 def test_a_card_whose_engine_works_between_two_deaths_stays_in_service(

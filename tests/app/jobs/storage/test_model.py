@@ -97,7 +97,10 @@ class QueueMachine(RuleBasedStateMachine):
     def resume(self, by: int, number: int) -> None:
         job = self.one_in(number, "paused", "interrupted", "cancelled")
         if job:
-            self.places[job] = self.programs[by].resume(job).position
+            last, position = max(self.places.values()), self.programs[by].resume(job).position
+            was_over = self.states[job] == "cancelled"
+            assert position > last if was_over else position == self.places[job]
+            self.places[job] = position
             self.states[job] = "queued"
 
     @rule(by=st.integers(0, 1), number=ANY)
