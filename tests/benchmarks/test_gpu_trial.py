@@ -11,19 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers.models.embeddings import apply_rotary_emb
-from safetensors.torch import load_file
-from torch.autograd import DeviceType
 from torch.nn import functional
 
-from benchmarks.gpu_trial import step, weights
-from benchmarks.gpu_trial.kitchen import kitchen, rotation_of
-from benchmarks.gpu_trial.loading import read_by_threads
+from benchmarks.gpu_trial import step
+from benchmarks.gpu_trial.kitchen import kitchen
 from benchmarks.gpu_trial.parts import CALLS, LOG, PARTS, facts_of, file_of, run_child
-from benchmarks.gpu_trial.report import said, table
+from benchmarks.gpu_trial.report import table
 from benchmarks.gpu_trial.trial import NEEDS_GPU, Trial, deviation
-from diffusers_helper.loading.networks import load_network
-from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.estimates import latent_tokens
 from tests.support.jobs import ROOT, wait_until
 
@@ -103,12 +97,6 @@ def test_a_part_that_hangs_is_ended_when_its_time_is_over(
     assert [process.returncode for process in started] == [-9]
 
 
-def test_a_part_without_time_is_left_out_and_says_so(tmp_path: Path) -> None:
-    file_of("5", tmp_path).write_text("of an earlier call")
-    assert run_child("5", ["/nowhere"], tmp_path, -3) == "left out: 0 s were left"
-    assert content("5", tmp_path)["rows"] == []
-
-
 def test_a_case_that_fails_is_a_row_and_the_next_one_is_measured(tmp_path: Path) -> None:
     def fail() -> dict[str, Any]:
         raise torch.OutOfMemoryError("out of memory\nat some place")
@@ -146,14 +134,6 @@ def measured(part: str, trial: Trial, out: Path) -> dict[str, dict[str, Any]]:
 
 def test_the_calls_have_all_parts() -> None:
     assert [*CALLS["A"], *CALLS["B"]] == [*PARTS]
-
-
-def test_part_0_tells_the_machine_and_writes_a_model(tmp_path: Path) -> None:
-    rows = measured("0", Trial(tmp_path, True), tmp_path)
-    assert rows["machine"]["torch"] == torch.__version__
-    assert find_model(str(tmp_path / "tiny"), allow_folder=True).title == "Tiny test model"
-    again = PARTS["0"].load()(Trial(tmp_path, True))
-    assert dict(again)["weights"] == "they are there from an earlier call"
 
 
 @pytest.mark.slow
@@ -225,80 +205,6 @@ def test_part_6_decodes_the_same_in_both_layouts(trial: Trial, tmp_path: Path) -
     assert other == pytest.approx(plain, abs=1e-5)
 
 
-@pytest.mark.slow
-def test_part_7_makes_all_weights_resident(trial: Trial, tmp_path: Path) -> None:
-    (file,) = (trial.model / "transformer").glob("*.safetensors")
-    rows = measured("7", trial, tmp_path)
-    assert len(rows) == 5
-    assert {row["moved_bytes"] for row in rows.values()} == {file.stat().st_size}
-
-
-def test_a_file_read_by_threads_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.gpu_trial.loading._PIECE_BYTES", 64)
-    data = torch.randint(0, 256, (1000,), dtype=torch.uint8)
-    (tmp_path / "file").write_bytes(data.numpy().tobytes())
-    assert torch.equal(read_by_threads(tmp_path / "file", torch.device("cpu")), data)
-
-
-def event(name: str, *kernels: float, parent: Any = None, span: tuple[int, int] | None = None) -> Any:
-    """Return an operator with the microseconds of its kernels, or a kernel with its beginning and end."""
-    return SimpleNamespace(
-        name=name, kernels=[SimpleNamespace(duration=one) for one in kernels], cpu_parent=parent,
-        device_type=DeviceType.CUDA if span else DeviceType.CPU, is_user_annotation=name == "ProfilerStep",
-        time_range=SimpleNamespace(start=span[0], end=span[1]) if span else None, self_cpu_time_total=1000.0,
-    )  # fmt: skip
-
-
-def test_the_time_of_kernels_belongs_to_the_outermost_known_operator() -> None:
-    attention, linear = event("aten::scaled_dot_product_attention"), event("aten::linear")
-    operators = [
-        attention, linear, event("aten::bmm", 3, parent=attention), event("aten::copy_", 1, parent=attention),
-        event("aten::addmm", 10, 2, parent=linear), event("aten::mul", 4),
-    ]  # fmt: skip
-    kernels = [event("k", span=one) for one in ((0, 12), (10, 13), (15, 17), (20, 24))]
-    annotation = event("ProfilerStep", span=(0, 100))
-    found = step.split([*operators, *kernels, annotation], has_gpu=True)
-    assert {name: round(value * 1e6) if name != "kernels" else value for name, value in found.items()} == {
-        "seconds": 24, "products_seconds": 12, "attention_seconds": 4, "elementwise_seconds": 3,
-        "idle_seconds": 5, "kernels": 4,
-    }  # fmt: skip
-
-
-def test_random_weights_are_those_of_a_network_and_finite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Write the full model with the configurations of the bundled one, and make a section with it."""
-    parts = find_model("demo").components
-    configs = {part: json.loads((parts[part].folder / "config.json").read_text()) for part in weights.CONFIGS}
-    monkeypatch.setattr(weights, "CONFIGS", configs)
-    trial = Trial(tmp_path, False)
-    rows = {name: work() for name, work in weights.weights(trial) if callable(work)}
-    assert [*rows] == ["machine", *configs, "weights"]
-    network = load_network("text_encoder", trial.model / "text_encoder").network
-    assert network.get_parameter("norm.weight").unique().tolist() == [1]
-    weight = network.get_parameter("layers.0.mlp.down_proj.weight")
-    assert weight.dtype == torch.float16
-    assert weight.float().std().item() == pytest.approx(weight.shape[1] ** -0.5, rel=0.1)
-    assert network.get_parameter("layers.0.mlp.up_proj.weight").unique().numel() > 100
-    models = trial.models()
-    assert {part: models.component(part) is not None for part in models.info.components} == dict.fromkeys(
-        parts, True
-    )
-    file = next((trial.model / "transformer").glob("*.safetensors"))
-    assert file.stat().st_size == rows["transformer"]["moved_bytes"]
-    assert {value.dtype for value in load_file(file).values()} == {torch.bfloat16}
-
-
-def test_the_rotation_is_that_of_diffusers_and_spares_the_text() -> None:
-    x = torch.randn(1, 7, 2, 8)
-    angles = torch.randn(5, 4).repeat_interleave(2, -1)
-    matrices = rotation_of(angles.cos(), angles.sin(), 2)
-    rotated = (matrices @ x.unflatten(-1, (-1, 2)).unsqueeze(-1)).squeeze(-1).flatten(3)
-    apply: Any = apply_rotary_emb
-    expected = apply(x[:, :5], (angles.cos(), angles.sin()), sequence_dim=1)
-    torch.testing.assert_close(rotated, torch.cat([expected, x[:, 5:]], dim=1))
-
-
 @pytest.fixture
 def stand_in_kitchen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Put a reference in the place of comfy-kitchen, and return the functions that are called."""
@@ -339,41 +245,6 @@ def test_blocks_with_fused_kernels_give_the_same(trial: Trial, stand_in_kitchen:
     assert sorted(stand_in_kitchen) == ["adaln"] * 3 + ["rms_rope"] * 2
     with one.placed() as run:
         assert torch.equal(run(), expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("seconds", 1.2345, "1.23 s"),
-        ("seconds_per_step", 1.1, "1.1 s a step"),
-        ("first_seconds", 12.0, "first 12 s"),
-        ("products_operations", 251e12, "products 251 TFLOP"),
-        ("operations_per_second", 7.9e14, "790 TFLOP/s"),
-        ("bytes_per_second", 30.6e9, "30.6 GB/s"),
-        ("device_bytes", 24 * 1024**3, "device 24 GB"),
-        ("step_seconds", [1.0, 2.5], "step seconds 1, 2.5"),
-        ("stage_seconds", {"text": 3.2, "decode": None}, "stage seconds (text 3.2)"),
-        ("same_bits", True, "same bits True"),
-        ("skipped", "needs a GPU", "skipped: needs a GPU"),
-        ("pinned_bytes", None, ""),
-        ("name", "some case", ""),
-    ],
-)
-def test_a_figure_is_told_with_its_unit(name: str, value: Any, expected: str) -> None:
-    assert said((name, value)) == expected
-
-
-def test_the_report_is_a_table_of_all_parts(tmp_path: Path) -> None:
-    for part, facts in (("4", {"rows": ROWS, "failed": "killed by SIGKILL"}), ("1", {"rows": ROWS})):
-        file_of(part, tmp_path).write_text(json.dumps({**facts_of(part, is_tiny=False), **facts}))
-    expected = [
-        "| what | figure | command |",
-        "| --- | --- | --- |",
-        "| a step by the profiler: first | 1.5 s | `scripts/gpu_trial 1` |",
-        "| side by side with diffusers: first | 1.5 s | `scripts/gpu_trial 4` |",
-        "| side by side with diffusers | did not end: killed by SIGKILL | `scripts/gpu_trial 4` |",
-    ]
-    assert table(tmp_path).splitlines() == expected
 
 
 @pytest.mark.slow

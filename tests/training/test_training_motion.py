@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 
-from training.clips import Clips, draw_batch, draw_case, encode_cases
+from training.clips import encode_cases
 from training.encoders import Encoders
 from training.render import Renderer, make_canvases
 from training.scenes import (
-    DIRECTIONS,
-    MOTIONS,
-    PLAIN,
-    STILL,
     Background,
     Case,
     Drawing,
     Motion,
     Thing,
-    visible,
 )
 from training.start import start_from, weights_of
 from training.train_transformer import CHECKPOINT
@@ -35,10 +28,8 @@ from training.transformer import (
     build_transformer,
     gather,
     model_inputs,
-    motion_weight,
 )
 from training.vae import build_vae
-from training.watch import Watch
 
 pytestmark = pytest.mark.slow  # it draws and encodes clips
 
@@ -72,23 +63,6 @@ def vae(started: Path):
 @pytest.fixture(scope="module")
 def encoders(started: Path) -> Encoders:
     return Encoders(started / "model")
-
-
-def test_a_small_pale_motion_counts_as_much_as_a_large_one() -> None:
-    start = torch.zeros(2, 16, 1, 8, 8)
-    clean = torch.zeros(2, 16, 9, 8, 8)
-    clean[0, :, :, :6] = 1.0
-    clean[1, :, :, :2, :2] = 0.3
-    sums = motion_weight(clean, start).mean(dim=(1, 2, 3))
-    assert 0.5 < float(sums[1] / sums[0]) < 2
-    plain = clean.abs().mean(dim=(1, 2, 3, 4))
-    assert float(plain[1] / plain[0]) < 0.05
-
-
-def test_a_still_clip_weighs_its_places_alike() -> None:
-    start = torch.randn(1, 16, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    noise = 0.005 * torch.randn(1, 16, 9, 8, 8, generator=torch.Generator().manual_seed(2))
-    assert float(motion_weight(start + noise, start).max()) < 2
 
 
 def test_a_start_keeps_the_weights_and_an_existing_checkpoint(started: Path) -> None:
@@ -152,78 +126,3 @@ def test_clips_made_from_single_frames_are_near_the_true_ones(vae, encoders: Enc
     # The same clip one latent frame later is further off, which shows that the times are right.
     late = (quick[:, 2:] - true[:, 1:-1]).square().mean()
     assert float((quick[:, 1:] - true[:, 1:]).square().mean()) < float(late)
-
-
-def test_clips_encoded_together_are_those_encoded_alone(vae, encoders: Encoders) -> None:
-    renderer = Renderer(make_canvases(1, 1))
-    cases = [Case(scene(), Motion(name), f"the red ball moves {name}") for name in ("right", "up")]
-    together = encode_cases(vae, encoders, renderer, cases, SIZE)
-    for case, item in zip(cases, together, strict=True):
-        alone = encode_cases(vae, encoders, renderer, [case], SIZE)[0]
-        assert torch.equal(item.text.pooled, alone.text.pooled)
-        assert torch.allclose(item.latents.float(), alone.latents.float(), atol=0.05)
-        assert torch.allclose(item.picture, alone.picture, atol=1e-4)
-
-
-@pytest.mark.slow
-class TestClips:
-    """Tests of the source of clips."""
-
-    @pytest.fixture
-    def clips(self, vae, encoders: Encoders) -> Clips:
-        return Clips(vae, encoders, Renderer(make_canvases(1, 1)))
-
-    def test_only_the_wanted_times_are_encoded(self, clips: Clips) -> None:
-        whole, conditions = clips.encode(
-            draw_batch(np.random.default_rng(3), SMALL, 3, range(CLIP_LATENTS), 1)
-        )
-        some, _ = clips.encode(draw_batch(np.random.default_rng(3), SMALL, 3, [0, 4, 11], 1))
-        assert whole.shape == some.shape == (3, 16, CLIP_LATENTS, 4, 4)
-        assert torch.allclose(some[:, :, [0, 4, 11]], whole[:, :, [0, 4, 11]], atol=0.05)
-        others = [time for time in range(CLIP_LATENTS) if time not in (0, 4, 11)]
-        assert not some[:, :, others].any()
-        assert whole.abs().amax(dim=(1, 3, 4)).min() > 0
-        assert conditions.pooled.shape == (3, 64)
-
-    def test_all_clips_differ(self, clips: Clips) -> None:
-        rng = np.random.default_rng(3)
-        drawn = torch.cat([clips.encode(draw_batch(rng, SMALL, 3, [0, 9], 1))[0] for _ in range(2)])
-        assert len({float(clip.sum()) for clip in drawn}) == 6
-
-    def test_drawn_cases_show_their_motion(self) -> None:
-        rng = np.random.default_rng(9)
-        for _ in range(300):
-            case = draw_case(rng, SMALL, 1)
-            of_thing, of_camera = visible(case.scene)
-            assert case.motion.name in (STILL, *of_thing, *of_camera)
-            assert case.motion.name != STILL or case.motion.speed == ""
-
-    def test_hard_motions_and_scenes_of_several_things_are_drawn_more_often(self) -> None:
-        rng = np.random.default_rng(5)
-        cases = [draw_case(rng, SMALL, 1) for _ in range(600)]
-        motions = Counter(case.motion.name for case in cases)
-        assert motions["spins"] > 3 * motions["pans left"] > 0
-        batch = [case for case in cases if len(case.scene.things) > 1]
-        assert len(batch) > 0.5 * len(cases)
-        moves = sum(case.motion.name in DIRECTIONS for case in cases)
-        plain = [case.motion.name for case in batch if case.scene.background.kind in PLAIN]
-        assert sum(name in DIRECTIONS for name in plain) > 0.3 * moves
-
-
-@pytest.mark.slow
-def test_projections_tell_a_model_that_knows_from_one_that_does_not(vae, encoders: Encoders) -> None:
-    watch = Watch.make(vae, encoders, SIZE, per_motion=2)
-    assert len(watch.cases) == 2 * len(MOTIONS)
-    order = iter([0, 1])
-
-    def knowing(hidden_states, latents_clean, **_):
-        chosen = range(next(order), len(watch.cases), 2)
-        clean = torch.stack([watch.items[i].latents[:, 1:10] for i in chosen]).float()
-        return (hidden_states - clean,)
-
-    def still(hidden_states, latents_clean, indices_latents_clean, **_):
-        which = 0 if indices_latents_clean[0] == 0 else 1
-        return (hidden_states - latents_clean[:, :, which : which + 1],)
-
-    assert all(share == pytest.approx(1, abs=1e-3) for share in watch.projections(knowing).values())
-    assert all(abs(share) < 1e-3 for share in watch.projections(still).values())

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from training import run
-from training.start import start_from
 from training.train_transformer import CHECKPOINT, Plan
 from training.transformer import build_transformer
 from training.vae import build_vae
@@ -55,47 +54,6 @@ def test_from_given_weights_all_time_goes_to_the_transformer(launched, monkeypat
     assert [part[1] for part in launched] == [Plan(minutes=pytest.approx(100))] * 2
     state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
     assert (state["step"], state["spent"], state["learned"]) == (0, 0.0, 0.45)
-
-
-def test_a_stage_that_runs_alone_has_all_the_time(launched, monkeypatch, tmp_path: Path) -> None:
-    words = ("--minutes", "40", "--folder", str(tmp_path), "--start", str(MODEL), "--rate", "0.0005")
-    command(monkeypatch, *words, "--only", "refine")
-    command(monkeypatch, *words, "--seed", "9", "--only", "transformer", "--only", "export")
-    assert launched[0][1:] == ("refine", pytest.approx(40), "frozen")
-    assert launched[1][1] == Plan(minutes=pytest.approx(40), lr=0.0005, seed=9)
-
-
-def test_a_gpu_is_trained_on_by_one_process(launched, monkeypatch, tmp_path: Path) -> None:
-    processes = []
-    monkeypatch.setattr(run, "launch", lambda worker, given, count: processes.append((given[1], count)))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    words = ("--minutes", "5", "--folder", str(tmp_path), "--start", str(MODEL), "--only", "transformer")
-    command(monkeypatch, *words, "--device", "cuda", "--processes", "3")
-    command(monkeypatch, *words, "--processes", "3")
-    assert [(plan.device, count) for plan, count in processes] == [("cuda", 1), ("cpu", 3)]
-
-
-def test_without_a_gpu_the_device_is_refused(launched, monkeypatch, tmp_path: Path, capsys) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="2"):
-        command(monkeypatch, "--folder", str(tmp_path), "--device", "cuda")
-    assert "torch finds no GPU; leave the option out" in capsys.readouterr().err
-    assert not launched
-
-
-def test_given_weights_can_be_exported_untrained(tmp_path: Path) -> None:
-    start_from(MODEL, tmp_path)
-    transformer, vae = run.load_parts(tmp_path)
-    given = torch.load(tmp_path / CHECKPOINT, weights_only=True)["model"]
-    assert all(torch.equal(value, given[name]) for name, value in transformer.state_dict().items())
-    frozen = torch.load(tmp_path / "vae_frozen.pt", weights_only=True)
-    assert vae.config["scaling_factor"] == frozen["scaling_factor"]
-
-
-def test_a_frozen_latent_space_is_not_trained_again(launched, monkeypatch, tmp_path: Path) -> None:
-    torch.save({}, tmp_path / "vae_frozen.pt")
-    command(monkeypatch, "--folder", str(tmp_path), "--minutes", "100")
-    assert [part[1] for part in launched] == [Plan(minutes=pytest.approx(70)), "refine"]
 
 
 def test_what_is_exported_is_the_running_mean_and_the_refined_vae(tmp_path: Path) -> None:

@@ -10,15 +10,12 @@ import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 
-import training.vae
 from training import train_transformer
-from training.optim import Optimizers
 from training.quick import Attend, NormAndRotate, QuickTransformer
-from training.render import Renderer, make_canvases
 from training.sampler import with_own_history
 from training.start import start_from
 from training.tasks import Tasks
-from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer, factor, phase_at
+from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer
 from training.transformer import (
     Conditions,
     SectionTimes,
@@ -29,7 +26,6 @@ from training.transformer import (
     model_inputs,
     times_of,
 )
-from training.vae import SCENE_SIZES, Crops, build_vae, draw_batch, refining_loss
 
 MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
 SECOND = SectionTimes("forward", 0, list(range(10, 19)), [None] * 9 + list(range(10)))
@@ -92,14 +88,6 @@ def test_the_quick_gradients_are_the_plain_ones(model) -> None:
             assert error < most, (name, dtype)
 
 
-def test_a_bf16_copy_follows_its_master(model) -> None:
-    quick = QuickTransformer(model, torch.bfloat16)
-    with torch.no_grad():
-        model.proj_out.weight.add_(1.0)
-    quick.refresh()
-    assert torch.equal(quick.model.proj_out.weight, model.proj_out.weight.bfloat16())
-
-
 def test_the_written_backward_passes_are_right() -> None:
     generator = torch.Generator().manual_seed(1)
 
@@ -114,34 +102,6 @@ def test_the_written_backward_passes_are_right() -> None:
     bias = torch.tensor([0.0, -1e4], dtype=torch.float64).view(1, 1, 1, 2)
     parts = (draw(1, 2, 4, 3), draw(1, 2, 4, 3), draw(1, 2, 4, 3))
     assert torch.autograd.gradcheck(lambda q, k, v: Attend.apply(q, k, v, bias), parts)
-
-
-def test_a_step_on_some_frames_gives_them_their_places(model) -> None:
-    seen: list[dict] = []
-
-    def record(**given):
-        seen.append(given)
-        return (torch.zeros_like(given["hidden_states"]),)
-
-    given = inputs(8, 8)
-    conditions = conditions_of(given)
-    latents = torch.arange(19.0).view(1, 1, 19, 1, 1).expand(2, 16, 19, 8, 8)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        frames = draw_frames(generator, 3)
-        flow_loss(record, SECOND, latents, conditions, generator, frames, shift=1e-6)
-    whole = model_inputs(SECOND, latents[:, :, :1], given["latents_clean"].repeat(1, 1, 10, 1, 1)[:, :, :19])
-    places = set()
-    assert len(seen) == 20
-    for call in seen:
-        chosen = call["indices_latents"].tolist()
-        assert len(chosen) == len(set(chosen)) == 3
-        assert chosen == sorted(chosen)
-        places |= set(chosen)
-        # Almost without noise, each latent still shows its time.
-        times = [int(value) for value in call["hidden_states"][0, :, :, 0, 0].mean(0).round()]
-        assert times == [SECOND.noisy[whole["indices_latents"].tolist().index(place)] for place in chosen]
-    assert places == set(whole["indices_latents"].tolist())
 
 
 def conditions_of(given: dict[str, torch.Tensor]) -> Conditions:
@@ -201,30 +161,6 @@ def test_the_history_can_be_what_the_model_made_itself(mode: str) -> None:
     assert float((near - 7.0).abs().max()) < dirt
     assert float((second["latents_history_2x"] - 7.0).abs().max()) < dirt
     assert torch.equal(second["latents_clean"][:, :, 0], latents[:, :, 0])
-
-
-def test_the_learning_rate_rises_then_falls_to_a_low_end() -> None:
-    assert factor(0.0, 0) < 0.05
-    assert factor(0.05, 100) == 1.0
-    assert factor(0.55, 1000) == pytest.approx(0.5)
-    assert factor(1.0, 2000) == pytest.approx(0.03)
-
-
-def test_the_phases_cover_the_run() -> None:
-    assert [phase_at(place).frames for place in (0.1, 0.3, 0.5, 1.0)] == [3, 3, 9, 9]
-    assert phase_at(0.1).sizes != phase_at(0.3).sizes
-
-
-@pytest.mark.slow
-def test_tasks_prepared_by_other_processes_are_the_same() -> None:
-    tasks = Tasks(Phase(1.0, {(32, 32): 0.5, (32, 48): 0.5}, 3, 4), 8, 0, 4, 1)
-    inline, others = tasks.following(3, 0), tasks.following(3, 2)
-    for step in range(3, 8):
-        here, there, alone = next(inline), next(others), tasks[step]
-        assert here.batch.prompts == there.batch.prompts == alone.batch.prompts
-        assert here.seed == there.seed == alone.seed
-        assert np.array_equal(here.batch.layout.places, there.batch.layout.places)
-        assert torch.equal(here.frames, there.frames)
 
 
 @pytest.mark.gpu
@@ -336,39 +272,3 @@ class TestRun:
         again = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60))
         again.run()
         assert again.step == trainer.step
-
-
-def test_optimiser_skips_a_step_that_is_not_finite(model) -> None:
-    optimiser = Optimizers(model, 1e-3)
-    before = model.proj_out.weight.clone()
-    for param in model.parameters():
-        param.grad = torch.full_like(param, float("nan"))
-    assert not optimiser.step(1.0)
-    assert torch.equal(model.proj_out.weight, before)
-
-
-def test_the_refined_vae_pays_for_changed_latents(monkeypatch: pytest.MonkeyPatch) -> None:
-    vae, former = build_vae(), build_vae().requires_grad_(False)
-    clips = torch.rand(2, 3, 5, 32, 32, generator=torch.Generator().manual_seed(1)) * 2 - 1
-
-    def loss() -> float:
-        return float(refining_loss(vae, former, clips, torch.Generator().manual_seed(2))[0].detach())
-
-    def share_of_keeping() -> float:
-        monkeypatch.setattr(training.vae, "KEEPING", 2.0)
-        with_it = loss()
-        monkeypatch.setattr(training.vae, "KEEPING", 0.0)
-        return with_it - loss()
-
-    assert share_of_keeping() == pytest.approx(0, abs=1e-6)
-    with torch.no_grad():
-        energy = former.quant_conv(former.encoder(clips)).chunk(2, dim=1)[0].square().mean()
-        vae.quant_conv.bias += 0.1
-    assert share_of_keeping() == pytest.approx(2 * 0.1**2 / float(energy), rel=0.02)
-
-
-def test_crops_of_clips_fit_into_their_pictures() -> None:
-    renderer = Renderer(make_canvases(3, 1))
-    wanted = Crops(4, 5, 96)
-    assert any(min(size) < wanted.crop for size in SCENE_SIZES)
-    assert draw_batch(np.random.default_rng(3), renderer, wanted).shape == (4, 3, 5, 96, 96)

@@ -235,6 +235,7 @@ def test_each_of_several_jobs_is_tried_and_the_highest_code_counts(
         "There is no job 'nojob' in this outputs folder. Look for it in the list of jobs, or name another "
         "folder as --outputs.\n",
     )
+    assert command("pause", "nojob", a) == 2  # not that of the last one
     assert command("resume", b, b, a) == 0
     assert [service.job(job).state for job in (a, b, c)] == ["queued", "queued", "paused"]
     assert command("resume", b, c) == 1

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.layers import ROOT
 from tests.support.making import write_scene
+from tests.support.program import answer
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +25,15 @@ def app(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_capture_that_is_not_there_is_named_once(tmp_path: Path) -> None:
-    refused = app("replay", tmp_path / "gone.json")
-    assert refused.returncode == 2
-    assert refused.stderr.startswith(f"{tmp_path / 'gone.json'} cannot be read (No such file or directory);")
+def test_a_stage_of_a_job_is_run_again(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def replay(capture: Path) -> tuple[int, str, str]:
+        return answer(capsys, "replay", str(capture))
 
-
-def test_a_stage_of_a_job_is_run_again(tiny_model: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone.json"
+    code, _, err = replay(gone)
+    assert (code, err.startswith(f"{gone} cannot be read (No such file or directory);")) == (2, True)
     picture, outputs = write_scene(tmp_path / "scene.png", 64, 64), tmp_path / "outputs"
     made = app(
         "generate", "--image", picture, "--prompt", "the red ball moves right", "--model", tiny_model,
@@ -39,20 +42,19 @@ def test_a_stage_of_a_job_is_run_again(tiny_model: Path, tmp_path: Path) -> None
     assert made.returncode == 0, made.stderr
     captures = JobFolder(Path(made.stdout.splitlines()[-1]).parent).captures
     (file,) = (captures / "decode").glob("*.json")
-    again = app("replay", file)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.startswith("decode: ")
-    assert again.stdout.endswith("The results are the same, bit for bit.\n")
+    code, out, err = replay(file)
+    assert code == 0, err
+    assert out.startswith("decode: ")
+    assert out.endswith("The results are the same, bit for bit.\n")
     assert list(captures.glob("decode/*.json")) == [file]  # the second run wrote none
 
     stored = file.with_suffix(".safetensors")
     tensors = load_file(stored)
     tensors["outputs"][0, 0, 0, 0] += 1
     save_file(tensors, stored)
-    different = app("replay", file)
-    assert different.returncode == 1
-    assert "The results differ: values that differ by up to 1." in different.stdout
+    code, out, _ = replay(file)
+    assert (code, "The results differ: values that differ by up to 1." in out) == (1, True)
     stored.unlink()
-    refused = app("replay", file)
-    assert refused.returncode == 2
-    assert "expected the JSON file of a capture in format 3. Choose another file." in refused.stderr
+    code, _, err = replay(file)
+    assert code == 2
+    assert "expected the JSON file of a capture in format 3. Choose another file." in err

@@ -169,9 +169,7 @@ def test_an_error_ends_its_job_in_words_for_a_user(
     assert (stored.state, stored.message, stored.remedy) == ("failed", end.message, end.remedy)
 
 
-@pytest.mark.parametrize(
-    "fault", ["SIGKILL", *(pytest.param(one, marks=pytest.mark.slow) for one in ("SIGABRT", "exit"))]
-)
+@pytest.mark.parametrize("fault", ["SIGKILL", "exit"])
 def test_a_dead_engine_is_noticed_and_a_new_one_goes_on(open_studio: Studio, fault: str) -> None:
     job = open_studio.submit(f"sections=3 steps=2 at=3 fault={fault} times=2")
     first, *_, end = events = open_studio.events(job)
@@ -191,9 +189,8 @@ def test_a_dead_engine_is_noticed_and_a_new_one_goes_on(open_studio: Studio, fau
 @pytest.mark.parametrize(
     ("fault", "words", "tries"),
     [
-        pytest.param("SIGKILL", "was ended from outside", 5, marks=pytest.mark.slow),
-        pytest.param("SIGABRT", "crashed", 3, marks=pytest.mark.slow),
-        ("exit", "code 3", 3),
+        ("SIGKILL", "was ended from outside", 5),
+        ("SIGABRT", "crashed", 3),
     ],
 )
 def test_an_engine_that_dies_again_and_again_fails_the_job_and_the_next_one_runs(

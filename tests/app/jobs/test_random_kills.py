@@ -23,7 +23,7 @@ from diffusers_helper.errors import InputError
 from tests.support.jobs import wait_until
 from tests.support.outputs import Folder
 
-KILLS = int(os.environ.get("LONGTAKE_TEST_RANDOM_KILLS", "4"))
+KILLS = int(os.environ.get("LONGTAKE_TEST_RANDOM_KILLS", "2"))
 TARGETS = (["server"], ["engines"], ["user"], ["server", "user"])
 USER = """
 import json, random, sys, time

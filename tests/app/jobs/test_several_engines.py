@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,3 +209,33 @@ def test_a_card_whose_engine_always_dies_loses_no_job(
         == ["The engine on processor 1 (0.2 GB) gave up; processor 2 (4 GB) goes on with the video."] * 2
     )  # then the card is out of service
     assert {service.job(job.id).card for job in jobs} == {"processor 2 (4 GB)"}
+    worker = service.crew.workers[0]
+    assert not worker.is_in_service
+    service.crew.serve(worker.card.key)
+    again = sharing.add(service, "again")
+    assert isinstance(events(service, again)[-1], Finished)
+    assert worker.is_in_service  # one death since it was put back
+
+
+def test_a_card_whose_engine_works_between_two_deaths_stays_in_service(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, (small, large) = on_cards(sharing, SMALL_CARD, LARGE_CARD)
+    make = small.run
+
+    def dies(job: Job, **settings: Any) -> Iterator[Event | None]:
+        if job.request.prompt == "deadly":
+            raise EngineDied(-6)
+        yield from make(job, **settings)
+
+    monkeypatch.setattr(small, "run", dies)
+    service.start()
+    small.go(1000)
+    large.go(1000)
+    made = []
+    for prompt in ("deadly", "a ball", "deadly", "a ball"):
+        job = sharing.add(service, prompt)
+        assert isinstance(events(service, job)[-1], Finished)
+        made.append(service.job(job.id).card)
+        wait_until(lambda: not any(worker.is_busy for worker in service.crew.workers))
+    assert made == ["processor 2 (4 GB)", "processor 1 (0.2 GB)"] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from app.jobs.downloads.manager import Downloads
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import TIMEOUT
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -20,7 +18,6 @@ from tests.support.pages import (
     open_folds,
     start,
     status,
-    visit,
 )
 from tests.support.staged_engine import FAILING_PROMPT
 
@@ -53,113 +50,108 @@ def violations(page: Any) -> list[str]:
     ]
 
 
-@pytest.fixture(params=["light", "dark"])
-def themed(request: pytest.FixtureRequest, browser: Any, stand: Stand) -> Iterator[Any]:
-    """Return a light or dark tab whose width stays the same over the test."""
-    page = browser.new_page(color_scheme=request.param, reduced_motion="reduce")
-    page.set_default_timeout(TIMEOUT * 1000)
-    visit(page, stand)
-    yield page
-    page.close()
+@pytest.fixture
+def screen() -> dict[str, Any]:
+    return {"reduced_motion": "reduce"}
 
 
 def check(page: Any, state: str) -> None:
+    """Check a state on a phone in the light and in a wide window in the dark."""
     found: list[str] = []
-    for width in (390, 1440):
+    for width, scheme in ((390, "light"), (1440, "dark")):
+        page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 900})
         found += [f"{state} at {width}: {one}" for one in violations(page)]
     assert not found, "\n" + "\n".join(found)
 
 
-def test_nothing_serious_in_any_state(themed: Any, stand: Stand, photo: Path) -> None:
-    check(themed, "idle")
-    open_folds(themed)
-    themed.get_by_text("Stage by stage").click()
-    themed.get_by_label("Prompt", exact=True).fill("a ball [1.2s: it grows] [3.7s-9s: it moves]")
-    themed.locator("#set-prompt_blend input").first.fill("2")
-    themed.get_by_label("Words for section 3, 2.4 – 3.6 s, 67 % new words").wait_for()
-    check(themed, "open")
-    start(themed, photo, seconds=2.4)
+def test_nothing_serious_in_any_state(page: Any, stand: Stand, photo: Path) -> None:
+    check(page, "idle")
+    open_folds(page)
+    page.get_by_text("Stage by stage").click()
+    page.get_by_label("Prompt", exact=True).fill("a ball [1.2s: it grows] [3.7s-9s: it moves]")
+    page.locator("#set-prompt_blend input").first.fill("2")
+    page.get_by_label("Words for section 3, 2.4 – 3.6 s, 67 % new words").wait_for()
+    check(page, "open")
+    start(page, photo, seconds=2.4)
     stand.engine.go(FIRST)
-    status(themed, state="running", frames=33)
-    check(themed, "running")
+    status(page, state="running", frames=33)
+    check(page, "running")
     stand.engine.go(1000)
-    status(themed, state="finished")
-    check(themed, "finished")
+    status(page, state="finished")
+    check(page, "finished")
 
 
 def test_nothing_serious_with_a_model_that_is_not_here(
-    themed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    open_folds(themed)
-    choose_model(themed, "Helios Distilled")
-    themed.get_by_text("Helios Distilled is not on this machine").wait_for()
-    assert not themed.locator("#set-mode").is_visible()  # there is nothing to choose
-    themed.locator("#in-seconds").fill("5")
-    themed.locator("#length").get_by_text("5 s becomes 5.50 s").wait_for()
-    check(themed, "absent")
+    open_folds(page)
+    choose_model(page, "Helios Distilled")
+    page.get_by_text("Helios Distilled is not on this machine").wait_for()
+    assert not page.locator("#set-mode").is_visible()  # there is nothing to choose
+    page.locator("#in-seconds").fill("5")
+    page.locator("#length").get_by_text("5 s becomes 5.50 s").wait_for()
+    check(page, "absent")
 
 
-def test_nothing_serious_in_a_plan_that_does_not_fit(themed: Any) -> None:
-    open_folds(themed)
-    themed.locator("#set-vram_cap_gb input[type=number]").fill("0.01")
-    themed.get_by_text("Does not fit:").wait_for()
-    check(themed, "does not fit")
+def test_nothing_serious_in_a_plan_that_does_not_fit(page: Any) -> None:
+    open_folds(page)
+    page.locator("#set-vram_cap_gb input[type=number]").fill("0.01")
+    page.get_by_text("Does not fit:").wait_for()
+    check(page, "does not fit")
 
 
-def test_nothing_serious_in_a_failure(themed: Any, stand: Stand, photo: Path) -> None:
+def test_nothing_serious_in_a_failure(page: Any, stand: Stand, photo: Path) -> None:
     stand.engine.go(1000)
-    start(themed, None, prompt="")
-    check(themed, "refused")
-    start(themed, photo, prompt=FAILING_PROMPT)
-    status(themed, state="failed")
-    check(themed, "failed")
+    start(page, None, prompt="")
+    check(page, "refused")
+    start(page, photo, prompt=FAILING_PROMPT)
+    status(page, state="failed")
+    check(page, "failed")
 
 
-def test_nothing_serious_in_the_queue(themed: Any, stand: Stand, photo: Path) -> None:
-    themed.get_by_role("tab", name="Queue").click()
-    themed.get_by_text("The queue is empty").wait_for()
-    check(themed, "empty queue")
+def test_nothing_serious_in_the_queue(page: Any, stand: Stand, photo: Path) -> None:
+    page.get_by_role("tab", name="Queue").click()
+    page.get_by_text("The queue is empty").wait_for()
+    check(page, "empty queue")
     jobs = [
         stand.service.queue.add(GenerationRequest(image=str(photo), prompt=one, seconds=2.4))
         for one in "abcd"
     ]
     stand.engine.go(FIRST)
     stand.service.queue.pause(jobs[2].id)
-    themed.get_by_text("Paused", exact=True).wait_for()
-    themed.get_by_text("Section 1 of 2 is finished").last.wait_for()
-    themed.get_by_label("More for b").click()
-    check(themed, "queue with a menu")
-    themed.keyboard.press("Escape")
-    themed.get_by_role("button", name="Remove: d").click()
-    themed.get_by_role("button", name="Undo").wait_for()
-    check(themed, "removed")
-    themed.get_by_role("button", name="Edit: b").click()
-    themed.get_by_role("button", name="Save Changes").wait_for()
-    check(themed, "edited")
+    page.get_by_text("Paused", exact=True).wait_for()
+    page.get_by_text("Section 1 of 2 is finished").last.wait_for()
+    page.get_by_label("More for b").click()
+    check(page, "queue with a menu")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Remove: d").click()
+    page.get_by_role("button", name="Undo").wait_for()
+    check(page, "removed")
+    page.get_by_role("button", name="Edit: b").click()
+    page.get_by_role("button", name="Save Changes").wait_for()
+    check(page, "edited")
     stand.engine.go(FURTHER + 1 + FIRST)  # the first video ends, and the next one is in the middle
-    themed.locator(".lt-next").wait_for()
-    check(themed, "next")
+    page.locator(".lt-next").wait_for()
+    check(page, "next")
     stand.engine.go(1000)
 
 
-def test_nothing_serious_among_the_models(
-    themed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_serious_among_the_models(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(Downloads, "_begin", lambda *_: None)  # nothing is fetched
-    themed.get_by_role("tab", name="Models").click()
-    themed.wait_for_selector(".lt-models[data-state=known]")
-    check(themed, "models")
-    card = themed.locator(".lt-model-card[data-model=framepack-i2v]")
+    page.get_by_role("tab", name="Models").click()
+    page.wait_for_selector(".lt-models[data-state=known]")
+    check(page, "models")
+    card = page.locator(".lt-model-card[data-model=framepack-i2v]")
     card.get_by_text("More about it").click()
     card.get_by_text("On cards of 8 to 24 GB").click()
     card.get_by_text("Streamed weights should fit into the free main memory").wait_for()
-    themed.get_by_role("button", name="Download: FramePack I2V").click()
-    themed.get_by_role("button", name="Download it").click()
-    themed.wait_for_selector(".lt-model-card[data-state=getting]")
-    check(themed, "models with tables and a download")
-    themed.get_by_role("button", name="Pause: FramePack I2V").click()
-    themed.wait_for_selector(".lt-model-card[data-state=paused]")
-    check(themed, "models with a paused download")
+    page.get_by_role("button", name="Download: FramePack I2V").click()
+    page.get_by_role("button", name="Download it").click()
+    page.wait_for_selector(".lt-model-card[data-state=getting]")
+    check(page, "models with tables and a download")
+    page.get_by_role("button", name="Pause: FramePack I2V").click()
+    page.wait_for_selector(".lt-model-card[data-state=paused]")
+    check(page, "models with a paused download")

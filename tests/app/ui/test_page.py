@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.machine import this_profile
 from diffusers_helper.conditions.picture import load_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import gb_text
-from tests.support.clips import read
-from tests.support.jobs import TIMEOUT
 from tests.support.pages import (
     FIRST,
     FURTHER,
-    VIDEO,
-    PageProgram,
     Stand,
     choose_model,
     needs_chromium,
@@ -28,7 +21,6 @@ from tests.support.pages import (
     open_folds,
     start,
     status,
-    visit,
 )
 
 pytestmark = needs_chromium
@@ -110,17 +102,6 @@ def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
     assert stand.service.jobs() == []
 
 
-def test_what_a_user_writes_never_becomes_markup(page: Any, stand: Stand, photo: Path) -> None:
-    hostile = '<img src=x onerror="window.hit=1">${window.hit=2}{{hit}}</p><script>window.hit=3</script>'
-    start(page, photo, prompt=hostile)
-    stand.engine.go(FIRST)
-    assert hostile in status(page, state="running", frames=33).inner_text()
-    page.reload()
-    assert hostile in status(page, state="running", frames=33).inner_text()
-    assert page.evaluate("window.hit") is None
-    assert page.locator("img[src=x]").count() == 0
-
-
 def test_the_demo_model_names_its_words(page: Any) -> None:
     page.get_by_text("This is the demo model.").wait_for()
     page.get_by_text("show them.").click()
@@ -130,12 +111,6 @@ def test_the_demo_model_names_its_words(page: Any) -> None:
     assert page.locator("mark").all_inner_texts() == ["b", "walrus"]
     page.get_by_label("Prompt", exact=True).fill("the camera pans left")
     page.locator("mark").first.wait_for(state="detached")
-
-
-def test_the_header_says_what_computes_and_under_which_cap(page: Any, stand: Stand) -> None:
-    cap = gb_text(this_profile(os.environ).cap_bytes.value)
-    text = page.locator(".lt-machine").inner_text()
-    assert " ".join(text.split()) == f"CPU, Longtake demo model memory cap {cap} GB"
 
 
 def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
@@ -153,33 +128,9 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     page.locator("#lt-model").get_by_text("FramePack F1", exact=True).wait_for()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1024, 1440, 3840])
-def test_nothing_is_wider_than_the_window(browser: Any, stand: Stand, width: int, theme: str) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=theme)
-    page.set_default_timeout(TIMEOUT * 1000)
-    visit(page, stand)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.get_by_role("button", name="Start Generation").wait_for()
-    box = page.get_by_role("button", name="Start Generation").bounding_box()
-    assert box["y"] + box["height"] <= 844
-    page.close()
-
-
-@pytest.mark.slow
-def test_the_whole_product_from_a_click_to_a_video(
-    browser: Any, tmp_path: Path, tiny_model: Path, photo: Path
-) -> None:
-    program = PageProgram(tmp_path, "--model", str(tiny_model))
-    page = browser.new_page()
-    page.set_default_timeout(TIMEOUT * 1000)
-    try:
-        page.goto(program.wait_until_up())
-        start(page, photo, seconds=1, steps=2)
-        finished = status(page, state="finished", frames=37)
-        assert page.evaluate(VIDEO)["duration"] == pytest.approx(37 / 30, abs=0.02)
-        video = program.outputs / finished.get_attribute("data-job") / "video.mp4"
-        assert len(read(video)) == 37
-    finally:
-        page.close()
-        program.end()
+def test_nothing_is_wider_than_the_window(page: Any) -> None:
+    for width in (390, 1024, 1440, 3840):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
+        box = page.get_by_role("button", name="Start Generation").bounding_box()
+        assert box["y"] + box["height"] <= 844, width

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from app.jobs.downloads.manager import Downloads
 from app.jobs.job import size_of
-from diffusers_helper.models import downloads
-from diffusers_helper.units import GB
-from tests.support.pages import Stand, choose_model, module, needs_chromium, no_notice, start, status
+from tests.support.pages import Stand, module, needs_chromium, start, status
 
 pytestmark = needs_chromium
 # Returns how far the frame's hole lies from the picture's left, and the name of the focused element.
@@ -170,30 +166,3 @@ def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Sta
     for seconds in (1, 1.1, 5, 19.9, 20, 21, 119, 120):
         share = page.evaluate(f"async (seconds) => (await {sliders}).shareOf(seconds, 1, 120)", seconds)
         assert page.evaluate(f"async (at) => (await {sliders}).lengthAt(at, 1, 120)", share) == seconds
-
-
-def test_a_model_that_is_not_here_is_downloaded_only_after_a_yes(
-    page: Any, stand: Stand, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(Downloads, "_begin", lambda *_: None)  # what it then does has tests of its own
-    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100 * GB))
-    choose_model(page, "FramePack F1")
-    note = page.locator("#model-note")
-    note.get_by_text("FramePack F1 is not on this machine").wait_for()
-    assert "This machine has no GPU, so a video of this model would take days." in note.inner_text()
-    start(page, photo)
-    yes = page.get_by_role("button", name="Download 39.4 GB and start")
-    yes.wait_for()
-    question = page.locator("#notice").inner_text()
-    assert "FramePack F1 is not on this machine: 39.4 GB to download, and 100 GB free." in question
-    assert "This machine has no GPU, so a video of this model would take days." in question
-    page.get_by_role("button", name="Not now").click()
-    no_notice(page)
-    assert stand.service.jobs() == []
-    page.locator("#start").click()
-    yes.click()
-    job = status(page, state="queued").get_attribute("data-job")
-    assert stand.service.job(job).request.model == "framepack-f1"
-    assert stand.service.downloads.progress("framepack-f1").activity == "getting"
-    no_notice(page)

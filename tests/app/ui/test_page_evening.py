@@ -21,8 +21,6 @@ STAGE_IN_SIGHT = """() => {
     const top = document.querySelector('.lt-stage').getBoundingClientRect().top;
     return document.querySelector('.lt-view').dataset.state === 'running' && top >= 0 && top < 120;
 }"""
-PLACES = """() => ['.lt-progress', '.lt-strip', '.lt-actions', '.lt-prompt'].map((part) =>
-    Math.round(document.querySelector(part).getBoundingClientRect().top))"""
 
 
 @pytest.fixture
@@ -67,33 +65,6 @@ def test_before_the_first_video_the_examples_move_on_the_stage(
     page.reload()
     page.wait_for_selector("html[data-ready]")
     assert not page.locator(".lt-demo").is_visible()
-
-
-def test_a_file_that_is_no_picture_is_refused_in_the_page_s_own_words(page: Any, tmp_path: Path) -> None:
-    text = tmp_path / "notes.txt"
-    text.write_text("not a picture")
-    page.set_input_files("input[type=file]", str(text))
-    page.get_by_role("alert").filter(has_text="notes.txt").wait_for()
-
-
-def test_nothing_moves_at_1024_while_two_sections_are_made(window: Any, stand: Stand, photo: Path) -> None:
-    page = window
-    stand.engine.size = (144, 112)  # the shape that the form foresees for this picture
-    start(page, photo, seconds=2.4)
-    status(page, state="running")
-    assert controls_are_in_sight(page)
-    page.set_viewport_size({"width": 1024, "height": 768})
-    places = page.evaluate(PLACES)
-    stand.engine.go(FIRST - 3)
-    status(page, section=1, step=1)
-    assert page.evaluate(PLACES) == places
-    stand.engine.go(2)
-    page.get_by_text("Decoding section 1 of 2").wait_for()
-    assert page.evaluate(PLACES) == places
-    page.locator('.lt-cell[aria-label="Section 1.2 – 2.4 s, decoding"]').wait_for()
-    stand.engine.go(1)
-    status(page, frames=33)
-    assert page.evaluate(PLACES) == places
 
 
 def test_on_a_phone_each_of_three_videos_comes_into_view(window: Any, stand: Stand, photo: Path) -> None:

@@ -68,11 +68,10 @@ def stand(lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
         yield stand
 
 
-@pytest.fixture(params=["mouse", "finger"])
-def screen(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return a wide window with a mouse, or a phone."""
-    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-    return phone if request.param == "finger" else {}
+@pytest.fixture
+def screen() -> dict[str, Any]:
+    """Return a phone, on which other controls cover a button sooner than in a wide window."""
+    return {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
 def button(page: Any, press: Press) -> Any:

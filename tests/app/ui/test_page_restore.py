@@ -93,7 +93,7 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
 
 
-@pytest.mark.parametrize("way", ["drop", "paste", "button"])
+@pytest.mark.parametrize("way", ["paste", "button"])
 def test_a_video_of_a_camera_is_continued(way: str, page: Any, tmp_path: Path) -> None:
     film = write_film(tmp_path / "00001.MTS")
     page.wait_for_selector("html[data-ready]")
@@ -101,7 +101,7 @@ def test_a_video_of_a_camera_is_continued(way: str, page: Any, tmp_path: Path) -
         page.set_input_files("#set-image input[type=file]", str(film))
     else:
         content = [list(film.read_bytes()), film.name, ""]  # a browser knows no type of such a file
-        page.evaluate(*((DROP, [content]) if way == "drop" else (PASTE, content)))
+        page.evaluate(PASTE, content)
     assert notice(page, "continues").inner_text() == "The new video continues 00001.MTS (1.0 s).\n\nClose"
     page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 192")
 
@@ -124,14 +124,6 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path,
     drop(page, b"long", "long.mp4", "video/mp4")
     page.get_by_role("alert").get_by_text("at most 128 MiB are accepted.").wait_for()
     assert page.locator("[name=image]").input_value() == "null"
-
-
-def test_a_picture_of_any_name_is_shown_and_kept(page: Any, photo: Path) -> None:
-    drop(page, photo.read_bytes(), "100 % of #1.png", "image/png")
-    page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 320")
-    page.wait_for_function("localStorage['longtake.form']?.includes('\"image\":{')")
-    page.reload()
-    page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 320")
 
 
 def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
@@ -220,14 +212,15 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     assert page.get_by_label("Seed", exact=True).input_value() == str(seeds[2])
 
 
-@pytest.mark.parametrize("text", ["[", '{"settings": null}', "7", '[{}, null, "folded"]'])
-def test_the_form_starts_beside_damaged_storage(page: Any, stand: Stand, photo: Path, text: str) -> None:
-    for key in ("folds", "prompts", "press", "form"):
-        page.evaluate(f"(text) => {{ localStorage['longtake.{key}'] = text; }}", text)
-        page.evaluate(f"(text) => {{ sessionStorage['longtake.{key}'] = text; }}", text)
-    page.reload()
-    start(page, photo, seconds=1)
-    wait_until(lambda: len(stand.service.jobs()) == 1)
+def test_the_form_starts_beside_damaged_storage(page: Any, stand: Stand, photo: Path) -> None:
+    for number, text in enumerate(("[", '{"settings": null}', "7", '[{}, null, "folded"]'), 1):
+        for key in ("folds", "prompts", "press", "form"):
+            page.evaluate(f"(text) => {{ localStorage['longtake.{key}'] = text; }}", text)
+            page.evaluate(f"(text) => {{ sessionStorage['longtake.{key}'] = text; }}", text)
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        start(page, photo, seconds=1)
+        wait_until(lambda number=number: len(stand.service.jobs()) == number)
 
 
 def test_a_preset_is_saved_used_made_the_default_and_passed_on(

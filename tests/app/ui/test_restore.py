@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.jobs.history import History
 from app.jobs.service import JobService
 from app.presets import presets_folder, save_preset
 from app.ui.catalogue import Catalogue
@@ -25,6 +27,7 @@ from diffusers_helper.models.registry import find_model
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import MAX_SEED, GenerationRequest
+from tests.support.jobs import TIMEOUT
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine
 
@@ -214,3 +217,29 @@ def test_merged_settings_of_another_model_follow_that_model() -> None:
     values, notices = merged(found, {}, CATALOGUE)
     assert (values["model"], values["mode"], values["steps"]) == ("framepack-f1", "forward", 25)
     assert "does not support that order" in " ".join(notices)
+
+
+def test_one_press_that_comes_twice_at_once_makes_one_video(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = JobService(folder / "outputs", StagedEngine())
+    actions, arrived = Actions(service, CATALOGUE), threading.Event()
+    submit, made_by = Catalogue.submit, History.made_by
+    photo = {"path": str(write_photo(folder / "uploads" / "photo.png"))}
+    values = form.defaults(DEMO, Planner()) | {"model": "demo", "prompt": "a ball", "image": photo}
+    press = token_hex(8)
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        """Make the job while the second press has the time to look for it, unless it waits for the first."""
+        monkeypatch.setattr(Catalogue, "submit", submit)
+        monkeypatch.setattr(History, "made_by", lambda *asked: (made_by(*asked), arrived.set())[0])
+        second.start()
+        arrived.wait(0.5)
+        return submit(*given, **named)
+
+    second = threading.Thread(target=actions.form_start, args=(press, values, False))
+    monkeypatch.setattr(Catalogue, "submit", slowly)
+    actions.form_start(press, values, False)
+    second.join(TIMEOUT)
+    assert [job.id for job in service.history.made_by(press)] == [job.id for job in service.jobs()]
+    assert len(service.jobs()) == 1

@@ -161,12 +161,13 @@ def test_no_answer_names_a_folder(stand: Stand, place: Path, tiny_model: Path) -
     folders |= {str(path) for path, _ in known_folders()}
     asked = set[str]()
 
-    def look(job: str) -> None:
+    def look(job: str, *, at_all: bool = False) -> None:
         for address, query in get_calls(job):
             asked.add(address.replace(job, "{job}"))
-            check(ask(stand.url, f"/api/{address}?{urlencode(query)}"), address, folders)
+            if at_all or job in address:
+                check(ask(stand.url, f"/api/{address}?{urlencode(query)}"), address, folders)
 
-    look(failed)
+    look(failed, at_all=True)
     live = urllib.request.urlopen(f"{stand.url}api/live?job={failed}", timeout=TIMEOUT)
     first = next(line for line in live if line.startswith(b"data: {"))
     check(Answer(200, live.headers, first.removeprefix(b"data: ")), "live", folders)
@@ -174,8 +175,9 @@ def test_no_answer_names_a_folder(stand: Stand, place: Path, tiny_model: Path) -
     for job in (made, continued, failed):
         for address, message in post_calls(stand, job, video, photo):
             asked.add(address)
-            check(ask(stand.url, f"/api/{address}", method="POST", data=message), address, folders)
-        look(job)
+            if job in (made, *message.values(), *message.get("jobs", ())):
+                check(ask(stand.url, f"/api/{address}", method="POST", data=message), address, folders)
+        look(job, at_all=job == made)
     described = json.loads(ask(stand.url, "/api/openapi.json").body)["paths"]
     calls = {path.removeprefix("/api/") for path in described} - {"live", "history/zip"}  # no answers in JSON
     assert calls == asked - {"history/nothing"}

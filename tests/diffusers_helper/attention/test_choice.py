@@ -13,7 +13,7 @@ import torch
 from app.machine import machine_of_card
 from app.trials import _end_of, try_attention
 from diffusers_helper.attention.backends import BACKENDS, candidate_backends
-from diffusers_helper.attention.dispatch import _temporary_mark
+from diffusers_helper.attention.dispatch import _temporary_mark, attention_function, try_backends
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.events import Event, JobStarted
@@ -81,6 +81,23 @@ def test_a_kernel_that_raises_is_left_out_and_a_right_one_is_timed(tmp_path: Pat
     raised, right = try_attention(("triton", "sage"), *SHAPE, environ=environ)
     assert raised == {"backend": "triton", "failed": "no kernel image is available"}
     assert right["seconds"] > 0
+    assert "failed" not in right
+
+
+def test_a_kernel_that_gives_no_numbers_or_wrong_ones_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = torch.ones(96, 1, 1)
+    last[-1] = 0
+    factors: dict[str, Any] = {"flash": float("nan"), "sage": 1.2, "aiter": last, "native": 1.0}
+
+    def attention(backend: str, limit_bytes: int) -> Any:
+        whole = attention_function("native", limit_bytes)
+        return lambda *inputs: whole(*inputs) * factors[backend]
+
+    monkeypatch.setattr("diffusers_helper.attention.dispatch.attention_function", attention)
+    *wrong, right = try_backends(factors, *SHAPE)
+    said = [trial["failed"].removeprefix("its results differ by ") for trial in wrong]
+    assert said[:2] == ["nan of their size", "0.2 of their size"]
+    assert len(said) == 3  # of which the last is wrong in its last row alone
     assert "failed" not in right
 
 

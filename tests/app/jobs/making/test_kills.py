@@ -60,8 +60,7 @@ def studio(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Killer]:
 @pytest.mark.parametrize(
     ("studio", "mode"),
     [
-        ("tiny_model", "inverted"), ("tiny_model", "forward"), ("tiny_helios", "forward"),
-        ("tiny_helios_distilled", "forward"),
+        ("tiny_model", "inverted"), ("tiny_helios_distilled", "forward"),
     ],
     indirect=["studio"],
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.jobs.job import Job
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.jobs.storage.database import DATABASE_FOLDER
@@ -204,6 +205,24 @@ def test_an_engine_that_cannot_be_started_now_is_tried_again(
     assert isinstance(events[-1], Finished)
     assert "Too many files are open." in events[0].message  # pyright: ignore[reportAttributeAccessIssue]
     assert states_of(job.folder) == ["queued", "running", "waiting", "running", "finished"]
+
+
+def test_the_pauses_between_tries_double_up_to_half_a_minute_and_begin_anew_with_the_next_job(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, troubles, pauses = Worker._attempt, list[dict[str, str]](), list[float]()
+
+    def fail(worker: Worker, job: Job) -> dict[str, str] | None:
+        return troubles.pop() if troubles else attempt(worker, job)
+
+    monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 2.0)
+    monkeypatch.setattr(Worker, "_attempt", fail)
+    monkeypatch.setattr(Worker, "_wait_out", lambda *given: pauses.append(given[-1]))
+    studio.service.start()
+    for number in (6, 2):
+        troubles += [{"message": "The disk is full."}] * number
+        assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 2.0, 4.0]
 
 
 def test_a_start_on_a_full_disk_is_one_sentence(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -31,6 +32,8 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(os, "fsync", lambda _: None)  # it takes most of the time
         self.picture = write_picture(self.folder / "picture.png")
         self.programs = [self.program() for _ in range(2)]
         self.states: dict[str, str] = {}
@@ -94,7 +97,10 @@ class QueueMachine(RuleBasedStateMachine):
     def resume(self, by: int, number: int) -> None:
         job = self.one_in(number, "paused", "interrupted", "cancelled")
         if job:
-            self.places[job] = self.programs[by].resume(job).position
+            last, position = max(self.places.values()), self.programs[by].resume(job).position
+            was_over = self.states[job] == "cancelled"
+            assert position > last if was_over else position == self.places[job]
+            self.places[job] = position
             self.states[job] = "queued"
 
     @rule(by=st.integers(0, 1), number=ANY)
@@ -159,6 +165,7 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for program in self.programs:
             program.store.release()
+        self.patch.undo()
         shutil.rmtree(self.folder)
 
 

@@ -7,24 +7,15 @@ from typing import Any
 
 import pytest
 
-from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import wait_until
 from tests.support.pages import FIRST, FURTHER, VIDEO, Stand, needs_chromium, start, status
-from tests.support.staged_engine import FAILING_PROMPT, MESSAGE
 
 pytestmark = needs_chromium
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_job_does_not_wait_for_the_video_of_the_one_before(
-    page: Any, stand: Stand, photo: Path, mode: Mode
-) -> None:
-    def submit() -> str:
-        request = GenerationRequest(image=str(photo), prompt="the red ball moves right", mode=mode, seconds=1)
-        return stand.service.queue.add(request).id
-
-    first, second = submit(), submit()
+def test_a_job_does_not_wait_for_the_video_of_the_one_before(page: Any, stand: Stand, photo: Path) -> None:
+    first, second = (submit(stand, photo, "the red ball moves right") for _ in range(2))
     # The first job's video never arrives, as over a slow line.
     page.route(f"**/jobs/{first}/video*", lambda route: None)
     with page.expect_request(f"**/jobs/{first}/video*"):
@@ -105,17 +96,6 @@ def test_a_video_of_another_program_is_announced_and_does_not_take_the_stage(
     status(page, state="finished", job=first)
     page.get_by_role("button", name="Show it: two").click()
     status(page, state="finished", job=second)
-
-
-def test_a_failure_stays_too(page: Any, stand: Stand, photo: Path) -> None:
-    first = submit(stand, photo, FAILING_PROMPT)
-    second = submit(stand, photo, "two")
-    status(page, state="running", job=first)
-    stand.engine.go(6)  # up to the failure
-    failed = status(page, state="failed", job=first)
-    assert MESSAGE in failed.inner_text()
-    page.locator(f'.lt-next[data-job="{second}"]').get_by_role("button").click()
-    status(page, job=second)
 
 
 def test_a_paused_job_gives_its_place_on_the_stage_to_the_next(page: Any, stand: Stand, photo: Path) -> None:

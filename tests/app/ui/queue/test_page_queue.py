@@ -226,31 +226,33 @@ def test_the_keyboard_moves_a_video_and_keeps_its_place(page: Any, stand: Stand,
     assert page.evaluate("document.activeElement.classList.contains('lt-row-grip')")
 
 
+def middle(page: Any, prompt: str) -> tuple[float, float]:
+    """Return the middle of the grip of a row."""
+    box = row(page, prompt).locator(".lt-row-grip").bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def test_a_video_is_dragged_to_another_place(page: Any, stand: Stand, photo: Path) -> None:
     add(stand, photo, *"abcde")
     open_queue(page, *"abcde")
 
-    def middle(prompt: str) -> tuple[float, float]:
-        box = row(page, prompt).locator(".lt-row-grip").bounding_box()
-        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-    page.mouse.move(*middle("e"))
+    page.mouse.move(*middle(page, "e"))
     page.mouse.down()
-    page.mouse.move(*middle("b"), steps=6)
+    page.mouse.move(*middle(page, "b"), steps=6)
     assert row(page, "b").evaluate("(one) => getComputedStyle(one).transform") != "none"
     page.mouse.up()
     settled(page, stand, "aebcd")
     # Above the running video there is no place.
-    x, y = middle("d")
+    x, y = middle(page, "d")
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x, 0, steps=6)
     page.mouse.up()
     settled(page, stand, "adebc")
     # The Escape key calls it off.
-    page.mouse.move(*middle("c"))
+    page.mouse.move(*middle(page, "c"))
     page.mouse.down()
-    page.mouse.move(*middle("e"), steps=3)
+    page.mouse.move(*middle(page, "e"), steps=3)
     page.keyboard.press("Escape")
     page.mouse.up()
     settled(page, stand, "adebc")
@@ -280,6 +282,12 @@ def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, mo
     row(page, "video 299").wait_for()
     assert page.locator(".lt-row").count() < 150
     assert not row(page, "video 5").is_visible()
+    page.mouse.move(*middle(page, "video 297"))
+    page.mouse.down()
+    page.mouse.move(*middle(page, "video 295"), steps=6)
+    page.mouse.up()
+    last = ["video 294", "video 297", "video 295", "video 296", "video 298", "video 299"]
+    wait_until(lambda: [job.request.prompt for job in stand.service.queue.jobs()[-6:]] == last)
     row(page, "video 299").get_by_text("More").click()
     page.get_by_role("button", name="Make it the next one: video 299").click()
     wait_until(lambda: stand.service.queue.jobs(limit=2)[1].request.prompt == "video 299")
