@@ -82,7 +82,8 @@ def absence_of(info: ModelInfo) -> Absence | None:
 def missing_bytes(info: ModelInfo, component: str) -> int:
     """Estimate the bytes of weights that would have to be downloaded, by the table of the family."""
     source = info.components[component]
-    published = published_bytes(component, info.family.name) if source.is_missing else 0
+    dtype = info.file_dtype
+    published = published_bytes(component, info.family.name, dtype) if source.is_missing else 0
     return max(0, published - bytes_in(source.folder))
 
 
