@@ -80,7 +80,8 @@ def absence_of(info: ModelInfo) -> Absence | None:
 
 def missing_bytes(info: ModelInfo, component: str) -> int:
     source = info.components[component]
-    published = published_bytes(component, info.family.name) if source.is_missing else 0
+    dtype = info.file_dtype
+    published = published_bytes(component, info.family.name, dtype) if source.is_missing else 0
     return max(0, published - bytes_in(source.folder))
 
 

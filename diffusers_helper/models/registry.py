@@ -62,6 +62,7 @@ class ModelInfo:
         modes: The orders of sections that it supports; the first is its default.
         side, multiple: The picture shapes (`buckets.buckets`) that it was trained for.
         steps, guidance, cfg: The values that suit it best.
+        file_dtype: The type of a published transformer's files, if it is not that of its family.
         negative, weight_dtype: The negative prompt and the type of the weights that suit it.
         times: The times, of 1000, at which a model for few steps computes; none for one that has a schedule.
         shift: The shift of its noise levels in sampling; None for FramePack's rule, which goes by tokens.
@@ -84,6 +85,7 @@ class ModelInfo:
     steps: int = 25
     guidance: float = 10.0
     cfg: float = 1.0
+    file_dtype: str = ""
     negative: str = ""
     weight_dtype: str = "default"
     times: tuple[int, ...] = ()

@@ -75,9 +75,17 @@ class Network:
     cast_bytes: int = 0
 
 
-def published_bytes(component: str, family: str = "framepack") -> int:
+def published_bytes(component: str, family: str = "framepack", dtype: str = "") -> int:
+    """Count the bytes of a published network's files; 0 for a component that is no network.
+
+    Args:
+        dtype: The type of a transformer's files; "" for that of its family.
+    """
     network = FAMILIES[family].networks.get(component)
-    return network.total.num_bytes(BITS[network.dtype] // 8, "default") if network else 0
+    if network is None:
+        return 0
+    file_dtype = (component in TRANSFORMERS and dtype) or network.dtype
+    return network.total.num_bytes(BITS[file_dtype] // 8, "default")
 
 
 def networks(

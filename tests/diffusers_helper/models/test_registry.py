@@ -11,6 +11,7 @@ import pytest
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import COMPONENTS, FRAMEPACK
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
+from diffusers_helper.models.sizes import published_bytes
 
 
 @pytest.fixture
@@ -85,6 +86,16 @@ def test_published_models_of_helios_share_their_encoder_and_vae(
     assert "Apache" in info.licence
     assert "South Korea" in find_model("framepack-f1").licence
     assert all(re.fullmatch(r"[0-9a-f]{40}", source.revision or "") for source in info.components.values())
+
+
+@pytest.mark.parametrize(("name", "gb"), [("wan-5b", 20.0), ("wan-5b-fast", 10.0), ("wan-a14b", 57.2)])
+def test_the_download_of_wan_is_as_large_as_its_files(name: str, gb: float) -> None:
+    info = find_model(name)
+    num_bytes = published_bytes("transformer", info.family.name, info.file_dtype)
+    assert num_bytes / 1e9 == pytest.approx(gb, abs=0.05)
+    assert info.default_settings["weight_dtype"] == "bf16"
+    assert all(re.fullmatch(r"[0-9a-f]{40}", source.revision or "") for source in info.components.values())
+    assert info.components["text_encoder"] == find_model("helios-base").components["text_encoder"]
 
 
 def test_a_folder_tells_its_own_facts(folder: Path) -> None:
