@@ -119,7 +119,11 @@ class Clips:
         longest = int(mask.sum(1).max())
         tokens = torch.stack([text.tokens for text in texts])[:, :longest]
         pooled = torch.stack([text.pooled for text in texts])
-        return {"tokens": tokens.to(device), "mask": mask[:, :longest].to(device), "pooled": pooled.to(device)}
+        return {
+            "tokens": tokens.to(device),
+            "mask": mask[:, :longest].to(device),
+            "pooled": pooled.to(device),
+        }
 
     def conditions(
         self, prompts: Sequence[str], pictures: torch.Tensor, guidance: np.ndarray | None = None

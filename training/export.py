@@ -21,7 +21,7 @@ def export(
     start: Path,
     target: Path,
 ) -> None:
-    """Write a model folder: trained weights, and everything else from the folder that the training began with.
+    """Write a model folder: the trained weights, and everything else from the folder they began with.
 
     The magnitudes for MagCache are left out, since they are those of the former weights.
     """

@@ -67,7 +67,7 @@ def _pattern(background: Background) -> tuple[float, float, float]:
 
 
 def lay_out(clips: Sequence[tuple[Drawing, Sequence[Act]]], frames: Sequence[float]) -> ClipLayout:
-    """Return the layout of scenes with their acts at some frames. A scene has at most ``MOST_THINGS`` things."""
+    """Return the layout of scenes of at most ``MOST_THINGS`` things, with their acts, at some frames."""
     count, length = len(clips), len(frames)
     shapes = np.full((count, MOST_THINGS), NO_THING)
     paints = np.zeros((count, MOST_THINGS, 3), np.float32)

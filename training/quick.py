@@ -90,9 +90,7 @@ class Attend(torch.autograd.Function):
         return by_scores @ key, by_key, shares.transpose(-1, -2) @ grad, None
 
 
-def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor
-) -> torch.Tensor:
+def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Attend by the fused kernel of a GPU, with arguments as ``Attend`` has them.
 
     The matrix of all shares would take half a gigabyte for each clip of side 256. The kernel wants sizes of

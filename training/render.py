@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from training.layout import ClipLayout, lay_out
-from training.scenes import Act, Case, Drawing, Motion
+from training.scenes import Act, Case, Drawing, Motion, Thing
 
 Device = torch.device | str
 
@@ -46,7 +46,9 @@ def noise_canvas(rng: np.random.Generator, size: int, device: Device) -> torch.T
     mix = rng.normal(0, 0.10, (3, 3)) * rng.uniform(0.2, 1.2) + rng.uniform(0.04, 0.16) * np.array(
         [[1], [0], [0]]
     )
-    base, weights = (torch.tensor(v, dtype=torch.float32, device=device) for v in (rng.uniform(0.15, 0.85, 3), mix))
+    base, weights = (
+        torch.tensor(v, dtype=torch.float32, device=device) for v in (rng.uniform(0.15, 0.85, 3), mix)
+    )
     return (base + torch.stack(layers, -1) @ weights).clamp(0, 1)
 
 
@@ -67,7 +69,9 @@ def leaves_canvas(rng: np.random.Generator, size: int, device: Device) -> torch.
         u = (x - cx) * math.cos(angle) + (y - cy) * math.sin(angle)
         v = ((y - cy) * math.cos(angle) - (x - cx) * math.sin(angle)) * rng.uniform(0.7, 2.5)
         distance = torch.hypot(u, v) if rng.random() < 0.6 else torch.maximum(u.abs(), v.abs())
-        alpha = ((radius - distance) * size / (2 * CANVAS_HALF) / rng.uniform(1, 4) + 0.5).clamp(0, 1)[..., None]
+        alpha = ((radius - distance) * size / (2 * CANVAS_HALF) / rng.uniform(1, 4) + 0.5).clamp(0, 1)[
+            ..., None
+        ]
         patch = colour(np.clip(palette[rng.integers(5)] + rng.normal(0, 0.08, 3), 0, 1))
         shade = 1 + rng.normal(0, 0.25) * u[..., None] / radius
         image = torch.lerp(image, (patch * shade).clamp(0, 1), alpha)
@@ -75,9 +79,7 @@ def leaves_canvas(rng: np.random.Generator, size: int, device: Device) -> torch.
     return (image + rng.uniform(0, 0.05) * grain).clamp(0, 1)
 
 
-def make_canvases(
-    seed: int, count: int, size: int = CANVAS_PIXELS, device: Device = "cpu"
-) -> torch.Tensor:
+def make_canvases(seed: int, count: int, size: int = CANVAS_PIXELS, device: Device = "cpu") -> torch.Tensor:
     """Draw bitmaps for backgrounds, uint8 (2 * count, 3, size, size): the noises, then the leaves."""
     rng = np.random.default_rng(seed)
     images = [draw(rng, size, device) for draw in (noise_canvas, leaves_canvas) for _ in range(count)]
@@ -137,6 +139,12 @@ class Renderer:
         """Return pixels (3, T, h, w) in -1..1 of a scene; ``target`` is the thing that moves."""
         return self.draw(lay_out([(scene, [Act(motion, target)])], frames), size, box)[0]
 
+    def story(
+        self, scene: Drawing, acts: Sequence[Act], frames: Sequence[float], size: tuple[int, int]
+    ) -> torch.Tensor:
+        """Return pixels (3, T, h, w) in -1..1 of a scene with acts."""
+        return self.draw(lay_out([(scene, acts)], frames), size)[0]
+
     def case(self, case: Case, frames: range | list[float], size: tuple[int, int]) -> torch.Tensor:
         """Return pixels (3, T, h, w) in -1..1 of a case."""
         return self.clip(case.scene, case.motion, frames, size)
@@ -178,7 +186,7 @@ class Renderer:
 def _hills(
     pattern: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor, sky: torch.Tensor, land: torch.Tensor
 ) -> torch.Tensor:
-    """Return colours (n, 3, T, h, w) of a sky that brightens downwards, with a sun and two ridges of hills."""
+    """Return colours (n, 3, T, h, w) of a sky that brightens downwards, a sun and two ridges of hills."""
     angle, scale, phase = pattern
     turn = 2 * math.pi * phase
     image = torch.lerp(sky, sky + 0.5 * (1 - sky), (0.5 + y).clamp(0, 1).unsqueeze(1))
@@ -213,6 +221,12 @@ def _mix(kind: str, pattern: Sequence[torch.Tensor], x: torch.Tensor, y: torch.T
         return 0.5 + 0.5 * torch.sin(2 * math.pi * (along + bend) / scale + turn)
     product = torch.sin(2 * math.pi * along / scale + turn) * torch.sin(2 * math.pi * across / scale)
     return (product * 8 * scale + 0.5).clamp(0, 1)
+
+
+def mask_of(thing: Thing, size: tuple[int, int]) -> torch.Tensor:
+    """Return a mask (H, W) of the pixels that a thing covers."""
+    place = torch.tensor([thing.x, thing.y, thing.radius, thing.angle])
+    return signed_distance(thing.shape, place, *pixel_grid(*size)) < 0
 
 
 def signed_distance(

@@ -1,8 +1,8 @@
 """The command that trains the demo model further: the VAE's decoder, then the transformer.
 
 ``python -m training.run --device cuda`` begins with the weights of ``--start``, and writes checkpoints into
-``--folder``, in files of less than 16 MiB. A run that is stopped, or that ends after ``--seconds``, goes on when
-it is called again. ``--export FOLDER`` writes the model of the checkpoints instead.
+``--folder``, in files of less than 16 MiB. A run that is stopped, or that ends after ``--seconds``, goes on
+when it is called again. ``--export FOLDER`` writes the model of the checkpoints instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from training.export import export
 from training.fast_conv import install
 from training.render import Renderer, make_canvases
 from training.tasks import Sides
-from training.train_transformer import CHECKPOINT, Plan, Trainer, read_parts
+from training.train_transformer import CHECKPOINT, DECODER, Plan, Trainer, read_parts
 from training.vae import refine
 
 LOG = logging.getLogger("training")
-DECODER = "decoder.pt"
 CANVAS_SEED = 20261201
 # The bitmaps have as many pixels for pictures of side 256 as those of the evaluation for 128.
 CANVAS_PIXELS = 896
@@ -59,7 +58,9 @@ def main() -> None:
     parser.add_argument("--start", type=Path, default=Path("assets/demo_model"), help="model to begin with")
     parser.add_argument("--folder", type=Path, default=Path(".training"), help="checkpoints and log")
     parser.add_argument("--export", type=Path, help="write the model of the checkpoints into this folder")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda is one GPU of either make")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda is one GPU of either make"
+    )
     parser.add_argument("--clips", type=int, default=Plan.clips, help="clips in a step at the smaller side")
     parser.add_argument("--sides", type=int, nargs=2, default=(128, 256), help="the sides of pictures")
     parser.add_argument("--canvases", type=int, default=96, help="bitmaps of each kind for grounds")

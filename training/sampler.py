@@ -22,7 +22,7 @@ def sample_section(
     steps: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Sample a section (B, 16, 9, h, w) by Euler steps, of a video whose other latents are (B, 16, T, h, w)."""
+    """Sample a section (B, 16, 9, h, w) by Euler steps; ``latents`` (B, 16, T, h, w) are the video so far."""
     start, history = gather(latents, [section.start]), gather(latents, section.history)
     x = draw_noise(start.expand(-1, -1, LATENT_WINDOW_SIZE, -1, -1), generator)
     sigmas = sigmas_of(steps)

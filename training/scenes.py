@@ -34,8 +34,8 @@ CAMERA_MOTIONS = ("zooms in", "zooms out", "pans right", "pans left", "pans up",
 STILL = "stays still"
 MOTIONS = OBJECT_MOTIONS + CAMERA_MOTIONS + (STILL,)
 SPEEDS = ("slowly", "", "quickly")
-# Speeds per second: sides, powers of e, radians. Things and motions smaller than these leave almost no trace in
-# the latents, and are learned last or never.
+# Speeds per second: sides, powers of e, radians. Things and motions smaller than these leave almost no trace
+# in the latents, and are learned last or never.
 MOVE = {"slowly": 0.10, "": 0.19, "quickly": 0.31}
 GROWTH = {"slowly": 0.25, "": 0.42, "quickly": 0.63}
 SPIN = {"slowly": math.radians(33), "": math.radians(62), "quickly": math.radians(92)}

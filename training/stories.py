@@ -1,4 +1,4 @@
-"""The stories that the transformer learns: scenes in which one thing after another happens, and their words."""
+"""The stories that the transformer learns: scenes, what happens in them in turn, and the words for it."""
 
 from __future__ import annotations
 
@@ -90,8 +90,9 @@ def _first(rng: np.random.Generator, size: tuple[int, int], canvases: int) -> tu
     draw = partial(sample_scene, rng, *size, canvases, THING_COUNTS, GROUNDS)
     while True:
         scene = warmed(rng, draw()) if rng.random() < WARM_ON_BRIGHT else draw()
+        of_thing, of_camera = visible(scene)
         suits = not plain or (scene.background.kind in PLAIN and len(scene.things) > 1)
-        if suits and wanted in (STILL, *sum(visible(scene), [])):
+        if suits and wanted in (STILL, *of_thing, *of_camera):
             return scene, Motion(wanted, "" if wanted == STILL else sample_speed(rng))
 
 
@@ -133,8 +134,9 @@ def _next(rng: np.random.Generator, scene: Drawing, acts: list[Act], begin: floa
     weights = np.array([SHARES[name] for name in choices])
     name = str(rng.choice(choices, p=weights / weights.sum()))
     motion = Motion(name, "" if name == STILL else sample_speed(rng))
-    named = replace(scene, things=(scene.things[target], *scene.things[:target], *scene.things[target + 1 :]))
-    return Act(motion, target, begin), write_prompt(rng, named if scene.things else scene, motion)
+    # A prompt is for the first thing.
+    things = (*scene.things[target : target + 1], *scene.things[:target], *scene.things[target + 1 :])
+    return Act(motion, target, begin), write_prompt(rng, replace(scene, things=things), motion)
 
 
 def _is_in_view(thing: Thing, view: View, scene: Drawing) -> bool:
@@ -175,7 +177,12 @@ def placed(thing: Thing, motion: Motion) -> Thing:
 
 def bare_prompt(rng: np.random.Generator, thing: Thing, motion: Motion, ground: str) -> str:
     """Return a prompt for a video from words alone, such as "a red ball on green moves right"."""
-    words = ["a", thing.colour, thing.shape, *(["on", ground] if ground else [])]
+    words = [
+        "an" if thing.colour == "orange" else "a",
+        thing.colour,
+        thing.shape,
+        *(["on", ground] if ground else []),
+    ]
     if motion.name in CAMERA_MOTIONS:
         words[-1] += ","
         words += ["the", "camera"]

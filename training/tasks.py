@@ -27,9 +27,9 @@ SQUARE = 0.5  # the share of square pictures; the other shapes have equal shares
 class Sides:
     """The two sides of pictures, and the share of steps with the larger one.
 
-    A larger picture has four times as many tokens. So a step has a quarter as many of them, and takes about as
-    long. What motions are is learned at the smaller side, where four times as many clips fit into the time; how
-    they look at the larger one, in most steps of the second part of the run.
+    A larger picture has four times as many tokens, so a step has a quarter as many of them. What motions are
+    is learned at the smaller side, where four times as many clips fit into the time; how they look at the
+    larger one, in most steps of the second part of the run.
     """
 
     small: int = 128

@@ -25,14 +25,14 @@ from training.transformer import Conditions, draw_noise, flow_loss
 from training.watch import Watch
 
 LOG = logging.getLogger(__name__)
-CHECKPOINT, CURVE, SHEET = "transformer.pt", "curve.jsonl", "sheet.jpg"
+CHECKPOINT, DECODER, CURVE, SHEET = "transformer.pt", "decoder.pt", "curve.jsonl", "sheet.jpg"
 PART_BYTES = 15 * 2**20  # what a lent machine gives back is limited to files of 16 MiB
 STEPS_PER_SECOND = 3.0  # on one H100; only the change of the sides' shares depends on it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of a run. ``clips`` is the number in a step at the smaller side; minutes are clock time."""
+    """The settings of a run: minutes of clock time, clips in a step at the smaller side, and the rest."""
 
     minutes: float
     clips: int = 180
@@ -142,9 +142,7 @@ class Trainer:
         if task.before is not None:
             latents = with_own_history(self.quick, task.before, latents, conditions_before, generator)
         from_noise = not has_picture and task.section.start == 0
-        losses = flow_loss(
-            self.quick, task.section, latents, conditions, generator, from_noise=from_noise
-        )
+        losses = flow_loss(self.quick, task.section, latents, conditions, generator, from_noise=from_noise)
         losses.mean().backward()
         # A GPU is still busy with the backward pass. It gets its next work before the optimiser waits for it.
         self.encoded = self._encode_next()

@@ -66,7 +66,7 @@ def draw_batch(rng: np.random.Generator, renderer: Renderer, wanted: Crops) -> t
 def draw_clips(
     rng: np.random.Generator, renderer: Renderer, side: int, count: int, crop: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return crops of random moving clips (B, 3, 17, crop, crop), and the frames that stand for their latents.
+    """Return crops of random clips (B, 3, 17, crop, crop), and the frames that stand for their latents.
 
     The latter (B, 3, 5, crop, crop) are those that the transformer's latents are made of.
     """

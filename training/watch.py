@@ -80,7 +80,7 @@ class Watch:
 
     @torch.no_grad()
     def draw_sheet(self, model, vae, path: Path) -> None:
-        """Make a longer video of each case in its order, and write some frames of each as a line of a picture."""
+        """Make a longer video of each case, and write some frames of each as a line of a picture."""
         lines = []
         for mode in MODES:
             _, latents, conditions = self.of(mode)

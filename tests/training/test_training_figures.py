@@ -136,7 +136,7 @@ class StillEngine:
 
 
 def test_a_photograph_is_judged_by_where_the_camera_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.evaluate.canvases", lambda seed, count: make_canvases(seed, 1))
+    monkeypatch.setattr("training.evaluate.canvases", lambda seed, count, size: make_canvases(seed, 1))
     engine, cases = StillEngine(), Cases(77)
     missed = photograph(engine, cases, 0, "pans left", 2, "forward")
     assert engine.asked == [("the camera pans left slowly", "forward", 2, 0)]
@@ -147,10 +147,10 @@ def test_a_photograph_is_judged_by_where_the_camera_should_be(monkeypatch: pytes
 
 
 def test_a_case_is_kept_only_if_its_true_clips_are_judged_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.evaluate.canvases", lambda seed, count: make_canvases(seed, 1))
+    monkeypatch.setattr("training.evaluate.canvases", lambda seed, count, size: make_canvases(seed, 1))
     cases = Cases(5)
     # In two sections this triangle turns by 240 degrees, and by 120 in half of the time: it looks as before.
-    turning = case_of("triangle", Motion("spins", "", 1.6))
+    turning = case_of("triangle", Motion("spins", "", 1.61))
     for sections, right in ((1, True), (2, False)):
         truth = cases.renderer.case(turning, range(36 * sections + 1), SIZE)
         assert judge(cases.renderer, turning, SIZE, "forward", sections, truth).right == right
