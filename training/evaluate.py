@@ -29,6 +29,7 @@ from training.product_engine import ProductEngine
 from training.render import CANVAS_PIXELS, Renderer, canvases
 from training.scenes import CAMERA_MOTIONS, MOTIONS, STILL, Case, Motion, sample_case
 from training.sheet import save_contact_sheet
+from training.tasks import multiple_of
 from training.tracker import agrees, read, shown_strength
 from training.vae import held_out_clips, psnr_per_clip
 
@@ -71,7 +72,7 @@ class Cases:
     def make(self, per_motion: int) -> list[tuple[Case, tuple[int, int]]]:
         """Return ``per_motion`` cases of every motion with their picture sizes; one in four is not square."""
         rng = np.random.default_rng(self.seed)
-        shapes = [shape for shape in buckets(self.side, 16) if shape != self.square]
+        shapes = [shape for shape in buckets(self.side, multiple_of(self.side)) if shape != self.square]
         found: dict[str, list[tuple[Case, tuple[int, int]]]] = defaultdict(list)
         while any(len(found[name]) < per_motion for name in MOTIONS):
             size = self.square if rng.random() < 0.75 else shapes[int(rng.integers(len(shapes)))]

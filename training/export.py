@@ -10,6 +10,7 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
 
 from diffusers_helper.models.registry import FACTS_FILE
+from training.tasks import multiple_of
 from training.transformer import SAMPLING_SHIFT
 
 SIDE, STEPS = 256, 4
@@ -32,7 +33,7 @@ def export(
     vae.to(torch.bfloat16).save_pretrained(fresh / "vae")
     facts = json.loads((start / FACTS_FILE).read_text(encoding="utf-8"))
     facts.pop("magnitudes", None)
-    facts |= {"side": SIDE, "steps": STEPS, "shift": SAMPLING_SHIFT}
+    facts |= {"side": SIDE, "multiple": multiple_of(SIDE), "steps": STEPS, "shift": SAMPLING_SHIFT}
     (fresh / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     for path in fresh.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -245,12 +245,11 @@ def lasting(engine: ProductEngine, renderer: Renderer, arguments: argparse.Names
 
 
 def words_alone(engine: ProductEngine, renderer: Renderer, arguments: argparse.Namespace) -> dict:
-    """Return the shares of videos from words alone with the right colour, shape and motion, and all of them."""
+    """Return the shares of videos from words alone with the right colour, shape and motion, and with all."""
     groups: dict[str, list[bool]] = defaultdict(list)
     rows = []
-    for number, (thing, ground, motion, prompt) in enumerate(
-        islice(bare_cases(arguments.seed), arguments.cases)
-    ):
+    cases = islice(bare_cases(arguments.seed), arguments.cases)
+    for number, (thing, ground, motion, prompt) in enumerate(cases):
         video = engine.make(None, prompt, MODES[number % 2], 1, seed=number)
         judged = judge_bare(renderer, thing, ground, motion, video)
         rows.append({"prompt": prompt, "mode": MODES[number % 2], **judged})

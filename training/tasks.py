@@ -23,6 +23,11 @@ TASKS_AHEAD = 4
 SQUARE = 0.5  # the share of square pictures; the other shapes have equal shares
 
 
+def multiple_of(side: int) -> int:
+    """Return the number of which a picture's sides are multiples, with which there are square pictures."""
+    return 32 if side >= 256 else 16
+
+
 @dataclass(frozen=True)
 class Sides:
     """The two sides of pictures, and the share of steps with the larger one.
@@ -45,7 +50,7 @@ class Sides:
     def draw(self, rng: np.random.Generator, done: float) -> tuple[Size, int]:
         """Return a random size, and the number by which a step's clips are divided."""
         side, part = (self.large, 4) if rng.random() < self.share(done) else (self.small, 1)
-        shapes = buckets(side, 16)
+        shapes = buckets(side, multiple_of(side))
         if rng.random() < SQUARE:
             return (side, side), part
         return shapes[int(rng.integers(len(shapes)))], part

@@ -25,7 +25,7 @@ from training.transformer import Conditions, draw_noise, flow_loss
 from training.watch import Watch
 
 LOG = logging.getLogger(__name__)
-CHECKPOINT, DECODER, CURVE, SHEET = "transformer.pt", "decoder.pt", "curve.jsonl", "sheet.jpg"
+CHECKPOINT, DECODER, CURVE, SHEET = "transformer.pt", "decoder.pt", "curve.jsonl", "sheet.png"
 PART_BYTES = 15 * 2**20  # what a lent machine gives back is limited to files of 16 MiB
 STEPS_PER_SECOND = 3.0  # on one H100; only the change of the sides' shares depends on it
 

@@ -19,7 +19,7 @@ from training.sections import VideoPlan, gather, model_inputs
 from training.transformer import Conditions, draw_noise
 
 WATCH_SEED = 700_001
-SHEET_SECTIONS, SHEET_EVERY = 3, 12
+SHEET_SECTIONS, SHEET_EVERY, SHEET_CASES = 3, 12, slice(None, None, 4)
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Watch:
         prompts = [case.prompt for case in cases]
         return cls(cases, encode_frames(clips.vae, pixels), clips.conditions(prompts, pixels[:, :, 0]))
 
-    def of(self, mode: str) -> tuple[list[int], torch.Tensor, Conditions]:
-        """Return the numbers of the cases of an order, their latents and conditions."""
-        chosen = list(range(MODES.index(mode), len(self.cases), len(MODES)))
+    def of(self, mode: str, some: slice = slice(None)) -> tuple[list[int], torch.Tensor, Conditions]:
+        """Return the numbers of some cases of an order, their latents and conditions."""
+        chosen = list(range(MODES.index(mode), len(self.cases), len(MODES)))[some]
         conditions = Conditions(**{name: value[chosen] for name, value in vars(self.conditions).items()})
         return chosen, self.latents[chosen], conditions
 
@@ -80,10 +80,10 @@ class Watch:
 
     @torch.no_grad()
     def draw_sheet(self, model, vae, path: Path) -> None:
-        """Make a longer video of each case, and write some frames of each as a line of a picture."""
+        """Make longer videos of some cases, and write some frames of each as a line of a picture."""
         lines = []
         for mode in MODES:
-            _, latents, conditions = self.of(mode)
+            _, latents, conditions = self.of(mode, SHEET_CASES)
             plan = VideoPlan(mode, (SHEET_SECTIONS,))
             made = sample_video(model, plan, latents[:, :, :1], conditions, steps=4, seed=1)
             videos = decode(vae, made)[:, :, ::SHEET_EVERY].cpu()

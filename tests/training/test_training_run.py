@@ -76,5 +76,6 @@ def test_a_run_goes_on_and_its_model_has_both_trained_parts(monkeypatch, tmp_pat
     transformer = load_file(target / "transformer/diffusion_pytorch_model.safetensors")
     assert all(torch.equal(value, second["average"][name]) for name, value in transformer.items())
     facts = json.loads((target / "longtake.json").read_text(encoding="utf-8"))
-    assert (facts["side"], facts["steps"], "magnitudes" in facts) == (256, 4, False)
+    assert (facts["side"], facts["multiple"], facts["steps"]) == (256, 32, 4)
+    assert "magnitudes" not in facts
     assert (target / "text_encoder/config.json").exists()

@@ -1,4 +1,4 @@
-"""Tests of the videos in training: each section sees what the product shows it, and stories are told in time."""
+"""Tests of the videos in training: a section sees what the product shows it, and stories are told in time."""
 
 from __future__ import annotations
 
