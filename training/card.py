@@ -197,7 +197,7 @@ def write_card(model: Path, folder: Path) -> None:
     facts = json.loads((model / "longtake.json").read_text(encoding="utf-8"))
     state = read_parts(folder / CHECKPOINT)
     assert state is not None, "the model was exported from it"
-    decoder = torch.load(folder / DECODER, weights_only=True)
+    decoder = torch.load(folder / DECODER, weights_only=True, map_location="cpu")
     right, prompts = table["motion_right"] / 100, table["prompts"]
     text = TEXT.format(
         rows=figures(table),

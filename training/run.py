@@ -32,7 +32,9 @@ def load_vae(start: Path, folder: Path) -> AutoencoderKLHunyuanVideo:
     """Return the VAE of a model folder, with the refined decoder if there is one."""
     vae = AutoencoderKLHunyuanVideo.from_pretrained(start / "vae").float().eval()
     if (folder / DECODER).exists():
-        vae.load_state_dict(torch.load(folder / DECODER, weights_only=True)["weights"], strict=False)
+        vae.load_state_dict(
+            torch.load(folder / DECODER, weights_only=True, map_location="cpu")["weights"], strict=False
+        )
     return vae
 
 

@@ -123,7 +123,7 @@ def refine(
     device = renderer.device
     spent, step = 0.0, 0
     if path.exists():
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location="cpu")
         vae.load_state_dict(state["weights"], strict=False)
         spent, step = state["spent"], state["step"]
     vae.to(device).requires_grad_(False)
