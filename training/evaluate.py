@@ -23,11 +23,13 @@ import numpy as np
 import torch
 
 from diffusers_helper.families.family import buckets
+from diffusers_helper.models.registry import FACTS_FILE
 from training.figures import Outcome, judge, psnr
 from training.product_engine import ProductEngine
-from training.render import Renderer, canvases
+from training.render import CANVAS_PIXELS, Renderer, canvases
 from training.scenes import CAMERA_MOTIONS, MOTIONS, STILL, Case, Motion, sample_case
 from training.sheet import save_contact_sheet
+from training.tasks import multiple_of
 from training.tracker import agrees, read, shown_strength
 from training.vae import held_out_clips, psnr_per_clip
 
@@ -56,19 +58,24 @@ class Cases:
     """New cases, as many for each motion, whose true clips the tracker reads correctly."""
 
     seed: int
+    side: int = 128
     renderer: Renderer = field(init=False)
     rejected: int = 0
 
     def __post_init__(self) -> None:
-        self.renderer = Renderer(canvases(self.seed, 12))
+        self.renderer = Renderer(canvases(self.seed, 12, CANVAS_PIXELS * self.side // 128))
+
+    @property
+    def square(self) -> tuple[int, int]:
+        return self.side, self.side
 
     def make(self, per_motion: int) -> list[tuple[Case, tuple[int, int]]]:
         """Return ``per_motion`` cases of every motion with their picture sizes; one in four is not square."""
         rng = np.random.default_rng(self.seed)
-        shapes = [shape for shape in buckets(128, 16) if shape != (128, 128)]
+        shapes = [shape for shape in buckets(self.side, multiple_of(self.side)) if shape != self.square]
         found: dict[str, list[tuple[Case, tuple[int, int]]]] = defaultdict(list)
         while any(len(found[name]) < per_motion for name in MOTIONS):
-            size = (128, 128) if rng.random() < 0.75 else shapes[int(rng.integers(len(shapes)))]
+            size = self.square if rng.random() < 0.75 else shapes[int(rng.integers(len(shapes)))]
             case = sample_case(rng, *size, self.renderer.count)
             kept = found[case.motion.name]
             if len(kept) >= per_motion or not self.readable(case, size):
@@ -95,8 +102,8 @@ def engine_of(model: Path, steps: int | None, cfg: float) -> ProductEngine:
 
 def vae_psnr(engine: ProductEngine, cases: Cases, index: int) -> float:
     """Return the PSNR in dB of one held-out clip of 37 frames, encoded and decoded."""
-    case = sample_case(np.random.default_rng([cases.seed, 1, index]), 128, 128, cases.renderer.count)
-    clip = cases.renderer.case(case, range(37), (128, 128))
+    case = sample_case(np.random.default_rng([cases.seed, 1, index]), *cases.square, cases.renderer.count)
+    clip = cases.renderer.case(case, range(37), cases.square)
     return float(psnr_per_clip(engine.vae(), clip[None])[0])
 
 
@@ -107,13 +114,13 @@ def photograph(engine: ProductEngine, cases: Cases, index: int, name: str, secti
     """
     rng = np.random.default_rng([cases.seed, 2, index])
     while True:
-        case = sample_case(rng, 128, 128, cases.renderer.count)
+        case = sample_case(rng, *cases.square, cases.renderer.count)
         if case.scene.background.kind == "leaves":
             break
     motion, scene = Motion(name, "slowly"), replace(case.scene, things=())
-    picture = cases.renderer.clip(scene, motion, [0], (128, 128))[:, 0]
+    picture = cases.renderer.clip(scene, motion, [0], cases.square)[:, 0]
     video = engine.make(picture, f"the camera {name} slowly", mode, sections, seed=index)
-    truth = cases.renderer.clip(scene, motion, [video.shape[1] - 1], (128, 128))[:, 0]
+    truth = cases.renderer.clip(scene, motion, [video.shape[1] - 1], cases.square)[:, 0]
     return psnr(video[:, -1], truth)
 
 
@@ -136,7 +143,8 @@ def work(arguments: argparse.Namespace, job: Callable[..., Result], *details: ob
 
 def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
     """Make all videos, and return the table of figures and the outcome of each video."""
-    cases = Cases(arguments.seed)
+    facts = json.loads((arguments.model / FACTS_FILE).read_text(encoding="utf-8"))
+    cases = Cases(arguments.seed, facts["side"])
     chosen = cases.make(arguments.per_motion)
     LOG.info("%d cases were drawn", len(chosen))
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
@@ -156,7 +164,7 @@ def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
                 LOG.info("missed: %s", describe(outcomes[-1]))
             if len(outcomes) % 10 == 0:
                 LOG.info("%d videos, %.1f %% right", len(outcomes), 100 * _share(outcomes))
-        table = summary(outcomes) | {"seed": arguments.seed, "prompts": len(outcomes)}
+        table = summary(outcomes) | {"seed": arguments.seed, "prompts": len(outcomes), "side": cases.side}
         table["unreadable_cases_left_out"] = cases.rejected
         table |= _spread_of("vae_psnr", [clip.result() for clip in clips], "lowest")
         table |= _spread_of("photo_psnr", [photo.result() for photo in photos], "lowest")
@@ -168,7 +176,7 @@ def evaluate(arguments: argparse.Namespace) -> tuple[dict, list[Outcome]]:
 def time_two_seconds(arguments: argparse.Namespace) -> float:
     """Return the wall time of two sections (73 frames) with a loaded model and all cores."""
     engine = ProductEngine(arguments.model, arguments.steps, arguments.cfg)
-    picture = held_out_clips(1, 1, (128, 128))[0, :, 0]
+    picture = held_out_clips(1, 1, (engine.side, engine.side))[0, :, 0]
     engine.make(picture, "the camera zooms in", "inverted", 1, seed=0)
     began = time.time()
     engine.make(picture, "the camera zooms in", "inverted", 2, seed=0)
@@ -204,8 +212,8 @@ def summary(outcomes: list[Outcome]) -> dict:
         "forward": [o for o in outcomes if o.mode == "forward"],
         "one_section": [o for o in outcomes if o.sections == 1],
         "two_sections": [o for o in outcomes if o.sections == 2],
-        "square": [o for o in outcomes if o.size == (128, 128)],
-        "other_shapes": [o for o in outcomes if o.size != (128, 128)],
+        "square": [o for o in outcomes if o.size[0] == o.size[1]],
+        "other_shapes": [o for o in outcomes if o.size[0] != o.size[1]],
     }
     return {
         "motion_right": 100 * _share(outcomes),

@@ -64,7 +64,7 @@ def still_background(case: Case, size: tuple[int, int], frames: int) -> torch.Te
         return mask
     x, y = pixel_grid(*size)
     for frame in range(0, frames, 6):
-        thing = moved(case.scene.things[0], case.motion, frame, case.scene)
+        thing = moved(case.scene.things[0], case.motion, frame)
         place = torch.tensor([thing.x, thing.y, thing.radius, thing.angle])
         mask &= signed_distance(thing.shape, place, x, y) > 0.08
     return mask

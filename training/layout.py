@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.scenes import BACKGROUNDS, SHAPES, Background, Drawing, Motion, camera, moved
+from training.scenes import BACKGROUNDS, SHAPES, Act, Background, Drawing, shown
 
 MOST_THINGS = 3
 NO_THING = -1
@@ -66,28 +66,29 @@ def _pattern(background: Background) -> tuple[float, float, float]:
     return background.angle, background.scale, background.phase
 
 
-def lay_out(clips: Sequence[tuple[Drawing, Motion]], frames: Sequence[float], target: int = 0) -> ClipLayout:
-    """Return the layout of scenes with their motions at some frames; ``target`` is the thing that moves.
-
-    A scene has at most ``MOST_THINGS`` things.
-    """
+def lay_out(clips: Sequence[tuple[Drawing, Sequence[Act]]], frames: Sequence[float]) -> ClipLayout:
+    """Return the layout of scenes of at most ``MOST_THINGS`` things, with their acts, at some frames."""
     count, length = len(clips), len(frames)
     shapes = np.full((count, MOST_THINGS), NO_THING)
     paints = np.zeros((count, MOST_THINGS, 3), np.float32)
     places = np.zeros((count, MOST_THINGS, length, 4), np.float32)
-    for row, (scene, motion) in enumerate(clips):
+    views = np.zeros((count, length, 3), np.float32)
+    for row, (scene, acts) in enumerate(clips):
         for number, thing in enumerate(scene.things):
             shapes[row, number] = SHAPES.index(thing.shape)
             paints[row, number] = thing.rgb
-            shown = [moved(thing, motion, f, scene) if number == target else thing for f in frames]
-            places[row, number] = [(t.x, t.y, t.radius, t.angle) for t in shown]
+        for place, frame in enumerate(frames):
+            things, view = shown(scene, acts, frame)
+            views[row, place] = view.x, view.y, view.width
+            for number, thing in enumerate(things):
+                places[row, number, place] = thing.x, thing.y, thing.radius, thing.angle
     grounds = [scene.background for scene, _ in clips]
     return ClipLayout(
         kinds=np.array([BACKGROUNDS.index(ground.kind) for ground in grounds]),
         colours=np.array([ground.rgb for ground in grounds], np.float32),
         patterns=np.array([_pattern(ground) for ground in grounds], np.float32),
         canvases=np.array([ground.canvas for ground in grounds]),
-        views=np.array([[camera(motion, frame) for frame in frames] for _, motion in clips], np.float32),
+        views=views,
         shapes=shapes,
         paints=paints,
         places=places,

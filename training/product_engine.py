@@ -36,6 +36,7 @@ class ProductEngine:
         info = find_model(str(folder), allow_folder=True)
         facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
         self.name, self.steps, self.guidance = str(folder), steps or facts["steps"], facts["guidance"]
+        self.side: int = facts["side"]
         self.cfg = cfg
         self.models = load_models(info, device="cpu")
         self.models.load(CancelToken())
@@ -43,15 +44,19 @@ class ProductEngine:
     def vae(self) -> AutoencoderKLHunyuanVideo:
         return cast(AutoencoderKLHunyuanVideo, self.models.component("vae"))
 
-    def make(self, picture: torch.Tensor, prompt: str, mode: str, sections: int, seed: int) -> torch.Tensor:
+    def make(
+        self, picture: torch.Tensor | None, prompt: str, mode: str, sections: int, seed: int
+    ) -> torch.Tensor:
+        """Return the frames (3, T, H, W) of a video, from a picture (3, H, W) or from the prompt alone."""
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; expected one of {MODES}.")
-        pixels = (picture + 1).mul(127.5).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
         with tempfile.TemporaryDirectory() as folder:
             image = Path(folder) / "picture.png"
-            Image.fromarray(pixels).save(image)
+            if picture is not None:
+                pixels = (picture + 1).mul(127.5).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+                Image.fromarray(pixels).save(image)
             request = GenerationRequest(
-                image=str(image),
+                image="" if picture is None else str(image),
                 prompt=prompt,
                 seconds=max(1.0, sections * 4 * LATENT_WINDOW_SIZE / FPS),
                 seed=seed,

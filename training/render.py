@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from functools import lru_cache
-from multiprocessing import get_context
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from training.layout import ClipLayout, lay_out
-from training.scenes import Case, Drawing, Motion
+from training.scenes import Act, Case, Drawing, Motion, Thing
 
-CANVAS_PIXELS = 448
+Device = torch.device | str
+
+CANVAS_PIXELS = 448  # of bitmaps for pictures of side 128
 CANVAS_HALF = 1.75  # a canvas shows the square from -1.75 to 1.75 sides
 DIAMOND_WIDTH = 0.62
 
@@ -30,73 +30,66 @@ def pixel_grid(height: int, width: int, box: tuple[int, int, int, int] | None = 
     return grid_x, grid_y
 
 
-def spectrum_noise(rng: np.random.Generator, size: int, slope: float) -> np.ndarray:
+def spectrum_noise(rng: np.random.Generator, size: int, slope: float, device: Device = "cpu") -> torch.Tensor:
     """Return band-limited noise (size, size) with amplitude falling as frequency to the power ``-slope``."""
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]) * size
     amplitude = 1.0 / np.maximum(frequency, 2.5) ** slope
     amplitude *= frequency < size / 7
     spectrum = amplitude * (rng.normal(size=amplitude.shape) + 1j * rng.normal(size=amplitude.shape))
-    noise = np.fft.irfft2(spectrum, s=(size, size))
+    noise = torch.fft.irfft2(torch.from_numpy(spectrum).to(device, torch.complex64), s=(size, size))
     return noise / (noise.std() + 1e-9)
 
 
-def noise_canvas(rng: np.random.Generator) -> np.ndarray:
+def noise_canvas(rng: np.random.Generator, size: int, device: Device) -> torch.Tensor:
     """Return a cloudy or rough coloured texture (size, size, 3) in 0..1."""
-    layers = [spectrum_noise(rng, CANVAS_PIXELS, float(rng.uniform(1.1, 2.2))) for _ in range(3)]
+    layers = [spectrum_noise(rng, size, float(rng.uniform(1.1, 2.2)), device) for _ in range(3)]
     mix = rng.normal(0, 0.10, (3, 3)) * rng.uniform(0.2, 1.2) + rng.uniform(0.04, 0.16) * np.array(
         [[1], [0], [0]]
     )
-    return np.clip(rng.uniform(0.15, 0.85, 3) + np.stack(layers, -1) @ mix, 0, 1)
+    base, weights = (
+        torch.tensor(v, dtype=torch.float32, device=device) for v in (rng.uniform(0.15, 0.85, 3), mix)
+    )
+    return (base + torch.stack(layers, -1) @ weights).clamp(0, 1)
 
 
-def leaves_canvas(rng: np.random.Generator) -> np.ndarray:
+def leaves_canvas(rng: np.random.Generator, size: int, device: Device) -> torch.Tensor:
     """Return overlapping shaded patches (size, size, 3) with the statistics of photographs."""
-    size = CANVAS_PIXELS
-    axis = (np.arange(size) + 0.5) / size * 2 * CANVAS_HALF - CANVAS_HALF
-    y, x = np.meshgrid(axis, axis, indexing="ij")
-    image = np.clip(rng.uniform(0.2, 0.8, 3) + np.stack([0.15 * x, 0.1 * y, -0.1 * y], -1), 0, 1)
+    axis = (torch.arange(size, device=device) + 0.5) / size * 2 * CANVAS_HALF - CANVAS_HALF
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+
+    def colour(values: np.ndarray) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=device)
+
+    image = (colour(rng.uniform(0.2, 0.8, 3)) + torch.stack([0.15 * x, 0.1 * y, -0.1 * y], -1)).clamp(0, 1)
     palette = rng.uniform(0.05, 0.95, (5, 3))
-    for radius in np.sort(np.exp(rng.uniform(math.log(0.08), math.log(0.7), int(rng.integers(30, 140)))))[
-        ::-1
-    ]:
-        cx, cy = rng.uniform(-CANVAS_HALF, CANVAS_HALF, 2)
+    radii = np.sort(np.exp(rng.uniform(math.log(0.08), math.log(0.7), int(rng.integers(30, 140)))))
+    for radius in radii[::-1].tolist():
+        cx, cy = rng.uniform(-CANVAS_HALF, CANVAS_HALF, 2).tolist()
         angle = rng.uniform(0, math.pi)
         u = (x - cx) * math.cos(angle) + (y - cy) * math.sin(angle)
         v = ((y - cy) * math.cos(angle) - (x - cx) * math.sin(angle)) * rng.uniform(0.7, 2.5)
-        distance = np.hypot(u, v) if rng.random() < 0.6 else np.maximum(abs(u), abs(v))
-        alpha = np.clip((radius - distance) * size / (2 * CANVAS_HALF) / rng.uniform(1, 4) + 0.5, 0, 1)[
+        distance = torch.hypot(u, v) if rng.random() < 0.6 else torch.maximum(u.abs(), v.abs())
+        alpha = ((radius - distance) * size / (2 * CANVAS_HALF) / rng.uniform(1, 4) + 0.5).clamp(0, 1)[
             ..., None
         ]
-        colour = np.clip(palette[rng.integers(5)] + rng.normal(0, 0.08, 3), 0, 1)
+        patch = colour(np.clip(palette[rng.integers(5)] + rng.normal(0, 0.08, 3), 0, 1))
         shade = 1 + rng.normal(0, 0.25) * u[..., None] / radius
-        image = image * (1 - alpha) + np.clip(colour * shade, 0, 1) * alpha
-    grain = spectrum_noise(rng, size, float(rng.uniform(0.9, 1.6)))[..., None]
-    return np.clip(image + rng.uniform(0, 0.05) * grain, 0, 1)
+        image = torch.lerp(image, (patch * shade).clamp(0, 1), alpha)
+    grain = spectrum_noise(rng, size, float(rng.uniform(0.9, 1.6)), device)[..., None]
+    return (image + rng.uniform(0, 0.05) * grain).clamp(0, 1)
 
 
-def make_canvases(seed: int, count: int) -> torch.Tensor:
+def make_canvases(seed: int, count: int, size: int = CANVAS_PIXELS, device: Device = "cpu") -> torch.Tensor:
     """Draw bitmaps for backgrounds, uint8 (2 * count, 3, size, size): the noises, then the leaves."""
     rng = np.random.default_rng(seed)
-    images = [noise_canvas(rng) for _ in range(count)] + [leaves_canvas(rng) for _ in range(count)]
-    return torch.from_numpy((np.stack(images) * 255).astype(np.uint8)).permute(0, 3, 1, 2).contiguous()
-
-
-def make_canvas_sets(seed: int, count: int, sets: int) -> torch.Tensor:
-    """Draw the bitmaps of ``sets`` seeds, from ``seed`` on, in as many processes; the noises come first."""
-    seeds = [(seed + number, count) for number in range(sets)]
-    if sets == 1:
-        return make_canvases(*seeds[0])
-    # A forked process would wait forever for the threads of torch that it does not have.
-    with get_context("spawn").Pool(min(sets, os.cpu_count() or 1)) as pool:
-        drawn = pool.starmap(make_canvases, seeds)
-    noises, leaves = zip(*(bitmaps.chunk(2) for bitmaps in drawn), strict=True)
-    return torch.cat([*noises, *leaves])
+    images = [draw(rng, size, device) for draw in (noise_canvas, leaves_canvas) for _ in range(count)]
+    return torch.stack([(image * 255).byte().permute(2, 0, 1) for image in images])
 
 
 @lru_cache(maxsize=4)
-def canvases(seed: int, count: int) -> torch.Tensor:
+def canvases(seed: int, count: int, size: int = CANVAS_PIXELS) -> torch.Tensor:
     """Return the bitmaps of a seed, which are drawn once per process."""
-    return make_canvases(seed, count)
+    return make_canvases(seed, count, size)
 
 
 class Renderer:
@@ -144,7 +137,13 @@ class Renderer:
         target: int = 0,
     ) -> torch.Tensor:
         """Return pixels (3, T, h, w) in -1..1 of a scene; ``target`` is the thing that moves."""
-        return self.draw(lay_out([(scene, motion)], frames, target), size, box)[0]
+        return self.draw(lay_out([(scene, [Act(motion, target)])], frames), size, box)[0]
+
+    def story(
+        self, scene: Drawing, acts: Sequence[Act], frames: Sequence[float], size: tuple[int, int]
+    ) -> torch.Tensor:
+        """Return pixels (3, T, h, w) in -1..1 of a scene with acts."""
+        return self.draw(lay_out([(scene, acts)], frames), size)[0]
 
     def case(self, case: Case, frames: range | list[float], size: tuple[int, int]) -> torch.Tensor:
         """Return pixels (3, T, h, w) in -1..1 of a case."""
@@ -160,8 +159,10 @@ class Renderer:
         if kind in ("noise", "leaves"):
             return self._bitmaps(kind, layout, rows, x, y)
         pattern = self._tensor(layout.patterns[rows])[:, :, None, None, None]
-        mix = _mix(kind, pattern.unbind(1), x, y).unsqueeze(1)
         first, second = self._tensor(layout.colours[rows])[..., None, None, None].unbind(1)
+        if kind == "hills":
+            return _hills(pattern.unbind(1), x, y, first, second)
+        mix = _mix(kind, pattern.unbind(1), x, y).unsqueeze(1)
         return first + (second - first) * mix
 
     def _bitmaps(
@@ -180,6 +181,23 @@ class Renderer:
         bitmaps = self.bitmaps[self._tensor(chosen)[:, None], order].float().div_(255)
         colours = F.grid_sample(bitmaps, grid, padding_mode="reflection", align_corners=False)
         return colours.unflatten(2, x.shape[1:3])
+
+
+def _hills(
+    pattern: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor, sky: torch.Tensor, land: torch.Tensor
+) -> torch.Tensor:
+    """Return colours (n, 3, T, h, w) of a sky that brightens downwards, a sun and two ridges of hills."""
+    angle, scale, phase = pattern
+    turn = 2 * math.pi * phase
+    image = torch.lerp(sky, sky + 0.5 * (1 - sky), (0.5 + y).clamp(0, 1).unsqueeze(1))
+    sun = torch.hypot(x - 0.4 * angle.cos(), y + 0.3) - 0.3 * scale
+    image = torch.lerp(image, 1 - 0.3 * (1 - sky), (0.5 - 80 * sun).clamp(0, 1).unsqueeze(1))
+    for distance, level, brightness in ((1.0, 0.12, 0.9), (0.0, 0.3, 0.65)):
+        wave = 2 * math.pi * x / (0.5 + scale + 0.3 * distance) + angle + 2 * distance
+        ridge = level + (0.12 - 0.1 * scale) * (wave.sin() + 0.4 * (2.3 * wave + turn).sin())
+        colour = brightness * torch.lerp(land, sky, 0.4 * distance)
+        image = torch.lerp(image, colour, (80 * (y - ridge) + 0.5).clamp(0, 1).unsqueeze(1))
+    return image.clamp(0, 1)
 
 
 def _mix(kind: str, pattern: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -203,6 +221,12 @@ def _mix(kind: str, pattern: Sequence[torch.Tensor], x: torch.Tensor, y: torch.T
         return 0.5 + 0.5 * torch.sin(2 * math.pi * (along + bend) / scale + turn)
     product = torch.sin(2 * math.pi * along / scale + turn) * torch.sin(2 * math.pi * across / scale)
     return (product * 8 * scale + 0.5).clamp(0, 1)
+
+
+def mask_of(thing: Thing, size: tuple[int, int]) -> torch.Tensor:
+    """Return a mask (H, W) of the pixels that a thing covers."""
+    place = torch.tensor([thing.x, thing.y, thing.radius, thing.angle])
+    return signed_distance(thing.shape, place, *pixel_grid(*size)) < 0
 
 
 def signed_distance(

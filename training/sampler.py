@@ -8,21 +8,22 @@ import torch
 from diffusers import AutoencoderKLHunyuanVideo
 from torch import nn
 
-from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, paddings
-from training.transformer import Conditions, SectionTimes, draw_noise, gather, model_inputs, sigmas_of
+from diffusers_helper.families.packing import LATENT_WINDOW_SIZE
+from training.sections import SectionTimes, VideoPlan, gather, model_inputs
+from training.transformer import Conditions, draw_noise, sigmas_of
 
 
 @torch.no_grad()
 def sample_section(
     model: nn.Module,
     section: SectionTimes,
-    start: torch.Tensor,
-    history: torch.Tensor,
+    latents: torch.Tensor,
     conditions: Conditions,
     steps: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Sample the clean latents (B, 16, 9, h, w) of one section by Euler steps."""
+    """Sample a section (B, 16, 9, h, w) by Euler steps; ``latents`` (B, 16, T, h, w) are the video so far."""
+    start, history = gather(latents, [section.start]), gather(latents, section.history)
     x = draw_noise(start.expand(-1, -1, LATENT_WINDOW_SIZE, -1, -1), generator)
     sigmas = sigmas_of(steps)
     fixed = conditions.inputs() | model_inputs(section, start, history)
@@ -35,57 +36,31 @@ def sample_section(
 
 def with_own_history(
     model: nn.Module,
-    section: SectionTimes,
+    before: SectionTimes,
     latents: torch.Tensor,
     conditions: Conditions,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Return a clip's latents (B, 16, T, h, w) with those of ``section.before`` as the model makes them.
+    """Return a clip's latents (B, 16, T, h, w) with those of the section ``before`` as the model makes them.
 
-    A model that is trained on them, as it sees them in videos of two sections, learns to continue its own
-    latents.
+    A model that is trained on them, as it sees them in longer videos, learns to continue its own latents.
     """
-    before, start = section.before, latents[:, :, :1]
-    history = gather(start, start, before.history)
     latents = latents.clone()
-    latents[:, :, before.noisy] = sample_section(model, before, start, history, conditions, 1, generator)
+    latents[:, :, before.noisy] = sample_section(model, before, latents, conditions, 1, generator)
     return latents
 
 
-def sample_latents(
-    model: nn.Module,
-    mode: str,
-    sections: int,
-    start: torch.Tensor,
-    conditions: Conditions,
-    steps: int,
-    seed: int,
+def sample_video(
+    model: nn.Module, plan: VideoPlan, start: torch.Tensor, conditions: Conditions, steps: int, seed: int
 ) -> torch.Tensor:
-    """Sample the latents (B, 16, 9 * sections + 1, h, w) of whole videos from ``start`` (B, 16, 1, h, w)."""
+    """Sample the latents (B, 16, 9 N + 1, h, w) of videos from ``start`` (B, 16, 1, h, w), in one run."""
     generator = torch.Generator(start.device).manual_seed(seed)
-    made: torch.Tensor | None = None
-    if mode == "inverted":
-        for padding in paddings(sections):
-            count = 0 if made is None else made.shape[2]
-            times = [i + 1 if i < count else None for i in range(HISTORY)]
-            history = gather(_with_blank(made, start), start, times)
-            section = SectionTimes(mode, padding, [], [])
-            fresh = sample_section(model, section, start, history, conditions, steps, generator)
-            made = fresh if made is None else torch.cat([fresh, made], dim=2)
-        return torch.cat([start, made], dim=2)
-    made = start
-    for _ in range(sections):
-        blank = torch.zeros_like(start).expand(-1, -1, HISTORY, -1, -1)
-        history = torch.cat([blank, made], dim=2)[:, :, -HISTORY:]
-        section = SectionTimes(mode, 0, [], [])
-        fresh = sample_section(model, section, start, history, conditions, steps, generator)
-        made = torch.cat([made, fresh], dim=2)
-    return made
-
-
-def _with_blank(made: torch.Tensor | None, start: torch.Tensor) -> torch.Tensor:
-    blank = torch.zeros_like(start)
-    return blank if made is None else torch.cat([blank, made], dim=2)
+    latents = start.repeat(1, 1, plan.length, 1, 1)
+    order = range(plan.count)
+    for number in reversed(order) if plan.mode == "inverted" else order:
+        section = plan.section(number)
+        latents[:, :, section.noisy] = sample_section(model, section, latents, conditions, steps, generator)
+    return latents
 
 
 @torch.no_grad()

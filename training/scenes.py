@@ -1,8 +1,9 @@
-"""The synthetic scenes: the content of a picture, its motion over time, and the prompt for it.
+"""The synthetic scenes: the content of a picture, its motions over time, and the prompt for one.
 
 Lengths are in units of the picture's side, the square root of width times height, with the origin in the
-middle, x to the right and y downwards. A motion takes ``MOTION_FRAMES`` frames, after which everything rests.
-All positions therefore follow from the start and the time alone, on which inverted sampling depends.
+middle, x to the right and y downwards. A motion goes on for as long as its words hold, at the speed that they
+name, as seen in the picture: things leave it, and growing, shrinking and zooming have limits. All positions
+therefore follow from the start and the time alone, on which inverted sampling depends.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
-MOTION_FRAMES = 72
+from diffusers_helper.families.packing import FPS
+
 COLOURS: dict[str, tuple[float, float, float]] = {
     "red": (0.86, 0.13, 0.12),
     "green": (0.12, 0.62, 0.20),
@@ -31,16 +34,22 @@ CAMERA_MOTIONS = ("zooms in", "zooms out", "pans right", "pans left", "pans up",
 STILL = "stays still"
 MOTIONS = OBJECT_MOTIONS + CAMERA_MOTIONS + (STILL,)
 SPEEDS = ("slowly", "", "quickly")
-MOVE_DISTANCE = {"slowly": 0.24, "": 0.45, "quickly": 0.75}
-# Things and motions smaller than these leave almost no trace in the latents, and are learned last or never.
-GROWTH = {"slowly": 0.6, "": 1.0, "quickly": 1.5}
-SPIN = {"slowly": math.radians(80), "": math.radians(150), "quickly": math.radians(220)}
-ZOOM = {"slowly": 0.4, "": 0.7, "quickly": 1.1}
-PAN = {"slowly": 0.22, "": 0.4, "quickly": 0.62}
+# Speeds per second: sides, powers of e, radians. Things and motions smaller than these leave almost no trace
+# in the latents, and are learned last or never.
+MOVE = {"slowly": 0.10, "": 0.19, "quickly": 0.31}
+GROWTH = {"slowly": 0.25, "": 0.42, "quickly": 0.63}
+SPIN = {"slowly": math.radians(33), "": math.radians(62), "quickly": math.radians(92)}
+ZOOM = {"slowly": 0.17, "": 0.29, "quickly": 0.46}
+PAN = {"slowly": 0.09, "": 0.17, "quickly": 0.26}
+# Where growing and shrinking end, as radii in the picture, and zooming, as widths of the view.
+LARGEST, SMALLEST = 0.4, 0.02
+NEAREST, FARTHEST = 1 / 8, 3.5
 RADII = (0.11, 0.24)
 # The relative frequency of scenes of none, one, two and three things.
 THING_COUNTS = (0.06, 0.48, 0.36, 0.10)
-BACKGROUNDS = ("solid", "gradient", "radial", "stripes", "waves", "checker", "noise", "leaves")
+BACKGROUNDS = ("solid", "gradient", "radial", "stripes", "waves", "checker", "noise", "leaves", "hills")
+# Their relative frequency in the evaluation.
+GROUND_FREQUENCIES = (0.13, 0.13, 0.09, 0.1, 0.1, 0.1, 0.15, 0.2, 0.0)
 # Grounds over which a camera without a thing in view seems to stand still.
 PLAIN = ("solid", "gradient")
 
@@ -91,6 +100,24 @@ class Motion:
 
 
 @dataclass(frozen=True)
+class Act:
+    """A motion of one thing or of the camera, which begins at a frame and ends where the next act begins."""
+
+    motion: Motion
+    target: int = 0
+    begin: float = 0.0
+
+
+@dataclass(frozen=True)
+class View:
+    """What the camera shows: its shift in x and y, and the width, which is 1 at the start."""
+
+    x: float = 0.0
+    y: float = 0.0
+    width: float = 1.0
+
+
+@dataclass(frozen=True)
 class Case:
     """A scene, its motion and the prompt that describes it."""
 
@@ -105,48 +132,58 @@ def half_extent(height: int, width: int) -> tuple[float, float]:
     return width / (2 * side), height / (2 * side)
 
 
-def progress(frame: float) -> float:
-    """Return the share of a motion that is done at a frame, from 0 to 1."""
-    return min(max(frame / MOTION_FRAMES, 0.0), 1.0)
-
-
-def moved(thing: Thing, motion: Motion, frame: float, scene: Drawing) -> Thing:
-    """Return the named thing at a frame: moved within the picture, resized or turned."""
-    done = progress(frame) * motion.amount
+def moved(thing: Thing, motion: Motion, frames: float, width: float = 1.0) -> Thing:
+    """Return a thing after some frames of a motion, seen by a camera with a view of this width."""
+    seconds = frames / FPS * motion.amount
     if motion.name in DIRECTIONS:
         dx, dy = DIRECTIONS[motion.name]
-        distance = MOVE_DISTANCE[motion.speed] * done
-        room_x = max(scene.half_width - thing.radius, abs(thing.x))
-        room_y = max(scene.half_height - thing.radius, abs(thing.y))
-        x = min(max(thing.x + dx * distance, -room_x), room_x)
-        y = min(max(thing.y + dy * distance, -room_y), room_y)
-        return replace(thing, x=x, y=y)
+        distance = MOVE[motion.speed] * seconds * width
+        return replace(thing, x=thing.x + dx * distance, y=thing.y + dy * distance)
     if motion.name == "grows":
-        limit = max(thing.radius, 0.4)
-        return replace(thing, radius=min(thing.radius * math.exp(GROWTH[motion.speed] * done), limit))
+        limit = max(thing.radius, LARGEST * width)
+        return replace(thing, radius=min(thing.radius * math.exp(GROWTH[motion.speed] * seconds), limit))
     if motion.name == "shrinks":
-        return replace(thing, radius=thing.radius * math.exp(-GROWTH[motion.speed] * done))
+        limit = min(thing.radius, SMALLEST * width)
+        return replace(thing, radius=max(thing.radius * math.exp(-GROWTH[motion.speed] * seconds), limit))
     if motion.name == "spins":
-        return replace(thing, angle=thing.angle + SPIN[motion.speed] * done)
+        return replace(thing, angle=thing.angle + SPIN[motion.speed] * seconds)
     return thing
 
 
-def camera(motion: Motion, frame: float) -> tuple[float, float, float]:
-    """Return the camera's shift in x and y at a frame, and the width of its view (1 at the start)."""
-    done = progress(frame) * motion.amount
+def filmed(view: View, motion: Motion, frames: float) -> View:
+    """Return what the camera shows after some frames of a motion."""
+    seconds = frames / FPS * motion.amount
     if motion.name == "zooms in":
-        return 0.0, 0.0, math.exp(-ZOOM[motion.speed] * done)
+        narrower = view.width * math.exp(-ZOOM[motion.speed] * seconds)
+        return replace(view, width=max(narrower, min(view.width, NEAREST)))
     if motion.name == "zooms out":
-        return 0.0, 0.0, math.exp(ZOOM[motion.speed] * done)
+        wider = view.width * math.exp(ZOOM[motion.speed] * seconds)
+        return replace(view, width=min(wider, max(view.width, FARTHEST)))
     if motion.name.startswith("pans "):
         dx, dy = DIRECTIONS[motion.name[5:]]
-        return dx * PAN[motion.speed] * done, dy * PAN[motion.speed] * done, 1.0
-    return 0.0, 0.0, 1.0
+        distance = PAN[motion.speed] * seconds * view.width
+        return replace(view, x=view.x + dx * distance, y=view.y + dy * distance)
+    return view
 
 
-def sample_background(rng: np.random.Generator, canvases: int) -> Background:
+def shown(scene: Drawing, acts: Sequence[Act], frame: float) -> tuple[tuple[Thing, ...], View]:
+    """Return the things of a scene and the camera's view at a frame."""
+    things, view = list(scene.things), View()
+    for act, following in zip_longest(acts, acts[1:]):
+        frames = (frame if following is None else min(frame, following.begin)) - act.begin
+        if frames <= 0:
+            break
+        if act.motion.name in OBJECT_MOTIONS and act.target < len(things):
+            things[act.target] = moved(things[act.target], act.motion, frames, view.width)
+        view = filmed(view, act.motion, frames)
+    return tuple(things), view
+
+
+def sample_background(
+    rng: np.random.Generator, canvases: int, frequencies: Sequence[float] = GROUND_FREQUENCIES
+) -> Background:
     """Return a random background; ``canvases`` is the number of bitmaps to choose from."""
-    weights = np.array([0.13, 0.13, 0.09, 0.1, 0.1, 0.1, 0.15, 0.2])
+    weights = np.array(frequencies)
     kind = str(rng.choice(BACKGROUNDS, p=weights / weights.sum()))
     base = rng.uniform(0.05, 0.95, 3) if rng.random() < 0.75 else np.full(3, rng.uniform(0.1, 0.9))
     second = np.clip(base + rng.normal(0, 0.22, 3), 0, 1) if rng.random() < 0.7 else rng.uniform(0, 1, 3)
@@ -190,15 +227,16 @@ def sample_thing(rng: np.random.Generator, scene: Drawing, avoid: tuple[Thing, .
 
 
 def sample_scene(
-    rng: np.random.Generator, height: int, width: int, canvases: int, counts: Sequence[float] = THING_COUNTS
-) -> Drawing:
+    rng: np.random.Generator, height: int, width: int, canvases: int,
+    counts: Sequence[float] = THING_COUNTS, grounds: Sequence[float] = GROUND_FREQUENCIES,
+) -> Drawing:  # fmt: skip
     """Return a random scene for a picture of ``height`` times ``width`` pixels.
 
     The scene has none to three things, with the relative frequencies ``counts``.
     """
     half_width, half_height = half_extent(height, width)
     grain = float(rng.uniform(0.01, 0.04)) if rng.random() < 0.1 else 0.0
-    scene = Drawing(sample_background(rng, canvases), (), half_width, half_height, grain)
+    scene = Drawing(sample_background(rng, canvases, grounds), (), half_width, half_height, grain)
     count = int(rng.choice(len(counts), p=counts))
     things: tuple[Thing, ...] = ()
     for _ in range(count):
@@ -215,7 +253,7 @@ def _with_room(rng: np.random.Generator, scene: Drawing, motion: Motion) -> Draw
         return scene
     dx, dy = DIRECTIONS[motion.name]
     room_x, room_y = scene.half_width - thing.radius, scene.half_height - thing.radius
-    need = MOVE_DISTANCE[motion.speed] * 0.62
+    need = MOVE[motion.speed] * 1.5  # seconds
     x, y = thing.x, thing.y
     if dx and dx * x > room_x - need:
         x = dx * float(rng.uniform(-room_x, max(room_x - need, -room_x)))
@@ -267,6 +305,11 @@ def make_case(rng: np.random.Generator, scene: Drawing, motion: Motion) -> Case:
     return Case(scene, motion, write_prompt(rng, scene, motion))
 
 
+def verb_of(motion: Motion) -> str:
+    """Return the words for a motion, without its speed."""
+    return f"moves {motion.name}" if motion.name in DIRECTIONS else motion.name
+
+
 def write_prompt(rng: np.random.Generator, scene: Drawing, motion: Motion) -> str:
     """Return a random prompt for the motion. The colour is left out only if the scene has a single thing."""
     if motion.name in CAMERA_MOTIONS:
@@ -276,11 +319,10 @@ def write_prompt(rng: np.random.Generator, scene: Drawing, motion: Motion) -> st
             choices = ["", "", "nothing moves", "the camera stays still"]
             return choices[int(rng.integers(len(choices)))]
         thing = scene.things[0]
-        verb = f"moves {motion.name}" if motion.name in DIRECTIONS else motion.name
         subject = ["the", thing.colour, thing.shape]
         if len(scene.things) == 1 and rng.random() < 0.15:
             subject.pop(1)
-        words = [*subject, verb]
+        words = [*subject, verb_of(motion)]
     if motion.speed:
         words.append(motion.speed)
     if words[0] == "the" and rng.random() < 0.08:

@@ -7,100 +7,107 @@ the tasks of the next steps.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from diffusers_helper.families.family import buckets
-from diffusers_helper.families.packing import LATENT_WINDOW_SIZE
 from training.clips import ClipBatch, Size, draw_batch
-from training.transformer import SectionTimes, draw_frames, draw_section, times_of
+from training.sections import SectionTimes, VideoPlan, draw_plan
 
-SIDE = 128
-CANVASES = 24
 # The share of later sections that continue what the model itself has made.
-OWN_HISTORY = 0.5
+OWN_HISTORY = 0.4
 TASKS_AHEAD = 4
+SQUARE = 0.5  # the share of square pictures; the other shapes have equal shares
 
 
-def large_sizes() -> dict[Size, float]:
-    """Return the product's picture shapes with their shares; the square has the largest one."""
-    shapes = buckets(SIDE, 16)
-    return {shape: 0.5 if shape == (SIDE, SIDE) else 0.5 / (len(shapes) - 1) for shape in shapes}
-
-
-def stretch_of(size: Size) -> float:
-    """Return the ratio of the product's picture side to this size's, rounded to a whole number."""
-    return float(max(1, round(SIDE / math.sqrt(size[0] * size[1]))))
+def multiple_of(side: int) -> int:
+    """Return the number of which a picture's sides are multiples, with which there are square pictures."""
+    return 32 if side >= 256 else 16
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A part of the run.
+class Sides:
+    """The two sides of pictures, and the share of steps with the larger one.
 
-    Attributes:
-        until: The share of the run at which the phase ends.
-        sizes: The picture sizes with their shares.
-        frames: The number of a section's latent frames that are trained in a step.
-        batch: The number of clips in a processor core's step.
+    A larger picture has four times as many tokens, so a step has a quarter as many of them. What motions are
+    is learned at the smaller side, where four times as many clips fit into the time; how they look at the
+    larger one, in most steps of the second part of the run.
     """
 
-    until: float
-    sizes: dict[Size, float]
-    frames: int
-    batch: int
+    small: int = 128
+    large: int = 256
+    early: float = 0.35
+    late: float = 0.75
+    until: float = 0.4
 
+    def share(self, done: float) -> float:
+        """Return the share of steps at the larger side, at a share of the run."""
+        return self.early if done < self.until else self.late
 
-SMALL_SIZES = {(64, 64): 0.6, (48, 80): 0.12, (80, 48): 0.12, (64, 48): 0.08, (48, 64): 0.08}
-# Three frames a step cost half as much, but weights trained so are worse at all nine, which sampling makes.
-PHASES = (
-    Phase(0.20, SMALL_SIZES, 3, 32),
-    Phase(0.45, large_sizes(), 3, 12),
-    Phase(1.00, large_sizes(), LATENT_WINDOW_SIZE, 6),
-)
+    def draw(self, rng: np.random.Generator, done: float) -> tuple[Size, int]:
+        """Return a random size, and the number by which a step's clips are divided."""
+        side, part = (self.large, 4) if rng.random() < self.share(done) else (self.small, 1)
+        shapes = buckets(side, multiple_of(side))
+        if rng.random() < SQUARE:
+            return (side, side), part
+        return shapes[int(rng.integers(len(shapes)))], part
 
 
 @dataclass
 class Task:
-    """What one step is to do; ``seed`` is that of its noise, and ``frames`` the places that are trained."""
+    """What one step is to do; ``seed`` is that of its noise.
+
+    Attributes:
+        section: The section that is trained.
+        before: The section before it, if the model is to make that one itself.
+    """
 
     seed: int
     section: SectionTimes
-    frames: torch.Tensor
-    own_history: bool
+    before: SectionTimes | None
     batch: ClipBatch
+
+
+def wanted_times(plan: VideoPlan, number: int, own_history: bool) -> list[int]:
+    """Return the times of the latents that a step on one section of a video needs, in order."""
+    section, other = plan.section(number), plan.before(number)
+    times = section.seen() | set(section.noisy)
+    if own_history and other is not None:
+        before = plan.section(other)
+        times = (times - set(before.noisy)) | before.seen()
+    return sorted(times if plan.has_picture else times - {0})
 
 
 @dataclass
 class Tasks(Dataset):
-    """The tasks of one process in one phase, by the number of the step.
+    """The tasks by the number of the step.
 
     Attributes:
-        clips: The number of clips in a step.
+        clips: The number of clips in a step at the smaller side.
         canvases: The number of bitmaps of each kind that backgrounds are chosen from.
+        steps: About how many steps the run will have, which determines the shares of the sides.
     """
 
-    phase: Phase
+    sides: Sides
     seed: int
-    rank: int
     clips: int
     canvases: int
+    steps: int
 
     def __getitem__(self, step: int) -> Task:
-        # All processes draw the same sizes, so that none waits for the longer step of another.
-        size = _draw(np.random.default_rng([self.seed, step]), self.phase.sizes)
-        rng = np.random.default_rng([self.seed, step, 1 + self.rank])
-        seed = int(rng.integers(2**62))
-        section = draw_section(rng)
-        frames = draw_frames(torch.Generator().manual_seed(seed), self.phase.frames)
-        own_history = section.before is not None and rng.random() < OWN_HISTORY
-        wanted = times_of(section, frames, own_history)
-        batch = draw_batch(rng, size, self.clips, wanted, self.canvases)
-        return Task(seed, section, frames, own_history, batch)
+        rng = np.random.default_rng([self.seed, step])
+        size, part = self.sides.draw(rng, step / self.steps)
+        plan = draw_plan(rng)
+        number = int(rng.integers(plan.count))
+        other = plan.before(number)
+        own_history = other is not None and rng.random() < OWN_HISTORY
+        wanted = wanted_times(plan, number, own_history)
+        batch = draw_batch(rng, size, max(1, self.clips // part), plan, number, wanted, self.canvases)
+        before = plan.section(other) if own_history and other is not None else None
+        return Task(int(rng.integers(2**62)), plan.section(number), before, batch)
 
     def following(self, step: int, workers: int) -> Iterator[Task]:
         """Return the tasks from ``step`` on, prepared by ``workers`` other processes, or by this one if 0."""
@@ -114,8 +121,3 @@ class Tasks(Dataset):
 
 def _same(task: Task) -> Task:
     return task
-
-
-def _draw(rng: np.random.Generator, shares: dict[Size, float]) -> Size:
-    sizes, weights = list(shares), np.array(list(shares.values()))
-    return sizes[int(rng.choice(len(sizes), p=weights / weights.sum()))]

@@ -18,7 +18,7 @@ from training.scenes import (
     CAMERA_MOTIONS,
     DIRECTIONS,
     GROWTH,
-    MOVE_DISTANCE,
+    MOVE,
     OBJECT_MOTIONS,
     PAN,
     SPIN,
@@ -53,7 +53,7 @@ def expected_amount(motion: Motion) -> float:
     """Return the strength of a motion relative to the same motion at normal speed."""
     if motion.name == STILL:
         return 0.0
-    table = MOVE_DISTANCE if motion.name in DIRECTIONS else PAN
+    table = MOVE if motion.name in DIRECTIONS else PAN
     table = {"grows": GROWTH, "shrinks": GROWTH, "spins": SPIN}.get(motion.name, table)
     if motion.name.startswith("zooms"):
         table = ZOOM

@@ -1,4 +1,4 @@
-"""The training of the video VAE: on pictures, then on clips, and at last with the latents kept."""
+"""The refinement of the VAE's decoder on pictures of the product's size; the latents stay what they are."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKLHunyuanVideo
 
-from training.fast_conv import install
+from training.clips import encode_frames
+from training.layout import lay_out
 from training.optim import Average, Optimizers
-from training.parallel import agree, mean_gradients
 from training.quick import quick_dtype
 from training.render import Renderer, canvases
-from training.scenes import sample_case
+from training.scenes import Act, sample_case, sample_motion, sample_scene
+from training.sections import BEFORE_LAST
+from training.stories import GROUNDS, THING_COUNTS, warmed
 
 LOG = logging.getLogger(__name__)
-TRAIN_SEED = 11
+SEED = 11
 HELD_OUT_SEED = 900_001
 CANVASES = 48
 SCENE_SIZES = ((128, 128), (64, 64), (96, 160), (160, 96), (128, 128), (112, 144), (144, 112))
-# How much the change of the latents counts in the last stage, relative to their own energy.
-KEEPING = 2.0
+RATE = 5e-4
+# The shares of clips with a warm colour before a bright ground, where the rim was, and of those whose latents
+# are, as the transformer's, made of single frames.
+WARM_SHARE, SINGLE_SHARE = 0.4, 0.7
+LATENTS, CROP = 5, 128
+TRAINED = ("decoder.", "post_quant_conv.")
 
 
 @dataclass(frozen=True)
@@ -35,49 +41,6 @@ class Crops:
     count: int
     frames: int
     crop: int
-
-
-@dataclass(frozen=True)
-class VaeStage:
-    """One stage of the training: the clips of its steps, in turn, and the learning rate.
-
-    Attributes:
-        crops: The clips of consecutive steps.
-        lr: The highest learning rate.
-        keeps_latents: Whether the latents stay near those with which the stage begins, so that a transformer
-            that was trained on them still fits.
-    """
-
-    crops: tuple[Crops, ...]
-    lr: float
-    keeps_latents: bool = False
-
-
-STAGES = {
-    "images": VaeStage((Crops(20, 1, 64),), 2e-3),
-    "clips": VaeStage((Crops(4, 9, 64),), 1.6e-3),
-    "refine": VaeStage((Crops(3, 9, 64), Crops(3, 9, 64), Crops(1, 17, 96)), 8e-4, keeps_latents=True),
-}
-
-
-def build_vae() -> AutoencoderKLHunyuanVideo:
-    """Return the untrained demo VAE: 8x8x4 compression into 16 channels, 2.9 M parameters."""
-    torch.manual_seed(TRAIN_SEED)
-    vae = AutoencoderKLHunyuanVideo(
-        block_out_channels=(16, 32, 64, 64),
-        layers_per_block=1,
-        norm_num_groups=8,
-        latent_channels=16,
-        mid_block_add_attention=False,
-        scaling_factor=1.0,
-    )
-    with torch.no_grad():
-        for param in vae.parameters():
-            if param.ndim == 5 and param.shape[2] == 3:
-                # With all weight on the newest frame, a VAE trained on pictures already works for clips.
-                param[:, :, 2] = param.sum(dim=2) / math.sqrt(3) * 1.7
-                param[:, :, :2] = 0
-    return vae
 
 
 def draw_batch(rng: np.random.Generator, renderer: Renderer, wanted: Crops) -> torch.Tensor:
@@ -100,60 +63,98 @@ def draw_batch(rng: np.random.Generator, renderer: Renderer, wanted: Crops) -> t
     return torch.stack(clips)
 
 
-def vae_loss(
-    vae: AutoencoderKLHunyuanVideo, clips: torch.Tensor, generator: torch.Generator
-) -> tuple[torch.Tensor, float]:
-    """Return the loss of clips (B, 3, T, H, W), reconstruction plus a small KL term, and the PSNR in dB."""
-    with torch.autocast("cpu", torch.bfloat16):
-        mean, logvar = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)
-        logvar = logvar.clamp(-12, 8)
-        noise = torch.randn(mean.shape, generator=generator)
-        latents = mean + (0.5 * logvar).exp() * noise
-        error = _decoding_error(vae, latents, clips, 0.5, generator)
-    squared = error.square().mean()
-    divergence = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
-    loss = error.abs().mean() + 2 * squared + 1e-4 * divergence
-    return loss, float(10 * torch.log10(4 / squared.detach()))
+def draw_clips(
+    rng: np.random.Generator, renderer: Renderer, side: int, count: int, crop: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return crops of random clips (B, 3, 17, crop, crop), and the frames that stand for their latents.
 
-
-def refining_loss(
-    vae: AutoencoderKLHunyuanVideo,
-    former: AutoencoderKLHunyuanVideo,
-    clips: torch.Tensor,
-    generator: torch.Generator,
-) -> tuple[torch.Tensor, float]:
-    """Return the loss of clips (B, 3, T, H, W), reconstruction plus the latents' change, and the PSNR in dB.
-
-    The logarithm of each clip's error counts, as in its PSNR. The decoder sees latents with a little noise,
-    since the transformer's are not exact either.
+    The latter (B, 3, 5, crop, crop) are those that the transformer's latents are made of.
     """
-    with torch.autocast("cpu", torch.bfloat16, enabled=quick_dtype() == torch.bfloat16):
-        mean = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)[0]
+    clips = []
+    begin = 4.0 * int(rng.integers(0, 10))
+    for _ in range(count):
+        scene = sample_scene(rng, side, side, renderer.count, THING_COUNTS, GROUNDS)
+        scene = warmed(rng, scene) if rng.random() < WARM_SHARE else scene
+        clips.append((scene, [Act(sample_motion(rng, scene))]))
+    top, left = (int(value) for value in rng.integers(0, side - crop + 1, 2))
+    whole = [begin + frame for frame in range(4 * LATENTS - 3)]
+    single = [begin, *(begin + 4 * k - BEFORE_LAST for k in range(1, LATENTS))]
+    pixels = renderer.draw(lay_out(clips, whole + single), (side, side), (top, left, crop, crop))
+    return pixels[:, :, : len(whole)], pixels[:, :, len(whole) :]
+
+
+def decoding_loss(
+    vae: AutoencoderKLHunyuanVideo,
+    clips: torch.Tensor,
+    singles: torch.Tensor,
+    rng: np.random.Generator,
+    generator: torch.Generator,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of decoded clips and their mean PSNR in dB.
+
+    The logarithm of each clip's error counts, as in its PSNR. The latents have a little noise, since the
+    transformer's are not exact either. A decode may start within a clip; its first latent then yields only
+    the last of its frames.
+    """
+    low = quick_dtype(clips.device) == torch.bfloat16
+    with torch.autocast(clips.device.type, torch.bfloat16, enabled=low):
         with torch.no_grad():
-            before = former.quant_conv(former.encoder(clips)).float().chunk(2, dim=1)[0]
-        level = 0.03 * before.std() * torch.rand((), generator=generator)
-        latents = mean + level * torch.randn(mean.shape, generator=generator)
-        error = _decoding_error(vae, latents, clips, 0.3, generator)
-    change = (mean - before).square().mean() / before.square().mean()
+            if rng.random() < SINGLE_SHARE:
+                latents = encode_frames(vae, singles) / vae.config.scaling_factor
+            else:
+                latents = vae.quant_conv(vae.encoder(clips)).float().chunk(2, dim=1)[0]
+            noise = torch.randn(latents.shape, generator=generator, device=generator.device)
+            latents = latents + 0.03 * float(rng.random()) * latents.std() * noise
+        if rng.random() < 0.3:
+            latents, clips = latents[:, :, 1:], clips[:, :, 4:]
+        error = vae.decoder(vae.post_quant_conv(latents)).float() - clips
     squared = error.square().mean((1, 2, 3, 4))
-    loss = error.abs().mean() + 0.05 * (squared + 1e-4).log().mean() + KEEPING * change
-    return loss, float((10 * torch.log10(4 / squared.detach())).mean())
+    loss = error.abs().mean() + 0.05 * (squared + 1e-4).log().mean()
+    return loss, (10 * torch.log10(4 / squared.detach())).mean()
 
 
-def _decoding_error(
-    vae: AutoencoderKLHunyuanVideo,
-    latents: torch.Tensor,
-    clips: torch.Tensor,
-    share: float,
-    generator: torch.Generator,
-) -> torch.Tensor:
-    """Return the decoded clips minus the true ones; this share of them is decoded from the second latent on.
+def refine(
+    vae: AutoencoderKLHunyuanVideo, renderer: Renderer, path: Path, minutes: float, side: int, clips: int
+) -> AutoencoderKLHunyuanVideo:
+    """Train the decoder for some minutes, from its checkpoint if there is one; return the VAE with it.
 
-    A decode may start within a clip; its first latent then yields only the last of its frames.
+    The checkpoint has the running mean of the weights; a stopped run goes on from it at the same rate.
     """
-    if latents.shape[2] > 1 and torch.rand((), generator=generator) < share:
-        latents, clips = latents[:, :, 1:], clips[:, :, 4:]
-    return vae.decoder(vae.post_quant_conv(latents)).float() - clips
+    device = renderer.device
+    spent, step = 0.0, 0
+    if path.exists():
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        vae.load_state_dict(state["weights"], strict=False)
+        spent, step = state["spent"], state["step"]
+    vae.to(device).requires_grad_(False)
+    for name, param in vae.named_parameters():
+        param.requires_grad_(name.startswith(TRAINED))
+    optimiser, average = Optimizers(vae, RATE, decay=0.0), Average(vae, 0.99)
+    rng, generator = np.random.default_rng([SEED, step]), torch.Generator(device).manual_seed(SEED + step)
+    began = saved = time.perf_counter()
+    seen: list[torch.Tensor] = []
+
+    def save() -> None:
+        weights = {name: value for name, value in average.weights.items() if name.startswith(TRAINED)}
+        save_state(path, {"weights": weights, "spent": now, "step": step})
+        quality = float(torch.stack(seen[-50:]).mean()) if seen else 0.0
+        LOG.info("decoder, step %d at %.0f s: %.2f dB", step, now, quality)
+
+    while (now := spent + time.perf_counter() - began) < 60 * minutes:
+        pixels = draw_clips(rng, renderer, side, clips, min(CROP, side))
+        loss, quality = decoding_loss(vae, *pixels, rng, generator)
+        loss.backward()
+        optimiser.step(schedule(now / (60 * minutes)))
+        average.update(vae)
+        seen.append(quality)
+        step += 1
+        if time.perf_counter() - saved > 30:
+            save()
+            saved = time.perf_counter()
+    if seen:
+        save()
+        average.copy_to(vae)
+    return vae.requires_grad_(False)
 
 
 @torch.no_grad()
@@ -186,91 +187,3 @@ def save_state(path: Path, state: dict) -> None:
 def schedule(done: float) -> float:
     """Return the learning rate's factor at a share (0..1) of a stage: up, constant, then down to 4 %."""
     return min(1.0, done / 0.03 + 0.05) * min(1.0, max(0.04, (1 - done) / 0.6))
-
-
-def train_stage(rank: int, world: int, folder: str, stage_name: str, minutes: float, source: str) -> None:
-    """Train one stage for some minutes, from its own checkpoint if there is one, else from ``source``'s."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    stage, root = STAGES[stage_name], Path(folder)
-    path = root / f"vae_{stage_name}.pt"
-    vae = install(build_vae())
-    spent, step = 0.0, 0
-    state = torch.load(path, weights_only=True) if path.exists() else None
-    if state is None and source:
-        before = torch.load(root / f"vae_{source}.pt", weights_only=True)
-        vae.load_state_dict(before["weights" if source == "frozen" else "average"])
-    former = None
-    if stage.keeps_latents:
-        former = install(build_vae()).requires_grad_(False)
-        former.load_state_dict(torch.load(root / "vae_frozen.pt", weights_only=True)["weights"])
-    optimiser = Optimizers(vae, stage.lr)
-    average = Average(vae, 0.99)
-    if state is not None:
-        vae.load_state_dict(state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        average.weights, average.steps = state["average"], 1000
-        spent, step = state["spent"], state["step"]
-    renderer = Renderer(canvases(TRAIN_SEED + rank, CANVASES))
-    rng = np.random.default_rng([TRAIN_SEED, rank, step, stage.crops[-1].frames])
-    generator = torch.Generator().manual_seed(TRAIN_SEED * 1000 + rank + step)
-    test = held_out_clips(4, 9, (128, 128))
-    began, saved, recent = time.process_time(), time.process_time(), []
-    while True:
-        now = agree(spent + time.process_time() - began, world)
-        if now >= 60 * minutes:
-            break
-        batch = draw_batch(rng, renderer, stage.crops[step % len(stage.crops)])
-        if former is None:
-            loss, psnr = vae_loss(vae, batch, generator)
-        else:
-            loss, psnr = refining_loss(vae, former, batch, generator)
-        loss.backward()
-        mean_gradients(optimiser.params, world)
-        optimiser.step(schedule(now / (60 * minutes)))
-        average.update(vae)
-        step += 1
-        recent.append(psnr)
-        if rank == 0 and (step in (2, 10, 30) or time.process_time() - saved > 240):
-            _report(path, vae, optimiser, average, now, step, recent, test)
-            saved, recent = time.process_time(), []
-    if rank == 0:
-        _report(path, vae, optimiser, average, now, step, recent, test)
-
-
-def _report(path: Path, vae, optimiser, average, spent: float, step: int, recent: list[float], test) -> None:
-    state = {"model": vae.state_dict(), "optimiser": optimiser.state_dict(), "average": average.weights}
-    save_state(path, state | {"spent": spent, "step": step})
-    probe = build_vae()
-    average.copy_to(probe)
-    held = psnr_per_clip(probe, test)
-    LOG.info(
-        "%s step %d at %.0f s: train %.2f dB, held-out clips %.2f dB (worst %.2f)",
-        path.stem,
-        step,
-        spent,
-        np.mean(recent or [0]),
-        held.mean(),
-        held.min(),
-    )
-
-
-@torch.no_grad()
-def freeze(root: Path, source: str) -> float:
-    """Write the averaged weights and the scale with which latents have unit deviation; return the scale.
-
-    This fixes the latent space for the later stages.
-    """
-    vae = install(build_vae())
-    vae.load_state_dict(torch.load(root / f"vae_{source}.pt", weights_only=True)["average"])
-    rng = np.random.default_rng(TRAIN_SEED)
-    renderer = Renderer(canvases(TRAIN_SEED, 8))
-    squares = []
-    for _ in range(32):
-        case = sample_case(rng, 128, 128, renderer.count)
-        clip = renderer.case(case, range(9), (128, 128))[None]
-        with torch.autocast("cpu", torch.bfloat16):
-            latents = vae.encode(clip).latent_dist.mode()
-        squares.append(latents.float().square().mean())
-    scale = float(1 / torch.stack(squares).mean().sqrt())
-    save_state(root / "vae_frozen.pt", {"weights": vae.state_dict(), "scaling_factor": scale})
-    return scale

@@ -1,8 +1,8 @@
-"""The monitoring of a transformer in training: fixed cases, the tracker's readings, and a contact sheet."""
+"""The monitoring of a transformer in training: the shares of motions in fixed cases, and a contact sheet."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,45 +10,52 @@ import numpy as np
 import torch
 from PIL import Image
 
-from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE
-from training.clips import Item, collate, encode_cases
-from training.encoders import Encoders
-from training.render import Renderer, canvases
-from training.sampler import decode, sample_latents
-from training.scenes import MOTIONS, STILL, Case, sample_case
-from training.tracker import agrees, observe
-from training.transformer import SectionTimes, draw_noise, gather, model_inputs
+from diffusers_helper.families.packing import MODES
+from training.clips import Clips, encode_frames
+from training.layout import lay_out
+from training.sampler import decode, sample_video
+from training.scenes import MOTIONS, STILL, Act, Case, sample_case
+from training.sections import VideoPlan, gather, model_inputs
+from training.transformer import Conditions, draw_noise
 
 WATCH_SEED = 700_001
-WATCH_AMOUNTS = (0.3, 0.55, 1.0, 1.67)
-MODES = ("inverted", "forward")
+SHEET_SECTIONS, SHEET_EVERY, SHEET_CASES = 3, 12, slice(None, None, 4)
 
 
 @dataclass
 class Watch:
-    """A fixed set of cases of one picture size, as many for each motion, that are never used in training."""
+    """A fixed set of cases of one picture size, as many for each motion, that are never used in training.
 
-    size: tuple[int, int]
+    Attributes:
+        latents: Those of one section each, (B, 16, 10, h, w).
+    """
+
     cases: list[Case]
-    items: list[Item]
-    renderer: Renderer
+    latents: torch.Tensor
+    conditions: Conditions
 
     @classmethod
-    def make(cls, vae, encoders: Encoders, size: tuple[int, int], per_motion: int = 2) -> Watch:
-        """Draw and encode the cases, without those whose motion the tracker cannot read in the true clip."""
-        renderer = Renderer(canvases(WATCH_SEED, 4))
+    def make(cls, clips: Clips, size: tuple[int, int], per_motion: int = 2) -> Watch:
+        """Draw and encode the cases."""
         rng = np.random.default_rng(WATCH_SEED)
-        found: dict[str, list[Case]] = {name: [] for name in MOTIONS}
-        while any(len(kept) < per_motion for kept in found.values()):
-            case = sample_case(rng, *size, renderer.count)
-            kept = found[case.motion.name]
-            if len(kept) >= per_motion:
-                continue
-            truth = renderer.case(case, range(37), size)
-            if agrees(case, observe(renderer, case, truth, WATCH_AMOUNTS)):
-                kept.append(case)
-        cases = [case for kept in found.values() for case in kept]
-        return cls(size, cases, encode_cases(vae, encoders, renderer, cases, size), renderer)
+        drawn: dict[str, list[Case]] = {name: [] for name in MOTIONS}
+        while any(len(some) < per_motion for some in drawn.values()):
+            case = sample_case(rng, *size, clips.renderer.count)
+            drawn[case.motion.name].append(case)
+        # The orders take turns.
+        cases = [case for some in drawn.values() for case in some[:per_motion]]
+        plan = VideoPlan("forward", (1,))
+        frames = [plan.frame(time) for time in range(plan.length)]
+        layout = lay_out([(case.scene, [Act(case.motion)]) for case in cases], frames)
+        pixels = clips.renderer.draw(layout, size)
+        prompts = [case.prompt for case in cases]
+        return cls(cases, encode_frames(clips.vae, pixels), clips.conditions(prompts, pixels[:, :, 0]))
+
+    def of(self, mode: str, some: slice = slice(None)) -> tuple[list[int], torch.Tensor, Conditions]:
+        """Return the numbers of some cases of an order, their latents and conditions."""
+        chosen = list(range(MODES.index(mode), len(self.cases), len(MODES)))[some]
+        conditions = Conditions(**{name: value[chosen] for name, value in vars(self.conditions).items()})
+        return chosen, self.latents[chosen], conditions
 
     @torch.no_grad()
     def projections(self, model) -> dict[str, float]:
@@ -56,53 +63,31 @@ class Watch:
 
         This share, for the first section in both orders, is the earliest sign of right motions.
         """
-        device = self.items[0].latents.device
-        generator = torch.Generator(device).manual_seed(WATCH_SEED)
-        found: dict[str, list[float]] = defaultdict(list)
-        for offset, mode in enumerate(MODES):
-            chosen = range(offset, len(self.cases), len(MODES))
-            latents, conditions = collate([self.items[i] for i in chosen])
-            start, noisy = latents[:, :, :1], list(range(1, LATENT_WINDOW_SIZE + 1))
-            history = gather(latents, start, [None] * (HISTORY - 1) + [0 if mode == "forward" else None])
-            inputs = conditions.inputs() | model_inputs(SectionTimes(mode, 0, noisy, []), start, history)
-            clean = gather(latents, start, list(noisy))
+        generator = torch.Generator(self.latents.device).manual_seed(WATCH_SEED)
+        measured: dict[str, list[float]] = defaultdict(list)
+        for mode in MODES:
+            chosen, latents, conditions = self.of(mode)
+            section = VideoPlan(mode, (1,)).section(0)
+            start, clean = gather(latents, [0]), gather(latents, list(section.noisy))
+            inputs = conditions.inputs() | model_inputs(section, start, gather(latents, section.history))
             noise = draw_noise(clean, generator)
             velocity = model(hidden_states=noise, timestep=noise.new_full((len(noise),), 1000.0), **inputs)[0]
             told, true = noise - velocity.float() - start, clean - start
             shares = (told * true).sum((1, 2, 3, 4)) / true.square().sum((1, 2, 3, 4))
             for index, share in zip(chosen, shares.tolist(), strict=True):
-                found[self.cases[index].motion.name].append(share)
-        return {name: float(np.mean(found[name])) for name in MOTIONS if name != STILL}
+                measured[self.cases[index].motion.name].append(share)
+        return {name: float(np.mean(measured[name])) for name in MOTIONS if name != STILL}
 
-    def look(self, model, vae, steps: int, sheet: Path | None) -> tuple[float, str]:
-        """Make videos of one section in both modes; return the share of right motions and the misses."""
-        right, misses = 0, Counter()
-        rows = []
-        for offset, mode in enumerate(MODES):
-            chosen = list(range(offset, len(self.cases), len(MODES)))
-            latents, conditions = collate([self.items[i] for i in chosen])
-            latents = sample_latents(model, mode, 1, latents[:, :, :1], conditions, steps, seed=offset)
-            for index, video in zip(chosen, decode(vae, latents).cpu(), strict=True):
-                case = self.cases[index]
-                seen = observe(self.renderer, case, video, WATCH_AMOUNTS)
-                if agrees(case, seen):
-                    right += 1
-                else:
-                    misses[f"{case.motion.name}>{seen.motion}{'' if seen.target == 0 else '*'}"] += 1
-                truth = self.renderer.case(case, range(0, 37, 9), self.size)
-                rows.append(torch.cat([video[:, ::9], truth], dim=1))
-        if sheet is not None:
-            save_sheet(sheet, rows)
-        text = ", ".join(f"{name} {n}" for name, n in misses.most_common())
-        return right / len(self.cases), text
-
-
-def save_sheet(path: Path, rows: list[torch.Tensor]) -> None:
-    """Write the frames of each video (3, T, H, W) in -1..1 side by side, two videos per line."""
-    lines = [row.permute(2, 1, 3, 0).flatten(1, 2) for row in rows]
-    if len(lines) % 2:
-        lines.append(torch.zeros_like(lines[0]))
-    wide = [torch.cat(lines[i : i + 2], dim=1) for i in range(0, len(lines), 2)]
-    pixels = torch.cat(wide).add(1).mul(127.5).clamp(0, 255).byte().numpy()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
+    @torch.no_grad()
+    def draw_sheet(self, model, vae, path: Path) -> None:
+        """Make longer videos of some cases, and write some frames of each as a line of a picture."""
+        lines = []
+        for mode in MODES:
+            _, latents, conditions = self.of(mode, SHEET_CASES)
+            plan = VideoPlan(mode, (SHEET_SECTIONS,))
+            made = sample_video(model, plan, latents[:, :, :1], conditions, steps=4, seed=1)
+            videos = decode(vae, made)[:, :, ::SHEET_EVERY].cpu()
+            lines += [video.permute(2, 1, 3, 0).flatten(1, 2) for video in videos]
+        pixels = torch.cat(lines).add(1).mul(127.5).clamp(0, 255).byte().numpy()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)

@@ -10,10 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from training.card import write_card
+from training.card import FIGURES, LASTING, write_card
 from training.examples import EXAMPLES, ON_PAGE, draw, save_animation
 from training.render import Renderer, make_canvases
 from training.scenes import MOTIONS, STILL
+from training.train_transformer import CHECKPOINT, DECODER, write_parts
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,11 +80,21 @@ def table() -> dict:
 
 
 def test_the_card_says_what_was_measured(tmp_path: Path, table: dict) -> None:
-    (tmp_path / "longtake.json").write_text(json.dumps({"steps": 8, "shift": 12.5}), encoding="utf-8")
-    (tmp_path / "figures.json").write_text(json.dumps(table), encoding="utf-8")
-    torch.save({"step": 123, "spent": 600.0}, tmp_path / "checkpoint.pt")
-    write_card(tmp_path, tmp_path / "figures.json", tmp_path / "checkpoint.pt")
+    facts = {"steps": 8, "shift": 12.5, "side": 192}
+    (tmp_path / "longtake.json").write_text(json.dumps(facts), encoding="utf-8")
+    (tmp_path / FIGURES).write_text(json.dumps(table), encoding="utf-8")
+    lasting = {"changes": "9 of 10", "lasting": [{"prompt": "the ball moves"}]}
+    (tmp_path / LASTING).write_text(json.dumps(lasting), encoding="utf-8")
+    write_parts(tmp_path / CHECKPOINT, {"step": 123, "spent": 600.0})
+    torch.save({"spent": 90.0}, tmp_path / DECODER)
+    write_card(tmp_path, tmp_path)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "192x192 pixels" in card
+    assert "| changes | 9 of 10 |" in card
+    assert "the ball moves |" not in card
+    assert "| moves by, in sides of the picture | 0.19 | 0.1 | 0.31 |" in card
+    assert "| grows and shrinks by a factor of | 1.52 | 1.28 | 1.88 |" in card
+    assert "for 1.5 minutes of a GPU" in " ".join(card.split())
     assert "56 prompts" in card
     assert "4 of each motion" in " ".join(card.split())
     assert "75.0 %" in card
@@ -93,7 +104,7 @@ def test_the_card_says_what_was_measured(tmp_path: Path, table: dict) -> None:
     assert "| two sections | 50 % |" in card
     assert "0.50 (0.25)" in card
     assert "29.5 dB" in card
-    assert "followed 123 steps of 180 clips in 10 minutes" in " ".join(card.split())
+    assert "for 123 steps in 10.0 minutes of a GPU" in " ".join(card.split())
     assert "shift of 12.5" in card
     # 1.96 times the standard error of 75 % of 56.
     assert "within 11 points" in " ".join(card.split())

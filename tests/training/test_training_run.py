@@ -1,79 +1,81 @@
-"""Tests of the training command: the stages that it runs, for how long, and from which weights."""
+"""Tests of the training command: a run ends and goes on exactly, and its model is loaded by the product."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from training import run
-from training.train_transformer import CHECKPOINT, Plan
-from training.transformer import build_transformer
-from training.vae import build_vae
+from training import run, train_transformer
+from training.train_transformer import CHECKPOINT, CURVE, DECODER, SHEET, read_parts, write_parts
 
-ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "assets" / "demo_model"
-
-
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """Record what would have been trained: the arguments of each stage's worker."""
-    calls: list[tuple] = []
-    monkeypatch.setattr(run, "launch", lambda worker, arguments, processes: calls.append(arguments))
-    monkeypatch.setattr(run, "make_encoders", lambda folder: None)
-    monkeypatch.setattr(run, "freeze", lambda folder, source: 1.0)
-    monkeypatch.setattr(run, "load_parts", lambda *arguments: (None, None))
-    monkeypatch.setattr(run, "export", lambda *arguments: None)
-    return calls
+MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
+VAE = "vae/diffusion_pytorch_model.safetensors"
+TINY = ("--clips", "2", "--sides", "32", "64", "--canvases", "1")
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+def command(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
     """Run the command with these words."""
-    monkeypatch.setattr(sys, "argv", ["run", *words])
+    monkeypatch.setattr(sys, "argv", ["run", *map(str, words)])
     run.main()
 
 
-def test_from_nothing_the_time_is_shared_out(launched, monkeypatch, tmp_path: Path) -> None:
-    command(monkeypatch, "--minutes", "100", "--folder", str(tmp_path))
-    assert [part[1] for part in launched] == [
-        "images",
-        "clips",
-        Plan(minutes=pytest.approx(70)),
-        "refine",
-    ]
-    assert launched[0][2] == pytest.approx(5)
-    assert launched[1][2] == pytest.approx(17)
+def test_without_a_gpu_the_device_is_refused(monkeypatch, tmp_path: Path, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        command(monkeypatch, "--folder", tmp_path, "--device", "cuda")
+    assert "torch finds no GPU; leave the option out" in capsys.readouterr().err
 
 
-def test_from_given_weights_all_time_goes_to_the_transformer(launched, monkeypatch, tmp_path: Path) -> None:
-    words = ("--minutes", "100", "--folder", str(tmp_path), "--start", str(MODEL))
-    for _ in range(2):  # A second call continues.
-        command(monkeypatch, *words)
-    assert [part[1] for part in launched] == [Plan(minutes=pytest.approx(100))] * 2
-    state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    assert (state["step"], state["spent"], state["learned"]) == (0, 0.0, 0.45)
+def test_a_checkpoint_is_written_over_in_small_files(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(train_transformer, "PART_BYTES", 3000)
+    assert read_parts(tmp_path / "made.pt") is None
+    for number in range(2):
+        values = torch.arange(2000.0) + number
+        write_parts(tmp_path / "made.pt", {"values": values})
+        parts = sorted(tmp_path.iterdir())
+        assert [path.name for path in parts] == [f"made.pt.{part}" for part in range(len(parts))]
+        assert max(path.stat().st_size for path in parts) == 3000
+        state = read_parts(tmp_path / "made.pt")
+        assert state is not None
+        assert torch.equal(state["values"], values)
 
 
-def test_what_is_exported_is_the_running_mean_and_the_refined_vae(tmp_path: Path) -> None:
-    model, vae = build_transformer(), build_vae()
-    mean = {name: value + 1 for name, value in model.state_dict().items()}
-    torch.save({"model": model.state_dict(), "average": mean}, tmp_path / CHECKPOINT)
-    torch.save({"weights": vae.state_dict(), "scaling_factor": 0.5}, tmp_path / "vae_frozen.pt")
-    finer = {name: value + 1 for name, value in vae.state_dict().items()}
-    torch.save({"average": finer}, tmp_path / "vae_refine.pt")
-    made, made_vae = run.load_parts(tmp_path)
-    assert all(torch.equal(value, mean[name]) for name, value in made.state_dict().items())
-    assert made_vae.config.scaling_factor == 0.5
-    assert all(torch.equal(value, finer[name]) for name, value in made_vae.state_dict().items())
+@pytest.mark.slow
+def test_a_run_goes_on_and_its_model_has_both_trained_parts(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(run, "CANVAS_PIXELS", 64)
+    ticks = iter(range(10_000))
+    clock = type("Clock", (), {"perf_counter": staticmethod(lambda: float(next(ticks)))})
+    for module in (run, train_transformer, sys.modules["training.vae"]):
+        monkeypatch.setattr(module, "time", clock)
+    folder = tmp_path / "training"
+    minutes = ("--decoder-minutes", "0.05", "--minutes", "0.1", "--folder", folder)
+    command(monkeypatch, *TINY, *minutes, "--seconds", "10")
+    first = read_parts(folder / CHECKPOINT)
+    assert first is not None
+    assert 0 < first["spent"] < 6
+    decoder = (folder / DECODER).read_bytes()
+    command(monkeypatch, *TINY, *minutes)
+    second = read_parts(folder / CHECKPOINT)
+    assert second is not None
+    assert second["step"] > first["step"]
+    assert second["spent"] >= 6
+    assert (folder / DECODER).read_bytes() == decoder
+    assert len((folder / CURVE).read_text().splitlines()) == 2
+    assert (folder / SHEET).exists()
 
-
-def test_a_share_of_the_start_is_in_what_is_exported(tmp_path: Path) -> None:
-    shipped = run.HunyuanVideoFramepackTransformer3DModel.from_pretrained(MODEL / "transformer")
-    before = shipped.float().state_dict()
-    mean = {name: value + 1 for name, value in before.items()}
-    torch.save({"average": mean}, tmp_path / CHECKPOINT)
-    torch.save({"weights": build_vae().state_dict(), "scaling_factor": 0.5}, tmp_path / "vae_frozen.pt")
-    made = run.load_parts(tmp_path, MODEL, 0.25)[0].state_dict()
-    assert all(torch.allclose(made[name], value + 0.25, atol=1e-5) for name, value in before.items())
+    target = tmp_path / "model"
+    command(monkeypatch, "--folder", folder, "--export", target)
+    made, shipped = (load_file(path / VAE) for path in (target, MODEL))
+    changed = {name.split(".")[0] for name in made if not torch.equal(made[name], shipped[name])}
+    assert changed == {"decoder", "post_quant_conv"}
+    transformer = load_file(target / "transformer/diffusion_pytorch_model.safetensors")
+    assert all(torch.equal(value, second["average"][name]) for name, value in transformer.items())
+    facts = json.loads((target / "longtake.json").read_text(encoding="utf-8"))
+    assert (facts["side"], facts["multiple"], facts["steps"]) == (256, 32, 4)
+    assert "magnitudes" not in facts
+    assert (target / "text_encoder/config.json").exists()

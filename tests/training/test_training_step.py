@@ -10,25 +10,20 @@ import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 
-from training import train_transformer
-from training.quick import Attend, NormAndRotate, QuickTransformer
+from training.fast_conv import install
+from training.optim import Optimizers
+from training.quick import Attend, NormAndRotate, QuickTransformer, attend
+from training.render import Renderer, make_canvases
+from training.run import load_vae
 from training.sampler import with_own_history
-from training.start import start_from
-from training.tasks import Tasks
-from training.train_transformer import CHECKPOINT, Phase, Plan, Trainer
-from training.transformer import (
-    Conditions,
-    SectionTimes,
-    draw_frames,
-    draw_section,
-    flow_loss,
-    gather,
-    model_inputs,
-    times_of,
-)
+from training.sections import VideoPlan, gather, model_inputs
+from training.tasks import Sides, Tasks, wanted_times
+from training.train_transformer import CHECKPOINT, Plan, Trainer, factor, read_parts
+from training.transformer import Conditions, flow_loss
+from training.vae import SCENE_SIZES, Crops, draw_batch, draw_clips, refine
 
 MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
-SECOND = SectionTimes("forward", 0, list(range(10, 19)), [None] * 9 + list(range(10)))
+SECOND = VideoPlan("forward", (2,)).section(1)
 
 
 @pytest.fixture
@@ -41,7 +36,7 @@ def inputs(height: int, width: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(4)
     latents = torch.randn(2, 16, 19, height, width, generator=generator)
     start = latents[:, :, :1]
-    history = gather(latents, start, SECOND.history)
+    history = gather(latents, SECOND.history)
     mask = torch.ones(2, 8, dtype=torch.bool)
     mask[0, 5:] = False
     conditions = Conditions(
@@ -88,6 +83,22 @@ def test_the_quick_gradients_are_the_plain_ones(model) -> None:
             assert error < most, (name, dtype)
 
 
+def test_the_fused_attention_of_a_gpu_is_the_written_one() -> None:
+    generator = torch.Generator().manual_seed(3)
+    query, key, value = (torch.randn(2, 3, n, 12, generator=generator) for n in (5, 21, 21))
+    bias = torch.zeros(2, 1, 1, 4)
+    bias[0, ..., 2:] = -1e4
+    assert torch.allclose(attend(query, key, value, bias), Attend.apply(query, key, value, bias), atol=1e-5)
+
+
+def test_a_bf16_copy_follows_its_master(model) -> None:
+    quick = QuickTransformer(model, torch.bfloat16)
+    with torch.no_grad():
+        model.proj_out.weight.add_(1.0)
+    quick.refresh()
+    assert torch.equal(quick.model.proj_out.weight, model.proj_out.weight.bfloat16())
+
+
 def test_the_written_backward_passes_are_right() -> None:
     generator = torch.Generator().manual_seed(1)
 
@@ -111,21 +122,21 @@ def conditions_of(given: dict[str, torch.Tensor]) -> Conditions:
     )))  # fmt: skip
 
 
-def test_a_step_uses_no_other_times_than_those_it_asks_for() -> None:
-    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("mode", ["inverted", "forward"])
+@pytest.mark.parametrize("has_picture", [True, False])
+def test_a_step_uses_no_other_times_than_those_it_asks_for(mode, has_picture: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
     conditions = conditions_of(inputs(8, 8))
-    modes = set()
-    for _ in range(60):
-        section, frames = draw_section(rng), draw_frames(generator, 3)
-        for own in {False, section.before is not None}:
-            # A latent that no step may use is not a number.
-            latents = torch.full((2, 16, 19, 8, 8), float("nan"))
-            latents[:, :, times_of(section, frames, own)] = 1.0
-            known = with_own_history(still, section, latents, conditions, generator) if own else latents
-            loss = flow_loss(still, section, latents, conditions, generator, frames, known)
-            assert torch.isfinite(loss).all()
-            modes.add((section.mode, own))
-    assert modes == {(mode, own) for mode in ("inverted", "forward") for own in (False, True)}
+    plan = VideoPlan(mode, (2, 1), has_picture)
+    for number, own in itertools.product(range(3), (False, True)):
+        # A latent that no step may use is not a number.
+        latents = torch.full((2, 16, plan.length, 4, 4), float("nan"))
+        latents[:, :, wanted_times(plan, number, own)] = 1.0
+        latents[:, :, :1] = 1.0  # the picture, or noise
+        if own and (before := plan.before(number)) is not None:
+            latents = with_own_history(still, plan.section(before), latents, conditions, generator)
+        loss = flow_loss(still, plan.section(number), latents, conditions, generator)
+        assert torch.isfinite(loss).all()
 
 
 def still(hidden_states: torch.Tensor, **_: torch.Tensor) -> tuple[torch.Tensor]:
@@ -134,11 +145,10 @@ def still(hidden_states: torch.Tensor, **_: torch.Tensor) -> tuple[torch.Tensor]
 
 
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
-def test_the_history_can_be_what_the_model_made_itself(mode: str) -> None:
-    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    section = draw_section(rng)
-    while section.before is None or section.mode != mode:
-        section = draw_section(rng)
+def test_the_history_can_be_what_the_model_made_itself(mode) -> None:
+    generator = torch.Generator().manual_seed(0)
+    plan = VideoPlan(mode, (2,))
+    number, before = (0, 1) if mode == "inverted" else (1, 0)
     seen: list[dict] = []
 
     def sevens(hidden_states, **given):
@@ -147,9 +157,9 @@ def test_the_history_can_be_what_the_model_made_itself(mode: str) -> None:
 
     latents = torch.zeros(2, 16, 19, 8, 8)
     latents[:, :, 0] = 1.0
-    frames, conditions = draw_frames(generator, 3), conditions_of(inputs(8, 8))
-    known = with_own_history(sevens, section, latents, conditions, generator)
-    flow_loss(sevens, section, latents, conditions, generator, frames, known)
+    conditions = conditions_of(inputs(8, 8))
+    known = with_own_history(sevens, plan.section(before), latents, conditions, generator)
+    flow_loss(sevens, plan.section(number), known, conditions, generator)
     first, second = seen
     # The section before sees nothing but the picture, and is made from pure noise.
     assert first["noisy"].shape[2] == 9
@@ -163,112 +173,103 @@ def test_the_history_can_be_what_the_model_made_itself(mode: str) -> None:
     assert torch.equal(second["latents_clean"][:, :, 0], latents[:, :, 0])
 
 
+def test_the_learning_rate_rises_then_falls_to_a_low_end() -> None:
+    assert factor(0.0, 0) < 0.05
+    assert factor(0.05, 100) == 1.0
+    assert factor(0.55, 1000) == pytest.approx(0.5)
+    assert factor(1.0, 2000) == pytest.approx(0.03)
+
+
+@pytest.mark.slow
+def test_tasks_prepared_by_other_processes_are_the_same() -> None:
+    tasks = Tasks(Sides(32, 64), 8, 4, 1, 100)
+    inline, others = tasks.following(3, 0), tasks.following(3, 2)
+    for step in range(3, 8):
+        here, there, alone = next(inline), next(others), tasks[step]
+        assert here.batch.prompts == there.batch.prompts == alone.batch.prompts
+        assert here.seed == there.seed == alone.seed
+        assert np.array_equal(here.batch.layout.places, there.batch.layout.places)
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    return Renderer(make_canvases(1, 1, 64))
+
+
+def trainer_in(folder: Path, renderer: Renderer, seed: int = 1) -> Trainer:
+    vae = install(load_vae(MODEL, folder))
+    plan = Plan(minutes=10, clips=2, seed=seed, sides=Sides(32, 64))
+    return Trainer(MODEL, folder, plan, vae, renderer)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_trains_and_its_weights_are_read_without_one(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(train_transformer, "GPU_CLIPS", 2)
-    monkeypatch.setattr(train_transformer, "GPU_CANVAS_SETS", 2)
-    start_from(MODEL, tmp_path)
-    trainer = Trainer(0, 1, tmp_path, Plan(minutes=1, device="cuda"))
+def test_a_gpu_trains_and_its_weights_are_read_without_one(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, Renderer(make_canvases(1, 1, 64, "cuda")))
     for _ in range(2):
         trainer.train_step()
-    assert len(trainer.losses) == 2
     assert all(torch.isfinite(loss) for loss in trainer.losses)
     trainer.save()
-    trainer.watch(False)
-    assert (tmp_path / train_transformer.CURVE).exists()
-    state = torch.load(tmp_path / CHECKPOINT, weights_only=True, map_location="cpu")
+    state = read_parts(tmp_path / CHECKPOINT)
+    assert state is not None
     assert state["step"] == 2
 
 
 @pytest.mark.slow
-class TestRun:
-    """Tests of the trainer on tiny batches; its clock counts steps."""
+def test_a_stopped_run_draws_the_next_clips_and_runs_of_different_seeds_others(
+    tmp_path: Path, renderer: Renderer
+) -> None:
+    whole = trainer_in(tmp_path / "whole", renderer)
+    whole.train_step()
+    whole.save()
+    going_on = trainer_in(tmp_path / "whole", renderer)
+    assert (going_on.step, going_on.average.steps) == (1, 1)
+    assert going_on.encoded[0].batch.prompts == whole.encoded[0].batch.prompts
+    assert all(map(torch.equal, going_on.model.state_dict().values(), whole.model.state_dict().values()))
+    for trainer in (whole, going_on):
+        trainer.train_step()
+    # The momentum was stored in bf16.
+    assert torch.allclose(going_on.model.proj_out.weight, whole.model.proj_out.weight, atol=1e-4)
+    other = trainer_in(tmp_path / "other", renderer, seed=2)
+    assert other.encoded[0].seed != trainer_in(tmp_path / "same", renderer).encoded[0].seed
 
-    @pytest.fixture(autouse=True)
-    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        ticks = itertools.count()
-        monkeypatch.setattr(train_transformer.time, "process_time", lambda: float(next(ticks)))
-        monkeypatch.setattr(train_transformer, "CANVASES", 1)
-        monkeypatch.setattr(train_transformer, "PHASES", (Phase(1.0, {(32, 32): 1.0}, 3, 2),))
-        monkeypatch.setattr(Trainer, "watch", lambda self, videos: None)
 
-    @staticmethod
-    def trainer(folder: Path) -> Trainer:
-        return Trainer(0, 1, folder, Plan(minutes=10))
+@pytest.mark.slow
+def test_training_lowers_the_loss_on_its_clips(tmp_path: Path, renderer: Renderer, monkeypatch) -> None:
+    trainer = trainer_in(tmp_path, renderer)
+    with torch.no_grad():
+        trainer.model.proj_out.weight.mul_(0.5)
+    trainer.quick.refresh()
+    # The same clips, noise and times in each step: only the weights can change the loss.
+    same = trainer.encoded
+    monkeypatch.setattr(trainer, "_encode_next", lambda: same)
+    for _ in range(12):
+        trainer.train_step()
+    assert trainer.losses[-1] < 0.95 * trainer.losses[0]
 
-    def test_a_stopped_run_goes_on_exactly(self, tmp_path: Path) -> None:
-        ends = []
-        for name, stop in (("whole", None), ("stopped", 2)):
-            folder = tmp_path / name
-            start_from(MODEL, folder)
-            trainer = self.trainer(folder)
-            for step in range(4):
-                if step == stop:
-                    trainer.save()
-                    trainer = self.trainer(folder)
-                trainer.train_step()
-                trainer.spent += 1
-            ends.append((trainer.model.state_dict(), trainer.average.weights, trainer.losses[-1]))
-        (whole, mean, loss), (stopped, stopped_mean, stopped_loss) = ends
-        assert loss == stopped_loss
-        assert all(torch.equal(value, stopped[name]) for name, value in whole.items())
-        assert all(torch.equal(value, stopped_mean[name]) for name, value in mean.items())
 
-    def test_a_new_phase_follows_on_without_repeating_a_step(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        phases = (Phase(0.5, {(32, 32): 1.0}, 3, 2), Phase(1.0, {(32, 48): 1.0}, 3, 3))
-        monkeypatch.setattr(train_transformer, "PHASES", phases)
-        start_from(MODEL, tmp_path)
-        trainer = self.trainer(tmp_path)
-        trainer.learned = 0.0
-        seen = [trainer.encoded[0]]
-        for step in range(5):
-            trainer.spent = 60 * trainer.plan.minutes * (0.6 if step >= 2 else 0.1)
-            trainer.train_step()
-            seen.append(trainer.encoded[0])
-        sizes = [task.batch.size for task in seen]
-        assert sizes == [(32, 32)] * 3 + [(32, 48)] * 3
-        for step, task in enumerate(seen):
-            phase = phases[step >= 3]
-            same = Tasks(phase, trainer.plan.seed, 0, phase.batch, 1)[step]
-            assert task.seed == same.seed
-            assert task.batch.prompts == same.batch.prompts
+def test_optimiser_skips_a_step_that_is_not_finite(model) -> None:
+    optimiser = Optimizers(model, 1e-3)
+    before = model.proj_out.weight.clone()
+    for param in model.parameters():
+        param.grad = torch.full_like(param, float("nan"))
+    assert not optimiser.step(1.0)
+    assert torch.equal(model.proj_out.weight, before)
 
-    def test_runs_of_different_seeds_draw_different_clips(self, tmp_path: Path) -> None:
-        clips: list[float] = []
-        for seed in (1, 2, 1):
-            start_from(MODEL, folder := tmp_path / str(len(clips)))
-            trainer = Trainer(0, 1, folder, Plan(minutes=10, seed=seed))
-            trainer.train_step()
-            clips.append(trainer.losses[0])
-        assert clips[0] == clips[2] != clips[1]
 
-    def test_training_lowers_the_loss_on_its_clips(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        start_from(MODEL, tmp_path)
-        trainer = self.trainer(tmp_path)
-        with torch.no_grad():
-            trainer.model.proj_out.weight.mul_(0.5)
-        trainer.quick.refresh()
-        # The same clips, noise and times in each step: only the weights can change the loss.
-        same = trainer.encoded
-        monkeypatch.setattr(trainer, "_encode_next", lambda: same)
-        for _ in range(12):
-            trainer.train_step()
-        assert trainer.losses[-1] < 0.95 * trainer.losses[0]
+def test_only_the_decoder_learns_from_both_kinds_of_latents(tmp_path: Path, renderer: Renderer) -> None:
+    vae = load_vae(MODEL, tmp_path)
+    before = {name: value.clone() for name, value in vae.state_dict().items()}
+    refined = refine(vae, renderer, tmp_path / "decoder.pt", 0.01, 32, 2).state_dict()
+    changed = {name.split(".")[0] for name, value in before.items() if not torch.equal(value, refined[name])}
+    assert changed == {"decoder", "post_quant_conv"}
+    clips, singles = draw_clips(np.random.default_rng(1), renderer, 64, 2, 32)
+    assert (clips.shape, singles.shape) == ((2, 3, 17, 32, 32), (2, 3, 5, 32, 32))
+    assert torch.equal(clips[:, :, 0], singles[:, :, 0])
 
-    def test_a_run_ends_and_keeps_its_state(self, tmp_path: Path) -> None:
-        start_from(MODEL, tmp_path)
-        trainer = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60))
-        trainer.run()
-        state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-        assert state["step"] == trainer.step > 0
-        assert state["spent"] >= 3
-        assert state["learned"] == pytest.approx(0.45)
-        # A run whose time is spent returns at once.
-        again = Trainer(0, 1, tmp_path, Plan(minutes=3 / 60))
-        again.run()
-        assert again.step == trainer.step
+
+def test_crops_of_clips_fit_into_their_pictures() -> None:
+    renderer = Renderer(make_canvases(3, 1))
+    wanted = Crops(4, 5, 96)
+    assert any(min(size) < wanted.crop for size in SCENE_SIZES)
+    assert draw_batch(np.random.default_rng(3), renderer, wanted).shape == (4, 3, 5, 96, 96)
