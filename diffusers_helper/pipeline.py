@@ -163,6 +163,7 @@ def sample(
 def denoise(
     job: OpenJob, section: Section, condition: Any, context: Any,
     sampled_for: tuple[Section, int, int] | None = None, saved: SavedSteps | None = None,
+    replayed: tuple[str, Any] = ("", None),
 ) -> Tensor:  # fmt: skip
     """Sample a section's clean latents (1, C, W, h, w), on the host, from noise.
 
@@ -172,6 +173,7 @@ def denoise(
         sampled_for: If this may be a draft: the section that needs it, the number of the runs before this
             one, and the number of all runs.
         saved: Where a sampler that can go on stores its state; it starts from the one that is there.
+        replayed: The only stage to run, and the state that the one before it has given; all stages for "".
 
     Raises:
         LongtakeError: If the transformer overflows even in fp32.
@@ -182,7 +184,9 @@ def denoise(
     job.loras.weigh(lora_weights_of(section.number, request, job.family))
     noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.latent_window_size))
     reported_section, run, runs = sampled_for or (section, 0, 1)
-    state: Any = None
+    stages = work.samplers(job, section, request)
+    only_stage, state = replayed
+    result: Any = None
     options: dict[str, Any] = {}
     if saved and job.family.is_chain and request.step_cache == OFF:
         state, options = saved.read(), {"on_state": saved.keep}
@@ -201,11 +205,13 @@ def denoise(
             return {name: to_host(tensor) for name, tensor in result.items()}
 
     inputs = {"condition": condition, "context": context}
-    for stage, sampler in work.samplers(job, section, request).items():
+    for stage in [only_stage] if only_stage else stages:
+        sampler = stages[stage]
         if job.family.is_chain:
             sampler = partial(sampler, start=state, **options)
-        state = job.run(stage, partial(sample_with, sampler), section, reported_section, **inputs)
-    return state
+            inputs["state"] = state
+        result = state = job.run(stage, partial(sample_with, sampler), section, reported_section, **inputs)
+    return result
 
 
 def decode_and_hand_on(

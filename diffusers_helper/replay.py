@@ -29,6 +29,8 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents
 
+_SAMPLING = ("sample", "sample_low")
+
 
 def replay(
     file: Path, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None
@@ -40,7 +42,7 @@ def replay(
     """
     capture = read_capture(file)
     works = pipeline.WORK.values()
-    stages = {"sample", "decode"}.union(
+    stages = {*_SAMPLING, "decode"}.union(
         *(names for work in works for names in (work.text_stages, work.encoders))
     )
     if capture.what not in stages:
@@ -83,9 +85,11 @@ def _run(job: OpenJob, stage: str, inputs: Mapping[str, Any]) -> Any:
     if stage in work.encoders:
         return work.encoders[stage](job, inputs.get("of", START_PICTURE))
     section = job.sections[inputs["section"] - 1]
-    if stage == "sample":
+    if stage in _SAMPLING:
         context = CleanLatents.restored(inputs["context"])
-        return pipeline.denoise(job, section, work.restored(inputs["condition"]), context)
+        condition = work.restored(inputs["condition"])
+        replayed = stage, inputs.get("state")
+        return pipeline.denoise(job, section, condition, context, replayed=replayed)
     latents = inputs["latents"]
     begin = inputs.get("begin", section.decode_start - (latents.shape[2] - section.decode_latents))
     return pipeline.decode_from(job, section.number, begin, latents)

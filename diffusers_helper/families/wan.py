@@ -82,8 +82,8 @@ def settings_of(*, is_fast: bool) -> dict[str, Any]:
     shared = {"side": _SIDE, "multiple": 32, "modes": ("forward",), "weight_dtype": "bf16"}
     if is_fast:
         return {**shared, "steps": len(_FAST_TIMES), "cfg": 1.0, "times": _FAST_TIMES, "step_caches": ()}
-    own = {"negative": _NEGATIVE, "step_caches": STEP_CACHES, "file_dtype": "float32"}
-    return {**shared, **own, "steps": 50, "cfg": 5.0}
+    guided = {"negative": _NEGATIVE, "step_caches": STEP_CACHES, "file_dtype": "float32"}
+    return {**shared, **guided, "steps": 50, "cfg": 5.0}
 
 
 def remark(height: int, width: int, *, has_picture: bool, sections: int, times: Sequence[int]) -> str:
