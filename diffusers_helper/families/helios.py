@@ -196,7 +196,11 @@ def _published(variant: str, file_pattern: str) -> PublishedModel:
         ]
         sources[component] = (repository, component, revision)
     is_distilled = variant == "Distilled"
-    purpose = "For a video in few steps." if is_distilled else "For the full quality, at many more steps."
+    purpose = (
+        "For a long landscape video in few steps."
+        if is_distilled
+        else "For a long landscape video, in many steps."
+    )
     settings = {**settings_of(is_distilled=is_distilled), "purpose": purpose}
     name = f"helios-{variant.lower()}"
     return PublishedModel(name, f"Helios {variant}", variant, file_pattern, sources, settings)

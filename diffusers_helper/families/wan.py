@@ -179,9 +179,11 @@ def _published(name: str, title: str, variant: str, file_pattern: str) -> Publis
         **{component: HELIOS.published[0].sources[component] for component in ("text_encoder", "tokenizer")},
     }
     repository, revision = _FAST if is_fast else _BASE
+    purpose = "For five quick seconds from words." if is_fast else "For five seconds from words or a picture."
     return PublishedModel(
         name, title, variant, file_pattern,
-        {"transformer": (repository, "transformer", revision), **sources}, settings_of(is_fast=is_fast),
+        {"transformer": (repository, "transformer", revision), **sources},
+        {**settings_of(is_fast=is_fast), "purpose": purpose},
     )  # fmt: skip
 
 
@@ -234,7 +236,7 @@ WAN_A14B = replace(
                 **HELIOS.published[0].sources,
                 **{name: (_A14B[0], name, _A14B[1]) for name in _OF_A14B},
             },
-            _a14b_settings(),
+            {**_a14b_settings(), "purpose": "For the finest five seconds from a picture, with time."},
         ),
     ),
     small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81), needs_picture=True,
