@@ -79,7 +79,8 @@ def test_a_video_of_helios_from_the_choice_of_the_model_to_its_frames(
 
     page.get_by_role("button", name="Start Generation").click()
     finished = status(page, state="finished", frames=66)
-    assert "24 fps" in finished.inner_text()
+    page.locator(".lt-live .lt-details > summary").click()
+    page.locator(".lt-live .lt-details").get_by_text("24 fps").wait_for()
     page.wait_for_selector('.lt-stage[data-url$="?v=66"]')
     assert page.evaluate(VIDEO)["duration"] == pytest.approx(66 / 24, abs=0.02)
     page.evaluate("document.querySelectorAll('.lt-stage video').forEach((one) => one.pause())")

@@ -70,7 +70,7 @@ def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo
         finished.get_by_text("Download the video").click()
     assert Path(download.value.path()).read_bytes() == (next(stand.outputs.glob("2*/video.mp4"))).read_bytes()
     seen = page.content()
-    start(page, None, prompt=FAILING_LATE_PROMPT)
+    start(page, photo, prompt=FAILING_LATE_PROMPT)
     stand.engine.go(FIRST + FURTHER)
     status(page, state="failed")
     seen += page.content()
@@ -87,7 +87,7 @@ def test_no_path_leaves_the_server_in_a_whole_job(page: Any, stand: Stand, photo
         page.get_by_text("Technical details").last.dispatch_event("click")
         seen += page.content()
     page.get_by_role("button", name="Use these settings").click()
-    page.get_by_text("Settings of “the red ball moves right” loaded.").wait_for()
+    page.get_by_text("Settings of “the white ball moves up” loaded.").wait_for()
     seen += page.content()
     (guard,) = guards
     asked = {path for path, _ in guard.pieces}

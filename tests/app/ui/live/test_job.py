@@ -289,7 +289,6 @@ def test_a_finished_job_tells_where_the_time_went() -> None:
     assert stages["Loading the model"]["share"] == pytest.approx(10 / 250)
     assert ("Engine in main memory", "at most 2 GB") in figures["facts"]
     assert scene_of(live)["took"] == "took 6 min 40 s"
-    assert ("Seed", str(live.job.request.seed)) in figures["facts"]
 
 
 def test_a_failed_job_comes_with_its_report_and_keeps_its_video() -> None:
