@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import random
 import signal
@@ -89,6 +90,15 @@ def same_random_numbers() -> None:
     random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_filters_of_others() -> Iterator[None]:
+    """Take back the filters that a server adds to the handlers of the log, which are those of all tests."""
+    filters = {handler: [*handler.filters] for handler in logging.getLogger().handlers}
+    yield
+    for handler, before in filters.items():
+        handler.filters[:] = before
 
 
 @pytest.fixture(scope="session")

@@ -101,7 +101,8 @@ def test_each_reader_gives_elsewhere_what_it_gives_here(tmp_path: Path) -> None:
             inspect_weights(TRANSFORMER), inspect_weights(TRANSFORMER / "config.json"), read_lora(lora),
             layers_of(TRANSFORMER), read_recipe(recipe), networks(DEMO, on_cpu=True),
             size_of(photo), read_as_png(photo), read_small(photo, 24, 24),
-            *(count_values(name, Path(DEMO.components[name].location), None) for name in NETWORKS),
+            *(count_values(name, Path(DEMO.components[name].location), None) for name in NETWORKS
+              if name in DEMO.components),
         ]  # fmt: skip
 
     here = all_of_it()
