@@ -276,8 +276,10 @@ class GenerationRequest:
         "What to make", choices={OWN: "As the picture", **SHAPES}, scope="input",
     )] = OWN
     zoom: Annotated[float, SettingInfo(
-        "Zoom", "A higher value takes a smaller part of the start picture: at 2, half its width or height.",
-        "What to make", low=1, high=8, step=0.01, scope="input",
+        "Zoom",
+        "A higher value takes a smaller part of the start picture: at 2, half its width or height. Below 1, "
+        "a blurred copy is around it.",
+        "What to make", low=0.25, high=8, step=0.01, scope="input",
     )] = 1.0
     crop_y: Annotated[float | None, SettingInfo(
         "Crop Position, Up and Down",

@@ -50,8 +50,8 @@ def crop_of(
         Left, top, width and height, as shares of the picture's.
     """
     video_ratio, picture_ratio = width / height, size.used_width / size.used_height
-    width_share = min(1.0, video_ratio / picture_ratio) / zoom
-    height_share = min(1.0, picture_ratio / video_ratio) / zoom
+    width_share = min(1.0, min(1.0, video_ratio / picture_ratio) / zoom)
+    height_share = min(1.0, min(1.0, picture_ratio / video_ratio) / zoom)
     return (1 - width_share) * x, (1 - height_share) * y, width_share, height_share
 
 

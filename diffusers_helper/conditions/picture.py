@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from diffusers_helper.conditions.colour import to_srgb
@@ -111,9 +111,17 @@ def fit_picture(
 ) -> Image.Image:
     """Scale a picture to cover height x width (Lanczos), `zoom` times as large, and cut it.
 
-    `x` 0 keeps the left end, and `y` 0 the upper one; without `y`, `x` stands for both.
+    `x` 0 keeps the left end, and `y` 0 the upper one; without `y`, `x` stands for both. A `zoom` below 1
+    makes room around the picture, which a blurred copy fills.
     """
     y = x if y is None else y
+    if zoom < 1:
+        ground = ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
+        ground = ground.filter(ImageFilter.GaussianBlur(min(width, height) / 8))
+        scale = zoom * max(width / image.width, height / image.height)
+        small = ImageOps.scale(image, scale, Image.Resampling.LANCZOS)
+        ground.paste(small, (round((width - small.width) * x), round((height - small.height) * y)))
+        return ground
     if zoom > 1:
         part = round(image.width / zoom), round(image.height / zoom)
         left, top = round((image.width - part[0]) * x), round((image.height - part[1]) * y)

@@ -135,7 +135,7 @@ class Field {
   }
 
   #zoom(factor) {
-    put('zoom', Math.min(8, Math.max(1, Number((read('zoom') * factor).toFixed(2)))));
+    put('zoom', Math.min(8, Math.max(0.25, Number((read('zoom') * factor).toFixed(2)))));
   }
 
   #show() {

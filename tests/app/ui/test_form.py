@@ -60,6 +60,11 @@ def test_the_crop_shown_is_the_one_that_is_cut(
     assert max(share_x, share_y) == 1 / zoom
 
 
+def test_a_picture_with_room_around_it_is_shown_whole() -> None:
+    assert crop_of(Size(200, 100, 200, 100), 160, 80, 0.2, 0.8, 0.25) == (0, 0, 1, 1)
+    assert crop_of(Size(200, 100, 200, 100), 160, 80, 0.5, 0.5, 0.5) == (0.25, 0, 0.5, 1)
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -327,6 +327,18 @@ def test_the_crop_says_which_part_is_kept_and_its_middle_is_the_former_one(
     assert fit_picture(picture, *target).tobytes() == former.tobytes()
 
 
+def test_a_zoom_below_one_shows_the_whole_picture_over_a_blurred_copy() -> None:
+    picture = Image.new("RGB", (200, 100), (200, 40, 40))
+    picture.paste((40, 40, 200), (100, 0, 200, 100))
+    upright = np.asarray(fit_picture(picture, 160, 80, zoom=0.25))
+    assert upright.shape == (160, 80, 3)
+    band = upright[60:100]  # as wide as the video, 40 pixels high, in its middle
+    assert abs(band[:, :38].astype(int) - (200, 40, 40)).max() <= 1
+    assert abs(band[:, 42:].astype(int) - (40, 40, 200)).max() <= 1
+    assert not np.array_equal(upright[50, 30:50], band[0, 30:50])  # the copy around it is blurred
+    assert np.array_equal(np.asarray(fit_picture(picture, 160, 80, 0.5, 0.0, 0.25))[:40], band)
+
+
 def test_a_zoom_keeps_a_smaller_part_at_its_place_in_both_directions() -> None:
     picture = scene(size=(300, 200))
     pixels = np.asarray(fit_picture(picture, 100, 100, 1, 0, 2.0)).astype(float)
