@@ -26,6 +26,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     configs = {
         name: json.loads(Path(demo.components[name].location, "config.json").read_text(encoding="utf-8"))
         for name in NETWORKS
+        if name in demo.components
     }
     configs["transformer"] |= {"num_layers": 3, "num_single_layers": 4}
     for module in (context, steps):

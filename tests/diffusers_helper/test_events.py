@@ -150,7 +150,7 @@ def test_a_log_of_version_0_1_is_read() -> None:
 def test_every_stage_has_words() -> None:
     assert {*get_args(events.Stage)} < {*events.STAGES}
     networks = [name for name, facts in events.STAGES.items() if facts.network]
-    assert networks == ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
+    assert networks == ["text", "text_2", "vae_encode", "vision", "sample", "sample_low", "decode"]
     assert events.STAGES["load"].title == "Loading the model"
 
 

@@ -41,6 +41,8 @@ PIXELS: dict[str, Case] = {
     "one_frame": ({}, {"one_frame": 9}),
     "vision_change": ({**ENDS, "seconds": 3.6}, {"vision_change": "constant"}),
     "extend": ({"video": "FILM"}, {"extend": "before"}),
+    "picture_shape": ({}, {"picture_shape": "16:9"}), "zoom": ({}, {"zoom": 2.0}),
+    "crop_y": ({"zoom": 2.0}, {"crop_y": 0.0}),
 }  # fmt: skip
 # How attention is computed may change no bit on a processor.
 PLANS: dict[str, Case] = {
@@ -48,7 +50,8 @@ PLANS: dict[str, Case] = {
     "vae_threshold": ({}, {"vae_threshold": 0.1}),
     "attention": ({}, {"attention": "sliced"}),
 }  # fmt: skip
-ELSEWHERE = {"model", "vae_cleanup"}  # each model has tests of its own, and clean-ups are counted
+# Each model has tests of its own, as have the clips of Wan, and clean-ups are counted.
+ELSEWHERE = {"model", "vae_cleanup", "clip_frames"}
 
 
 @pytest.fixture(scope="module")

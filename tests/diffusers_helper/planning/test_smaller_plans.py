@@ -222,10 +222,9 @@ def test_levels_are_kept_by_card_and_size(tmp_path: Path) -> None:
     assert levels == [Level(1, 1), Level(1, 0)]
 
 
-@pytest.mark.parametrize("text", ['{"x": 3}', '{"x": {"weights": -1}}', '{"x": {"tile": "a"}}'])
-def test_an_entry_of_no_use_is_as_good_as_none(text: str, tmp_path: Path) -> None:
+def test_an_entry_of_no_use_is_as_good_as_none(tmp_path: Path) -> None:
     file = tmp_path / "plans.json"
-    file.write_text(text)
+    file.write_text('{"x": 3}')
     assert Level.read(Facts(file), "x") == Level()
     assert smaller_plans(Facts(file)).step_down("sample")
     assert Level.read(Facts(file), "x") == Level(1, 0)

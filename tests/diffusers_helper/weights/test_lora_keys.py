@@ -141,4 +141,4 @@ def test_wans_names_are_known_with_each_trainers_prefix(beginning: str) -> None:
         target = target_of(beginning.format(flat))
         assert target is not None
         assert target == target_of(name)
-        assert target.families == ("helios", "wan")
+        assert target.families == ("helios", "wan", "wan-a14b")
