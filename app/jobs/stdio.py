@@ -35,9 +35,8 @@ def prepare_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # it is not a plain file
-            cast(io.TextIOWrapper, stream).reconfigure(
-                errors="backslashreplace"
-            )  # its encoding may lack some
+            # Its encoding may lack some characters.
+            cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")
 
 
 def start_log(level: int | str) -> None:

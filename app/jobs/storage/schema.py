@@ -38,13 +38,19 @@ CREATE TABLE commands (
 CREATE TABLE transitions (job TEXT NOT NULL, time REAL NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL);
 CREATE INDEX transitions_by_job ON transitions (job);
 CREATE TRIGGER forget_job AFTER DELETE ON jobs BEGIN
-    DELETE FROM commands WHERE job = old.id; DELETE FROM transitions WHERE job = old.id; END
+    DELETE FROM commands WHERE job = old.id;
+    DELETE FROM transitions WHERE job = old.id;
+END;
 """
 
 
 def create_tables(database: sqlite3.Connection) -> None:
-    for statement in _TABLES.split(";\n"):
-        database.execute(statement)
+    statement = ""
+    for line in _TABLES.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            database.execute(statement)
+            statement = ""
 
 
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (create_tables,)
