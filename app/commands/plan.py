@@ -65,10 +65,8 @@ def print_plan(arguments: argparse.Namespace) -> int:
         plan = recommendation.set_up.plan if recommendation else plan_of(request, info)
         warning = picture_warning(request.mode, info) if request.end_image else ""
         shape_note = "" if is_shape_known else _UNKNOWN_SHAPE.format(plan.width, plan.height)
-        remark = info.family.remark(
-            plan.height, plan.width, has_picture=not request.is_from_words, sections=plan.sections,
-            times=info.times,
-        )  # fmt: skip
+        has_picture = not request.is_from_words
+        remark = info.remark(plan.height, plan.width, has_picture=has_picture, sections=plan.sections)
         notes = *plan.notes, shape_note, *time_notes(request, info.family), warning, remark
         plan = replace(plan, notes=tuple(filter(None, notes)))
     except DoesNotFit as error:

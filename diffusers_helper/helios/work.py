@@ -177,16 +177,23 @@ encoders: Mapping[str, Callable[..., Any]] = {"vae_encode": latent_of}
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> HeliosCondition:
+    times = stage_times(job.models.component("scheduler"))
+    return HeliosCondition(**guidance(job, section, encodings), times=times)
+
+
+def guidance(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Gather the fields of a section's `Guidance` for a family that has UMT5's prompts alone."""
     request = job.lineage.request_for(section.number, job.request)
     prompt_embeds = {prompt: encodings[f"states_{n}"] for n, prompt in enumerate(job.prompts)}
     prompts = prompts_of(section.number, request, job.family)
-    return HeliosCondition(
-        positive=mix_prompts([(prompt_embeds[prompt], share) for prompt, share in prompts]),
-        negative=mix_prompts([(prompt_embeds[request.negative], 1.0)]) if len(request.prompts) > 1 else None,
-        cfg=request.cfg,
-        cfg_rescale=request.cfg_rescale,
-        times=stage_times(job.models.component("scheduler")),
-    )
+    return {
+        "positive": mix_prompts([(prompt_embeds[prompt], share) for prompt, share in prompts]),
+        "negative": mix_prompts([(prompt_embeds[request.negative], 1.0)])
+        if len(request.prompts) > 1
+        else None,
+        "cfg": request.cfg,
+        "cfg_rescale": request.cfg_rescale,
+    }
 
 
 def restored(condition: Mapping[str, Any]) -> HeliosCondition:

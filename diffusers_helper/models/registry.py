@@ -142,6 +142,10 @@ class ModelInfo:
         sides = picture if picture and shape == OWN else sides_of(shape)
         return self.family.nearest_bucket(*sides, side, self.multiple)
 
+    def remark(self, height: int, width: int, *, has_picture: bool, sections: int) -> str:
+        """Say what a user should know of a video before its start; "" for nothing."""
+        return self.family.remark(height, width, has_picture=has_picture, sections=sections, times=self.times)
+
     def steps_in(self, section: int, steps: int) -> int:
         return max(self.sizes, steps * (self.first_steps if section == 1 else 1))
 

@@ -18,7 +18,7 @@ from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Sample
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents
-from diffusers_helper.vae.codec import pixels_of, sample_latents
+from diffusers_helper.vae.codec import pixels_of
 from diffusers_helper.wan import work
 from diffusers_helper.wan.schedule import sample_flow
 from diffusers_helper.wan.work import (
@@ -41,12 +41,6 @@ _FRAMES_PER_LATENT = 4
 class ExpertDenoiser(work.WanDenoiser):
     """A transformer that gets a mask and the latents of the given pictures as channels beside the noise."""
 
-    def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        return super(work.WanDenoiser, self).__call__(x, sigma)
-
-    def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
-        return self._time(x, sigma)
-
     def _to_network(self, tensor: Tensor) -> Tensor:
         if tensor.dim() == self._context.start.dim():
             tensor = torch.cat([tensor, self._context.start.to(tensor)], dim=1)
@@ -66,14 +60,11 @@ class PictureChain(work.ClipChain):
 
     def _condition(self, section: Section, first: Tensor, last: Tensor | None) -> Tensor:
         """Encode a grey video with the pictures, after a mask (1, 4, T, h, w) of the frames that they are."""
-        job = self._job
         frames = first.new_zeros(1, 3, section.decoded_frames, *first.shape[3:])
         frames[:, :, :1] = first
         if last is not None:
             frames[:, :, -1:] = last
-        moments = job.vae.encode(frames, progress=job.pieces("vae_encode"), cancel=job.cancel)
-        noise = torch.zeros(job.latents_shape(section.decode_latents))
-        encoded = sample_latents(moments, noise, job.models.component("vae").config)
+        encoded = self._encoded(frames)
         mask = torch.zeros(1, section.decode_latents, _FRAMES_PER_LATENT, *encoded.shape[3:])
         mask[:, 0] = 1
         mask[:, -1, -1] = last is not None

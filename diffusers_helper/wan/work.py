@@ -14,9 +14,8 @@ import torch
 from diffusers import WanTransformer3DModel
 from torch import Tensor
 
-from diffusers_helper.conditions.timeline import prompts_of
 from diffusers_helper.families.packing import Section
-from diffusers_helper.helios.work import encode_states, mix_prompts
+from diffusers_helper.helios.work import encode_states, guidance
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join, Sample, TextStage, latent_of
 from diffusers_helper.output.previews import to_uint8
@@ -28,7 +27,6 @@ from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import sample_latents
 from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
 
-_PATCH = 2
 START = "start"
 
 
@@ -43,7 +41,22 @@ class WanCondition(Guidance[Tensor]):
 
 
 class WanDenoiser(GuidedDenoiser[Tensor]):
-    """Wan's transformer as a denoiser of a clip whose first latents may be clean already.
+    """Wan's transformer as a denoiser of a clip."""
+
+    def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
+        level = float(sigma)
+        _, time = min(self._condition.times, key=lambda entry: abs(entry[0] - level))
+        return torch.tensor([time], device=x.device)
+
+    def _text_arguments(self, text: Tensor) -> dict[str, Tensor]:
+        return {"encoder_hidden_states": self._to_network(text)}
+
+    def _arguments(self, context: CleanLatents) -> dict[str, Any]:
+        return {}
+
+
+class CleanStartDenoiser(WanDenoiser):
+    """A denoiser of a clip whose first latents may be clean already.
 
     The tokens of clean latents have the time 0 (`expand_timesteps` in diffusers).
     """
@@ -54,24 +67,13 @@ class WanDenoiser(GuidedDenoiser[Tensor]):
         x0 = super().__call__(torch.cat([clean, x[:, :, num_clean:]], dim=2), sigma)
         return torch.cat([clean, x0[:, :, num_clean:]], dim=2)
 
-    def _time(self, x: Tensor, sigma: Tensor) -> Tensor:
-        level = float(sigma)
-        _, time = min(self._condition.times, key=lambda entry: abs(entry[0] - level))
-        return torch.tensor([time], device=x.device)
-
     def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
-        time, num_clean = self._time(x, sigma), self._context.start.shape[2]
+        time, num_clean = super()._timestep(x, sigma), self._context.start.shape[2]
         if not num_clean:
             return time
         tokens = time.repeat(1, x.shape[2], tokens_of(x[:, :, :1].shape))
         tokens[:, :num_clean] = 0
         return tokens.flatten(1)
-
-    def _text_arguments(self, text: Tensor) -> dict[str, Tensor]:
-        return {"encoder_hidden_states": self._to_network(text)}
-
-    def _arguments(self, context: CleanLatents) -> dict[str, Any]:
-        return {}
 
 
 class ClipChain:
@@ -104,15 +106,18 @@ class ClipChain:
         return self.last_frame.permute(3, 0, 1, 2)[None]
 
     def _encoded(self, frames: Tensor) -> Tensor:
+        """Encode 4 n + 1 frames (1, 3, T, H, W) as the mean of their latents (1, C, n + 1, h, w)."""
         job = self._job
         moments = job.vae.encode(frames, progress=job.pieces("vae_encode"), cancel=job.cancel)
-        return sample_latents(moments, torch.zeros(job.latents_shape(1)), job.models.component("vae").config)
+        num_latents = (frames.shape[2] - 1) // job.family.temporal_compression + 1
+        noise = torch.zeros(job.latents_shape(num_latents))
+        return sample_latents(moments, noise, job.models.component("vae").config)
 
     def to_decode(self, section: Section) -> Tensor:
         return self.latents[:, :, -section.decode_latents :]
 
 
-denoiser = WanDenoiser
+denoiser = CleanStartDenoiser
 text_stages: Mapping[str, TextStage]
 text_stages = {"text": TextStage("text_encoder", "tokenizer", "states", encode_states)}
 _start_latent = partial(latent_of, purpose=None)
@@ -133,15 +138,7 @@ def encode_images(job: OpenJob) -> dict[str, Tensor]:
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> WanCondition:
     request = job.lineage.request_for(section.number, job.request)
-    prompt_embeds = {prompt: encodings[f"states_{n}"] for n, prompt in enumerate(job.prompts)}
-    prompts = prompts_of(section.number, request, job.family)
-    return WanCondition(
-        positive=mix_prompts([(prompt_embeds[prompt], share) for prompt, share in prompts]),
-        negative=mix_prompts([(prompt_embeds[request.negative], 1.0)]) if len(request.prompts) > 1 else None,
-        cfg=request.cfg,
-        cfg_rescale=request.cfg_rescale,
-        times=_times(job, request),
-    )
+    return WanCondition(**guidance(job, section, encodings), times=_times(job, request))
 
 
 def _times(job: OpenJob, request: GenerationRequest) -> tuple[tuple[float, int], ...]:

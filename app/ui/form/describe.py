@@ -150,7 +150,7 @@ class Describer:
     ) -> str:
         plan = plan_of(settings, info.family)
         sections = len(plan) if plan else 1
-        remark = info.family.remark(*shape, has_picture=has_picture, sections=sections, times=info.times)
+        remark = info.remark(*shape, has_picture=has_picture, sections=sections)
         return model_note(info, absence_of(info), remark, takes_days=self._planner.takes_days(info))
 
     def _program(self, settings: dict[str, Any], info: ModelInfo) -> str:
