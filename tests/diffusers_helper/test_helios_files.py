@@ -24,7 +24,6 @@ from diffusers_helper.loading.keys import library_names
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network, load_network
 from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.sizes import networks, published_bytes
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.weights.inspection import inspect_checkpoint
@@ -38,6 +37,8 @@ from tests.support.checkpoints import (
     write_safetensors,
 )
 from tests.support.making import add_model, load_tiny, make, tiny_request
+
+pytestmark = pytest.mark.usefixtures("own_models")
 
 BF16 = torch.bfloat16
 _WAN = {
@@ -77,11 +78,6 @@ STYLES: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {
     "diffusers": dict, "wan": wan_names, "comfyui": comfyui_names,
     "checkpoint": lambda tensors: with_prefix("model.diffusion_model.")(wan_names(tensors)),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
 
 
 @pytest.fixture(scope="module")

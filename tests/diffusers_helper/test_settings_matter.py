@@ -72,12 +72,12 @@ def test_every_setting_is_in_a_table() -> None:
 
 
 def filled(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
-    def value(given: Any) -> Any:
+    def with_paths(value: Any) -> Any:
         for name, path in files.items():
-            given = given.replace(name, path) if isinstance(given, str) else given
-        return given
+            value = value.replace(name, path) if isinstance(value, str) else value
+        return value
 
-    return {name: value(given) for name, given in {"image": "SCENE", **settings}.items()}
+    return {name: with_paths(value) for name, value in {"image": "SCENE", **settings}.items()}
 
 
 def _pixels(video: Path) -> bytes:
@@ -89,16 +89,16 @@ def _pixels(video: Path) -> bytes:
 def test_each_setting_changes_the_pixels_of_the_video(
     deep_models: Models, files: dict[str, str], tmp_path: Path
 ) -> None:
-    made = dict[str, bytes]()
+    videos = dict[str, bytes]()
 
     def video(settings: dict[str, Any]) -> bytes:
         key = str(sorted(settings.items()))
-        if key not in made:
-            given = filled(settings, files)
-            request = tiny_request(Path(given.pop("image")), **given)
+        if key not in videos:
+            values = filled(settings, files)
+            request = tiny_request(Path(values.pop("image")), **values)
             request = replace(request, image="") if settings.get("image") == "" else request
-            made[key] = _pixels(make(request, deep_models, tmp_path / str(len(made)))[0].video)
-        return made[key]
+            videos[key] = _pixels(make(request, deep_models, tmp_path / str(len(videos)))[0].video)
+        return videos[key]
 
     without = {name for name, (base, change) in PIXELS.items() if video(base) == video(base | change)}
     assert without == set()

@@ -92,17 +92,17 @@ def test_a_job_that_is_killed_anywhere_gives_the_same_bytes(
 def test_a_branch_begins_with_the_frame_of_the_clip_that_it_keeps(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
-    kept = tmp_path / "kept"
-    shutil.copytree(whole.video.parent, kept)
+    earlier = tmp_path / "earlier"
+    shutil.copytree(whole.video.parent, earlier)
     for number in (3, 4):
-        (kept / f"sections/{number:04}.safetensors").unlink()
+        (earlier / f"sections/{number:04}.safetensors").unlink()
     lineage = Lineage((Span.of(2, order),), kept=2)
-    made, _ = make(order, models, tmp_path / "same", resume_from=kept, lineage=lineage)
-    assert torch.equal(made.latents, whole.latents)
+    same, _ = make(order, models, tmp_path / "same", resume_from=earlier, lineage=lineage)
+    assert torch.equal(same.latents, whole.latents)
     other = replace(order, prompt="the blue square moves left", seed=8)
-    made, _ = make(other, models, tmp_path / "branch", resume_from=kept, lineage=lineage)
-    assert torch.equal(made.latents[:, :, : 2 * LATENTS], whole.latents[:, :, : 2 * LATENTS])
-    assert not torch.equal(made.latents[:, :, -LATENTS:], whole.latents[:, :, -LATENTS:])
+    branch, _ = make(other, models, tmp_path / "branch", resume_from=earlier, lineage=lineage)
+    assert torch.equal(branch.latents[:, :, : 2 * LATENTS], whole.latents[:, :, : 2 * LATENTS])
+    assert not torch.equal(branch.latents[:, :, -LATENTS:], whole.latents[:, :, -LATENTS:])
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from app.commands.models.add import default_base
 from diffusers_helper.loading.networks import load_network
-from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.sizes import check_loras
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.weights.inspection import inspect_checkpoint
@@ -25,13 +24,10 @@ from tests.diffusers_helper.test_helios_loras import merge_as_diffusers, write
 from tests.support.checkpoints import to_int8, to_scaled_fp8, write_quantised_gguf, write_safetensors
 from tests.support.making import add_model, load_tiny, make, tiny_request
 
+pytestmark = pytest.mark.usefixtures("own_models")
+
 _LAST_TABLE = {r"^modulation": "head.modulation"}
 NAMES = {"wan": lambda tensors: renamed(_LAST_TABLE)(wan_names(tensors)), "diffusers": dict}
-
-
-@pytest.fixture(autouse=True)
-def own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
 
 
 @pytest.fixture(scope="module")

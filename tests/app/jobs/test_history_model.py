@@ -143,8 +143,8 @@ class HistoryMachine(RuleBasedStateMachine):
         self.now += days * DAY
         here = [job for job in self.jobs if job.removed is None]
         old = [job for job in here if job.may_go and (job.ended or job.created) < self.now - keeps * DAY]
-        found = tidy(self.programs[by].queue.store, Retention(keeps * DAY))
-        assert sorted(found) == sorted(job.job for job in old)
+        tidied = tidy(self.programs[by].queue.store, Retention(keeps * DAY))
+        assert sorted(tidied) == sorted(job.job for job in old)
         for job in old:
             job.removed = self.now
         removed = [job for job in self.jobs if job.removed is not None]
@@ -167,13 +167,13 @@ class HistoryMachine(RuleBasedStateMachine):
 
     def pages(self, **conditions: object) -> list[str]:
         """Return all that a search finds, page by page."""
-        history, found, before = self.programs[1].history, list[str](), ""
+        history, ids, before = self.programs[1].history, list[str](), ""
         while True:
             page = history.search(**conditions, limit=PAGE, before=before)  # pyright: ignore
-            found += [job.id for job in page.jobs]
+            ids += [job.id for job in page.jobs]
             if not page.next:
-                assert page.total == len(found)
-                return found
+                assert page.total == len(ids)
+                return ids
             before = page.next
 
     def teardown(self) -> None:

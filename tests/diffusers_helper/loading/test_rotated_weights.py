@@ -16,7 +16,6 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import load_network
-from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.sizes import networks
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from tests.support.checkpoints import (
@@ -29,16 +28,13 @@ from tests.support.checkpoints import (
 )
 from tests.support.making import add_model, make, tiny_request
 
+pytestmark = pytest.mark.usefixtures("own_models")
+
 BF16 = torch.bfloat16
 STYLES = {
     "diffusers": dict, "original": original_names, "comfyui": comfyui_names,
     "checkpoint": with_prefix("model.diffusion_model."),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine import sysfs
 from diffusers_helper.machine.local import Local
-from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import built_in_names, find_model, model_names
 from diffusers_helper.models.sizes import networks, published_bytes
 from diffusers_helper.pipeline import Result
@@ -43,6 +42,8 @@ from tests.support.checkpoints import (
 )
 from tests.support.making import add_model, make, tiny_request
 
+pytestmark = pytest.mark.usefixtures("own_models")
+
 BF16, FP8 = torch.bfloat16, (torch.float8_e4m3fn, torch.float8_e5m2)
 STYLES: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {
     "diffusers": dict,
@@ -52,11 +53,6 @@ STYLES: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {
     "comfyui checkpoint": lambda tensors: with_prefix("model.diffusion_model.")(comfyui_names(tensors)),
 }
 BLOCKS = (GGMLQuantizationType.Q5_1, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0)
-
-
-@pytest.fixture(autouse=True)
-def own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
 
 
 @pytest.fixture(scope="module")

@@ -57,9 +57,9 @@ class Studio:
 
     def submit(self, shape: str, **settings: Any) -> str:
         self.stand.engine.size = SHAPES[shape]
-        given = {"image": str(self.pictures[shape]), "prompt": f"a {shape} video", "seconds": 1.0}
-        given |= {"resolution": 80 if shape == "wide" else 64, **settings}  # as large as the engine's videos
-        return self.stand.service.queue.add(GenerationRequest.from_dict(given)).id
+        values = {"image": str(self.pictures[shape]), "prompt": f"a {shape} video", "seconds": 1.0}
+        values |= {"resolution": 80 if shape == "wide" else 64, **settings}  # as large as the engine's videos
+        return self.stand.service.queue.add(GenerationRequest.from_dict(values)).id
 
     def resize(self, width: int) -> None:
         self.page.set_viewport_size({"width": width, "height": WINDOWS[width]})
