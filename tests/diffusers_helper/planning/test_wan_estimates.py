@@ -18,7 +18,7 @@ from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import section_tokens, wan_bytes
 from diffusers_helper.sampling.guidance import CleanLatents
 from diffusers_helper.wan.schedule import new_scheduler, sample_flow
-from diffusers_helper.wan.work import WanCondition, WanDenoiser
+from diffusers_helper.wan.work import CleanStartDenoiser, WanCondition
 from tests.support.making import load_tiny, make, tiny_request
 from tests.support.tiny_wan import scheduler
 
@@ -46,7 +46,7 @@ def test_a_pass_takes_what_was_estimated(
         )
         nothing = noise[:, :, :0]
         context = CleanLatents(FrameIndices((), (), (), (), ()), noise[:, :, :1], nothing, nothing, nothing)
-        denoiser = WanDenoiser(module, condition, context)
+        denoiser = CleanStartDenoiser(module, condition, context)
         sample_flow(denoiser, noise.clone(), new_scheduler(scheduler(), 4))
 
     tokens = section_tokens(WAN, height, width, LATENTS)
