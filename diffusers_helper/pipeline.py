@@ -180,9 +180,10 @@ def denoise(
     """
     work = WORK[job.family.name]
     request = job.lineage.request_for(section.number, job.request)
-    seed = seed_of(section.number, request, job.family)
+    request = replace(request, seed=seed_of(section.number, request, job.family))
     job.loras.weigh(lora_weights_of(section.number, request, job.family))
-    noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.latent_window_size))
+    shape = job.latents_shape(job.sections.latent_window_size)
+    noise = noise_for(request.seed, "noise", section.number, shape)
     reported_section, run, runs = sampled_for or (section, 0, 1)
     stages = work.samplers(job, section, request)
     only_stage, state = replayed
