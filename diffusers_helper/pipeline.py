@@ -34,7 +34,7 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
 from diffusers_helper.job.setup import OpenJob, open_job
-from diffusers_helper.job.work import LatentsSoFar, Sample, Work, encode
+from diffusers_helper.job.work import Chain, LatentsSoFar, Sample, Work, encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
@@ -102,8 +102,8 @@ def generate(
             history = work.history(job, encodings)
             join = work.joiner(job)
             for section in sample_sections(job, checkpoints, encodings, history):
-                if section.number < job.video.sections:
-                    continue  # an earlier run has written this section and the next one
+                if is_written(job, section, checkpoints, history):
+                    continue
                 frames = decode_and_hand_on(job, section, checkpoints, history)
                 final, pending = join(frames, section)
                 write(job, section, final, pending)
@@ -182,7 +182,7 @@ def denoise(
     request = job.lineage.request_for(section.number, job.request)
     seed = seed_of(section.number, request, job.family)
     job.loras.weigh(lora_weights_of(section.number, request, job.family))
-    noise = noise_for(seed, "noise", section.number, job.latents_shape(job.sections.latent_window_size))
+    noise = noise_for(seed, "noise", section.number, job.latents_shape(len(section.indices.noisy)))
     reported_section, run, runs = sampled_for or (section, 0, 1)
     stages = work.samplers(job, section, request)
     only_stage, state = replayed
@@ -214,13 +214,22 @@ def denoise(
     return result
 
 
+def is_written(job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar) -> bool:
+    """Tell if an earlier run has written a section and stored all that the next one needs of it."""
+    if section.number == job.video.sections and isinstance(history, Chain):
+        history.carried = checkpoints.carried(section.number)
+        return history.carried is not None
+    return section.number < job.video.sections
+
+
 def decode_and_hand_on(
     job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar
 ) -> Tensor:
-    """Decode a section, whose last frame begins the next one in a chain."""
+    """Decode a section, whose last frames begin the next one in a chain."""
     frames = decode(job, section, history.to_decode(section))
-    if job.family.is_chain:
-        history.last_frame = checkpoints.last_frame(section.number, frames[-1:])
+    if isinstance(history, Chain):
+        frames = history.join(frames, section)
+        history.carried = checkpoints.carried(section.number, history.carried)
     return frames
 
 

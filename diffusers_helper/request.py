@@ -270,6 +270,14 @@ class GenerationRequest:
         "Frames per Clip",
         "The frames made at a time, rounded down to 4 n + 1; 0 takes the model's own. A shorter clip is seen "
         "sooner. Each knows only the last frame of the one before it.", "Size and output", high=121)] = 0
+    carried_frames: Annotated[int, SettingInfo(
+        "Frames Carried Over",
+        "The last frames of a clip that the next one begins with, rounded down to 4 n + 1. More than 1 carry "
+        "motion on, for which the models were not trained.", "Size and output", low=1, high=33)] = 1
+    hold_colours: Annotated[str, SettingInfo(
+        "Hold Colours",
+        "Each clip is led back to the brightness, contrast and tint of the video's first frame, unless its "
+        "words are others.", "Look", choices={OFF: "No", "on": "Yes"}, scope="section")] = OFF
     picture_shape: Annotated[str, SettingInfo(
         "Video Shape",
         "The width to the height to which the start picture is cropped; `crop` is the part to keep.",

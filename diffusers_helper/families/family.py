@@ -32,6 +32,10 @@ class PromptFormat:
     padded_tokens: int = 0
 
 
+# The settings that only chains of clips have
+OF_CLIPS = ("clip_frames", "carried_frames", "hold_colours")
+
+
 def _no_remark(height: int, width: int, **video: object) -> str:
     return ""
 
@@ -60,8 +64,8 @@ class Family:
         default_settings: Reads from a model's folder which settings suit it.
         unsupported, ignored: The settings that its models cannot use, and those that change no pixel.
         plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
-            Its keyword `has_picture` is False for a video without a start picture, and `clip_frames`, where
-            it is supported, is that of the request.
+            Its keyword `has_picture` is False for a video without a start picture. A chain also gets the
+            request's `clip_frames` and `carried_frames`.
         remark: Says what a user should know of a video (height, width) before its start; "" for nothing. Its
             keywords are `has_picture`, the number of `sections`, and the `times` of the model.
         mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
@@ -111,8 +115,7 @@ class Family:
 
     def plain_sections(self, request: Any, seconds: float | None = None) -> SectionPlan:
         """Plan the video of a `GenerationRequest`, or a longer one, by its length alone."""
-        has_clips = "clip_frames" not in self.unsupported
-        clips = {"clip_frames": request.clip_frames} if has_clips else {}
+        clips = {name: getattr(request, name) for name in OF_CLIPS[:2]} if self.is_chain else {}
         has_picture = not request.is_from_words
         return self.plan(seconds or request.seconds, request.mode, has_picture=has_picture, **clips)
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from diffusers_helper.families import packing
 from diffusers_helper.families.family import (
+    OF_CLIPS,
     Family,
     FamilyNetwork,
     LayerNames,
@@ -52,7 +53,9 @@ def plan(seconds: float, mode: packing.Mode, *, has_picture: bool = True) -> pac
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Helios.")
     count = packing.count_sections(seconds, FPS, SECTION_FRAMES)
     sections = tuple(_section(number) for number in range(1, count + 1))
-    return packing.SectionPlan(mode, LATENT_WINDOW_SIZE, sections, FPS, SECTION_FRAMES)
+    return packing.SectionPlan(
+        mode, LATENT_WINDOW_SIZE, sections, FPS, SECTION_FRAMES, encoded_latents=LATENT_WINDOW_SIZE
+    )
 
 
 def _section(number: int) -> packing.Section:
@@ -216,7 +219,7 @@ HELIOS = Family(
     prompt_format=PromptFormat("{}", 0, MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS),
     tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, vae_precision="fp32",
     schedulers=(_BASE, DISTILLED), scheduler_fault=scheduler_fault, default_settings=default_settings,
-    unsupported=("end_image", "pictures", "one_frame", "loop", "clip_frames"),
+    unsupported=("end_image", "pictures", "one_frame", "loop", *OF_CLIPS),
     ignored=("guidance", "vae_chunk", "vision_change"),
     remark=remark, licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip

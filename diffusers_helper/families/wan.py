@@ -1,7 +1,7 @@
 """Wan 2.2 without torch: its shapes, its plan of sections, its networks, and its published models.
 
 It was trained on single clips. A longer video is a chain of them: each clip begins with the last frame of the
-one before it, so that all but the first add one frame less.
+one before it, or with its last 4 m + 1, which are left out of it then.
 """
 
 from __future__ import annotations
@@ -40,31 +40,35 @@ _NEGATIVE = (
 
 def _plan(
     seconds: float, mode: packing.Mode, *, has_picture: bool = True, clip_frames: int = 0,
-    fps: int, own_frames: int,
+    carried_frames: int = 1, fps: int, own_frames: int, encodes_clips: bool = False,
 ) -> packing.SectionPlan:  # fmt: skip
     """Plan a video of about `seconds`, or raise ValueError for a wrong length or an order besides forward.
 
-    A clip has 4 n + 1 frames, at most `own_frames`, with which the model was trained.
+    A clip has 4 n + 1 frames, at most `own_frames`, with which the model was trained. The first one is
+    shorter by those that the others repeat beyond one, so that all sections add the same number.
     """
     if mode != "forward":
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Wan.")
     num_latents = (min(max(clip_frames or own_frames, _MIN_CLIP_FRAMES), own_frames) - 1) // 4 + 1
-    section_frames = packing.frames_of(num_latents) - 1
+    num_repeated = min((carried_frames - 1) // 4, num_latents - 2)
+    section_frames = packing.frames_of(num_latents - num_repeated) - 1
     count = packing.count_sections(seconds, fps, section_frames)
-    sections = tuple(_section(number, num_latents) for number in range(1, count + 1))
-    return packing.SectionPlan(mode, num_latents, sections, fps, section_frames)
+    sections = tuple(_section(number, num_latents, num_repeated) for number in range(1, count + 1))
+    encoded_latents = num_latents if encodes_clips else num_repeated + 1
+    return packing.SectionPlan(mode, num_latents, sections, fps, section_frames, encoded_latents)
 
 
-def _section(number: int, num_latents: int) -> packing.Section:
-    times = tuple(range(num_latents))
+def _section(number: int, num_latents: int, num_repeated: int) -> packing.Section:
+    is_first = number == 1
+    size = num_latents - num_repeated * is_first
     return packing.Section(
         number=number,
-        indices=packing.FrameIndices((), times, (), (), ()),
-        decode_latents=num_latents,
-        total_frames=4 * (num_latents - 1) * number + 1,
+        indices=packing.FrameIndices((), tuple(range(size)), (), (), ()),
+        decode_latents=size,
+        total_frames=4 * (num_latents - num_repeated - 1) * number + 1,
         video_index=number - 1,
-        decode_start=num_latents * (number - 1),
-        overlap_frames=int(number > 1),
+        decode_start=0 if is_first else num_latents * (number - 1) - num_repeated,
+        overlap_frames=0 if is_first else packing.frames_of(num_repeated + 1),
     )
 
 
@@ -239,6 +243,7 @@ WAN_A14B = replace(
             {**_a14b_settings(), "purpose": "For the finest five seconds from a picture, with time."},
         ),
     ),
-    small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81), needs_picture=True,
+    small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81, encodes_clips=True),
+    needs_picture=True,
     default_settings=_a14b_settings, unsupported=("pictures", "one_frame", "loop"),
 )  # fmt: skip

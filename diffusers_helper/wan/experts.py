@@ -61,12 +61,13 @@ class PictureChain(work.ClipChain):
     def _condition(self, section: Section, first: Tensor, last: Tensor | None) -> Tensor:
         """Encode a grey video with the pictures, after a mask (1, 4, T, h, w) of the frames that they are."""
         frames = first.new_zeros(1, 3, section.decoded_frames, *first.shape[3:])
-        frames[:, :, :1] = first
+        num_first = first.shape[2]
+        frames[:, :, :num_first] = first
         if last is not None:
             frames[:, :, -1:] = last
         encoded = self._encoded(frames)
         mask = torch.zeros(1, section.decode_latents, _FRAMES_PER_LATENT, *encoded.shape[3:])
-        mask[:, 0] = 1
+        mask[:, : (num_first - 1) // _FRAMES_PER_LATENT + 1] = 1
         mask[:, -1, -1] = last is not None
         return torch.cat([mask.transpose(1, 2), encoded], dim=1)
 

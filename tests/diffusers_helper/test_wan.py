@@ -11,6 +11,7 @@ from typing import Any
 import av
 import pytest
 import torch
+from torch import Tensor
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, StepDone
@@ -18,10 +19,12 @@ from diffusers_helper.families.wan import WAN
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import find_model, plan_of
 from diffusers_helper.output import saved_steps
+from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.wan.colours import with_colours
 from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
 
 CLIPS, LATENTS = 4, 4
@@ -57,6 +60,44 @@ def test_the_first_clip_has_a_frame_more_than_the_others(
 ) -> None:
     plan = WAN.plan(seconds, "forward", clip_frames=clip_frames)
     assert (len(plan), plan.total_frames, plan.fps) == (clips, frames, 24)
+
+
+def test_a_clip_that_begins_with_several_frames_adds_as_many_less() -> None:
+    plan = WAN.plan(15, "forward", carried_frames=12)
+    assert [section.decoded_frames for section in plan] == [113, 121, 121]
+    assert [section.overlap_frames for section in plan] == [0, 9, 9]
+    assert [section.decode_start for section in plan] == [0, 29, 60]
+    assert (plan.total_frames, plan.section_frames, plan.encoded_latents) == (113 + 2 * 112, 112, 3)
+
+
+def test_a_clip_gets_the_colours_of_the_frames_that_it_repeats() -> None:
+    originals = torch.rand(5, 8, 8, 3) - 0.5
+    clip = torch.cat([originals, torch.rand(8, 8, 8, 3) - 0.5])
+    shifted = clip * torch.tensor([0.9, 1.1, 1.0]) + torch.tensor([0.05, 0.0, -0.1])
+    torch.testing.assert_close(with_colours(shifted, originals), clip, rtol=0, atol=0.002)
+    end = torch.full((1, 8, 8, 3), 0.25)
+    held = with_colours(shifted, originals, end)
+    torch.testing.assert_close(held[0], clip[0], rtol=0, atol=0.002)
+    torch.testing.assert_close(held[-1], end[0], rtol=0, atol=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("models", ["tiny_wan_fast"], indirect=True)
+def test_colours_are_held_until_the_words_change(
+    order: GenerationRequest, models: Models, tmp_path: Path
+) -> None:
+    changing = replace(order, prompt="a boat [0.5s: it rains]", seconds=1.0)
+
+    def colours(request: GenerationRequest, name: str) -> list[Tensor]:
+        """Return the mean colours of the first frame, and of the last one of each clip."""
+        job = make(request, models, tmp_path / name)[0].video.parent
+        frames = [read_tensors(file)[0]["carried"] for file in sorted((job / "sections").iterdir())]
+        return [frames[0][0].mean(dim=(0, 1)), *(pair[-1].mean(dim=(0, 1)) for pair in frames)]
+
+    start, first, *others = colours(replace(order, hold_colours="on"), "held")
+    assert all((colour - start).abs().max() < (first - start).abs().max() / 2 for colour in others)
+    plain, held = (colours(replace(changing, hold_colours=way), way) for way in ("off", "on"))
+    torch.testing.assert_close(held, plain, rtol=0, atol=0)
 
 
 def test_the_video_has_the_frames_of_all_clips(order: GenerationRequest, whole: Result) -> None:

@@ -51,6 +51,8 @@ LATER = {
     "shape",
     "one_frame",
     "clip_frames",
+    "carried_frames",
+    "hold_colours",
 }
 
 
