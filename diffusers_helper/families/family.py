@@ -56,7 +56,8 @@ class Family:
             and the number of which both sides are multiples.
         tail_frames: The last frames that are seen of a video that is continued.
         needs_picture: Whether its models make no video from words alone.
-        is_chain: Whether each section begins with the last decoded frame of the one before it.
+        is_chain: Whether each section begins with the last decoded frames of the one before it.
+        high_steps: Counts the steps, of so many with this shift, that the first of two transformers takes.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
         vae_tile: The side of the largest tiles that its VAE should work in where they fit; 0 for the card's.
         schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
@@ -90,6 +91,7 @@ class Family:
     small_decoder: SmallDecoder
     needs_picture: bool = False
     is_chain: bool = False
+    high_steps: Callable[[int, float], int] = lambda steps, shift: steps
     vae_precision: str = ""
     vae_tile: int = 0
     schedulers: tuple[str, ...] = ()

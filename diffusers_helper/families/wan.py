@@ -26,6 +26,8 @@ from diffusers_helper.families.helios import HELIOS, MAX_PROMPT_TOKENS, STEP_CAC
 from diffusers_helper.untrusted.limited_json import read_json
 
 _MIN_CLIP_FRAMES = 5
+# Of the published schedulers; and the noise level from which on the first of A14B's transformers samples
+_SHIFT, _BOUNDARY = 5.0, 0.9
 # The side of a square of the area of 832x480 pixels
 _SIDE = 632
 # The absolute times at which FastWan was distilled (DMD). No shift of a scheduler gives them.
@@ -88,6 +90,13 @@ def settings_of(*, is_fast: bool) -> dict[str, Any]:
         return {**shared, "steps": len(_FAST_TIMES), "cfg": 1.0, "times": _FAST_TIMES, "step_caches": ()}
     guided = {"negative": _NEGATIVE, "step_caches": STEP_CACHES, "file_dtype": "float32"}
     return {**shared, **guided, "steps": 50, "cfg": 5.0}
+
+
+def high_steps(steps: int, shift: float) -> int:
+    """Count the steps of a UniPC scheduler, with its shift for 0, that are at high noise."""
+    ratio = shift or _SHIFT
+    levels = (1 - 0.999 * step / steps for step in range(steps))
+    return sum(ratio * level / (1 + (ratio - 1) * level) >= _BOUNDARY for level in levels)
 
 
 def remark(height: int, width: int, *, has_picture: bool, sections: int, times: Sequence[int]) -> str:
@@ -244,6 +253,6 @@ WAN_A14B = replace(
         ),
     ),
     small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81, encodes_clips=True),
-    needs_picture=True,
+    needs_picture=True, high_steps=high_steps,
     default_settings=_a14b_settings, unsupported=("pictures", "one_frame", "loop"),
 )  # fmt: skip

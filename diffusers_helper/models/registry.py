@@ -120,6 +120,12 @@ class ModelInfo:
                 expected=f"{len(self.times)}, the steps that model {model_name} was made for",
                 remedy="Set it to that, or choose another `model`.",
             )  # fmt: skip
+        if (self.times or self.sizes > 1) and request.sampler != SETTINGS["sampler"].default:
+            raise InputError(
+                setting="sampler", value=request.sampler,
+                expected=f"{SETTINGS['sampler'].default} for model {model_name}, which has its own sampler",
+                remedy="Leave it out, or choose another `model`.",
+            )  # fmt: skip
         if self.family.needs_picture and request.is_from_words:
             raise PictureError(f"Model {model_name} makes videos of pictures.", "Choose a picture.")
         if request.mode not in self.modes:

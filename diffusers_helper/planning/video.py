@@ -213,13 +213,14 @@ def demands_for(
         suitable = [lora for lora in loras if lora.suits(name) or not names[1:]]
         model_networks[name] = with_loras(model_networks[name], suitable)
     text = longest_text(request, info)
+    sections = info.family.plain_sections(request)
     shape = attention_shape(request, info.family, model_networks, height, width, text)
     profile = replace(profile, attention=profile.attention_for(request, shape_key(*shape)))
     demand_with_tile = partial(
         demand_of, model_networks, height, width,
         text=text, texts=len(request.prompts), rank=rank_of(loras), step_cache=request.step_cache,
-        num_latents=info.family.plain_sections(request).latent_window_size,
-        encoded_latents=OWN_WINDOW if request.video else 1,
+        num_latents=sections.latent_window_size,
+        encoded_latents=max(OWN_WINDOW if request.video else 1, sections.encoded_latents),
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration,
     )  # fmt: skip
@@ -286,7 +287,10 @@ def plan_video(
     return VideoPlan(
         first=first, job=job, height=height, width=width, sections=len(sections),
         frames=sections.total_frames,
-        costs=tuple(_cost(job, stage.stage, [num_prompts * n for n in steps]) for stage in job.all_stages),
+        costs=tuple(
+            _cost(job, stage.stage, [num_prompts * _share(stage.stage, n, request, info) for n in steps])
+            for stage in job.all_stages
+        ),
         waiting_bytes=file_bytes, notes=tuple(notes), fewest_copies=fewest,
         bus=bus_of(profile.machine, measured_speeds), step_bytes=streamed_bytes, disk_bytes=disk_bytes,
         copies=copies_of(profile.machine, measured_speeds, disk.reading(disk_bytes, streamed_bytes)),
@@ -315,6 +319,12 @@ def compute_times(
         step_time(profile.machine, work, step_times, key),
         decode_time(profile.machine, model_networks["vae"], height * width, step_times, key),
     )
+
+
+def _share(stage: str, steps: int, request: GenerationRequest, info: ModelInfo) -> int:
+    """Count the steps of a section that are taken in one of the stages that sample."""
+    num_high = info.family.high_steps(steps, request.shift or info.shift or 0.0)
+    return steps - num_high if stage == "sample_low" else num_high
 
 
 def _cost(job: JobPlan, name: str, section_passes: Sequence[int]) -> Cost:

@@ -33,8 +33,6 @@ from diffusers_helper.wan.work import (
 )
 
 __all__ = ["blocks", "condition", "encode_images", "encoders", "joiner", "latents", "restored", "text_stages"]
-# The time from which on the second transformer samples
-_BOUNDARY = 900
 _FRAMES_PER_LATENT = 4
 
 
@@ -81,7 +79,7 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> PictureChain:
 
 def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
     scheduler: Any = work.scheduler_of(job, request)
-    until = sum(time >= _BOUNDARY for time in scheduler.timesteps.tolist())
+    until = job.family.high_steps(request.steps, scheduler.config.flow_shift)
     return {
         "sample": partial(sample_flow, scheduler=scheduler, until=until),
         "sample_low": partial(sample_flow, scheduler=scheduler),

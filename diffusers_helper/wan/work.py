@@ -22,7 +22,6 @@ from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join, Sample, TextStage, latent_of
 from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
-from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.guidance import NUM_TRAIN_TIMESTEPS, CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.schedule import noise_for, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks
@@ -176,7 +175,8 @@ def _times(job: OpenJob, request: GenerationRequest) -> tuple[tuple[float, int],
 
 def scheduler_of(job: OpenJob, request: GenerationRequest) -> Any:
     shift = request.shift or job.models.info.shift or 0.0
-    return new_scheduler(job.models.component("scheduler"), request.steps, shift)
+    is_euler = request.sampler == "euler"
+    return new_scheduler(job.models.component("scheduler"), request.steps, shift, is_euler=is_euler)
 
 
 def restored(condition: Mapping[str, Any]) -> WanCondition:
@@ -218,8 +218,4 @@ def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Samp
             return noise_for(request.seed, "step", len(times) * section.number + step, shape)
 
         return partial(sample_at, times=times, draw_noise=draw_noise)
-    scheduler = scheduler_of(job, request)
-    if request.sampler == "euler":
-        # It stores no state, so a clip that was interrupted begins anew.
-        return lambda denoise, x, *, on_step, **_: sample_euler(denoise, x, scheduler.sigmas, on_step=on_step)
-    return partial(sample_flow, scheduler=scheduler)
+    return partial(sample_flow, scheduler=scheduler_of(job, request))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.wan.colours import with_colours
+from diffusers_helper.wan.schedule import new_scheduler, sample_flow
 from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
+from tests.support.tiny_wan import scheduler
 
 CLIPS, LATENTS = 4, 4
 
@@ -60,6 +63,15 @@ def test_the_first_clip_has_a_frame_more_than_the_others(
 ) -> None:
     plan = WAN.plan(seconds, "forward", clip_frames=clip_frames)
     assert (len(plan), plan.total_frames, plan.fps) == (clips, frames, 24)
+
+
+def test_euler_goes_straight_to_each_level() -> None:
+    levels = new_scheduler(scheduler(), 6, 3.0, is_euler=True)
+    x = noise = torch.randn(1, 48, 2, 2, 2, dtype=torch.float64)
+    for sigma, lower in pairwise(levels.sigmas.tolist()):
+        x = x + (lower - sigma) * (x - x.sin()) / sigma
+    result = sample_flow(lambda x, sigma: x.sin(), noise.float(), levels)
+    torch.testing.assert_close(result, x.float(), rtol=0, atol=1e-5)
 
 
 def test_a_clip_that_begins_with_several_frames_adds_as_many_less() -> None:
@@ -170,6 +182,7 @@ def test_the_recipe_of_the_video_makes_it_again(
         ("wan-5b", {"end_image": "x.png"}, "end_image is given; expected none for model wan-5b."),
         ("wan-5b", {"pictures": "1s: x.png"}, "pictures is given; expected none for model wan-5b."),
         ("wan-a14b", {"image": "", "end_image": ""}, "Model wan-a14b makes videos of pictures."),
+        ("wan-5b-fast", {"steps": 3, "sampler": "euler"}, "sampler is 'euler'; expected unipc for model wan"),
         (
             "wan-5b-fast",
             {"steps": 25},
