@@ -32,6 +32,8 @@ class PromptFormat:
     padded_tokens: int = 0
 
 
+# The component with a model's own LoRAs, which are always applied
+LORA = "lora"
 # The settings that only chains of clips have
 OF_CLIPS = ("clip_frames", "carried_frames", "hold_colours")
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from diffusers_helper.families import packing
 from diffusers_helper.families.family import (
+    LORA,
     Family,
     FamilyNetwork,
     LayerNames,
@@ -228,6 +229,25 @@ def _a14b_settings(folder: Path | None = None) -> dict[str, Any]:
     return {**settings_of(is_fast=False), "steps": 40, "cfg": 3.5, "step_caches": ()}
 
 
+# A LoRA of rank 64 for each transformer, in the revision that public programs pin
+_LIGHTNING = (
+    "lightx2v/Wan2.2-Lightning", "Wan2.2-I2V-A14B-4steps-lora-rank64-Seko-V1",
+    "18bccf8884ec0a078eed79785eb4ef13ea16ce1e",
+)  # fmt: skip
+
+
+def _published_a14b(name: str, title: str, **settings: Any) -> PublishedModel:
+    sources = {
+        **HELIOS.published[0].sources,
+        **{component: (_A14B[0], component, _A14B[1]) for component in _OF_A14B},
+    }
+    is_fast = "steps" in settings
+    return PublishedModel(
+        name, f"Wan 2.2 {title}", title, "(?!)" if is_fast else "a14b",
+        {**sources, LORA: _LIGHTNING} if is_fast else sources, {**_a14b_settings(), **settings},
+    )  # fmt: skip
+
+
 # Two transformers, of which one samples at high noise and the other one goes on at low noise
 WAN_A14B = replace(
     WAN, name="wan-a14b", channels=16, spatial_compression=8, fps=16,
@@ -243,13 +263,11 @@ WAN_A14B = replace(
         *HELIOS.requirements[2:],
     ),
     published=(
-        PublishedModel(
-            "wan-a14b", "Wan 2.2 A14B", "A14B", "a14b",
-            {
-                **HELIOS.published[0].sources,
-                **{name: (_A14B[0], name, _A14B[1]) for name in _OF_A14B},
-            },
-            {**_a14b_settings(), "purpose": "For the finest five seconds from a picture, with time."},
+        _published_a14b(
+            "wan-a14b", "A14B", purpose="For the finest five seconds from a picture, with time."
+        ),
+        _published_a14b(
+            "wan-a14b-fast", "A14B Fast", steps=4, cfg=1.0, purpose="For five fine seconds from a picture."
         ),
     ),
     small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81, encodes_clips=True),

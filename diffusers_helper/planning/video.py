@@ -15,7 +15,14 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import decode_work
 from diffusers_helper.machine.local import Facts, Local, shape_key, speeds
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import TRANSFORMERS, Network, check_loras, networks, with_loras
+from diffusers_helper.models.sizes import (
+    TRANSFORMERS,
+    Network,
+    check_loras,
+    networks,
+    own_loras,
+    with_loras,
+)
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.cards.speeds import (
     MEASURED,
@@ -204,7 +211,7 @@ def demands_for(
     transformer: Network | None = None,
 ) -> tuple[Demand, ...]:
     """Estimate what a job needs for each size of tiles that it may use, the largest first."""
-    loras = [lora for _, lora in loras_of(request.lora)]
+    loras = [*own_loras(info), *(lora for _, lora in loras_of(request.lora))]
     model_networks = known_networks(info, profile, in_fp32, request.weight_dtype)
     if transformer:
         model_networks["transformer"] = transformer
