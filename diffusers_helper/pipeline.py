@@ -23,7 +23,7 @@ from diffusers_helper.attention.dispatch import use_attention_backend
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.timeline import drafts_of, lora_weights_of, seed_of
-from diffusers_helper.errors import GenerationCancelled
+from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.events import Event
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
@@ -39,14 +39,15 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.output.checkpoints import Checkpoints
-from diffusers_helper.output.previews import to_uint8
+from diffusers_helper.output.previews import LightDecoder, to_uint8
 from diffusers_helper.output.saved_steps import SavedSteps
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.metadata import png_chunks
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import LIGHT, OWN, GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.vae.codec import decode_latents
 from diffusers_helper.vae.engine import VideoPart
+from diffusers_helper.vae.passes import Progress
 from diffusers_helper.wan import experts as wan_a14b
 from diffusers_helper.wan import work as wan
 
@@ -108,7 +109,7 @@ def generate(
                 final, pending = join(frames, section)
                 write(job, section, final, pending)
                 del frames, final, pending  # they would take memory while the next section is sampled
-        if request.step_cache == OFF:  # cached steps would say little about those of other jobs
+        if request.step_cache == OFF and request.decoder == OWN:  # others would say little about other jobs
             job.memory.keep_times(job.report.step_seconds, decode_work(job.sections, request.vae_chunk))
         return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
     except GenerationCancelled:
@@ -255,7 +256,28 @@ def decode_from(job: OpenJob, number: int, begin: int, latents: Tensor) -> Tenso
     """Decode latents of a section, of which the first one is number `begin` (see `Section.decode_start`)."""
     part, pieces = VideoPart(number, begin), job.pieces("decode", number)
     work = partial(decode_latents, job.vae, latents, part, pieces, job.cancel)
+    if job.request.decoder == LIGHT:
+        light_work = partial(decode_lightly, job, latents, pieces)
+        work = partial(job.memory.run, "decode", light_work, number)
     return job.captured("decode", work, section=number, begin=begin, latents=latents)
+
+
+def decode_lightly(job: OpenJob, latents: Tensor, on_piece: Progress, _: Any) -> Tensor:
+    """Decode latents as `decode_latents` does, by the decoder of the previews, within the plan of the VAE."""
+    file = job.models.info.small_decoder_file
+    decoder = file and LightDecoder.read(file, job.models.device)
+    if not decoder:
+        raise LongtakeError(
+            f"The light decoder of model {job.models.info.name} is not on this machine.",
+            "Get the model again, or choose the model's own `decoder`.",
+            code="download",
+        )
+
+    def on_latent(done: int, total: int) -> None:
+        job.cancel.check()
+        on_piece(done, total)
+
+    return 2 * decoder.decode(latents, on_latent) - 1
 
 
 def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray) -> None:

@@ -33,7 +33,7 @@ WEIGHT_TYPES = {
 }  # fmt: skip
 ATTENTIONS = {AUTO: "Automatic", **{name: backend.label for name, backend in BACKENDS.items()}}
 SHAPES = {"1:1": "Square", "4:3": "4:3", "16:9": "16:9, wide", "3:4": "3:4", "9:16": "9:16, tall"}
-OWN = "own"
+OWN, LIGHT = "own", "light"
 AFTER, BEFORE = "after", "before"
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
@@ -278,6 +278,10 @@ class GenerationRequest:
         "Hold Colours",
         "Each clip is led back to the brightness, contrast and tint of the video's first frame, unless its "
         "words are others.", "Look", choices={OFF: "No", "on": "Yes"}, scope="section")] = OFF
+    decoder: Annotated[str, SettingInfo(
+        "Decoder",
+        "What turns latents into frames. The light one, TAEHV, is that of the previews: many times faster, "
+        "with less detail.", "Look", choices={OWN: "The model's own", LIGHT: "Light"})] = OWN
     picture_shape: Annotated[str, SettingInfo(
         "Video Shape",
         "The width to the height to which the start picture is cropped; `crop` is the part to keep.",

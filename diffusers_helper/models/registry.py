@@ -101,7 +101,7 @@ class ModelInfo:
 
     def check(self, request: GenerationRequest) -> None:
         model_name = Path(self.name).name  # a page shows no paths
-        for setting in self.family.unsupported:
+        for setting in self.unsupported:
             if getattr(request, setting) != SETTINGS[setting].default:
                 raise InputError(
                     setting=setting, problem="is given", expected=f"none for model {model_name}",
@@ -134,6 +134,10 @@ class ModelInfo:
                 expected=f"{' or '.join(self.modes)}, which model {model_name} was made for",
                 remedy="Choose that `mode`, or another `model`.",
             )  # fmt: skip
+
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        return (*self.family.unsupported, *(() if self.small_decoder else ("decoder",)))
 
     def with_components(self, components: Mapping[str, AddedComponent]) -> ModelInfo:
         sources = {

@@ -54,7 +54,7 @@ from diffusers_helper.planning.streaming import (
     fewest_copies,
     waiting_bytes,
 )
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import OWN, GenerationRequest
 from diffusers_helper.units import duration, gb_text
 from diffusers_helper.weights.lora_files import loras_of, rank_of
 from diffusers_helper.weights.reading import weight_files
@@ -324,7 +324,9 @@ def compute_times(
     return (
         work,
         step_time(profile.machine, work, step_times, key),
-        decode_time(profile.machine, model_networks["vae"], height * width, step_times, key),
+        decode_time(profile.machine, model_networks["vae"], height * width, step_times, key)
+        if request.decoder == OWN
+        else None,
     )
 
 

@@ -12,14 +12,16 @@ from typing import Any
 import av
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.wan import WAN
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.models.registry import find_model, plan_of
+from diffusers_helper.models.registry import ModelInfo, find_model, plan_of
 from diffusers_helper.output import saved_steps
+from diffusers_helper.output.previews import LightDecoder
 from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.provenance.lineage import Lineage, Span
@@ -91,6 +93,30 @@ def test_a_clip_gets_the_colours_of_the_frames_that_it_repeats() -> None:
     held = with_colours(shifted, originals, end)
     torch.testing.assert_close(held[0], clip[0], rtol=0, atol=0.002)
     torch.testing.assert_close(held[-1], end[0], rtol=0, atol=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("models", ["tiny_wan_fast"], indirect=True)
+def test_the_light_decoder_stands_in_for_the_vaes(
+    order: GenerationRequest, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light = replace(order, decoder="light", seconds=1.0)
+    with pytest.raises(InputError, match="decoder is given; expected none"):
+        make(light, models, tmp_path / "refused")
+    file = tmp_path / "taew2_2.safetensors"
+    monkeypatch.setattr(ModelInfo, "small_decoder_file", file)
+    monkeypatch.setattr(ModelInfo, "small_decoder", models.info.components["vae"])
+    with pytest.raises(LongtakeError, match=r"The light decoder of model .* is not on this machine"):
+        make(light, models, tmp_path / "missing")
+    decoder = LightDecoder(48, 2)
+    save_file(decoder.state_dict(), file)
+    result, events = make(light, models, tmp_path / "light")
+    carried = read_tensors(tmp_path / "light/sections/0001.safetensors")[0]["carried"]
+    frames = 2 * decoder.decode(result.latents[:, :, :LATENTS]) - 1
+    torch.testing.assert_close(carried, frames[[0, -1]])
+    assert [line for line in outline(events) if line.startswith("decode 2")] == [
+        "decode 2", *(f"decode 2 {number}/4" for number in range(1, 5)),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

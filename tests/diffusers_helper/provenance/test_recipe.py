@@ -53,6 +53,7 @@ LATER = {
     "clip_frames",
     "carried_frames",
     "hold_colours",
+    "decoder",
 }
 
 
