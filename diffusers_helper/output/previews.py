@@ -140,11 +140,8 @@ class VideoDecoder(PreviewDecoder):
         super().__init__()
         self._patch = patch
         layers: list[nn.Module] = [nn.Identity(), _conv(channels, 256), nn.ReLU()]
-        for width, out_width, scale, stride in (
-            (256, 128, 2, 1),
-            (128, 64, 2, 2),
-            (64, 64, self.last_scale, 2),
-        ):
+        stages = (256, 128, 2, 1), (128, 64, 2, 2), (64, 64, self.last_scale, 2)
+        for width, out_width, scale, stride in stages:
             layers += [_MemBlock(width) for _ in range(3)]
             layers += [nn.Upsample(scale_factor=scale), _TGrow(width, stride)]
             layers += [_conv(width, out_width, bias=False)]
