@@ -269,7 +269,7 @@ class GenerationRequest:
     clip_frames: Annotated[int, SettingInfo(
         "Frames per Clip",
         "The frames made at a time, rounded down to 4 n + 1; 0 takes the model's own. A shorter clip is seen "
-        "sooner. Each knows only the last frame of the one before it.", "Size and output", high=121)] = 0
+        "sooner.", "Size and output", high=121)] = 0
     carried_frames: Annotated[int, SettingInfo(
         "Frames Carried Over",
         "The last frames of a clip that the next one begins with, rounded down to 4 n + 1. More than 1 carry "

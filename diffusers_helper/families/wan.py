@@ -106,7 +106,7 @@ def remark(height: int, width: int, *, has_picture: bool, sections: int, times: 
         return (
             "This model was made for words alone: pictures were not tried. Wan 2.2 5B was trained for them."
         )
-    return "Each clip knows only the last frame of the one before it." if sections > 1 else ""
+    return "Each clip knows only the end of the one before it." if sections > 1 else ""
 
 
 def scheduler_fault(config: Mapping[str, Any]) -> str:
