@@ -272,12 +272,12 @@ class GenerationRequest:
         "sooner.", "Size and output", high=121)] = 0
     carried_frames: Annotated[int, SettingInfo(
         "Frames Carried Over",
-        "The last frames of a clip that the next one begins with, rounded down to 4 n + 1. More than 1 carry "
-        "motion on, for which the models were not trained.", "Size and output", low=1, high=33)] = 1
+        "The last frames of a clip that begin the next one, rounded down to 4 n + 1. More than 1 carry "
+        "motion on, for which no model was trained.", "Size and output", low=1, high=33)] = 1
     hold_colours: Annotated[str, SettingInfo(
         "Hold Colours",
-        "Each clip is led back to the brightness, contrast and tint of the video's first frame, unless its "
-        "words are others.", "Look", choices={OFF: "No", "on": "Yes"}, scope="section")] = OFF
+        "Each clip is led back to the colours of the video's first frame, unless its words are others.",
+        "Look", choices={OFF: "No", "on": "Yes"}, scope="section")] = OFF
     decoder: Annotated[str, SettingInfo(
         "Decoder",
         "What turns latents into frames. The light one, TAEHV, is that of the previews: many times faster, "

@@ -75,7 +75,7 @@ def default_settings(folder: Path) -> dict[str, Any]:
     Distilled models take two steps at each size of their pyramid, whose smallest is a quarter, without
     classifier-free guidance. Their first section takes twice as many steps, as their authors recommend.
     """
-    return settings_of(is_distilled=scheduler_in(folder) == DISTILLED)
+    return settings_of(is_distilled=class_in(folder / _SCHEDULER) == DISTILLED)
 
 
 def settings_of(*, is_distilled: bool) -> dict[str, Any]:
@@ -86,9 +86,10 @@ def settings_of(*, is_distilled: bool) -> dict[str, Any]:
     return {**shared, "multiple": 32, "steps": 50, "cfg": 5.0, "step_caches": STEP_CACHES}
 
 
-def scheduler_in(folder: Path) -> str:
+def class_in(file: Path) -> str:
+    """Read the class that a configuration names; "" if it cannot be read."""
     try:
-        config = read_json(folder / _SCHEDULER)
+        config = read_json(file)
     except (OSError, ValueError):
         return ""
     return str(cast(dict[str, Any], config).get("_class_name", "")) if isinstance(config, dict) else ""
@@ -176,13 +177,18 @@ _NETWORKS = {
         keep_in_fp32_with_fp16=("wo", "ffn_down"),
     ),
 }  # fmt: skip
-_REQUIREMENTS = (
-    ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
-    ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
-    ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 8),
-    ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
-    ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
-)
+
+
+def requirements(channels: int, spatial_compression: int, *transformers: str) -> tuple[tuple[Any, ...], ...]:
+    return (
+        *((name, "in_channels", f"{name} takes latents of %s channels", channels) for name in transformers),
+        ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "out_channels")),
+        ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", spatial_compression),
+        ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
+        ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
+    )
+
+
 _COMPONENTS = ("transformer", "vae", "text_encoder", "tokenizer", "scheduler")
 # UMT5, its tokenizer and Wan's VAE are taken from the first.
 _REPOSITORIES = {
@@ -212,7 +218,8 @@ def _published(variant: str, file_pattern: str) -> PublishedModel:
 HELIOS = Family(
     "helios", channels=16, spatial_compression=8, temporal_compression=4, fps=FPS,
     buckets=shapes,
-    networks=_NETWORKS, components=_COMPONENTS, requirements=_REQUIREMENTS, layer_names=_LAYER_NAMES,
+    networks=_NETWORKS, components=_COMPONENTS, requirements=requirements(16, 8, "transformer"),
+    layer_names=_LAYER_NAMES,
     signs=("\n.patch_mid.", "\n.patch_long."), resembles=("Wan",),
     published=(_published("Distilled", "distill"), _published("Base", "base")),
     small_decoder=SmallDecoder("safetensors/taew2_1.safetensors", "ec1a2be453a250aa406e912bb630c34463ba0b2f"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from diffusers_helper.families import packing
 from diffusers_helper.families.family import (
@@ -23,8 +23,14 @@ from diffusers_helper.families.family import (
     PublishedModel,
     SmallDecoder,
 )
-from diffusers_helper.families.helios import HELIOS, MAX_PROMPT_TOKENS, STEP_CACHES, shapes
-from diffusers_helper.untrusted.limited_json import read_json
+from diffusers_helper.families.helios import (
+    HELIOS,
+    MAX_PROMPT_TOKENS,
+    STEP_CACHES,
+    class_in,
+    requirements,
+    shapes,
+)
 
 _MIN_CLIP_FRAMES = 5
 # Of the published schedulers; and the noise level from which on the first of A14B's transformers samples
@@ -77,12 +83,7 @@ def _section(number: int, num_latents: int, num_repeated: int) -> packing.Sectio
 
 def default_settings(folder: Path) -> dict[str, Any]:
     """Read from a model's folder which settings suit it."""
-    try:
-        index = read_json(folder / "model_index.json")
-    except (OSError, ValueError):
-        index = {}
-    class_name = cast(dict[str, Any], index).get("_class_name") if isinstance(index, dict) else ""
-    return settings_of(is_fast=class_name == _FAST_PIPELINE)
+    return settings_of(is_fast=class_in(folder / "model_index.json") == _FAST_PIPELINE)
 
 
 def settings_of(*, is_fast: bool) -> dict[str, Any]:
@@ -173,13 +174,6 @@ _EXPERT = replace(
     total=ParameterCounts(208_798_784, 14_050_918_400, fixed_bytes=4 * 29_184_000, rows=2_396_160),
     blocks=HELIOS.networks["transformer"].blocks, largest_layer=13824 * 5120,
 )  # fmt: skip
-_REQUIREMENTS = (
-    ("transformer", "in_channels", "transformer takes latents of %s channels", 48),
-    ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
-    ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 16),
-    ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
-    ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
-)
 # The revisions that other public programs pin
 _BASE = ("Wan-AI/Wan2.2-TI2V-5B-Diffusers", "b8fff7315c768468a5333511427288870b2e9635")
 _FAST = ("FastVideo/FastWan2.2-TI2V-5B-FullAttn-Diffusers", "3e187042a324f6f5fb68fd22110a78725253de8f")
@@ -206,7 +200,8 @@ _SMALL_DECODER = SmallDecoder(
 )
 WAN = Family(
     "wan", channels=48, spatial_compression=16, temporal_compression=4, fps=24, buckets=shapes,
-    networks=_NETWORKS, components=HELIOS.components, requirements=_REQUIREMENTS, layer_names=_LAYER_NAMES,
+    networks=_NETWORKS, components=HELIOS.components, requirements=requirements(48, 16, "transformer"),
+    layer_names=_LAYER_NAMES,
     signs=("\n.blocks.0.self_attn.q.|\n.condition_embedder.time_embedder.",), resembles=(),
     published=(
         _published("wan-5b", "Wan 2.2 5B", "5B", "5b"),
@@ -256,12 +251,7 @@ WAN_A14B = replace(
         **{name: HELIOS.networks[name] for name in ("vae", "text_encoder")},
     },
     components=("transformer", "transformer_2", *HELIOS.components[1:]),
-    requirements=(
-        ("transformer", "in_channels", "transformer takes latents of %s channels", 36),
-        ("transformer_2", "in_channels", "transformer_2 takes latents of %s channels", 36),
-        ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "out_channels")),
-        *HELIOS.requirements[2:],
-    ),
+    requirements=requirements(36, 8, "transformer", "transformer_2"),
     published=(
         _published_a14b(
             "wan-a14b", "A14B", purpose="For the finest five seconds from a picture, with time."
