@@ -23,7 +23,7 @@ from diffusers_helper.attention.dispatch import use_attention_backend
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.timeline import drafts_of, lora_weights_of, seed_of
-from diffusers_helper.errors import GenerationCancelled
+from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.events import Event
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
@@ -34,19 +34,20 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
 from diffusers_helper.job.setup import OpenJob, open_job
-from diffusers_helper.job.work import LatentsSoFar, Sample, Work, encode
+from diffusers_helper.job.work import Chain, LatentsSoFar, Sample, Work, encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.output.checkpoints import Checkpoints
-from diffusers_helper.output.previews import to_uint8
+from diffusers_helper.output.previews import LightDecoder, to_uint8
 from diffusers_helper.output.saved_steps import SavedSteps
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.metadata import png_chunks
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import LIGHT, OWN, GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.vae.codec import decode_latents
 from diffusers_helper.vae.engine import VideoPart
+from diffusers_helper.vae.passes import Progress
 from diffusers_helper.wan import experts as wan_a14b
 from diffusers_helper.wan import work as wan
 
@@ -102,13 +103,13 @@ def generate(
             history = work.history(job, encodings)
             join = work.joiner(job)
             for section in sample_sections(job, checkpoints, encodings, history):
-                if section.number < job.video.sections:
-                    continue  # an earlier run has written this section and the next one
+                if is_written(job, section, checkpoints, history):
+                    continue
                 frames = decode_and_hand_on(job, section, checkpoints, history)
                 final, pending = join(frames, section)
                 write(job, section, final, pending)
                 del frames, final, pending  # they would take memory while the next section is sampled
-        if request.step_cache == OFF:  # cached steps would say little about those of other jobs
+        if request.step_cache == OFF and request.decoder == OWN:  # others would say little about other jobs
             job.memory.keep_times(job.report.step_seconds, decode_work(job.sections, request.vae_chunk))
         return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
     except GenerationCancelled:
@@ -182,7 +183,7 @@ def denoise(
     request = job.lineage.request_for(section.number, job.request)
     request = replace(request, seed=seed_of(section.number, request, job.family))
     job.loras.weigh(lora_weights_of(section.number, request, job.family))
-    shape = job.latents_shape(job.sections.latent_window_size)
+    shape = job.latents_shape(len(section.indices.noisy))
     noise = noise_for(request.seed, "noise", section.number, shape)
     reported_section, run, runs = sampled_for or (section, 0, 1)
     stages = work.samplers(job, section, request)
@@ -215,13 +216,22 @@ def denoise(
     return result
 
 
+def is_written(job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar) -> bool:
+    """Tell if an earlier run has written a section and stored all that the next one needs of it."""
+    if section.number == job.video.sections and isinstance(history, Chain):
+        history.carried = checkpoints.carried(section.number)
+        return history.carried is not None
+    return section.number < job.video.sections
+
+
 def decode_and_hand_on(
     job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar
 ) -> Tensor:
-    """Decode a section, whose last frame begins the next one in a chain."""
+    """Decode a section, whose last frames begin the next one in a chain."""
     frames = decode(job, section, history.to_decode(section))
-    if job.family.is_chain:
-        history.last_frame = checkpoints.last_frame(section.number, frames[-1:])
+    if isinstance(history, Chain):
+        frames = history.join(frames, section)
+        history.carried = checkpoints.carried(section.number, history.carried)
     return frames
 
 
@@ -247,7 +257,28 @@ def decode_from(job: OpenJob, number: int, begin: int, latents: Tensor) -> Tenso
     """Decode latents of a section, of which the first one is number `begin` (see `Section.decode_start`)."""
     part, pieces = VideoPart(number, begin), job.pieces("decode", number)
     work = partial(decode_latents, job.vae, latents, part, pieces, job.cancel)
+    if job.request.decoder == LIGHT:
+        light_work = partial(decode_lightly, job, latents, pieces)
+        work = partial(job.memory.run, "decode", light_work, number)
     return job.captured("decode", work, section=number, begin=begin, latents=latents)
+
+
+def decode_lightly(job: OpenJob, latents: Tensor, on_piece: Progress, _: Any) -> Tensor:
+    """Decode latents as `decode_latents` does, by the decoder of the previews, within the plan of the VAE."""
+    file = job.models.info.small_decoder_file
+    decoder = file and LightDecoder.read(file, job.models.device)
+    if not decoder:
+        raise LongtakeError(
+            f"The light decoder of model {job.models.info.name} is not on this machine.",
+            "Get the model again, or choose the model's own `decoder`.",
+            code="download",
+        )
+
+    def on_latent(done: int, total: int) -> None:
+        job.cancel.check()
+        on_piece(done, total)
+
+    return 2 * decoder.decode(latents, on_latent) - 1
 
 
 def write(job: OpenJob, section: Section, final: np.ndarray, pending: np.ndarray) -> None:

@@ -33,7 +33,7 @@ WEIGHT_TYPES = {
 }  # fmt: skip
 ATTENTIONS = {AUTO: "Automatic", **{name: backend.label for name, backend in BACKENDS.items()}}
 SHAPES = {"1:1": "Square", "4:3": "4:3", "16:9": "16:9, wide", "3:4": "3:4", "9:16": "9:16, tall"}
-OWN = "own"
+OWN, LIGHT = "own", "light"
 AFTER, BEFORE = "after", "before"
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
@@ -269,7 +269,19 @@ class GenerationRequest:
     clip_frames: Annotated[int, SettingInfo(
         "Frames per Clip",
         "The frames made at a time, rounded down to 4 n + 1; 0 takes the model's own. A shorter clip is seen "
-        "sooner. Each knows only the last frame of the one before it.", "Size and output", high=121)] = 0
+        "sooner.", "Size and output", high=121)] = 0
+    carried_frames: Annotated[int, SettingInfo(
+        "Frames Carried Over",
+        "The last frames of a clip that begin the next one, rounded down to 4 n + 1. More than 1 carry "
+        "motion on, for which no model was trained.", "Size and output", low=1, high=33)] = 1
+    hold_colours: Annotated[str, SettingInfo(
+        "Hold Colours",
+        "Each clip is led back to the colours of the video's first frame, unless its words are others.",
+        "Look", choices={OFF: "No", "on": "Yes"}, scope="section")] = OFF
+    decoder: Annotated[str, SettingInfo(
+        "Decoder",
+        "What turns latents into frames. The light one, TAEHV, is that of the previews: many times faster, "
+        "with less detail.", "Look", choices={OWN: "The model's own", LIGHT: "Light"})] = OWN
     picture_shape: Annotated[str, SettingInfo(
         "Video Shape",
         "The width to the height to which the start picture is cropped; `crop` is the part to keep.",

@@ -33,7 +33,7 @@ def usable_value(settings: dict[str, Any], name: str) -> Any:
 
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
     """Plan the sections of the form's video; None for values that the start refuses."""
-    names = ("seconds", "mode", "loop", "one_frame", "clip_frames")
+    names = ("seconds", "mode", "loop", "one_frame", "clip_frames", "carried_frames")
     length = {name: settings.get(name, SETTINGS[name].default) for name in names}
     prompt = str(settings.get("prompt") or "")
     image = "any" if settings.get("image") or not prompt.strip() else ""

@@ -32,6 +32,12 @@ class PromptFormat:
     padded_tokens: int = 0
 
 
+# The component with a model's own LoRAs, which are always applied
+LORA = "lora"
+# The settings that only chains of clips have
+OF_CLIPS = ("clip_frames", "carried_frames", "hold_colours")
+
+
 def _no_remark(height: int, width: int, **video: object) -> str:
     return ""
 
@@ -52,7 +58,8 @@ class Family:
             and the number of which both sides are multiples.
         tail_frames: The last frames that are seen of a video that is continued.
         needs_picture: Whether its models make no video from words alone.
-        is_chain: Whether each section begins with the last decoded frame of the one before it.
+        is_chain: Whether each section begins with the last decoded frames of the one before it.
+        high_steps: Counts the steps, of so many with this shift, that the first of two transformers takes.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.
         vae_tile: The side of the largest tiles that its VAE should work in where they fit; 0 for the card's.
         schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
@@ -60,8 +67,8 @@ class Family:
         default_settings: Reads from a model's folder which settings suit it.
         unsupported, ignored: The settings that its models cannot use, and those that change no pixel.
         plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
-            Its keyword `has_picture` is False for a video without a start picture, and `clip_frames`, where
-            it is supported, is that of the request.
+            Its keyword `has_picture` is False for a video without a start picture. A chain also gets the
+            request's `clip_frames` and `carried_frames`.
         remark: Says what a user should know of a video (height, width) before its start; "" for nothing. Its
             keywords are `has_picture`, the number of `sections`, and the `times` of the model.
         mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
@@ -86,6 +93,7 @@ class Family:
     small_decoder: SmallDecoder
     needs_picture: bool = False
     is_chain: bool = False
+    high_steps: Callable[[int, float], int] = lambda steps, shift: steps
     vae_precision: str = ""
     vae_tile: int = 0
     schedulers: tuple[str, ...] = ()
@@ -111,8 +119,7 @@ class Family:
 
     def plain_sections(self, request: Any, seconds: float | None = None) -> SectionPlan:
         """Plan the video of a `GenerationRequest`, or a longer one, by its length alone."""
-        has_clips = "clip_frames" not in self.unsupported
-        clips = {"clip_frames": request.clip_frames} if has_clips else {}
+        clips = {name: getattr(request, name) for name in OF_CLIPS[:2]} if self.is_chain else {}
         has_picture = not request.is_from_words
         return self.plan(seconds or request.seconds, request.mode, has_picture=has_picture, **clips)
 

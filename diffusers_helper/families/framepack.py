@@ -6,6 +6,7 @@ from typing import Any
 
 from diffusers_helper.families import packing
 from diffusers_helper.families.family import (
+    OF_CLIPS,
     Family,
     FamilyNetwork,
     LayerNames,
@@ -259,7 +260,7 @@ FRAMEPACK = Family(
     ),
     small_decoder=SmallDecoder("safetensors/taehv.safetensors", "373253e5f877b3f6474a7ec874e5559f40381246"),
     prompt_format=PromptFormat(_TEMPLATE, 95, 256), tail_frames=packing.frames_of(packing.HISTORY),
-    plan=packing.plan_sections, mag_ratios=_MAGNITUDES, unsupported=("clip_frames",),
+    plan=packing.plan_sections, mag_ratios=_MAGNITUDES, unsupported=OF_CLIPS,
     licence="Its weights descend from HunyuanVideo, whose Tencent Hunyuan Community License grants no rights "
     "in the European Union, the United Kingdom and South Korea.",
 )  # fmt: skip

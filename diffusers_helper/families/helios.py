@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from diffusers_helper.families import packing
 from diffusers_helper.families.family import (
+    OF_CLIPS,
     Family,
     FamilyNetwork,
     LayerNames,
@@ -52,7 +53,9 @@ def plan(seconds: float, mode: packing.Mode, *, has_picture: bool = True) -> pac
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Helios.")
     count = packing.count_sections(seconds, FPS, SECTION_FRAMES)
     sections = tuple(_section(number) for number in range(1, count + 1))
-    return packing.SectionPlan(mode, LATENT_WINDOW_SIZE, sections, FPS, SECTION_FRAMES)
+    return packing.SectionPlan(
+        mode, LATENT_WINDOW_SIZE, sections, FPS, SECTION_FRAMES, encoded_latents=LATENT_WINDOW_SIZE
+    )
 
 
 def _section(number: int) -> packing.Section:
@@ -72,7 +75,7 @@ def default_settings(folder: Path) -> dict[str, Any]:
     Distilled models take two steps at each size of their pyramid, whose smallest is a quarter, without
     classifier-free guidance. Their first section takes twice as many steps, as their authors recommend.
     """
-    return settings_of(is_distilled=scheduler_in(folder) == DISTILLED)
+    return settings_of(is_distilled=class_in(folder / _SCHEDULER) == DISTILLED)
 
 
 def settings_of(*, is_distilled: bool) -> dict[str, Any]:
@@ -83,9 +86,10 @@ def settings_of(*, is_distilled: bool) -> dict[str, Any]:
     return {**shared, "multiple": 32, "steps": 50, "cfg": 5.0, "step_caches": STEP_CACHES}
 
 
-def scheduler_in(folder: Path) -> str:
+def class_in(file: Path) -> str:
+    """Read the class that a configuration names; "" if it cannot be read."""
     try:
-        config = read_json(folder / _SCHEDULER)
+        config = read_json(file)
     except (OSError, ValueError):
         return ""
     return str(cast(dict[str, Any], config).get("_class_name", "")) if isinstance(config, dict) else ""
@@ -173,13 +177,18 @@ _NETWORKS = {
         keep_in_fp32_with_fp16=("wo", "ffn_down"),
     ),
 }  # fmt: skip
-_REQUIREMENTS = (
-    ("transformer", "in_channels", "transformer takes latents of %s channels", 16),
-    ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
-    ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 8),
-    ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
-    ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
-)
+
+
+def requirements(channels: int, spatial_compression: int, *transformers: str) -> tuple[tuple[Any, ...], ...]:
+    return (
+        *((name, "in_channels", f"{name} takes latents of %s channels", channels) for name in transformers),
+        ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "out_channels")),
+        ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", spatial_compression),
+        ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
+        ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
+    )
+
+
 _COMPONENTS = ("transformer", "vae", "text_encoder", "tokenizer", "scheduler")
 # UMT5, its tokenizer and Wan's VAE are taken from the first.
 _REPOSITORIES = {
@@ -209,14 +218,15 @@ def _published(variant: str, file_pattern: str) -> PublishedModel:
 HELIOS = Family(
     "helios", channels=16, spatial_compression=8, temporal_compression=4, fps=FPS,
     buckets=shapes,
-    networks=_NETWORKS, components=_COMPONENTS, requirements=_REQUIREMENTS, layer_names=_LAYER_NAMES,
+    networks=_NETWORKS, components=_COMPONENTS, requirements=requirements(16, 8, "transformer"),
+    layer_names=_LAYER_NAMES,
     signs=("\n.patch_mid.", "\n.patch_long."), resembles=("Wan",),
     published=(_published("Distilled", "distill"), _published("Base", "base")),
     small_decoder=SmallDecoder("safetensors/taew2_1.safetensors", "ec1a2be453a250aa406e912bb630c34463ba0b2f"),
     prompt_format=PromptFormat("{}", 0, MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS),
     tail_frames=TAIL_SECTIONS * SECTION_FRAMES, plan=plan, vae_precision="fp32",
     schedulers=(_BASE, DISTILLED), scheduler_fault=scheduler_fault, default_settings=default_settings,
-    unsupported=("end_image", "pictures", "one_frame", "loop", "clip_frames"),
+    unsupported=("end_image", "pictures", "one_frame", "loop", *OF_CLIPS),
     ignored=("guidance", "vae_chunk", "vision_change"),
     remark=remark, licence="Its weights may be used under the Apache License 2.0.",
 )  # fmt: skip

@@ -121,7 +121,8 @@ class Section:
 class SectionPlan:
     """The sequence of all sections of one video, in order of making.
 
-    Each section adds `section_frames` to the video.
+    Each section adds `section_frames` to the video. At most `encoded_latents` latent frames are encoded at a
+    time, from a picture or a video.
     """
 
     mode: Mode
@@ -129,6 +130,7 @@ class SectionPlan:
     sections: tuple[Section, ...]
     fps: int = FPS
     section_frames: int = 4 * LATENT_WINDOW_SIZE
+    encoded_latents: int = 1
 
     def __iter__(self) -> Iterator[Section]:
         return iter(self.sections)

@@ -1,7 +1,7 @@
 """Wan 2.2 without torch: its shapes, its plan of sections, its networks, and its published models.
 
 It was trained on single clips. A longer video is a chain of them: each clip begins with the last frame of the
-one before it, so that all but the first add one frame less.
+one before it, or with its last 4 m + 1, which are left out of it then.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from diffusers_helper.families import packing
 from diffusers_helper.families.family import (
+    LORA,
     Family,
     FamilyNetwork,
     LayerNames,
@@ -22,10 +23,18 @@ from diffusers_helper.families.family import (
     PublishedModel,
     SmallDecoder,
 )
-from diffusers_helper.families.helios import HELIOS, MAX_PROMPT_TOKENS, STEP_CACHES, shapes
-from diffusers_helper.untrusted.limited_json import read_json
+from diffusers_helper.families.helios import (
+    HELIOS,
+    MAX_PROMPT_TOKENS,
+    STEP_CACHES,
+    class_in,
+    requirements,
+    shapes,
+)
 
 _MIN_CLIP_FRAMES = 5
+# Of the published schedulers; and the noise level from which on the first of A14B's transformers samples
+_SHIFT, _BOUNDARY = 5.0, 0.9
 # The side of a square of the area of 832x480 pixels
 _SIDE = 632
 # The absolute times at which FastWan was distilled (DMD). No shift of a scheduler gives them.
@@ -40,42 +49,41 @@ _NEGATIVE = (
 
 def _plan(
     seconds: float, mode: packing.Mode, *, has_picture: bool = True, clip_frames: int = 0,
-    fps: int, own_frames: int,
+    carried_frames: int = 1, fps: int, own_frames: int, encodes_clips: bool = False,
 ) -> packing.SectionPlan:  # fmt: skip
     """Plan a video of about `seconds`, or raise ValueError for a wrong length or an order besides forward.
 
-    A clip has 4 n + 1 frames, at most `own_frames`, with which the model was trained.
+    A clip has 4 n + 1 frames, at most `own_frames`, with which the model was trained. The first one is
+    shorter by those that the others repeat beyond one, so that all sections add the same number.
     """
     if mode != "forward":
         raise ValueError(f"mode is {mode!r}; expected forward, the only order of Wan.")
     num_latents = (min(max(clip_frames or own_frames, _MIN_CLIP_FRAMES), own_frames) - 1) // 4 + 1
-    section_frames = packing.frames_of(num_latents) - 1
+    num_repeated = min((carried_frames - 1) // 4, num_latents - 2)
+    section_frames = packing.frames_of(num_latents - num_repeated) - 1
     count = packing.count_sections(seconds, fps, section_frames)
-    sections = tuple(_section(number, num_latents) for number in range(1, count + 1))
-    return packing.SectionPlan(mode, num_latents, sections, fps, section_frames)
+    sections = tuple(_section(number, num_latents, num_repeated) for number in range(1, count + 1))
+    encoded_latents = num_latents if encodes_clips else num_repeated + 1
+    return packing.SectionPlan(mode, num_latents, sections, fps, section_frames, encoded_latents)
 
 
-def _section(number: int, num_latents: int) -> packing.Section:
-    times = tuple(range(num_latents))
+def _section(number: int, num_latents: int, num_repeated: int) -> packing.Section:
+    is_first = number == 1
+    size = num_latents - num_repeated * is_first
     return packing.Section(
         number=number,
-        indices=packing.FrameIndices((), times, (), (), ()),
-        decode_latents=num_latents,
-        total_frames=4 * (num_latents - 1) * number + 1,
+        indices=packing.FrameIndices((), tuple(range(size)), (), (), ()),
+        decode_latents=size,
+        total_frames=4 * (num_latents - num_repeated - 1) * number + 1,
         video_index=number - 1,
-        decode_start=num_latents * (number - 1),
-        overlap_frames=int(number > 1),
+        decode_start=0 if is_first else num_latents * (number - 1) - num_repeated,
+        overlap_frames=0 if is_first else packing.frames_of(num_repeated + 1),
     )
 
 
 def default_settings(folder: Path) -> dict[str, Any]:
     """Read from a model's folder which settings suit it."""
-    try:
-        index = read_json(folder / "model_index.json")
-    except (OSError, ValueError):
-        index = {}
-    class_name = cast(dict[str, Any], index).get("_class_name") if isinstance(index, dict) else ""
-    return settings_of(is_fast=class_name == _FAST_PIPELINE)
+    return settings_of(is_fast=class_in(folder / "model_index.json") == _FAST_PIPELINE)
 
 
 def settings_of(*, is_fast: bool) -> dict[str, Any]:
@@ -86,13 +94,20 @@ def settings_of(*, is_fast: bool) -> dict[str, Any]:
     return {**shared, **guided, "steps": 50, "cfg": 5.0}
 
 
+def high_steps(steps: int, shift: float) -> int:
+    """Count the steps of a UniPC scheduler, with its shift for 0, that are at high noise."""
+    ratio = shift or _SHIFT
+    levels = (1 - 0.999 * step / steps for step in range(steps))
+    return sum(ratio * level / (1 + (ratio - 1) * level) >= _BOUNDARY for level in levels)
+
+
 def remark(height: int, width: int, *, has_picture: bool, sections: int, times: Sequence[int]) -> str:
     """Say what was not tried, and how little a clip knows of the one before it."""
     if has_picture and times:
         return (
             "This model was made for words alone: pictures were not tried. Wan 2.2 5B was trained for them."
         )
-    return "Each clip knows only the last frame of the one before it." if sections > 1 else ""
+    return "Each clip knows only the end of the one before it." if sections > 1 else ""
 
 
 def scheduler_fault(config: Mapping[str, Any]) -> str:
@@ -159,13 +174,6 @@ _EXPERT = replace(
     total=ParameterCounts(208_798_784, 14_050_918_400, fixed_bytes=4 * 29_184_000, rows=2_396_160),
     blocks=HELIOS.networks["transformer"].blocks, largest_layer=13824 * 5120,
 )  # fmt: skip
-_REQUIREMENTS = (
-    ("transformer", "in_channels", "transformer takes latents of %s channels", 48),
-    ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "in_channels")),
-    ("vae", "scale_factor_spatial", "vae shrinks pictures by %s", 16),
-    ("vae", "scale_factor_temporal", "vae shrinks time by %s", 4),
-    ("text_encoder", "d_model", "text_encoder gives %s values per token", ("transformer", "text_dim")),
-)
 # The revisions that other public programs pin
 _BASE = ("Wan-AI/Wan2.2-TI2V-5B-Diffusers", "b8fff7315c768468a5333511427288870b2e9635")
 _FAST = ("FastVideo/FastWan2.2-TI2V-5B-FullAttn-Diffusers", "3e187042a324f6f5fb68fd22110a78725253de8f")
@@ -192,7 +200,8 @@ _SMALL_DECODER = SmallDecoder(
 )
 WAN = Family(
     "wan", channels=48, spatial_compression=16, temporal_compression=4, fps=24, buckets=shapes,
-    networks=_NETWORKS, components=HELIOS.components, requirements=_REQUIREMENTS, layer_names=_LAYER_NAMES,
+    networks=_NETWORKS, components=HELIOS.components, requirements=requirements(48, 16, "transformer"),
+    layer_names=_LAYER_NAMES,
     signs=("\n.blocks.0.self_attn.q.|\n.condition_embedder.time_embedder.",), resembles=(),
     published=(
         _published("wan-5b", "Wan 2.2 5B", "5B", "5b"),
@@ -215,6 +224,25 @@ def _a14b_settings(folder: Path | None = None) -> dict[str, Any]:
     return {**settings_of(is_fast=False), "steps": 40, "cfg": 3.5, "step_caches": ()}
 
 
+# A LoRA of rank 64 for each transformer, in the revision that public programs pin
+_LIGHTNING = (
+    "lightx2v/Wan2.2-Lightning", "Wan2.2-I2V-A14B-4steps-lora-rank64-Seko-V1",
+    "18bccf8884ec0a078eed79785eb4ef13ea16ce1e",
+)  # fmt: skip
+
+
+def _published_a14b(name: str, title: str, **settings: Any) -> PublishedModel:
+    sources = {
+        **HELIOS.published[0].sources,
+        **{component: (_A14B[0], component, _A14B[1]) for component in _OF_A14B},
+    }
+    is_fast = "steps" in settings
+    return PublishedModel(
+        name, f"Wan 2.2 {title}", title, "(?!)" if is_fast else "a14b",
+        {**sources, LORA: _LIGHTNING} if is_fast else sources, {**_a14b_settings(), **settings},
+    )  # fmt: skip
+
+
 # Two transformers, of which one samples at high noise and the other one goes on at low noise
 WAN_A14B = replace(
     WAN, name="wan-a14b", channels=16, spatial_compression=8, fps=16,
@@ -223,22 +251,16 @@ WAN_A14B = replace(
         **{name: HELIOS.networks[name] for name in ("vae", "text_encoder")},
     },
     components=("transformer", "transformer_2", *HELIOS.components[1:]),
-    requirements=(
-        ("transformer", "in_channels", "transformer takes latents of %s channels", 36),
-        ("transformer_2", "in_channels", "transformer_2 takes latents of %s channels", 36),
-        ("vae", "z_dim", "vae gives latents of %s channels", ("transformer", "out_channels")),
-        *HELIOS.requirements[2:],
-    ),
+    requirements=requirements(36, 8, "transformer", "transformer_2"),
     published=(
-        PublishedModel(
-            "wan-a14b", "Wan 2.2 A14B", "A14B", "a14b",
-            {
-                **HELIOS.published[0].sources,
-                **{name: (_A14B[0], name, _A14B[1]) for name in _OF_A14B},
-            },
-            {**_a14b_settings(), "purpose": "For the finest five seconds from a picture, with time."},
+        _published_a14b(
+            "wan-a14b", "A14B", purpose="For the finest five seconds from a picture, with time."
+        ),
+        _published_a14b(
+            "wan-a14b-fast", "A14B Fast", steps=4, cfg=1.0, purpose="For five fine seconds from a picture."
         ),
     ),
-    small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81), needs_picture=True,
+    small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81, encodes_clips=True),
+    needs_picture=True, high_steps=high_steps,
     default_settings=_a14b_settings, unsupported=("pictures", "one_frame", "loop"),
 )  # fmt: skip

@@ -35,8 +35,6 @@ class LatentHistory:
             added with the section that begins the video.
     """
 
-    last_frame: Tensor | None = None
-
     def __init__(
         self,
         mode: Mode,

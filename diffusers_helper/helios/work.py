@@ -104,8 +104,6 @@ class HeliosDenoiser(GuidedDenoiser[Tensor]):
 class SectionHistory:
     """The clean latents in temporal order, (1, 16, T, h, w), in fp32 on the CPU."""
 
-    last_frame: Tensor | None = None
-
     def __init__(self, history: Tensor, first_latent: Tensor | None) -> None:
         self._first_history = history
         self._first_latent = first_latent

@@ -36,7 +36,7 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import DEFAULT_MODEL
-from diffusers_helper.models.sizes import TRANSFORMERS
+from diffusers_helper.models.sizes import TRANSFORMERS, own_loras
 from diffusers_helper.output.capture import Recorder
 from diffusers_helper.output.checkpoints import Checkpoints, EncodingCache, Origins, versions
 from diffusers_helper.output.previews import Preview
@@ -223,7 +223,7 @@ def open_job(
     local = local or Local()
     family = models.info.family
     loaded_pictures = load_pictures(request)
-    loras = Loras(loras_of(request.lora))
+    loras = Loras(loras_of(request.lora), own_loras(models.info))
     models.info.check(request)
     earlier_folder = JobFolder(resume_from.absolute()) if resume_from else None
     lineage_folder = JobFolder(folder) if folder else earlier_folder

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,19 +34,29 @@ are final now, and those that the next section will still change."""
 
 
 class LatentsSoFar(Protocol):
-    """The clean latents made so far, and the parts of them that a section and its decoding need.
-
-    A section may need the last decoded frame (1, H, W, 3) of the one before it (`Family.is_chain`).
-    """
+    """The clean latents made so far, and the parts of them that a section and its decoding need."""
 
     latents: Tensor
-    last_frame: Tensor | None
 
     def add(self, latents: Tensor, section: Section) -> None: ...
 
     def context(self, section: Section) -> CleanLatents: ...
 
     def to_decode(self, section: Section) -> Tensor: ...
+
+
+@runtime_checkable
+class Chain(LatentsSoFar, Protocol):
+    """The same where each section begins with the last decoded frames of the one before it.
+
+    `carried` are the first frame of the video and these last ones, (1 + T, H, W, 3) in -1 to 1.
+    """
+
+    carried: Tensor | None
+
+    def join(self, frames: Tensor, section: Section) -> Tensor:
+        """Adapt the decoded frames of a section to those that they repeat, and carry over its last ones."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

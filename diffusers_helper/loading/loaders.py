@@ -24,6 +24,7 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerFast, SiglipImageProc
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError, first_line
+from diffusers_helper.families.family import LORA
 from diffusers_helper.files import sha256_of
 from diffusers_helper.loading.networks import LoadedNetwork, check_fit, load_network, load_scheduler
 from diffusers_helper.loading.reading import can_keep, drop_pages, pieces_of, read_ahead
@@ -166,6 +167,8 @@ class Models:
 
     def _load(self, name: str, path: Path) -> Any:
         network = self.info.family.networks.get(name)
+        if name == LORA:
+            return weight_files(path)
         if network is None:
             is_scheduler = name == "scheduler"
             return load_scheduler(path, self.info.family) if is_scheduler else _load_processor(name, path)

@@ -66,9 +66,14 @@ class LowRankBranch(nn.Module):
 class Loras:
     """The LoRAs of one job. As a context manager it takes them off the transformer at the end of the job."""
 
-    def __init__(self, chosen: Sequence[tuple[Choice, LoraFile]]) -> None:
-        """Read the checksums of the files. InputError is raised if one differs from the request's."""
-        self.chosen = tuple(chosen)
+    def __init__(
+        self, chosen: Sequence[tuple[Choice, LoraFile]], models_own: Sequence[LoraFile] = ()
+    ) -> None:
+        """Read the checksums of the chosen files. InputError is raised if one differs from the request's.
+
+        `models_own` are those of the model, for which the checksums of its weights stand.
+        """
+        self.chosen = (*chosen, *((Choice(lora.name), lora) for lora in models_own))
         self._choices = tuple(
             Choice(lora.name, choice.weight, _checked_sum(choice, lora)) for choice, lora in chosen
         )
@@ -106,7 +111,7 @@ class Loras:
             expert: The name of the component if the model has two transformers.
 
         Returns:
-            A sentence on each LoRA.
+            A sentence on each LoRA of the request.
 
         Raises:
             InputError: If too little of a file fits, or it cannot be read. Nothing is added then.
@@ -129,7 +134,8 @@ class Loras:
                 entry = index, down.to(dtype), (up * choice.weight).to(dtype), weighted_bias
                 matrices_by_layer.setdefault(name, []).append(entry)
             applied = f"{count_keys(pairs)} of {lora.keys} keys applied"
-            notes.append(f"LoRA {lora.name}, weight {choice.weight:g}: {applied}.")
+            if index < len(self._choices):
+                notes.append(f"LoRA {lora.name}, weight {choice.weight:g}: {applied}.")
         with torch.inference_mode(False):  # the `.data` of an inference tensor could not be replaced later
             for name, matrices in matrices_by_layer.items():
                 self._add(network, name, layers[name], LowRankBranch(matrices, self._factors))

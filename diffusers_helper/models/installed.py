@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.families.family import LORA
 from diffusers_helper.files import file_sha256, has_checksum
 from diffusers_helper.models.added import ADDED_MODELS, PUT_BACK
 from diffusers_helper.models.downloads import bytes_in, missing_bytes
@@ -78,7 +79,8 @@ def verify(info: ModelInfo, on_bytes: Callable[[int], None] = lambda count: None
         if not installed.is_complete:
             yield Verdict(installed.component, 0, (_missing_problem(info, installed),))
             continue
-        problems = list(inspect_checkpoint(folder, installed.component).problems)
+        is_lora = installed.component == LORA  # two files, which are read when they are applied
+        problems = [] if is_lora else list(inspect_checkpoint(folder, installed.component).problems)
         origin = origin_at(folder)
         added = ADDED_MODELS.find(info.name)
         checked = len(origin.sums) if origin else 0

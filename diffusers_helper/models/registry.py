@@ -101,7 +101,7 @@ class ModelInfo:
 
     def check(self, request: GenerationRequest) -> None:
         model_name = Path(self.name).name  # a page shows no paths
-        for setting in self.family.unsupported:
+        for setting in self.unsupported:
             if getattr(request, setting) != SETTINGS[setting].default:
                 raise InputError(
                     setting=setting, problem="is given", expected=f"none for model {model_name}",
@@ -120,6 +120,12 @@ class ModelInfo:
                 expected=f"{len(self.times)}, the steps that model {model_name} was made for",
                 remedy="Set it to that, or choose another `model`.",
             )  # fmt: skip
+        if (self.times or self.sizes > 1) and request.sampler != SETTINGS["sampler"].default:
+            raise InputError(
+                setting="sampler", value=request.sampler,
+                expected=f"{SETTINGS['sampler'].default} for model {model_name}, which has its own sampler",
+                remedy="Leave it out, or choose another `model`.",
+            )  # fmt: skip
         if self.family.needs_picture and request.is_from_words:
             raise PictureError(f"Model {model_name} makes videos of pictures.", "Choose a picture.")
         if request.mode not in self.modes:
@@ -128,6 +134,10 @@ class ModelInfo:
                 expected=f"{' or '.join(self.modes)}, which model {model_name} was made for",
                 remedy="Choose that `mode`, or another `model`.",
             )  # fmt: skip
+
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        return (*self.family.unsupported, *(() if self.small_decoder else ("decoder",)))
 
     def with_components(self, components: Mapping[str, AddedComponent]) -> ModelInfo:
         sources = {

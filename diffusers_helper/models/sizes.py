@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.families.family import FamilyNetwork, ParameterCounts, is_eight_bit
+from diffusers_helper.families.family import LORA, Family, FamilyNetwork, ParameterCounts, is_eight_bit
 from diffusers_helper.families.registry import FAMILIES, network_named, networks_of
 from diffusers_helper.files import file_signature
 from diffusers_helper.machine.sysfs import keeps_bf16, slow_types
@@ -22,7 +22,8 @@ from diffusers_helper.models.added import PUT_BACK
 from diffusers_helper.models.registry import ComponentSource, ModelInfo
 from diffusers_helper.untrusted.confined import confined
 from diffusers_helper.untrusted.limited_json import read_json
-from diffusers_helper.weights.lora_files import LoraFile, Pair, loras_of
+from diffusers_helper.weights.lora_files import LoraFile, Pair, loras_of, read_lora
+from diffusers_helper.weights.lora_keys import Target
 from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.recognition import SCALE, is_extra, is_precise
 from diffusers_helper.weights.safetensors_file import origin_in, read_safetensors
@@ -81,6 +82,9 @@ def published_bytes(component: str, family: str = "framepack", dtype: str = "") 
     Args:
         dtype: The type of a transformer's files; "" for that of its family.
     """
+    if component == LORA:
+        pairs = (pair for lora in _published_loras(FAMILIES[family]) for pair in lora.pairs)
+        return sum(_MIN_DTYPE_BYTES * values for pair in pairs for _, values in _layer_values(pair))
     network = FAMILIES[family].networks.get(component)
     if network is None:
         return 0
@@ -290,7 +294,34 @@ def _compute_dtype(tensors: Iterable[TensorInfo], contents: Iterable[Contents], 
 
 
 _WEIGHT = ".weight"
+_LORA_RANK = 64
 _MIN_DTYPE_BYTES = 2
+
+
+def own_loras(info: ModelInfo) -> tuple[LoraFile, ...]:
+    """Read the LoRAs that belong to a model; those that are not here yet as they were published."""
+    source = info.components.get(LORA)
+    if source is None:
+        return ()
+    if source.is_missing:
+        return _published_loras(info.family)
+    return tuple(map(read_lora, weight_files(source.folder)))
+
+
+def _published_loras(family: Family) -> tuple[LoraFile, ...]:
+    """Describe LoRAs for all layers of two transformers of Wan's kind."""
+    config = family.networks["transformer"].config
+    width, inner = config["num_attention_heads"] * config["attention_head_dim"], config["ffn_dim"]
+    sizes = {
+        **{f"attn{n}.to_{name}": (width, width) for n in (1, 2) for name in ("q", "k", "v", "out.0")},
+        "ffn.net.0.proj": (width, inner), "ffn.net.2": (inner, width),
+    }  # fmt: skip
+    pairs = tuple(
+        Pair("", "", "", "", Target((f"blocks.{block}.{layer}",)), _LORA_RANK, *layer_sizes)
+        for block in range(config["num_layers"])
+        for layer, layer_sizes in sizes.items()
+    )
+    return tuple(LoraFile(Path(f"{noise}_noise"), pairs, len(pairs), ()) for noise in ("high", "low"))
 
 
 def check_loras(text: str, info: ModelInfo) -> None:

@@ -37,7 +37,7 @@ from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.untrusted.limited_json import plain_texts
 
 _log = logging.getLogger(__name__)
-_LATENTS_KEY, _FRAME_KEY = "latents", "last_frame"
+_LATENTS_KEY, _CARRIED_KEY = "latents", "carried"
 # Version 0.1 did not record these settings, so its files are accepted with any values of them.
 _VAE = setting_names("vae")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
@@ -123,13 +123,13 @@ class Checkpoints:
         self._sections = {number: tensors} | {n: later for n, later in self._sections.items() if n > number}
         return tensors[_LATENTS_KEY]
 
-    def last_frame(self, number: int, frame: Tensor) -> Tensor:
-        """Reuse the last decoded frame of the section just made in an earlier run, or store this one."""
+    def carried(self, number: int, frames: Tensor | None = None) -> Tensor | None:
+        """Reuse the frames that an earlier run has stored with the section just made, or store these."""
         tensors = self._sections[number]
-        if _FRAME_KEY not in tensors:
-            tensors[_FRAME_KEY] = frame.clone()
+        if _CARRIED_KEY not in tensors and frames is not None:
+            tensors[_CARRIED_KEY] = frames
             self._write_section(number, tensors)
-        return tensors[_FRAME_KEY]
+        return tensors.get(_CARRIED_KEY)
 
     def saved_steps(self, number: int) -> SavedSteps:
         facts = {**self._origins.of_section(number), "section": number, "versions": versions()}

@@ -11,7 +11,7 @@ import io
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -66,7 +66,7 @@ class PreviewDecoder(nn.Module):
             state_dict = {name: weights[name].to(device, dtype) for name in decoder.state_dict()}
             decoder.load_state_dict(state_dict, assign=True)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
-            _log.warning("The previews have colours alone, as %s cannot be used: %s", file, error)
+            _log.warning("%s cannot be used: %s", file, error)
             return None
         return decoder.eval()
 
@@ -133,12 +133,15 @@ class _TGrow(nn.Module):
 class VideoDecoder(PreviewDecoder):
     """The published decoder: four frames of half the sides or less for each latent, one latent at a time."""
 
+    last_scale = 1
+
     def __init__(self, channels: int = _CHANNELS, patch: int = 1) -> None:
         """Take latents of so many channels, and make patches of so many pixels along each side."""
         super().__init__()
         self._patch = patch
         layers: list[nn.Module] = [nn.Identity(), _conv(channels, 256), nn.ReLU()]
-        for width, out_width, scale, stride in ((256, 128, 2, 1), (128, 64, 2, 2), (64, 64, 1, 2)):
+        stages = (256, 128, 2, 1), (128, 64, 2, 2), (64, 64, self.last_scale, 2)
+        for width, out_width, scale, stride in stages:
             layers += [_MemBlock(width) for _ in range(3)]
             layers += [nn.Upsample(scale_factor=scale), _TGrow(width, stride)]
             layers += [_conv(width, out_width, bias=False)]
@@ -149,18 +152,26 @@ class VideoDecoder(PreviewDecoder):
         patch = math.isqrt(len(weights["decoder.22.weight"]) // 3)
         return cls(weights["decoder.1.weight"].shape[1], patch)
 
-    @torch.inference_mode()
     def frames(self, latents: Tensor) -> Tensor:
-        """Decode latents (1, C, T, h, w) to frames (4T - 3, 4h p, 4w p, 3) in whole numbers up to 255."""
+        return (255 * self.decode(latents)).round().to(torch.uint8)
+
+    @torch.inference_mode()
+    def decode(
+        self, latents: Tensor, on_latent: Callable[[int, int], None] = lambda done, total: None
+    ) -> Tensor:
+        """Decode latents (1, C, T, h, w) to frames (4T - 3, 4h p, 4w p, 3) from 0 to 1, on the host."""
         weights = next(self.parameters())
         if weights.device.type == "cpu":  # otherwise its tensors would count as being on the device
             latents = torch.from_numpy(latents.float().cpu().numpy())
         # The latents are bounded softly, as in the decoder's training.
         frames = 3 * torch.tanh(latents[0].movedim(1, 0).to(weights) / 3)
         memory: dict[nn.Module, Tensor] = {}
-        decoded = torch.cat([self._decode(frame[None], memory) for frame in frames])[_NUM_LEAD_FRAMES:]
-        decoded = functional.pixel_shuffle(decoded, self._patch)
-        return (255 * decoded.movedim(1, 3).float()).clamp(0, 255).round().to("cpu", torch.uint8)
+        decoded: list[Tensor] = []
+        for number, frame in enumerate(frames, 1):
+            pixels = functional.pixel_shuffle(self._decode(frame[None], memory), self._patch)
+            decoded.append(pixels.movedim(1, 3).float().clamp(0, 1).cpu())
+            on_latent(number, len(frames))
+        return torch.cat(decoded)[_NUM_LEAD_FRAMES:]
 
     def _decode(self, frames: Tensor, memory: dict[nn.Module, Tensor]) -> Tensor:
         for layer in self.decoder:
@@ -170,6 +181,12 @@ class VideoDecoder(PreviewDecoder):
             else:
                 frames = layer(frames)
         return frames
+
+
+class LightDecoder(VideoDecoder):
+    """The published decoder in full size, in place of the VAE's."""
+
+    last_scale = 2
 
 
 class LatentColours:

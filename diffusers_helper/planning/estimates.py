@@ -22,7 +22,7 @@ from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import MARGIN, Backend
 from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.cards.reported import RATIOS
-from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
+from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
@@ -232,11 +232,11 @@ def demand_of(
     """
     vae, transformer = networks["vae"], networks["transformer"]
     tile_sides = (min(tile, height), min(tile, width))
-    # A stream keeps all latents of a section, and the last frames at each convolution.
-    latents = num_latents if has_stream(vae) else 1
+    # A stream keeps all latents of a section or a picture, and the last frames at each convolution.
+    work = (encode_bytes, encoded_latents, encoded_latents), (decode_bytes, vae_window, num_latents)
     encode, decode = (
-        ceil(estimate(vae, num_latents, *tile_sides, latents, backend=backend) / vae_share)
-        for estimate, num_latents in ((encode_bytes, encoded_latents), (decode_bytes, vae_window))
+        ceil(estimate(vae, window, *tile_sides, all_latents, backend=backend) / vae_share)
+        for estimate, window, all_latents in work
     )
     family = family_of_config(transformer.config)
     shape = num_latents, height, width

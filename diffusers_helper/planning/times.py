@@ -47,7 +47,8 @@ def expected_times(
     if plan.step:
         seconds = plan.steps[section - 1] * plan.step.seconds
         if plan.copies and not plan.job.keep_all_resident:
-            seconds += plan.job.stage("sample").resident_bytes / plan.copies.bytes_per_second
+            stages = (stage for stage in plan.job.all_stages if stage.stage.startswith("sample"))
+            seconds += sum(stage.resident_bytes for stage in stages) / plan.copies.bytes_per_second
         durations["sample"] = Duration(seconds, plan.step.source)
     if plan.decoding:
         seconds = plan.latents[section - 1] * plan.decoding.seconds

@@ -15,7 +15,14 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import decode_work
 from diffusers_helper.machine.local import Facts, Local, shape_key, speeds
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import TRANSFORMERS, Network, check_loras, networks, with_loras
+from diffusers_helper.models.sizes import (
+    TRANSFORMERS,
+    Network,
+    check_loras,
+    networks,
+    own_loras,
+    with_loras,
+)
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.cards.speeds import (
     MEASURED,
@@ -47,7 +54,7 @@ from diffusers_helper.planning.streaming import (
     fewest_copies,
     waiting_bytes,
 )
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import OWN, GenerationRequest
 from diffusers_helper.units import duration, gb_text
 from diffusers_helper.weights.lora_files import loras_of, rank_of
 from diffusers_helper.weights.reading import weight_files
@@ -204,7 +211,7 @@ def demands_for(
     transformer: Network | None = None,
 ) -> tuple[Demand, ...]:
     """Estimate what a job needs for each size of tiles that it may use, the largest first."""
-    loras = [lora for _, lora in loras_of(request.lora)]
+    loras = [*own_loras(info), *(lora for _, lora in loras_of(request.lora))]
     model_networks = known_networks(info, profile, in_fp32, request.weight_dtype)
     if transformer:
         model_networks["transformer"] = transformer
@@ -213,13 +220,14 @@ def demands_for(
         suitable = [lora for lora in loras if lora.suits(name) or not names[1:]]
         model_networks[name] = with_loras(model_networks[name], suitable)
     text = longest_text(request, info)
+    sections = info.family.plain_sections(request)
     shape = attention_shape(request, info.family, model_networks, height, width, text)
     profile = replace(profile, attention=profile.attention_for(request, shape_key(*shape)))
     demand_with_tile = partial(
         demand_of, model_networks, height, width,
         text=text, texts=len(request.prompts), rank=rank_of(loras), step_cache=request.step_cache,
-        num_latents=info.family.plain_sections(request).latent_window_size,
-        encoded_latents=OWN_WINDOW if request.video else 1,
+        num_latents=sections.latent_window_size,
+        encoded_latents=max(OWN_WINDOW if request.video else 1, sections.encoded_latents),
         vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration,
     )  # fmt: skip
@@ -286,7 +294,10 @@ def plan_video(
     return VideoPlan(
         first=first, job=job, height=height, width=width, sections=len(sections),
         frames=sections.total_frames,
-        costs=tuple(_cost(job, stage.stage, [num_prompts * n for n in steps]) for stage in job.all_stages),
+        costs=tuple(
+            _cost(job, stage.stage, [num_prompts * _share(stage.stage, n, request, info) for n in steps])
+            for stage in job.all_stages
+        ),
         waiting_bytes=file_bytes, notes=tuple(notes), fewest_copies=fewest,
         bus=bus_of(profile.machine, measured_speeds), step_bytes=streamed_bytes, disk_bytes=disk_bytes,
         copies=copies_of(profile.machine, measured_speeds, disk.reading(disk_bytes, streamed_bytes)),
@@ -313,8 +324,16 @@ def compute_times(
     return (
         work,
         step_time(profile.machine, work, step_times, key),
-        decode_time(profile.machine, model_networks["vae"], height * width, step_times, key),
+        decode_time(profile.machine, model_networks["vae"], height * width, step_times, key)
+        if request.decoder == OWN
+        else None,
     )
+
+
+def _share(stage: str, steps: int, request: GenerationRequest, info: ModelInfo) -> int:
+    """Count the steps of a section that are taken in one of the stages that sample."""
+    num_high = info.family.high_steps(steps, request.shift or info.shift or 0.0)
+    return steps - num_high if stage == "sample_low" else num_high
 
 
 def _cost(job: JobPlan, name: str, section_passes: Sequence[int]) -> Cost:

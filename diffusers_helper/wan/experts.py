@@ -33,8 +33,6 @@ from diffusers_helper.wan.work import (
 )
 
 __all__ = ["blocks", "condition", "encode_images", "encoders", "joiner", "latents", "restored", "text_stages"]
-# The time from which on the second transformer samples
-_BOUNDARY = 900
 _FRAMES_PER_LATENT = 4
 
 
@@ -61,12 +59,13 @@ class PictureChain(work.ClipChain):
     def _condition(self, section: Section, first: Tensor, last: Tensor | None) -> Tensor:
         """Encode a grey video with the pictures, after a mask (1, 4, T, h, w) of the frames that they are."""
         frames = first.new_zeros(1, 3, section.decoded_frames, *first.shape[3:])
-        frames[:, :, :1] = first
+        num_first = first.shape[2]
+        frames[:, :, :num_first] = first
         if last is not None:
             frames[:, :, -1:] = last
         encoded = self._encoded(frames)
         mask = torch.zeros(1, section.decode_latents, _FRAMES_PER_LATENT, *encoded.shape[3:])
-        mask[:, 0] = 1
+        mask[:, : (num_first - 1) // _FRAMES_PER_LATENT + 1] = 1
         mask[:, -1, -1] = last is not None
         return torch.cat([mask.transpose(1, 2), encoded], dim=1)
 
@@ -80,7 +79,7 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> PictureChain:
 
 def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
     scheduler: Any = work.scheduler_of(job, request)
-    until = sum(time >= _BOUNDARY for time in scheduler.timesteps.tolist())
+    until = job.family.high_steps(request.steps, scheduler.config.flow_shift)
     return {
         "sample": partial(sample_flow, scheduler=scheduler, until=until),
         "sample_low": partial(sample_flow, scheduler=scheduler),

@@ -20,10 +20,15 @@ OnState = Callable[[State], object]
 """A function that gets the state after each step, whose tensors it must copy to keep them."""
 
 
-def new_scheduler(scheduler: Any, steps: int, shift: float = 0.0) -> Any:
-    """Copy a scheduler without its state, and prepare its steps. A shift of 0 stands for its own."""
-    changes = {"flow_shift": shift} if shift else {}
-    new = type(scheduler).from_config({**scheduler.config, **changes})
+def new_scheduler(scheduler: Any, steps: int, shift: float = 0.0, *, is_euler: bool = False) -> Any:
+    """Copy a scheduler without its state, and prepare its steps. A shift of 0 stands for its own.
+
+    UniPC of the first order without its corrector is Euler's method.
+    """
+    changes: dict[str, Any] = {"flow_shift": shift} if shift else {}
+    if is_euler:
+        changes |= {"solver_order": 1, "disable_corrector": [*range(steps)]}
+    new = type(scheduler).from_config(scheduler.config, **changes)
     new.set_timesteps(steps)
     return new
 
@@ -32,7 +37,7 @@ def sample_flow(
     denoise: Denoise, x: Tensor, scheduler: Any, *, on_step: OnStep | None = None,
     start: State | None = None, until: int | None = None, on_state: OnState = lambda state: None,
 ) -> Tensor | State:  # fmt: skip
-    """Sample by the scheduler's own solver (UniPC), with one model call per step.
+    """Sample by the scheduler's own solver, with one model call per step.
 
     Args:
         scheduler: A scheduler that is prepared for the steps.

@@ -14,17 +14,19 @@ import torch
 from diffusers import WanTransformer3DModel
 from torch import Tensor
 
-from diffusers_helper.families.packing import Section
+from diffusers_helper.conditions.timeline import prompts_of
+from diffusers_helper.families.packing import Section, frames_of
+from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.helios.work import encode_states, guidance
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join, Sample, TextStage, latent_of
 from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
-from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.guidance import NUM_TRAIN_TIMESTEPS, CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.schedule import noise_for, tokens_of
 from diffusers_helper.sampling.step_cache import Blocks
 from diffusers_helper.vae.codec import sample_latents
+from diffusers_helper.wan.colours import with_colours
 from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
 
 START = "start"
@@ -77,9 +79,9 @@ class CleanStartDenoiser(WanDenoiser):
 
 
 class ClipChain:
-    """The latents of all clips so far, and the frame with which the next one begins.
+    """The latents of all clips so far, and the frames with which the next one begins (`job.work.Chain`).
 
-    That frame is the decoder's output and not its latent, which depends on those before it.
+    These are the decoder's output and not their latents, which depend on those before them.
     """
 
     def __init__(self, job: OpenJob, start: Tensor | None) -> None:
@@ -87,7 +89,7 @@ class ClipChain:
         self._job = job
         self._start = start
         self.latents = torch.zeros(job.latents_shape(0))
-        self.last_frame: Tensor | None = None
+        self.carried: Tensor | None = None
 
     def add(self, latents: Tensor, section: Section) -> None:
         self.latents = torch.cat([self.latents, latents], dim=2)
@@ -101,9 +103,32 @@ class ClipChain:
         return CleanLatents(section.indices, start, nothing, nothing, nothing)
 
     def _first_pixels(self) -> Tensor:
-        """Give the frame that the next clip begins with, (1, 3, 1, H, W), as the decoder has made it."""
-        assert self.last_frame is not None
-        return self.last_frame.permute(3, 0, 1, 2)[None]
+        """Give the frames that the next clip begins with, (1, 3, T, H, W), as the decoder has made them."""
+        assert self.carried is not None
+        return self.carried[1:].permute(3, 0, 1, 2)[None]
+
+    def join(self, frames: Tensor, section: Section) -> Tensor:
+        """Give a clip the colours of the frames that it repeats, and carry over its last frames."""
+        frames = frames.clamp(-1, 1)
+        first_frame = frames[:1]
+        if self.carried is not None:
+            first_frame = self.carried[:1]
+            end = first_frame if self._holds_colours(section) else None
+            frames = with_colours(frames, self.carried[1:], end)
+        sections = self._job.sections
+        num_carried = frames_of(sections.latent_window_size) - sections.section_frames
+        self.carried = torch.cat([first_frame, frames[-num_carried:]])
+        return frames
+
+    def _holds_colours(self, section: Section) -> bool:
+        job = self._job
+        request = job.lineage.request_for(section.number, job.request)
+        first_request = job.lineage.request_for(1, job.request)
+        words, first_words = (
+            prompts_of(number, a_request, job.family)
+            for number, a_request in ((section.number, request), (1, first_request))
+        )
+        return request.hold_colours != OFF and words == first_words
 
     def _encoded(self, frames: Tensor) -> Tensor:
         """Encode 4 n + 1 frames (1, 3, T, H, W) as the mean of their latents (1, C, n + 1, h, w)."""
@@ -150,7 +175,8 @@ def _times(job: OpenJob, request: GenerationRequest) -> tuple[tuple[float, int],
 
 def scheduler_of(job: OpenJob, request: GenerationRequest) -> Any:
     shift = request.shift or job.models.info.shift or 0.0
-    return new_scheduler(job.models.component("scheduler"), request.steps, shift)
+    is_euler = request.sampler == "euler"
+    return new_scheduler(job.models.component("scheduler"), request.steps, shift, is_euler=is_euler)
 
 
 def restored(condition: Mapping[str, Any]) -> WanCondition:
@@ -186,14 +212,10 @@ def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict
 
 def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
     if times := job.models.info.times:
-        shape = job.latents_shape(job.sections.latent_window_size)
+        shape = job.latents_shape(len(section.indices.noisy))
 
         def draw_noise(step: int) -> Tensor:
             return noise_for(request.seed, "step", len(times) * section.number + step, shape)
 
         return partial(sample_at, times=times, draw_noise=draw_noise)
-    scheduler = scheduler_of(job, request)
-    if request.sampler == "euler":
-        # It stores no state, so a clip that was interrupted begins anew.
-        return lambda denoise, x, *, on_step, **_: sample_euler(denoise, x, scheduler.sigmas, on_step=on_step)
-    return partial(sample_flow, scheduler=scheduler)
+    return partial(sample_flow, scheduler=scheduler_of(job, request))

@@ -65,6 +65,7 @@ def _content_problem(start: bytes) -> str:
     )
 
 
+_PAIR = {"high_noise_model.safetensors", "low_noise_model.safetensors"}  # LoRAs of two transformers
 _PARTIAL = ".part"
 _LISTED_FILE = re.compile(rb':\s*"([^"\\]{1,255}\.safetensors)"', re.IGNORECASE)
 INDEX = ".index.json"
@@ -97,7 +98,8 @@ def is_complete(folder: Path) -> bool:
     if (folder / "tokenizer_config.json").is_file():
         names = {file.name for file in folder.iterdir()}
         return "tokenizer.json" in names or {"vocab.json", "merges.txt"} <= names
-    return any((folder / name).is_file() for name in ("preprocessor_config.json", "scheduler_config.json"))
+    names = {file.name for file in folder.glob("*.*") if file.is_file()}
+    return names >= _PAIR or bool(names & {"preprocessor_config.json", "scheduler_config.json"})
 
 
 def _listed_files(index: Path) -> set[str]:

@@ -174,7 +174,7 @@ def test_the_plan_of_a_model_that_is_gone_is_that_of_framepack(tmp_path: Path) -
         ("helios-distilled", {"height": 704, "width": 1280}, "larger"),
         ("wan-5b-fast", {"has_picture": True}, "pictures were not tried"),
         ("wan-5b", {"has_picture": True}, ""),
-        ("wan-5b", {"sections": 2}, "only the last frame"),
+        ("wan-5b", {"sections": 2}, "only the end of"),
         ("wan-5b-fast", {}, ""),
         ("framepack-i2v", {"has_picture": True, "sections": 9}, ""),
     ],

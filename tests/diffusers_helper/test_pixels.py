@@ -23,6 +23,7 @@ from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.previews import (
     TINY_FILE,
     LatentColours,
+    LightDecoder,
     Preview,
     PreviewDecoder,
     TinyDecoder,
@@ -169,7 +170,7 @@ def published_decoder(file: Path) -> dict[str, Tensor]:
     return weights
 
 
-def decoded_by_hand(weights: dict[str, Tensor], latents: Tensor) -> Tensor:
+def decoded_by_hand(weights: dict[str, Tensor], latents: Tensor, last_sides: int = 1) -> Tensor:
     """Return frames (F, 3, 4h, 4w) of latents (T, 16, h, w), all at once and from the numbered layers."""
 
     def conv(place: str, x: Tensor, padding: int = 1) -> Tensor:
@@ -178,7 +179,7 @@ def decoded_by_hand(weights: dict[str, Tensor], latents: Tensor) -> Tensor:
         )
 
     x = conv("1", torch.tanh(latents / 3) * 3).relu()
-    for first, sides, times in ((3, 2, 1), (9, 2, 2), (15, 1, 2)):
+    for first, sides, times in ((3, 2, 1), (9, 2, 2), (15, last_sides, 2)):
         for block in range(first, first + 3):
             before = torch.cat([torch.zeros_like(x[:1]), x[:-1]])
             inner = conv(f"{block}.conv.0", torch.cat([x, before], 1)).relu()
@@ -198,6 +199,10 @@ def test_the_published_decoder_makes_moving_previews(tmp_path: Path) -> None:
     expected = (255 * decoded_by_hand(weights, latents[0].movedim(1, 0)).movedim(1, 3)).clamp(0, 255)
     assert frames.float().std() > 1
     assert (frames - expected).abs().max() <= 1
+    light = LightDecoder.read(file, torch.device("cpu"))
+    assert light is not None
+    expected = decoded_by_hand(weights, latents[0].movedim(1, 0), 2).movedim(1, 3).clamp(0, 1)
+    torch.testing.assert_close(light.decode(latents), expected, rtol=0, atol=0.01)
     path = Preview(tmp_path / "preview", 4 / 30, decoder).show(latents, 1, 1)
     assert path is not None
     with Image.open(path) as shown:

@@ -67,7 +67,8 @@ def test_defaults_are_framepacks() -> None:
         "prompt_blend": 0, "end_image": "", "end_crop": 0.5, "end_strength": 1.0,
         "vision_change": "linear",
         "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1",
-        "picture_shape": "own", "zoom": 1.0, "crop_y": None, "clip_frames": 0,
+        "picture_shape": "own", "zoom": 1.0, "crop_y": None, "clip_frames": 0, "carried_frames": 1,
+        "hold_colours": "off", "decoder": "own",
     }  # fmt: skip
 
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import av
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.wan import WAN
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.models.registry import find_model, plan_of
+from diffusers_helper.models.registry import ModelInfo, find_model, plan_of
 from diffusers_helper.output import saved_steps
+from diffusers_helper.output.previews import LightDecoder
+from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
+from diffusers_helper.wan.colours import with_colours
+from diffusers_helper.wan.schedule import new_scheduler, sample_flow
 from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
+from tests.support.tiny_wan import scheduler
 
 CLIPS, LATENTS = 4, 4
 
@@ -58,6 +67,77 @@ def test_the_first_clip_has_a_frame_more_than_the_others(
     assert (len(plan), plan.total_frames, plan.fps) == (clips, frames, 24)
 
 
+def test_euler_goes_straight_to_each_level() -> None:
+    levels = new_scheduler(scheduler(), 6, 3.0, is_euler=True)
+    x = noise = torch.randn(1, 48, 2, 2, 2, dtype=torch.float64)
+    for sigma, lower in pairwise(levels.sigmas.tolist()):
+        x = x + (lower - sigma) * (x - x.sin()) / sigma
+    result = sample_flow(lambda x, sigma: x.sin(), noise.float(), levels)
+    torch.testing.assert_close(result, x.float(), rtol=0, atol=1e-5)
+
+
+def test_a_clip_that_begins_with_several_frames_adds_as_many_less() -> None:
+    plan = WAN.plan(15, "forward", carried_frames=12)
+    assert [section.decoded_frames for section in plan] == [113, 121, 121]
+    assert [section.overlap_frames for section in plan] == [0, 9, 9]
+    assert [section.decode_start for section in plan] == [0, 29, 60]
+    assert (plan.total_frames, plan.section_frames, plan.encoded_latents) == (113 + 2 * 112, 112, 3)
+
+
+def test_a_clip_gets_the_colours_of_the_frames_that_it_repeats() -> None:
+    originals = torch.rand(5, 8, 8, 3) - 0.5
+    clip = torch.cat([originals, torch.rand(8, 8, 8, 3) - 0.5])
+    shifted = clip * torch.tensor([0.9, 1.1, 1.0]) + torch.tensor([0.05, 0.0, -0.1])
+    torch.testing.assert_close(with_colours(shifted, originals), clip, rtol=0, atol=0.002)
+    end = torch.full((1, 8, 8, 3), 0.25)
+    held = with_colours(shifted, originals, end)
+    torch.testing.assert_close(held[0], clip[0], rtol=0, atol=0.002)
+    torch.testing.assert_close(held[-1], end[0], rtol=0, atol=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("models", ["tiny_wan_fast"], indirect=True)
+def test_the_light_decoder_stands_in_for_the_vaes(
+    order: GenerationRequest, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light = replace(order, decoder="light", seconds=1.0)
+    with pytest.raises(InputError, match="decoder is given; expected none"):
+        make(light, models, tmp_path / "refused")
+    file = tmp_path / "taew2_2.safetensors"
+    monkeypatch.setattr(ModelInfo, "small_decoder_file", file)
+    monkeypatch.setattr(ModelInfo, "small_decoder", models.info.components["vae"])
+    with pytest.raises(LongtakeError, match=r"The light decoder of model .* is not on this machine"):
+        make(light, models, tmp_path / "missing")
+    decoder = LightDecoder(48, 2)
+    save_file(decoder.state_dict(), file)
+    result, events = make(light, models, tmp_path / "light")
+    carried = read_tensors(tmp_path / "light/sections/0001.safetensors")[0]["carried"]
+    frames = 2 * decoder.decode(result.latents[:, :, :LATENTS]) - 1
+    torch.testing.assert_close(carried, frames[[0, -1]])
+    assert [line for line in outline(events) if line.startswith("decode 2")] == [
+        "decode 2", *(f"decode 2 {number}/4" for number in range(1, 5)),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("models", ["tiny_wan_fast"], indirect=True)
+def test_colours_are_held_until_the_words_change(
+    order: GenerationRequest, models: Models, tmp_path: Path
+) -> None:
+    changing = replace(order, prompt="a boat [0.5s: it rains]", seconds=1.0)
+
+    def colours(request: GenerationRequest, name: str) -> list[Tensor]:
+        """Return the mean colours of the first frame, and of the last one of each clip."""
+        job = make(request, models, tmp_path / name)[0].video.parent
+        frames = [read_tensors(file)[0]["carried"] for file in sorted((job / "sections").iterdir())]
+        return [frames[0][0].mean(dim=(0, 1)), *(pair[-1].mean(dim=(0, 1)) for pair in frames)]
+
+    start, first, *others = colours(replace(order, hold_colours="on"), "held")
+    assert all((colour - start).abs().max() < (first - start).abs().max() / 2 for colour in others)
+    plain, held = (colours(replace(changing, hold_colours=way), way) for way in ("off", "on"))
+    torch.testing.assert_close(held, plain, rtol=0, atol=0)
+
+
 def test_the_video_has_the_frames_of_all_clips(order: GenerationRequest, whole: Result) -> None:
     assert whole.frames == plan_of(order).total_frames == 49
     with av.open(whole.video) as container:
@@ -65,26 +145,32 @@ def test_the_video_has_the_frames_of_all_clips(order: GenerationRequest, whole: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["step 3 3/", "decode 2 1/", "finished 2/4"])
-def test_a_job_that_is_killed_anywhere_gives_the_same_bytes(
-    where: str, order: GenerationRequest, whole: Result, models: Models, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_job_that_is_killed_ten_times_gives_the_same_bytes(
+    order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(saved_steps, "INTERVAL_SECONDS", 0.0)
+    chance, broken, events = random.Random(10), tmp_path / "broken", list[Event]()
 
-    def stop(event: Event) -> None:
-        if outline([event])[0].startswith(where):
-            raise Stop
+    def run(last: int) -> Result:
+        """Make the job, and end it after so many events."""
+        first = len(events)
 
-    broken = tmp_path / "broken"
-    with pytest.raises(Stop):
-        generate(order, models, folder=broken, on_event=stop)
-    result, events = make(order, models, broken, resume_from=broken)
-    assert result.video.read_bytes() == whole.video.read_bytes()
+        def stop(event: Event) -> None:
+            events.append(event)
+            if len(events) - first == last:
+                raise Stop
+
+        earlier = broken if broken.exists() else None
+        return generate(order, models, folder=broken, on_event=stop, resume_from=earlier)
+
+    for _ in range(10):
+        with pytest.raises(Stop):
+            run(chance.randint(2, 9))
+    result = run(1000)
+    assert result.video.read_bytes() == whole.video.read_bytes(), outline(events)
     assert torch.equal(result.latents, whole.latents)
-    if where.startswith("step"):  # the step that was interrupted is the first one that is made again
-        first = next(event for event in events if isinstance(event, StepDone))
-        assert (first.section, first.step) == (int(where[5]), int(where[7]))
+    steps = [(event.section, event.step) for event in events if isinstance(event, StepDone)]
+    assert steps == sorted(steps)  # only the step that was interrupted is made again
     assert not (broken / "sections/steps.safetensors").exists()
 
 
@@ -122,6 +208,7 @@ def test_the_recipe_of_the_video_makes_it_again(
         ("wan-5b", {"end_image": "x.png"}, "end_image is given; expected none for model wan-5b."),
         ("wan-5b", {"pictures": "1s: x.png"}, "pictures is given; expected none for model wan-5b."),
         ("wan-a14b", {"image": "", "end_image": ""}, "Model wan-a14b makes videos of pictures."),
+        ("wan-5b-fast", {"steps": 3, "sampler": "euler"}, "sampler is 'euler'; expected unipc for model wan"),
         (
             "wan-5b-fast",
             {"steps": 25},

@@ -15,10 +15,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from app.commands.models.add import default_base
+from diffusers_helper.events import Warned
+from diffusers_helper.families.family import LORA
+from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.networks import load_network
+from diffusers_helper.models.installed import verify
+from diffusers_helper.models.registry import ComponentSource
 from diffusers_helper.models.sizes import check_loras
+from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.weights.inspection import inspect_checkpoint
+from diffusers_helper.weights.reading import is_complete
 from tests.diffusers_helper.test_helios_files import check_sizes, equal, renamed, wan_names
 from tests.diffusers_helper.test_helios_loras import merge_as_diffusers, write
 from tests.support.checkpoints import to_int8, to_scaled_fp8, write_quantised_gguf, write_safetensors
@@ -122,8 +129,10 @@ def test_a_pair_of_loras_changes_one_transformer_each(
 ) -> None:
     models = load_tiny(tiny_wan_a14b)
     parts = {"high": "transformer", "low": "transformer_2"}
+    folder = tmp_path / "few-steps"
+    folder.mkdir()
     files = {
-        noise: write(tmp_path / f"style_{noise}_noise.safetensors", models.component(part), "wan")
+        noise: write(folder / f"{noise}_noise_model.safetensors", models.component(part), "wan")
         for noise, part in parts.items()
     }
     request = tiny_request(
@@ -131,6 +140,17 @@ def test_a_pair_of_loras_changes_one_transformer_each(
         lora="\n".join(map(str, files.values())),
     )  # fmt: skip
     result = make(request, models, tmp_path / "pair")[0].latents
+    # The pair may belong to the model itself.
+    assert is_complete(folder)
+    source = ComponentSource(location=str(folder))
+    with_pair = replace(models.info, components={**models.info.components, LORA: source})
+    assert not [verdict.problems for verdict in verify(with_pair) if verdict.problems]
+    owned, events = make(replace(request, lora=""), load_models(with_pair, device="cpu"), tmp_path / "own")
+    assert torch.equal(owned.latents, result)
+    recipe = read_recipe(owned.video)
+    assert recipe is not None
+    assert recipe.settings.get("lora", "") == ""
+    assert not [event for event in events if isinstance(event, Warned)]
     for noise, part in parts.items():
         merge_as_diffusers(models.component(part), files[noise], 1.0)
     expected = make(replace(request, lora=""), models, tmp_path / "merged")[0].latents

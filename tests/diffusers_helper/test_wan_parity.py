@@ -34,15 +34,15 @@ def request_from(start: str, model: Path, scene: Path, **settings: Any) -> Gener
     return replace(request, image="", shape="4:3") if start == "words" else request
 
 
-def frame_handed_on(result: Result, clip: int) -> Tensor:
-    """Return the last frame (1, 3, H, W) of a clip as its checkpoint has it."""
+def frames_handed_on(result: Result, clip: int) -> Tensor:
+    """Return the last frames (T, 3, H, W) of a clip as its checkpoint has them."""
     tensors, _ = read_tensors(result.video.parent / f"sections/{clip:04}.safetensors")
-    return tensors["last_frame"].permute(0, 3, 1, 2)
+    return tensors["carried"][1:].permute(0, 3, 1, 2)
 
 
 def picture_of(start: str, result: Result, clip: int, scene: Path) -> Any:
     if clip > 1:
-        return frame_handed_on(result, clip - 1)
+        return frames_handed_on(result, clip - 1)
     return None if start == "words" else Image.open(scene)
 
 
@@ -82,51 +82,77 @@ def test_three_clips_are_what_diffusers_makes(
         torch.testing.assert_close(latents, expected, rtol=0, atol=1e-4)
 
 
-def clip_in_plain_arithmetic(models: Models, start: Tensor | None, words: Tensor, clip: int) -> Tensor:
+def clip_in_plain_arithmetic(
+    models: Models, start: Tensor | None, words: Tensor, clip: int, shape: tuple[int, ...]
+) -> Tensor:
     """Sample a clip with the distilled model as its authors describe it, in double precision."""
     transformer: Any = models.component("transformer")
-    x = noise_for(SEED, "noise", clip, SHAPE).double()
+    x = noise_for(SEED, "noise", clip, shape).double()
     x0 = x
     for step, time in enumerate((1000, 757, 522)):
         sigma = time / 1000
         if step:
-            x = (1 - sigma) * x0 + sigma * noise_for(SEED, "step", 3 * clip + step, SHAPE).double()
-        times = torch.full((1, LATENTS, 2, 3), time)
+            x = (1 - sigma) * x0 + sigma * noise_for(SEED, "step", 3 * clip + step, shape).double()
+        times = torch.full((1, shape[2], 2, 3), time)
         if start is not None:
-            x[:, :, :1], times[:, 0] = start, 0
+            x[:, :, : start.shape[2]], times[:, : start.shape[2]] = start, 0
         velocity = transformer(x.float(), times.flatten(1), words, return_dict=False)[0].double()
         x0 = x - sigma * velocity
     if start is not None:
-        x0[:, :, :1] = start
+        x0[:, :, : start.shape[2]] = start
     return x0.float()
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("start", ["words", "picture"])
+@pytest.mark.parametrize(
+    ("start", "carried", "sizes"), [("words", 1, [4, 4, 4]), ("picture", 6, [3, 4, 4, 4])]
+)
 def test_the_fast_model_samples_at_its_three_times(
-    start: str, tiny_wan_fast: Path, scene: Path, tmp_path: Path
+    start: str, carried: int, sizes: list[int], tiny_wan_fast: Path, scene: Path, tmp_path: Path
 ) -> None:
     models = load_tiny(tiny_wan_fast)
-    request = request_from(start, tiny_wan_fast, scene, steps=3)
+    request = request_from(start, tiny_wan_fast, scene, steps=3, carried_frames=carried)
     result = generate(request, models, folder=tmp_path / "job")
     encodings, _ = read_tensors(tmp_path / "job/encodings.safetensors")
     words = torch.zeros(1, 512, encodings["states_0"].shape[2])
     words[:, : encodings["states_0"].shape[1]] = encodings["states_0"]
     vae: Any = models.component("vae")
-    for clip, latents in enumerate(result.latents.split(LATENTS, dim=2), 1):
+    clips = result.latents.split(sizes, dim=2)
+    assert result.frames == sum(4 * size - 3 for size in sizes) - (len(sizes) - 1) * (carried // 4 * 4 + 1)
+    for clip, latents in enumerate(clips, 1):
         first = encodings.get("start")
         if clip > 1:
-            frame = frame_handed_on(result, clip - 1).unsqueeze(2)
-            first = (vae.encode(frame).latent_dist.mode() - 0.1) / 0.8  # the tiny VAE's mean and deviation
-        expected = clip_in_plain_arithmetic(models, first, words, clip)
+            frames = frames_handed_on(result, clip - 1).transpose(0, 1).unsqueeze(0)
+            first = (vae.encode(frames).latent_dist.mode() - 0.1) / 0.8  # the tiny VAE's mean and deviation
+        expected = clip_in_plain_arithmetic(models, first, words, clip, tuple(latents.shape))
         assert expected.std() > 0.1
         torch.testing.assert_close(latents, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("has_end", [False, True])
+def begin_with(frames: Tensor, pipeline: Any) -> None:
+    """Have a pipeline begin with several frames (T, 3, H, W), of which it takes only one by itself."""
+    vae, prepare = pipeline.vae, pipeline.prepare_latents
+
+    def prepare_with_frames(*args: Any) -> tuple[Tensor, Tensor]:
+        latents, condition = prepare(*args)
+        video, last_image = torch.zeros(1, 3, FRAMES, HEIGHT, WIDTH), args[-1]
+        video[0, :, : len(frames)] = frames.transpose(0, 1)
+        if last_image is not None:
+            video[:, :, -1] = last_image
+        mean, std = (torch.tensor(vae.config[name]) for name in ("latents_mean", "latents_std"))
+        encoded = vae.encode(video).latent_dist.mode().movedim(1, -1)
+        condition[:, 4:] = ((encoded - mean) / std).movedim(-1, 1)
+        condition[:, :4, : len(frames) // 4 + 1] = 1
+        return latents, condition
+
+    pipeline.prepare_latents = prepare_with_frames
+
+
+@pytest.mark.parametrize(("has_end", "carried", "sizes"), [(False, 1, [4, 4]), (True, 5, [3, 4, 4])])
 def test_two_experts_make_what_diffusers_makes(
-    has_end: bool, tiny_wan_a14b: Path, scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    has_end: bool, carried: int, sizes: list[int], tiny_wan_a14b: Path, scene: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr("diffusers.pipelines.wan.pipeline_wan_i2v.prompt_clean", lambda text: text)
     end = write_scene(tmp_path / "end.png", WIDTH, HEIGHT)
     Image.open(end).transpose(Image.Transpose.ROTATE_180).save(end)
@@ -134,17 +160,21 @@ def test_two_experts_make_what_diffusers_makes(
     request = tiny_request(
         scene, model=str(tiny_wan_a14b), mode="forward", seconds=24 / 16, clip_frames=FRAMES, resolution=78,
         steps=6, cfg=3.5, negative="a green square slowly", end_image=str(end) if has_end else "",
+        carried_frames=carried,
     )  # fmt: skip
     result = generate(request, models, folder=tmp_path / "job")
-    assert (result.frames, result.latents.shape) == (25, (1, 16, 2 * LATENTS, HEIGHT // 8, WIDTH // 8))
+    assert (result.frames, result.latents.shape) == (25, (1, 16, sum(sizes), HEIGHT // 8, WIDTH // 8))
     parts: dict[str, Any] = {name: models.component(name) for name in models.info.components}
     pipeline: Any = WanImageToVideoPipeline(**parts, boundary_ratio=0.9)
     pipeline.set_progress_bar_config(disable=True)
-    for clip, latents in enumerate(result.latents.split(LATENTS, dim=2), 1):
-        last = {"last_image": Image.open(end)} if has_end and clip == 2 else {}
+    for clip, latents in enumerate(result.latents.split(sizes, dim=2), 1):
+        last = {"last_image": Image.open(end)} if has_end and clip == len(sizes) else {}
+        if carried > 1 and clip > 1:
+            begin_with(frames_handed_on(result, clip - 1), pipeline)
         expected = pipeline(
-            image=picture_of("picture", result, clip, scene), prompt=request.prompt, height=HEIGHT,
-            width=WIDTH, negative_prompt=request.negative, num_frames=FRAMES, num_inference_steps=6,
+            image=Image.open(scene) if clip == 1 else frames_handed_on(result, clip - 1)[:1],
+            prompt=request.prompt, height=HEIGHT, width=WIDTH, negative_prompt=request.negative,
+            num_frames=4 * latents.shape[2] - 3, num_inference_steps=6,
             guidance_scale=3.5, output_type="latent", **last,
             latents=noise_for(SEED, "noise", clip, tuple(latents.shape)),
         ).frames  # fmt: skip

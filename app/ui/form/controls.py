@@ -30,7 +30,7 @@ _NUMBER = """
 _TEXT = """
 <div class="lt-field" id="set-{name}"><label class="lt-label" for="in-{name}">{label}</label>{info}
 <textarea id="in-{name}" name="{name}" rows="2" maxlength="{most}" placeholder="{hint}">
-</textarea></div>"""
+{text}</textarea></div>"""
 _RADIOS = """
 <div class="lt-field {kind}" id="set-{name}" role="radiogroup" aria-labelledby="label-{name}">
 <span class="lt-label" id="label-{name}">{label}</span>{info}
@@ -97,10 +97,11 @@ def _control(setting: SettingInfo, value: Any) -> str:
     if setting.choices:
         return _radios(setting, tuple(setting.choices), value)
     if not setting.is_number:
+        hint = ""
         if setting.name == "prompt":  # the first sentence of its help stands in the field, which stays low
             hint = escape(setting.help.split(". ")[0]) + "."
-            return _TEXT.format(**heading | {"info": ""}, most=MAX_PROMPT_CHARACTERS, hint=hint)
-        return _TEXT.format(**heading, most=MAX_PROMPT_CHARACTERS, hint="")
+            heading["info"] = ""
+        return _TEXT.format(**heading, most=MAX_PROMPT_CHARACTERS, hint=hint, text=escape(value))
     bounds = {"min": setting.low, "max": setting.high, "step": setting.step, "value": value}
     attributes = " ".join(f'{name}="{number:.16g}"' for name, number in bounds.items())
     if setting.name in ("seed", "variants"):  # a slider is no use for them

@@ -231,7 +231,7 @@ def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
     One that has a value all the same is shown, so that it can be removed.
     """
     caches = SETTINGS["step_cache"].choices if info.step_caches is None else (OFF, *info.step_caches)
-    lacks = (*info.family.unsupported, *(("step_cache",) if len(caches) == 1 else ()))
+    lacks = (*info.unsupported, *(("step_cache",) if len(caches) == 1 else ()))
     unused = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
     if info.times:  # its steps are those that it was made for
         unused += ["shift", *(["steps"] if settings.get("steps") in (None, info.steps) else [])]

@@ -32,7 +32,7 @@ _COMPONENT_TITLES = {
     "transformer": "Transformer", "vae": "VAE", "text_encoder": "Text encoder", "tokenizer": "Its tokenizer",
     "text_encoder_2": "Second text encoder", "tokenizer_2": "Its tokenizer", "image_encoder": "Image encoder",
     "feature_extractor": "Its image processor", "scheduler": "Scheduler",
-    "transformer_2": "Second transformer",
+    "transformer_2": "Second transformer", "lora": "LoRAs for few steps",
 }  # fmt: skip
 _STATES = {
     "complete": "On this machine", "incomplete": "Incomplete", "missing": "Not on this machine",

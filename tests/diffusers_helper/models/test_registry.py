@@ -31,6 +31,7 @@ def test_the_demo_is_the_default_and_lies_beside_the_code() -> None:
         "wan-5b",
         "wan-5b-fast",
         "wan-a14b",
+        "wan-a14b-fast",
     )
     assert model_names() == ("demo", *published)
     assert DEFAULT_MODEL == "demo"

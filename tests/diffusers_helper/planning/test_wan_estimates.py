@@ -11,11 +11,17 @@ import pytest
 import torch
 from diffusers import WanTransformer3DModel
 
+from app.machine import machine_of_card
 from benchmarks.calibrate_memory import measure, network
 from diffusers_helper.families.packing import FrameIndices
 from diffusers_helper.families.wan import WAN
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import section_tokens, wan_bytes
+from diffusers_helper.planning.profiles import profile_for
+from diffusers_helper.planning.vae_estimates import encode_bytes
+from diffusers_helper.planning.video import demands_for, known_networks, plan_video, profile_of
+from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents
 from diffusers_helper.wan.schedule import new_scheduler, sample_flow
 from diffusers_helper.wan.work import CleanStartDenoiser, WanCondition
@@ -23,6 +29,7 @@ from tests.support.making import load_tiny, make, tiny_request
 from tests.support.tiny_wan import scheduler
 
 LATENTS = 5
+CARD = profile_for(machine_of_card("gfx1100:24"), {})
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -52,6 +59,36 @@ def test_a_pass_takes_what_was_estimated(
     tokens = section_tokens(WAN, height, width, LATENTS)
     estimate = wan_bytes(network(module, module.config, dtype), noise.numel(), tokens, backend=Backend())
     assert 1 <= estimate / measure(module, work) <= 1.15
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "latents"),
+    [
+        ("wan-5b", {}, 1), ("wan-5b", {"carried_frames": 9}, 3), ("wan-a14b", {}, 21),
+        ("wan-a14b", {"clip_frames": 49}, 13), ("helios-base", {}, 9),
+    ],
+)  # fmt: skip
+def test_pictures_are_planned_with_the_frames_that_are_encoded(
+    model: str, settings: dict[str, Any], latents: int
+) -> None:
+    info = find_model(model)
+    request = GenerationRequest(image="x", model=model, mode="forward", **settings)
+    profile = profile_of(request, CARD, info)
+    demand = demands_for(request, info, profile, 480, 832, {})[0]
+    (encode,) = (stage.working_bytes for stage in demand.stages if stage.name == "vae_encode")
+    sides = (min(side, demand.vae_tile_px or side) for side in (480, 832))
+    vae = known_networks(info, profile)["vae"]
+    assert encode == encode_bytes(vae, 1, *sides, latents, backend=CARD.backend)
+
+
+@pytest.mark.parametrize(("steps", "shift"), [(40, 0.0), (4, 0.0), (20, 3.0), (30, 8.0), (7, 12.0)])
+def test_each_expert_is_planned_with_its_own_steps(steps: int, shift: float) -> None:
+    high = sum(new_scheduler(scheduler(), steps, shift).timesteps >= 900)
+    request = GenerationRequest(
+        image="x", model="wan-a14b", mode="forward", steps=steps, shift=shift, cfg=3.5, seconds=10
+    )
+    costs = {cost.stage: cost.all_passes for cost in plan_video(request, find_model("wan-a14b"), CARD).costs}
+    assert (costs["sample"], costs["sample_low"]) == (4 * high, 4 * (steps - high))
 
 
 @pytest.mark.parametrize("side", [64, 96, 128, 160])

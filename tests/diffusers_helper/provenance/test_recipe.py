@@ -51,6 +51,9 @@ LATER = {
     "shape",
     "one_frame",
     "clip_frames",
+    "carried_frames",
+    "hold_colours",
+    "decoder",
 }
 
 
