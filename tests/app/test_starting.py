@@ -256,7 +256,6 @@ def test_a_service_that_is_stopped_while_it_starts(tmp_path: Path, monkeypatch: 
         stopper.start()
         stopper.join()
         start(worker, *given)
-        assert worker._thread is not None
         worker._thread.join(TIMEOUT)
         assert not worker._thread.is_alive()
 

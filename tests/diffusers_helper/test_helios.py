@@ -104,7 +104,6 @@ def test_the_recipe_of_the_video_makes_it_again(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
     recipe = read_recipe(whole.video)
-    assert recipe is not None
     settings = {**recipe.settings, "model": order.model, "image": order.image}
     again, _ = make(GenerationRequest.from_dict(settings), models, tmp_path / "again")
     assert again.video.read_bytes() == whole.video.read_bytes()

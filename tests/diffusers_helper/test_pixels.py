@@ -192,7 +192,6 @@ def test_the_published_decoder_makes_moving_previews(tmp_path: Path) -> None:
     file = tmp_path / "tiny.safetensors"
     weights, latents = published_decoder(file), torch.randn(1, 16, 3, 4, 5)
     decoder = VideoDecoder.read(file, torch.device("cpu"))
-    assert decoder is not None
     frames = decoder.frames(latents)
     assert frames.shape == (9, 16, 20, 3)
     expected = (255 * decoded_by_hand(weights, latents[0].movedim(1, 0)).movedim(1, 3)).clamp(0, 255)

@@ -159,7 +159,6 @@ def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], l
         [sys.executable, "-c", PROGRAM, *arguments],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
     return process, [process.stdout.readline().strip() for _ in scripts]
 
 

@@ -59,7 +59,6 @@ class Folder:
     def start_server(self, *numbers: int, name: str = "server") -> None:
         jobs = (json.dumps(self.settings(number)) for number in numbers)
         server = self.start_program(name, "-c", SERVER, str(self.outputs), *jobs)
-        assert server.stdout is not None
         assert server.stdout.readline() == b"up\n"
 
     def start_command(self, number: int) -> None:

@@ -148,7 +148,6 @@ class PageProgram:
 
     def wait_until_up(self) -> str:
         """Wait until the page is served, and return its address."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise AssertionError(self.process.communicate()[1])

@@ -187,7 +187,6 @@ class StagedEngine:
             front = video.frames - shown if job.request.mode == "inverted" and shown else 0
             shown = video.frames
             picture = final if final is not None and len(final) else pending
-            assert picture is not None
             thumbnail = JobFolder(job.folder).thumbs / f"{number:04}.webp"
             thumbnail.parent.mkdir(exist_ok=True)
             sections = JobFolder(job.folder).sections

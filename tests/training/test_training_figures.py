@@ -89,7 +89,6 @@ def test_the_rest_is_measured_away_from_what_moves(renderer: Renderer) -> None:
     assert true.rest is not None
     assert true.rest > 60
     mask = still_background(case, SIZE, 37)
-    assert mask is not None
     assert 0.3 < float(mask.float().mean()) < 0.8
     spoiled = clip.clone()
     spoiled[:, -1, mask] += 0.1

@@ -106,8 +106,6 @@ def test_all_modules_of_the_nodes_rooms_and_no_others_are_taken_along(root: Path
 def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     name = str(folder).replace(".", "_x_")
     spec = importlib.util.spec_from_file_location(name, folder / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)

@@ -102,7 +102,6 @@ def test_what_a_decode_asks_for_is_measured_and_used(
         for size in window_sizes(10, DEFAULT_CHUNK).values():
             decode_pass(vae_family(vae), torch.zeros(1, 16, size, 8, 8), Tiles(), Pieces())
     assert asked == {}  # every case is known to work
-    assert handler.ladder is not None
     used = {rung for rung, count in handler.ladder.successes.items() if count}
     assert used <= {route.rung for route in stored.values()}
 

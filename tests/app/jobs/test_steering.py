@@ -242,7 +242,6 @@ def test_takes_of_the_last_section_are_beside_the_one_that_was_there(tmp_path: P
     steering.wait(parent)
     (take,) = steering.takes(parent, 1, keep=2)
     choice = steering.choice(parent)
-    assert choice is not None
     assert [(number, job.id) for number, job in choice.takes] == [(0, parent), (1, take.id)]
     assert (choice.parent, choice.keep, choice.waits) == (parent, 2, True)
 

@@ -56,7 +56,6 @@ def test_a_picture_is_encoded_again_where_the_vae_computes_in_another_way(
 ) -> None:
     models, local = load_tiny(tiny_model), Local(folder=tmp_path / "cache")
     ladder = models.convolutions.ladder
-    assert ladder is not None
 
     def job(name: str, **settings: object) -> set[str]:
         return encoders(models, tmp_path / name, small_scene, local, **settings)[0]

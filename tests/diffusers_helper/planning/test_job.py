@@ -102,7 +102,6 @@ def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
     sample = plan.job.stage("sample")
     assert sample.resident_blocks == (0, 1)  # instead of the table's sixty
     file = weights_file(FULL)
-    assert file is not None
     assert file.parent == part_folder(hub, FULL, "transformer")
 
 
@@ -257,7 +256,6 @@ def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
 
     short = plan(8 * GB, 2 * GB)
     assert short.seconds_per_step == short.copy_seconds == pytest.approx(short.waiting_bytes / GB)
-    assert short.copies is not None
     assert (short.copies.name, short.copies.source) == ("the disk", "measured")
     assert "8-bit" in short.notes[-1]
     assert "(about 8.4 s per step)" in short.notes[-1]

@@ -67,7 +67,6 @@ def test_the_way_to_a_card_is_known_or_assumed(
     machine: Machine, name: str, gb_per_second: float, source: str
 ) -> None:
     bus = bus_of(machine)
-    assert bus is not None
     assert (bus.name, round(bus.bytes_per_second / 1e9, 1), bus.source) == (name, gb_per_second, source)
 
 

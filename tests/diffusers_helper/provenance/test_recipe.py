@@ -317,6 +317,5 @@ def test_the_record_of_the_vae_keeps_the_sections_where_its_way_changed(tmp_path
 def test_a_video_without_a_recipe_is_as_before(tmp_path: Path) -> None:
     video = writer(tmp_path, "forward")
     video.add_section(scene(4))
-    assert video.latest is not None
     assert b"\xa9cmt" not in video.latest.read_bytes()
     assert io.BytesIO(video.latest.read_bytes()).read(8)[4:] == b"ftyp"

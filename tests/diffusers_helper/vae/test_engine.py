@@ -314,7 +314,6 @@ def test_convolutions_of_wan_take_the_ladder() -> None:
     expected = decoded(vae, latents)
     with initialize_miopen_fallback(rung="taps").install(vae) as handler:
         result = engine_of(vae).decode(latents)
-        assert handler.ladder is not None
         assert handler.ladder.successes["taps"] > 20
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-4)
 

@@ -48,7 +48,6 @@ def test_hunyuans_names_stand_for_the_layers_with_their_sizes(layers: dict[str, 
         for name in numbered(pattern):
             targets = {target_of(start) for start in (name, f"diffusion_model.{name}", _kohya(name))}
             (target,) = targets
-            assert target is not None
             assert sum(layers[layer][0] for layer in target.layers) == outputs
             assert {layers[layer][1] for layer in target.layers} == {inputs}
             for prefix in TENCENT:

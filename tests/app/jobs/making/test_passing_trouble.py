@@ -54,7 +54,6 @@ def test_a_job_whose_disk_is_full_or_away_waits_says_why_and_goes_on(
     wait_until(lambda: studio.service.job(job.id).state == "waiting")
     assert words in studio.service.job(job.id).message
     running, _ = studio.service.open_jobs()
-    assert running is not None
     assert running.id == job.id
     disk.error = None
     events = studio.events(job)

@@ -48,7 +48,6 @@ def test_files_are_inspected_and_become_a_model_on_the_page(page: Any, stand: St
     page.locator(".lt-model-card[data-model=mine]").wait_for()
     page.wait_for_function("() => document.activeElement?.textContent === 'mine'")
     added = ADDED_MODELS.find("mine")
-    assert added is not None
     assert added.parts["transformer"].path == str(weights / SECOND)
     assert not own.get_by_role("button", name="Add model").is_visible()
 
