@@ -1,7 +1,5 @@
 """Fixtures for the tests that download a model from a local double of the hub."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

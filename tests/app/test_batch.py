@@ -1,7 +1,5 @@
 """Tests of several videos at once: every problem of a batch file is told with its line, before any starts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cards that --devices names, and several engines under one queue."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

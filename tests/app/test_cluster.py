@@ -1,7 +1,5 @@
 """Tests of cards of other machines. Those with a cluster need Ray, and Ray's own nodes on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

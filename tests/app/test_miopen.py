@@ -1,7 +1,5 @@
 """Tests of MIOpen's find mode: the argument wins over the environment, the environment over the profile."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests that unusable places end each program in one sentence that names the value and the remedy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

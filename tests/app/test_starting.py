@@ -1,7 +1,5 @@
 """Tests of the start and the end of programs: Ctrl-C, and the rights of what they write."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """Tests that every program refuses an environment variable's wrong value at its start, in words."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Tests that a cancel takes effect inside every stage, and leaves the video made so far."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

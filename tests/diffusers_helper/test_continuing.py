@@ -1,7 +1,5 @@
 """Tests of videos that continue another one: which frames become history, and what the file holds."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from fractions import Fraction

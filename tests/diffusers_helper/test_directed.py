@@ -1,7 +1,5 @@
 """Tests of jobs that are directed: each section's latents follow from its own words and pictures."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

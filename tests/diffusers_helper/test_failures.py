@@ -1,7 +1,5 @@
 """Tests of what a user reads when a job cannot go on."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

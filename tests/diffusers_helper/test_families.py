@@ -1,7 +1,5 @@
 """Tests that another family of models needs only its own two halves: its numbers, and its work on tensors."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Tests of videos that start from words alone."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

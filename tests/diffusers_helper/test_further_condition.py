@@ -1,7 +1,5 @@
 """A test that a further kind of condition, here a depth picture, takes changes in at most six files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

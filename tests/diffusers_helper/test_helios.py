@@ -1,7 +1,5 @@
 """Tests that jobs with Helios have what jobs with FramePack have: resumption, branches, recipes and caps."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

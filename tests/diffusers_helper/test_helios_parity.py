@@ -3,8 +3,6 @@
 diffusers cuts the video to 4 n + 1 frames, where `generate` keeps all 33 of every section.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

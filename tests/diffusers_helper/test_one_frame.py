@@ -1,7 +1,5 @@
 """Tests of a single picture: the start picture, changed by words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 docs/parity.md lists what had to be matched for this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

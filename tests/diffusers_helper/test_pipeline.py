@@ -1,7 +1,5 @@
 """Tests of a whole job over a tiny model: its events, its video, and that a second run is identical."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tests of the steps between latents and pixels: blending, rounding, guidance and previews."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from types import SimpleNamespace

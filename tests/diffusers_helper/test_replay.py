@@ -1,7 +1,5 @@
 """Tests of the captures of a job's stages, and of stages that are run again from them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that an interrupted job continues where it was, and ends in the same bytes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tests of pictures at times of a video: their text, what each section sees of them, and their bytes."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

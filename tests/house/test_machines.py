@@ -1,7 +1,5 @@
 """Tests of what is chosen on machines of people: torch's build, device, memory, cap, the engine's view."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

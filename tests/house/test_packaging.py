@@ -1,7 +1,5 @@
 """Tests that the files about packages agree, and that no file names a host or a machine it must not name."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

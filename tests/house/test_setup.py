@@ -1,7 +1,5 @@
 """Tests of webui.sh and scripts/setup.sh on machines where only the interpreters are stand-ins."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

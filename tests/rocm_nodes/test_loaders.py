@@ -1,7 +1,5 @@
 """Tests of the loaders against a double of ComfyUI."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -1,7 +1,5 @@
 """Tests of the samplers against a double of ComfyUI."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints with the true names of tensors and scaled-down shapes, in each format and layout of names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

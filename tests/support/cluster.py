@@ -1,7 +1,5 @@
 """A cluster of Ray, whose machines are namespaces of this one: networks, processes and folders of Ray."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -7,8 +7,6 @@ imported before anything is watched, and MODULES are modules of the product; bot
 An effect is reported with the module that was asked for when it appeared, which may only import its cause.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

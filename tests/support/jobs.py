@@ -1,7 +1,5 @@
 """Helpers for the tests of jobs, of the engine and of the command line."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

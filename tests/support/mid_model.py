@@ -4,8 +4,6 @@ It has the tiny model's tokenizers, a wider VAE, and a transformer and encoders 
 have the number formats of the published weights: bf16, fp16 and fp32.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An outputs folder with real jobs, and the programs that work on it and can be killed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

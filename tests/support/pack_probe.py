@@ -7,8 +7,6 @@ and OUTPUT a folder for the results of two nodes and a JSON object with what was
 is not on the path.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

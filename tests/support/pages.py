@@ -1,7 +1,5 @@
 """The page served for a test, and helpers that use it in the browser."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

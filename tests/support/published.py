@@ -1,7 +1,5 @@
 """Toy-size models in the layout of the published ones, in a hub cache with sharded fp16 and bf16 files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An engine without a model, which a test drives event by event."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -3,8 +3,6 @@
 The model is untrained, but its outputs are finite, vary over the picture, and depend on the prompt.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A complete Wan 2.2 model of the smallest size, with every part's real class and random fp32 weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

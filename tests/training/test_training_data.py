@@ -1,7 +1,5 @@
 """Tests of the demo world: things stay in the picture, the tracker reads clips, words are known."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

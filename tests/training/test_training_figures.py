@@ -1,7 +1,5 @@
 """Tests of the evaluation's figures, on clips whose figures are known by construction."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the figures of longer videos and of words alone, on true videos and on ones that fall short."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 

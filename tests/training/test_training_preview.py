@@ -1,7 +1,5 @@
 """Tests of the decoder for previews: its training, and what the one that ships shows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of the training command: a run ends and goes on exactly, and its model is loaded by the product."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

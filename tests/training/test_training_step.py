@@ -1,7 +1,5 @@
 """Tests of the training step: the fast arithmetic is right, and a stopped run continues exactly."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of the benchmark's runner, with stand-ins for its parts."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

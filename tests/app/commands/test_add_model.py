@@ -1,7 +1,5 @@
 """Tests of `models add` with files of a user's own, and of what the other commands make of such a model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

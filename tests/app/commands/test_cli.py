@@ -1,7 +1,5 @@
 """Tests of `longtake` as a program: its output, its exit codes, its end by signals."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

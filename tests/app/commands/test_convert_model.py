@@ -1,7 +1,5 @@
 """Tests of `models convert`: the copy as a model, its pixels, its removal, and what interrupts it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Tests of the command `doctor`: findings and remedies on machines laid out as files, and MIOpen's caches."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

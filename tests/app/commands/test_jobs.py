@@ -1,7 +1,5 @@
 """Tests of `longtake jobs`: what it prints, what it changes, and its exit codes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

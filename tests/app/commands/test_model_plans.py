@@ -1,7 +1,5 @@
 """Tests of `models plan`, and of the names that the errors of `models` give to its arguments."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of `generate` with a recipe and with a branch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

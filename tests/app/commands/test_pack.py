@@ -1,7 +1,5 @@
 """Tests of the built pack: its rewritten imports, what it refuses, and how it is written."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Tests of the command line whose reader leaves, whose disk is full, or whose standard streams are closed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Tests of what the command line writes about a running job."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

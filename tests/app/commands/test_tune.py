@@ -1,7 +1,5 @@
 """Tests that `longtake tune` finds a decode's shapes and stores the fastest correct rung for each."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Tests of the history: search, favourites, and the removal of old videos."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

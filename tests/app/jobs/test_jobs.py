@@ -1,7 +1,5 @@
 """Tests of jobs from submission to their end, over an engine process whose pipeline is a stand-in."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Tests of the estimate of a request's time from earlier jobs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests that what somebody was told survives a power cut, whatever was not synced by then."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

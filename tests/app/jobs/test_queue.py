@@ -1,7 +1,5 @@
 """Tests of what a user does with the queue: order, edit, duplicate, remove and bring back, at any size."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests of the whole path from command line to video, with real model classes at tiny size."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Several engines, which make the jobs of one queue at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

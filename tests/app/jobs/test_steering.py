@@ -1,7 +1,5 @@
 """Tests that a video is steered while it grows, and that its recipe then makes the same bytes by itself."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests that Python alone decides what a job's state allows, and that the queue refuses by the same rule."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

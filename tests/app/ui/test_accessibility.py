@@ -1,7 +1,5 @@
 """Tests with axe-core that the page's states have no serious violations of accessibility."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

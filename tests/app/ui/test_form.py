@@ -1,7 +1,5 @@
 """Tests of the form's values and of what the page says about them, without a browser."""
 
-from __future__ import annotations
-
 import ast
 import json
 from dataclasses import replace

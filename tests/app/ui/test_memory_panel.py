@@ -1,7 +1,5 @@
 """Tests of what the form says about memory, without a browser, on one card and on a machine without any."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """Tests of the page in Chromium, over an engine that goes on when the test says so."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

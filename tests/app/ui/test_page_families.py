@@ -1,7 +1,5 @@
 """Tests of the page with a model of another family: what it offers, refuses and makes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the left side of the page in Chromium, which helps a user to ask for a video."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of memory on the page in Chromium: the plan under its sliders, the refusal, the plot of a job."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests in Chromium of what acts on the next video, and of the videos that lead on from one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

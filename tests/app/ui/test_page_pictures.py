@@ -1,7 +1,5 @@
 """Tests in Chromium of pictures of any kind: button, drop and paste, with a preview that a reload keeps."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

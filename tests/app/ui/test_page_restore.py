@@ -1,7 +1,5 @@
 """Tests in Chromium of files that are dropped on the page, of presets, and of several videos at once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

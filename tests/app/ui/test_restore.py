@@ -1,7 +1,5 @@
 """Tests of the settings that come back into the form, without a browser."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

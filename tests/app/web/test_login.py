@@ -1,7 +1,5 @@
 """Tests of the password: what is open without it, how it is tried, and the cookies of those who have it."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests of which clients the page answers, what it serves, and what it accepts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests of the page as a program: what it accepts, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

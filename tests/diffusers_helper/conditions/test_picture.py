@@ -1,7 +1,5 @@
 """Tests that every kind of picture file becomes plain RGB or is refused with a sentence; none crashes."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

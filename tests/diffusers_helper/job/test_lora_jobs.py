@@ -1,7 +1,5 @@
 """Tests of whole jobs with LoRAs: their pixels, records and ends. Memory is tested in `test_caps`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

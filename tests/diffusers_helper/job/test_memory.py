@@ -1,7 +1,5 @@
 """Tests of whole jobs under caps: the cap holds, the bytes stay the same, nothing stays on the device."""
 
-from __future__ import annotations
-
 import gc
 import json
 import shutil

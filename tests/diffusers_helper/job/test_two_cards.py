@@ -1,7 +1,5 @@
 """Tests of a job over two cards, of which the second does all but sampling. Both are in main memory here."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of text encoders in GGUF, as llama.cpp writes them."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from pathlib import Path
 from typing import Any

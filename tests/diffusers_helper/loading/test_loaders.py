@@ -1,7 +1,5 @@
 """Tests that parts are found where the registry says, loaded as published, and checked for their fit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """Tests of a card that emulates bf16: networks compute in fp32, with weights that stay in bf16."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of ComfyUI's layouts of quantised weights: rotations are undone, and what is packed is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

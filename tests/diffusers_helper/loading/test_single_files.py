@@ -1,7 +1,5 @@
 """Tests that single files in each format and layout of names give the video of the model they came from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial

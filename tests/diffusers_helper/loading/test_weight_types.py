@@ -1,7 +1,5 @@
 """Tests of the setting `weight_dtype`: its pixels, its memory, and its place in recipes and origins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

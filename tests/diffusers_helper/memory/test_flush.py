@@ -1,7 +1,5 @@
 """Tests that a flush returns memory in three ways and reports each, with a stand-in for the HIP library."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging

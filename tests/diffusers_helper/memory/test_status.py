@@ -1,7 +1,5 @@
 """Tests of the console lines of the memory document, word for word, on the accounting device."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests that streaming moves weights and changes no result: same bits, exact counts, nothing left behind."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Tests of what is missing of a model, and of its download, with a local double of the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Tests of downloads from a local double of the hub that is slow, breaks off, lies, or serves web pages."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """Tests of which models exist, and of what is known about them before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that a second job with the same words and picture runs no encoder, and gives the same bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of the planner: no plan exceeds its cap, a larger cap never streams more, the least cap is exact."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

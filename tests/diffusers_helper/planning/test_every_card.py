@@ -1,7 +1,5 @@
 """Tests over all known cards: no default refuses itself, no peak exceeds its cap, and refusals help."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Tests of the table of factors by card, and of the corrections that measured rows make."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

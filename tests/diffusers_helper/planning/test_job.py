@@ -1,7 +1,5 @@
 """Tests of what plans are made from: real tokens, the files at hand, and what the machine has learned."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Tests of the preserved memory with the fewest copies, and of the plans by card."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

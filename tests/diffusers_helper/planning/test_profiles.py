@@ -1,7 +1,5 @@
 """Tests of which card is found in the kernel's files, of its profile, and of whose environment wins."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

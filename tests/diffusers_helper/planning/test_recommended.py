@@ -1,7 +1,5 @@
 """Tests of the time that streaming takes, and of the set-up that is recommended for a card."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

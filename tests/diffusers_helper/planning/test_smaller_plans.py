@@ -1,7 +1,5 @@
 """Tests of out-of-memory errors: recognised by their texts, answered by smaller plans, stored, explained."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the time that plans tell a person, by others' figures for a card, or as jobs here measured it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

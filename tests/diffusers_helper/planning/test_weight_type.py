@@ -1,7 +1,5 @@
 """Tests of the automatic type of the weights: what is chosen, what is said, and what a job records of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

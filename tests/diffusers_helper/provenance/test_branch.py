@@ -1,7 +1,5 @@
 """Tests that recipes and branches give the same bytes, with real model classes at tiny size."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

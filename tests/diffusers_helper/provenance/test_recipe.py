@@ -1,7 +1,5 @@
 """Tests of the recipe in a file: it survives as it is, and a hostile or foreign file is answered in words."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Tests of the VAE engine on diffusers' own classes, both kinds: exactness, memory, precision, faults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

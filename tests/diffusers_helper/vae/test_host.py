@@ -1,7 +1,5 @@
 """Tests of ComfyUI's own object through the engine, with its VAEs of pictures; and of guests in general."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Tests that each setting of the VAE has its effect on a job, and that the automatic ones change nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of overflow: the VAE decodes again in fp32, also in a resumed job; in latents it ends the job."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

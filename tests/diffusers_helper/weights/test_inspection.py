@@ -1,7 +1,5 @@
 """Tests of what is told about files and folders with weights before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

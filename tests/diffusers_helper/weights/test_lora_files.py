@@ -1,7 +1,5 @@
 """Tests of files with LoRAs: what is refused, and what their metadata say."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the names in LoRAs against the full model: its layers, their sizes, and diffusers' conversion."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel

@@ -1,7 +1,5 @@
 """Tests that a job waits during passing trouble, such as a full disk, says why, and goes on afterwards."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Tests of the supervisor with engines that die or fall silent, over an engine that plays a script."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

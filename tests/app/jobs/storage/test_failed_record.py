@@ -1,7 +1,5 @@
 """Tests that a job that fails early still leaves its record of memory for the page to show."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

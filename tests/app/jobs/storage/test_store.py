@@ -1,7 +1,5 @@
 """Tests of what remains of jobs when programs end, and of requests that are refused before a job exists."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Tests that no job is lost, whatever dies and however often, in cases that once lost jobs."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

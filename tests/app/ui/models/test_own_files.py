@@ -1,7 +1,5 @@
 """Tests of the endpoints for a user's own files: the list, the inspection and the new model."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

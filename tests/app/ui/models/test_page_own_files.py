@@ -1,7 +1,5 @@
 """Tests of a user's own files on the Models tab, in Chromium with a staged engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

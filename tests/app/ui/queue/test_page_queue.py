@@ -1,7 +1,5 @@
 """Tests of the Queue tab in Chromium, over an engine that waits for the test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the calls of the queue over the real server, with an engine that waits for the test."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
