@@ -52,10 +52,7 @@ def test_cards_are_in_the_order_of_the_bus_and_are_chosen_by_uuid(root: Path) ->
 def test_a_process_sees_the_chosen_card_alone(root: Path) -> None:
     found = [detect(variables, root) for variables in parse_devices("0,1", list_cards(root))]
     kinds = [(one.arch, one.total_bytes) for one in found]
-    assert kinds == [
-        ("gfx1201", 16 * 10**9),
-        ("gfx1100", 24 * 10**9),
-    ]
+    assert kinds == [("gfx1201", 16 * 10**9), ("gfx1100", 24 * 10**9)]
     assert detect(parse_devices("cpu", list_cards(root))[0], root).kind == "cpu"
 
 

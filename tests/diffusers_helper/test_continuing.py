@@ -129,11 +129,7 @@ def test_a_damaged_end_is_left_out(ending: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"no video at all", "cannot be read"),
-        (b"", "cannot be read"),
-    ],
+    ("content", "sentence"), [(b"no video at all", "cannot be read"), (b"", "cannot be read")]
 )
 def test_a_file_that_is_no_video_is_refused(content: bytes, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"

@@ -327,10 +327,7 @@ def test_a_terminal_gets_a_line_that_moves(program: Program) -> None:
     process = program.start("generate", script="sections=2 steps=4", stderr=far)
     os.close(far)
     shown = b""
-    with (
-        contextlib.suppress(OSError),
-        open(near, "rb", buffering=0) as terminal,
-    ):
+    with contextlib.suppress(OSError), open(near, "rb", buffering=0) as terminal:
         while part := terminal.read(4096):
             shown += part
     assert process.wait(TIMEOUT) == 0

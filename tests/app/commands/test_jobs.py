@@ -144,11 +144,7 @@ def test_the_job_of_a_killed_program_is_interrupted_and_says_how_it_goes_on(
     assert states == {killed.id: "interrupted", living.id: "running"}
     assert how.endswith(f"longtake generate --resume JOB --outputs {sharing.outputs}\n")
     (found,) = command.records("list", "--state", "interrupted")
-    assert (found["id"], found["state"], found["remedy"]) == (
-        killed.id,
-        "interrupted",
-        INTERRUPTED["remedy"],
-    )
+    assert (found["id"], found["state"], found["remedy"]) == (killed.id, "interrupted", INTERRUPTED["remedy"])
     assert [one["id"] for one in command.records("list", "--state", "running")] == [living.id]
     programs[0].release()
     assert command("resume", living.id) == 0

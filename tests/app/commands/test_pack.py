@@ -111,10 +111,7 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_form_finds_the_modules_of_the_pack(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(
-        root,
-        "from cache import conv\nfrom cache.conv import VALUE\nfound = [conv.VALUE, VALUE]\n",
-    )
+    written(root, "from cache import conv\nfrom cache.conv import VALUE\nfound = [conv.VALUE, VALUE]\n")
     write_pack(root / "longtake_rocm", root)
     pack = load(root / "longtake_rocm", monkeypatch)
     assert pack.NODE_CLASS_MAPPINGS == {"A": 1}

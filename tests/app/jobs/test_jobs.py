@@ -184,11 +184,7 @@ def test_a_dead_engine_is_noticed_and_a_new_one_goes_on(open_studio: Studio, fau
 
 
 @pytest.mark.parametrize(
-    ("fault", "words", "tries"),
-    [
-        ("SIGKILL", "was ended from outside", 5),
-        ("SIGABRT", "crashed", 3),
-    ],
+    ("fault", "words", "tries"), [("SIGKILL", "was ended from outside", 5), ("SIGABRT", "crashed", 3)]
 )
 def test_an_engine_that_dies_again_and_again_fails_the_job_and_the_next_one_runs(
     open_studio: Studio, fault: str, words: str, tries: int

@@ -158,10 +158,7 @@ def test_changes_before_the_end_of_a_section_add_up(tmp_path: Path) -> None:
 def test_a_change_during_the_last_section_is_refused(tmp_path: Path) -> None:
     studio = Studio(tmp_path)
     folder = with_sections(studio, SECTIONS - 1)
-    with (
-        made_elsewhere(studio, folder),
-        pytest.raises(InputError, match="The last section of job"),
-    ):
+    with made_elsewhere(studio, folder), pytest.raises(InputError, match="The last section of job"):
         studio.service.steering.change(folder.job, {"prompt": "b"})
     assert commands_of(folder) == set()
 

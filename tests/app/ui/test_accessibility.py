@@ -7,16 +7,7 @@ import pytest
 
 from app.jobs.downloads.manager import Downloads
 from diffusers_helper.request import GenerationRequest
-from tests.support.pages import (
-    FIRST,
-    FURTHER,
-    Stand,
-    choose_model,
-    needs_chromium,
-    open_folds,
-    start,
-    status,
-)
+from tests.support.pages import FIRST, FURTHER, Stand, choose_model, needs_chromium, open_folds, start, status
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium

@@ -22,13 +22,7 @@ from tests.support.pages import (
 
 pytestmark = needs_chromium
 # What FramePack has and Helios lacks
-LACKING = (
-    "#set-mode",
-    "#set-loop",
-    "#set-step_cache",
-    "#set-end_image",
-    "li:nth-child(2) .lt-placed",
-)
+LACKING = ("#set-mode", "#set-loop", "#set-step_cache", "#set-end_image", "li:nth-child(2) .lt-placed")
 
 
 @pytest.fixture

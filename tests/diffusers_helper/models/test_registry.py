@@ -122,15 +122,7 @@ def test_a_folder_without_facts_is_taken_for_a_full_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [
-        "{",
-        "[]",
-        '{"side": "64"}',
-        '{"modes": ["sideways"]}',
-        '{"modes": []}',
-        '{"shift": "much"}',
-    ],
+    "facts", ["{", "[]", '{"side": "64"}', '{"modes": ["sideways"]}', '{"modes": []}', '{"shift": "much"}']
 )
 def test_facts_that_cannot_be_read_are_refused(folder: Path, facts: str) -> None:
     (folder / "longtake.json").write_text(facts, encoding="utf-8")

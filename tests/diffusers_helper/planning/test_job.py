@@ -19,13 +19,7 @@ from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.notes import FORGET, choice_notes
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
 from diffusers_helper.planning.smaller_plans import Level, level_key
-from diffusers_helper.planning.video import (
-    VideoPlan,
-    known_networks,
-    longest_text,
-    plan_video,
-    weights_file,
-)
+from diffusers_helper.planning.video import VideoPlan, known_networks, longest_text, plan_video, weights_file
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.jobs import TIMEOUT

@@ -33,9 +33,7 @@ def resident(job: JobPlan) -> list[int]:
 
 
 @pytest.mark.parametrize("card_gb", [12, 16, 20, 24, 48])
-def test_the_value_with_the_fewest_copies_is_the_largest_that_holds_nothing_back(
-    card_gb: int,
-) -> None:
+def test_the_value_with_the_fewest_copies_is_the_largest_that_holds_nothing_back(card_gb: int) -> None:
     video_plan = plan(card_gb)
     fewest = video_plan.fewest_copies.budget.preserved_bytes
     assert resident(plan(card_gb, fewest / GB).job) == resident(plan(card_gb, 0.0).job)

@@ -10,14 +10,7 @@ import pytest
 from app.jobs.making.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, rocm_version
-from diffusers_helper.planning.profiles import (
-    FAMILIES,
-    Machine,
-    Profile,
-    detect,
-    gfx_family,
-    profile_for,
-)
+from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, gfx_family, profile_for
 from diffusers_helper.planning.variables import YOU, engine_environment, environment_report
 from diffusers_helper.units import gb_bytes
 from tests.support.jobs import ROOT, wait_until

@@ -32,10 +32,7 @@ def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def best(machine: Machine, ram_gb: int = 64, request: GenerationRequest = REQUEST) -> Recommendation:
     plan = partial(
-        plan_video,
-        profile=profile_for(machine, {}),
-        free_ram_bytes=ram_gb * GB,
-        disk_speed=lambda file: 3e9,
+        plan_video, profile=profile_for(machine, {}), free_ram_bytes=ram_gb * GB, disk_speed=lambda file: 3e9
     )
     return recommend(request, INFO, plan)
 

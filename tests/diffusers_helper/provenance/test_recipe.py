@@ -188,12 +188,7 @@ def test_what_is_unknown_or_unusable_is_told_and_left_out() -> None:
     assert (found.settings["seed"], found.settings["crf"], found.settings["vae_tile"]) == (5, 20, 64)
     assert found.settings.keys() & {"steps", "style", "image"} == set()
     reported = "\n".join(found.notices)
-    for words in (
-        "version 9",
-        "not know: 'sound, style'.",
-        "`steps` is 1000",
-        "changed within this video",
-    ):
+    for words in ("version 9", "not know: 'sound, style'.", "`steps` is 1000", "changed within this video"):
         assert words in reported
     assert len(found.notices) == 4
     for span, fault in (

@@ -318,10 +318,7 @@ def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, reported
         (POINTER.encode(), "model.safetensors is a Git LFS pointer to 10 GB of weights"),
         (b"PK\x03\x04" + bytes(40), "model.safetensors is damaged, or contains no weights"),
         (b"GGUF\x03\0\0\0", "model.safetensors is incomplete"),
-        (
-            (40).to_bytes(8, "little") + b'{"a":',
-            "model.safetensors is incomplete: it ends within its header",
-        ),
+        ((40).to_bytes(8, "little") + b'{"a":', "model.safetensors is incomplete: it ends within its header"),
         ((2).to_bytes(8, "little") + b"{}", "model.safetensors contains no tensor; give another file."),
     ],
 )

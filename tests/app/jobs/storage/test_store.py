@@ -13,14 +13,7 @@ from app.jobs.service import JobService
 from app.jobs.storage.commands import TAKEN_OVER
 from app.jobs.storage.logs import EventReader, append_event
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import (
-    Failed,
-    Finished,
-    JobStarted,
-    SectionFinished,
-    StepDone,
-    Warned,
-)
+from diffusers_helper.events import Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
 from tests.support.jobs import ROOT, Studio, damage_database, kill, run_program, wait_until, write_picture
 
 
@@ -121,10 +114,7 @@ def test_an_outputs_folder_can_be_moved(studio: Studio, tmp_path: Path) -> None:
 
 def test_a_torn_line_is_cut_off_before_the_next_and_numbers_stay(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    first, second = (
-        Warned(job="a", time=0.0, message="one"),
-        Warned(job="a", time=1.0, message="\u2028 ö"),
-    )
+    first, second = (Warned(job="a", time=0.0, message="one"), Warned(job="a", time=1.0, message="\u2028 ö"))
     append_event(log, first)
     with log.open("ab") as file:
         file.write(b'{"event": "warned", "jo')

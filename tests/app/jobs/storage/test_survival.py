@@ -13,15 +13,7 @@ from app.jobs.storage import recovery
 from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import append_event
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import (
-    Cancelled,
-    Failed,
-    Finished,
-    JobStarted,
-    SectionFinished,
-    StepDone,
-    Warned,
-)
+from diffusers_helper.events import Cancelled, Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import Studio, damage_database, kill, run_program, sections_of, states_of, wait_until
 

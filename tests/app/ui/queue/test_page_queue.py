@@ -8,16 +8,7 @@ import pytest
 
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import (
-    FIRST,
-    Stand,
-    module,
-    needs_chromium,
-    open_folds,
-    status,
-    strict_window,
-    visit,
-)
+from tests.support.pages import FIRST, Stand, module, needs_chromium, open_folds, status, strict_window, visit
 
 pytestmark = needs_chromium
 TITLES = "() => [...document.querySelectorAll('.lt-row-title')].map((one) => one.textContent)"
