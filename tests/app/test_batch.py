@@ -163,15 +163,9 @@ def test_all_videos_of_a_batch_are_made_in_their_order(program: Program) -> None
     lines = [json.dumps({"image": "picture.png", "prompt": script}) for script in scripts]
     write(program.folder, "a.jsonl", *lines)
     code, out, err = program.run(
-        "generate",
-        "--batch",
-        "a.jsonl",
-        "--model",
-        str(program.model),
-        "--out",
-        str(program.outputs),
+        "generate", "--batch", "a.jsonl", "--model", str(program.model), "--out", str(program.outputs),
         "--json",
-    )
+    )  # fmt: skip
     ends = [event for event in map(json.loads, out.splitlines()) if event["event"] in ("finished", "failed")]
     assert [(end["event"], end["frames"]) for end in ends] == [
         ("finished", 37),

@@ -40,13 +40,9 @@ def models(request: pytest.FixtureRequest, tiny_helios: Path, tiny_helios_distil
 def order(models: Models, tmp_path_factory: pytest.TempPathFactory) -> GenerationRequest:
     scene = write_scene(tmp_path_factory.mktemp("scene") / "scene.png")
     return tiny_request(
-        scene,
-        model=str(models.info.folder),
-        mode="forward",
-        seconds=33 * SECTIONS / 24,
-        steps=3,
+        scene, model=str(models.info.folder), mode="forward", seconds=33 * SECTIONS / 24, steps=3,
         resolution=64,
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -152,14 +152,9 @@ def test_base_makes_what_diffusers_makes(
     start: str, sections: int, base: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = request_from(
-        start,
-        Path(str(base.info.folder)),
-        tmp_path,
-        sections,
-        cfg=5.0,
-        negative="a green square slowly",
+        start, Path(str(base.info.folder)), tmp_path, sections, cfg=5.0, negative="a green square slowly",
         steps=4,
-    )
+    )  # fmt: skip
     check(base, request, start, sections, tmp_path / "job", monkeypatch)
 
 

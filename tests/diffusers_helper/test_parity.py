@@ -80,19 +80,11 @@ class Diffusers:
         self._hand_out(request.seed)
         self._see(picture)
         return self._pipeline(
-            image=picture,
-            last_image=end,
-            prompt=request.prompt,
-            negative_prompt=request.negative,
-            height=64,
-            width=64,
-            num_frames=33 * num_sections,
-            num_inference_steps=request.steps,
-            guidance_scale=request.guidance,
-            true_cfg_scale=request.cfg,
-            sampling_type=SAMPLING_TYPES[request.mode],
-            output_type=output_type,
-        ).frames
+            image=picture, last_image=end, prompt=request.prompt, negative_prompt=request.negative, height=64,
+            width=64, num_frames=33 * num_sections, num_inference_steps=request.steps,
+            guidance_scale=request.guidance, true_cfg_scale=request.cfg,
+            sampling_type=SAMPLING_TYPES[request.mode], output_type=output_type,
+        ).frames  # fmt: skip
 
 
 def check(

@@ -99,12 +99,8 @@ def test_the_changelog_starts_with_this_version() -> None:
 def test_the_torch_index_is_named_in_one_place_and_no_other_registry_anywhere() -> None:
     torch_hosts = ["download.pytorch" + ".org", "repo.amd" + ".com"]
     registries = [
-        "pypi" + ".org",
-        "pythonhosted" + ".org",
-        "npmjs" + ".",
-        "repo.radeon" + ".com",
-        "conda" + ".io",
-    ]
+        "pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".", "repo.radeon" + ".com", "conda" + ".io",
+    ]  # fmt: skip
     for host in torch_hosts:
         paths = [path for path in repository_files() if host in path.read_text(errors="replace")]
         assert [path.relative_to(REPOSITORY).as_posix() for path in paths] == ["scripts/setup.sh"]

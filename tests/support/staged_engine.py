@@ -193,14 +193,9 @@ class StagedEngine:
             JobFolder(job.folder).memory.write_text(json.dumps(memory_record(number)))
             Image.fromarray(picture[len(picture) // 2]).save(thumbnail)
             yield SectionFinished(
-                **about,
-                section=number,
-                sections=count,
-                video=str(path),
-                frames=shown,
-                added_in_front=front,
+                **about, section=number, sections=count, video=str(path), frames=shown, added_in_front=front,
                 thumbnail=str(thumbnail),
-            )
+            )  # fmt: skip
         end = str(video.finish())
         memory: dict[str, Any] = {"peak_device_bytes": MEASURED["decode"], "cap_bytes": CAP}
         yield Finished(**about, video=end, frames=shown, seconds=1.0, peak_host_bytes=PEAK, **memory)

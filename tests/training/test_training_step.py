@@ -38,12 +38,9 @@ def inputs(height: int, width: int) -> dict[str, torch.Tensor]:
     mask = torch.ones(2, 8, dtype=torch.bool)
     mask[0, 5:] = False
     conditions = Conditions(
-        torch.randn(2, 8, 64, generator=generator),
-        mask,
-        torch.randn(2, 64, generator=generator),
-        torch.randn(2, 4, 64, generator=generator),
-        torch.full((2,), 10_000.0),
-    )
+        torch.randn(2, 8, 64, generator=generator), mask, torch.randn(2, 64, generator=generator),
+        torch.randn(2, 4, 64, generator=generator), torch.full((2,), 10_000.0),
+    )  # fmt: skip
     return {
         "hidden_states": torch.randn(2, 16, 9, height, width, generator=generator),
         "timestep": torch.tensor([900.0, 400.0]),

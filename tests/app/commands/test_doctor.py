@@ -19,12 +19,8 @@ from diffusers_helper.planning.notes import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
 CPU = {
-    "torch": "2.13.0",
-    "hip": "",
-    "cuda": "",
-    "devices": 0,
-    "kernel": "_scaled_dot_product_flash_attention",
-}
+    "torch": "2.13.0", "hip": "", "cuda": "", "devices": 0, "kernel": "_scaled_dot_product_flash_attention",
+}  # fmt: skip
 ROCM = {
     **CPU, "hip": "7.2", "devices": 1, "arch": "gfx1100", "name": "Radeon", "dnn": 3005000,
     "total_bytes": 24 * GB,

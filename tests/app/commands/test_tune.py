@@ -282,13 +282,8 @@ def test_ways_that_ended_processes_are_tried_in_a_process_of_their_own(
     assert f"the plain way ended the process at {six_cases[2]}" in shown.err
     results = json.loads(shown.out)["results"]
     assert ["miopen" in result["milliseconds"] for result in results] == [
-        True,
-        True,
-        False,
-        True,
-        True,
-        False,
-    ]
+        True, True, False, True, True, False,
+    ]  # fmt: skip
     assert ["miopen" in result["deadly"] for result in results] == [False, False, True, False, False, True]
     monkeypatch.delenv("BAD_DRIVER_FAULT")
     assert run(tiny_model, "--again", "--json") == 0

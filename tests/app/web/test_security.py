@@ -173,14 +173,8 @@ def test_behind_a_proxy_the_public_name_is_the_pages_own() -> None:
 def test_every_answer_has_the_headers(stand: Stand) -> None:
     script = re.search(r"(scripts/[^\"]+/page\.js)", ask(stand.url).text)
     paths = [
-        "/",
-        f"/{script[1]}",
-        "/config",
-        "/favicon.ico",
-        "/nowhere",
-        "/scripts/nowhere.js",
-        f"{FILE}/nowhere",
-    ]
+        "/", f"/{script[1]}", "/config", "/favicon.ico", "/nowhere", "/scripts/nowhere.js", f"{FILE}/nowhere",
+    ]  # fmt: skip
     answers = [ask(stand.url, path) for path in paths]
     answers.append(ask(stand.url, headers={"Host": "evil.example"}))
     answers.append(ask(stand.url, "/gradio_api/run/predict", method="POST", data={"data": []}))

@@ -102,16 +102,9 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def test_the_stages_are_the_documents_nine() -> None:
     assert get_args(FlushStage) == (
-        "worker-start",
-        "post-unload/text-enc",
-        "post-text-encoding",
-        "post-vae-encoding",
-        "post-clip-vision",
-        "post-unload/transformer",
-        "post-transformer-unload",
-        "post-vae-decode",
-        "exception-cleanup",
-    )
+        "worker-start", "post-unload/text-enc", "post-text-encoding", "post-vae-encoding", "post-clip-vision",
+        "post-unload/transformer", "post-transformer-unload", "post-vae-decode", "exception-cleanup",
+    )  # fmt: skip
 
 
 def test_without_hip_it_does_no_harm_and_says_nothing(log: pytest.LogCaptureFixture) -> None:

@@ -72,16 +72,9 @@ def test_the_command_line_downloads_only_if_it_is_told_to(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [
-        "generate",
-        "--image",
-        str(write_picture(tmp_path / "a.png")),
-        "--prompt",
-        "a ball",
-        "--model",
-        "framepack-f1",
-        "--out",
-        str(tmp_path),
-    ]
+        "generate", "--image", str(write_picture(tmp_path / "a.png")), "--prompt", "a ball", "--model",
+        "framepack-f1", "--out", str(tmp_path),
+    ]  # fmt: skip
     assert main(["jobs", "add", *command[1:]]) == 2
     assert main(command) == 2
     said, again = capsys.readouterr().err.splitlines()

@@ -22,14 +22,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_demo_is_the_default_and_lies_beside_the_code() -> None:
     published = (
-        "framepack-i2v",
-        "framepack-f1",
-        "helios-distilled",
-        "helios-base",
-        "wan-5b",
-        "wan-5b-fast",
+        "framepack-i2v", "framepack-f1", "helios-distilled", "helios-base", "wan-5b", "wan-5b-fast",
         "wan-a14b",
-    )
+    )  # fmt: skip
     assert model_names() == ("demo", *published)
     assert DEFAULT_MODEL == "demo"
     info = find_model("demo")

@@ -38,18 +38,9 @@ NOT_IN_A_RECIPE = {
 }  # fmt: skip
 # These are recorded if they are not the defaults.
 LATER = {
-    "prompt_blend",
-    "shift",
-    "step_cache",
-    "attention",
-    "end_strength",
-    "vision_change",
-    "loop",
-    "pictures",
-    "shape",
-    "one_frame",
-    "clip_frames",
-}
+    "prompt_blend", "shift", "step_cache", "attention", "end_strength", "vision_change", "loop", "pictures",
+    "shape", "one_frame", "clip_frames",
+}  # fmt: skip
 
 
 def read_recipe(source: Path | bytes) -> Recipe:

@@ -137,15 +137,10 @@ def test_the_folder_of_a_model_is_told_by_parts(published: Path, folder: Path) -
         assert (facts.format, facts.model, facts.key_style) == ("diffusers", "FramePack", "diffusers")
         assert facts.problems == ()
         assert {name: part.model for name, part in facts.parts.items()} == {
-            "transformer": "FramePack",
-            "vae": "Hunyuan VAE",
-            "text_encoder": "Llama",
-            "tokenizer": "tokenizer",
-            "text_encoder_2": "CLIP",
-            "tokenizer_2": "tokenizer",
-            "image_encoder": "SigLIP",
-            "feature_extractor": "image processor",
-        }
+            "transformer": "FramePack", "vae": "Hunyuan VAE", "text_encoder": "Llama",
+            "tokenizer": "tokenizer", "text_encoder_2": "CLIP", "tokenizer_2": "tokenizer",
+            "image_encoder": "SigLIP", "feature_extractor": "image processor",
+        }  # fmt: skip
         assert facts.bytes == sum(part.bytes for part in facts.parts.values())
         assert sum(facts.dtypes.values()) == pytest.approx(1)
         assert inspect_checkpoint(whole, "vae") == inspect_checkpoint(whole / "vae", "vae")
