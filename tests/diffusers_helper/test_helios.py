@@ -22,13 +22,9 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.replay import replay
 from diffusers_helper.request import GenerationRequest
-from tests.support.making import load_tiny, make, outline, tiny_request, write_scene
+from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
 
 SECTIONS = 3
-
-
-class Stop(Exception):
-    pass
 
 
 @pytest.fixture(scope="module", params=["base", "distilled"])

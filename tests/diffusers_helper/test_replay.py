@@ -159,17 +159,6 @@ def test_stages_of_a_video_that_continues_another_are_run_again(
 
 
 @pytest.mark.slow
-def test_stages_of_helios_are_run_again(tiny_helios: Path, tmp_path: Path) -> None:
-    local = replace(DEBUG, folder=tmp_path / "cache")
-    request = tiny_request(
-        write_scene(tmp_path / "scene.png", 64, 64), steps=1, mode="forward", resolution=64
-    )
-    captures = make_job(tiny_helios, tmp_path, local, request)
-    assert {path.name for path in captures.iterdir()} == {"text", "vae_encode", "sample", "decode"}
-    assert_replayed(captures, local)
-
-
-@pytest.mark.slow
 def test_another_result_is_told(captures: Path, tmp_path: Path) -> None:
     file = first(captures, "vision")
     changed = tmp_path / file.name

@@ -28,6 +28,8 @@ from tests.support.making import Stop, load_tiny, make, outline, seconds_for, ti
 
 pytestmark = pytest.mark.slow
 SECTIONS = 3
+# What does not depend on the order is tested with one.
+ONE_ORDER = pytest.mark.parametrize("mode", ["inverted"], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,7 @@ def test_a_file_in_place_of_a_folder_of_the_job_passes(tmp_path: Path) -> None:
     assert not is_storage_trouble(error.value, tmp_path / "another")
 
 
+@ONE_ORDER
 @pytest.mark.parametrize("where", ["sample 1", "write 2"])
 def test_a_folder_that_is_renamed_gets_no_other_in_its_place(
     where: str, order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
@@ -112,6 +115,7 @@ def test_a_folder_that_is_renamed_gets_no_other_in_its_place(
     assert make(order, models, job, resume_from=job)[0].video.read_bytes() == whole.video.read_bytes()
 
 
+@ONE_ORDER
 @pytest.mark.parametrize(
     ("name", "number"),
     [
@@ -161,6 +165,7 @@ def test_any_section_can_be_made_again_alone(
         assert torch.equal(again, load_file(kept / name)["latents"])
 
 
+@ONE_ORDER
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -193,6 +198,7 @@ def test_latents_of_another_request_are_refused(
     assert words in refusal.value.message
 
 
+@ONE_ORDER
 def test_weights_that_have_changed_are_noticed(
     order: GenerationRequest, whole: Result, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -220,6 +226,7 @@ def _empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
+@ONE_ORDER
 @pytest.mark.parametrize("harm", [_cut, _flip, _empty])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
@@ -235,6 +242,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     assert torch.equal(again["latents"], before["latents"])
 
 
+@ONE_ORDER
 def test_checkpoints_that_were_exchanged_are_noticed(
     order: GenerationRequest, whole: Result, models: Models, broken: Path, tmp_path: Path
 ) -> None:
@@ -248,6 +256,7 @@ def test_checkpoints_that_were_exchanged_are_noticed(
     assert result.video.read_bytes() == whole.video.read_bytes()
 
 
+@ONE_ORDER
 def test_checkpoints_of_version_0_1_are_taken_over(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -268,6 +277,7 @@ def test_checkpoints_of_version_0_1_are_taken_over(
     assert result.video.read_bytes() == whole.video.read_bytes()
 
 
+@ONE_ORDER
 def test_other_versions_are_told(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +290,7 @@ def test_other_versions_are_told(
     assert f"torch {torch.__version__.split('+')[0]}" in reported
 
 
+@ONE_ORDER
 @pytest.mark.parametrize("harm", [_flip, Path.unlink])
 def test_damaged_encodings_are_made_again(
     harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
@@ -296,6 +307,7 @@ def test_damaged_encodings_are_made_again(
     assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
 
 
+@ONE_ORDER
 def test_encodings_of_something_else_are_not_used(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
