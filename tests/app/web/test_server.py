@@ -22,7 +22,7 @@ from app.web.serving import close_page, open_page
 from diffusers_helper.events import StepDone
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
 from tests.support.asking import ask
-from tests.support.jobs import TIMEOUT, processes_in_group, wait_until
+from tests.support.jobs import STAND_IN, TIMEOUT, processes_in_group, wait_until
 from tests.support.pages import PageProgram, free_port, write_photo
 
 Launch = Callable[..., PageProgram]
@@ -33,6 +33,8 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     started: list[PageProgram] = []
 
     def launch(*arguments: str, **environment: str) -> PageProgram:
+        if "--model" not in arguments:  # no job is made, so the engine needs no torch
+            environment = {"PYTHONPATH": STAND_IN, **environment}
         started.append(PageProgram(tmp_path, *arguments, **environment))
         return started[-1]
 

@@ -21,7 +21,7 @@ from diffusers_helper.planning.budget import StagePlan
 from diffusers_helper.planning.profiles import PROFILE_VARIABLE, VAE_DTYPE_VARIABLE, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
-from tests.support.checkpoints import write_safetensors
+from tests.support.checkpoints import model_with
 from tests.support.making import load_tiny, make, tiny_request
 from tests.support.mid_model import Size, write_mid_model
 
@@ -32,18 +32,11 @@ FILES = {"transformer": "diffusion_pytorch_model.safetensors", "text_encoder": "
 
 def rewritten(model: Path, folder: Path, change: Callable[[Tensor], Tensor]) -> Models:
     """Return a copy of a model with other tensors in its transformer and its large text encoder."""
-    folder.mkdir()
-    for part in model.iterdir():
-        if part.name not in FILES:
-            (folder / part.name).symlink_to(part)
-            continue
-        (folder / part.name).mkdir()
-        for file in part.iterdir():
-            if file.name != FILES[part.name]:
-                (folder / part.name / file.name).symlink_to(file)
-        tensors = load_file(part / FILES[part.name]).items()
-        write_safetensors(folder / part.name / FILES[part.name], {key: change(one) for key, one in tensors})
-    return load_tiny(folder)
+    parts = {
+        part: {name: change(tensor) for name, tensor in load_file(model / part / file).items()}
+        for part, file in FILES.items()
+    }
+    return model_with(model, folder, **parts)
 
 
 @pytest.mark.slow

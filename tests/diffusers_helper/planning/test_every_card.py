@@ -14,7 +14,7 @@ from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_bytes
 
-SIZES = (8, 10, 12, 16, 20, 24, 32, 48)
+SIZES = (8, 10, 16, 24, 48)
 TYPES = ("default", "auto", "int8", "fp8_e4m3fn")
 HELIOS = ("helios-distilled", "helios-base")
 
