@@ -104,7 +104,7 @@ def test_the_plan_predicts_the_peak(
     small_scene: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     models = load_tiny(write_mid_model(tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4)))
-    request = tiny_request(small_scene)
+    request = tiny_request(small_scene, one_frame=9)
     make(request, models, tmp_path / "job", local=CARD)
     plan = MemoryPlans(request, models, 64, 64, CARD).plan
     stages = json.loads((tmp_path / "job" / "memory.json").read_text(encoding="utf-8"))["stages"]

@@ -242,7 +242,7 @@ def test_the_plan_predicts_the_peak_of_each_type(
     peaks: dict[str, int] = {}
     for name in ("default", "fp8_e4m3fn", "int8", "gguf"):
         models = of_blocks if name == "gguf" else models
-        request = tiny_request(small_scene, weight_dtype="default" if name == "gguf" else name)
+        request = tiny_request(small_scene, one_frame=9, weight_dtype="default" if name == "gguf" else name)
         _, events = make(request, models, tmp_path / name, local=Local())
         assert isinstance(events[-1], Finished)
         plans = MemoryPlans(request, models, 64, 64, Local())
