@@ -35,6 +35,7 @@ DROP = """async (files) => {
     for (const kind of ['dragenter', 'dragover', 'drop']) {
         const event = new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true });
         target.dispatchEvent(event);
+        if (kind !== 'dragenter' && !event.defaultPrevented) throw new Error(`${kind} was left alone`);
     }
 }"""
 
