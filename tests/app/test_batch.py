@@ -1,7 +1,6 @@
 """Tests of several videos at once: every problem of a batch file is told with its line, before any starts."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -149,13 +148,6 @@ def test_a_dry_run_prints_what_would_be_made(
     made = [GenerationRequest.from_dict(json.loads(line)) for line in capsys.readouterr().out.splitlines()]
     assert [(one.seed, one.steps, one.prompt) for one in made] == [(4, 3, "a"), (5, 3, "a")]
     assert not (folder / "outputs").exists()
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 def test_all_videos_of_a_batch_are_made_in_their_order(program: Program) -> None:

@@ -111,13 +111,6 @@ def with_remote(sharing: Sharing, here: str = "0.001") -> tuple[JobService, Stag
     return service, engine
 
 
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
-
-
 def test_a_card_of_another_machine_has_a_line_of_its_own(sharing: Sharing) -> None:
     service, engine = with_remote(sharing)
     line = lines(service)[1]

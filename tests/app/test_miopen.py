@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, 
 from tests.support.jobs import TIMEOUT
 from tests.support.machines import GB, write_card, write_memory
 from tests.support.program import Program, until
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,6 @@ from tests.support.program import Program, answer, stream, until
 from tests.support.staged_engine import StagedEngine
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
-
-
 @pytest.fixture(autouse=True)
 def kept_umask() -> Iterator[None]:
     before = os.umask(0o022)

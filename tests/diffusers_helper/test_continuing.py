@@ -26,7 +26,7 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from tests.support.clips import scene
-from tests.support.making import load_tiny, make, seconds_for
+from tests.support.making import make, seconds_for
 
 _TICK = 600
 
@@ -134,11 +134,6 @@ def test_a_file_that_is_no_video_is_refused(content: bytes, tmp_path: Path) -> N
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"clip\.mp4 cannot be read"):
         read_footage(path)
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 @pytest.fixture(scope="module")

@@ -26,14 +26,9 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.support.clips import read
 from tests.support.loras import write_lora
-from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
+from tests.support.making import make, seconds_for, tiny_request, write_scene
 
 RIGHT, UP = "the red ball moves right", "the red ball moves up"
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 @pytest.fixture

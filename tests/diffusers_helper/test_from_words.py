@@ -22,12 +22,7 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from tests.support.clips import read
-from tests.support.making import Frames, load_tiny, make, seconds_for
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
+from tests.support.making import Frames, make, seconds_for
 
 
 def from_words(models: Models, mode: Mode, sections: int, **settings: object) -> GenerationRequest:

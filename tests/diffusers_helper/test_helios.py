@@ -41,12 +41,6 @@ def order(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Generatio
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return an uninterrupted job. Tests only read it."""
-    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
-
-
 def test_the_video_has_33_frames_for_each_section(order: GenerationRequest, whole: Result) -> None:
     plan = plan_of(order)
     assert (len(plan), plan.fps, plan.total_frames, whole.frames) == (SECTIONS, 24, 99, 99)

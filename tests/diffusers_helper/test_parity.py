@@ -21,14 +21,9 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
-from tests.support.making import Frames, load_tiny, seconds_for, tiny_request, write_scene
+from tests.support.making import Frames, seconds_for, tiny_request, write_scene
 
 SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 @pytest.fixture

@@ -37,11 +37,6 @@ from tests.support.making import load_tiny, make, outline, seconds_for, tiny_req
 ShortJob = tuple[GenerationRequest, list[Event], Path]
 
 
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
-
-
 @pytest.fixture
 def scene(tmp_path: Path) -> Path:
     return write_scene(tmp_path / "scene.png", 90, 100)

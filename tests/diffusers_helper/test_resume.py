@@ -32,11 +32,6 @@ SECTIONS = 3
 ONE_ORDER = pytest.mark.parametrize("mode", ["inverted"], indirect=True)
 
 
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
-
-
 @pytest.fixture(scope="module", params=["inverted", "forward"])
 def mode(request: pytest.FixtureRequest) -> Mode:
     return request.param
@@ -46,12 +41,6 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 def order(mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> GenerationRequest:
     scene = write_scene(tmp_path_factory.mktemp("scene") / "scene.png")
     return tiny_request(scene, mode=mode, seconds=seconds_for(SECTIONS), steps=1)
-
-
-@pytest.fixture(scope="module")
-def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return an uninterrupted job. Tests only read it."""
-    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
 @pytest.fixture

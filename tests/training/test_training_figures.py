@@ -21,11 +21,6 @@ pytestmark = pytest.mark.slow  # it draws and encodes clips
 SIZE = (128, 128)
 
 
-@pytest.fixture(scope="module")
-def renderer() -> Renderer:
-    return Renderer(make_canvases(3, 1))
-
-
 def case_of(shape: str = "triangle", motion: Motion | None = None) -> Case:
     """Return a red thing on the left before a striped ground."""
     ground = Background("stripes", ((0.3, 0.5, 0.6), (0.4, 0.6, 0.5)), 0.3, 0.3, 0.0)

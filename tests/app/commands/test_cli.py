@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import termios
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from diffusers_helper import __version__
 from diffusers_helper.request import SETTINGS
 from tests.support.jobs import TIMEOUT, processes_in_group, wait_until
 from tests.support.program import Program, answer, check_contract, stream, until
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 @pytest.mark.parametrize("place", [[], ["--in-process"]])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,6 @@ from app.jobs.storage.commands import INTERRUPTED, commands_of
 from diffusers_helper.events import Finished, SectionFinished
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.shared import Sharing, events, until, until_state
-
-
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
 
 
 class Command:

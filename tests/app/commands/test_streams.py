@@ -3,21 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from app.jobs.service import JobService
 from tests.support.jobs import TIMEOUT
 from tests.support.program import Program, stream, until
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 def test_a_reader_that_leaves_interrupts_the_job(program: Program) -> None:

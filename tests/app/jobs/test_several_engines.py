@@ -19,13 +19,6 @@ from tests.support.shared import Sharing, events, until, until_state
 from tests.support.staged_engine import StagedEngine
 
 
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
-
-
 def open_with(
     sharing: Sharing, engines: int, jobs: int, **settings: object
 ) -> tuple[JobService, list[StagedEngine], list[Job]]:

@@ -151,14 +151,6 @@ def test_a_download_that_was_broken_off_is_not_taken_for_whole(cache: Path) -> N
     assert "is not completely on this machine" in reason().message
 
 
-@pytest.fixture
-def folder(tiny_model: Path, tmp_path: Path) -> Path:
-    """Return a model folder to damage."""
-    own = tmp_path / "model"
-    shutil.copytree(tiny_model, own)
-    return own
-
-
 def edit(file: Path, **changes: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), encoding="utf-8")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from diffusers_helper.errors import InputError
@@ -33,11 +33,6 @@ STYLES = {
     "diffusers": dict, "original": original_names, "comfyui": comfyui_names,
     "checkpoint": with_prefix("model.diffusion_model."),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def weights(deep_model: Path) -> dict[str, Tensor]:
-    return load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from gguf import GGMLQuantizationType
-from safetensors.torch import load_file
 from torch import Tensor
 
 from diffusers_helper.errors import InputError
@@ -52,12 +51,6 @@ STYLES: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {
     "comfyui checkpoint": lambda tensors: with_prefix("model.diffusion_model.")(comfyui_names(tensors)),
 }
 BLOCKS = (GGMLQuantizationType.Q5_1, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0)
-
-
-@pytest.fixture(scope="module")
-def weights(deep_model: Path) -> dict[str, Tensor]:
-    """Return the transformer of the tiny model with more blocks."""
-    return load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
 
 
 @pytest.fixture

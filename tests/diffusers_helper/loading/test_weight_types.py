@@ -40,11 +40,6 @@ BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 Video = Callable[..., Result]
 
 
-@pytest.fixture(scope="module")
-def weights(deep_model: Path) -> dict[str, Tensor]:
-    return load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
-
-
 @pytest.fixture
 def video(small_scene: Path, tmp_path: Path) -> Video:
     numbers = iter(range(99))

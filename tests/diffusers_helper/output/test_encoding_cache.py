@@ -18,11 +18,6 @@ CASE = (
 ENCODERS = {"text", "vision", "vae_encode"}
 
 
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
-
-
 def encoders(
     models: Models, folder: Path, image: Path, local: Local, **settings: object
 ) -> tuple[set[str], torch.Tensor]:

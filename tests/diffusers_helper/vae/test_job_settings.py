@@ -11,14 +11,9 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.device import Device
 from diffusers_helper.units import GB
-from tests.support.making import load_tiny, make, tiny_request, write_scene
+from tests.support.making import make, tiny_request, write_scene
 
 SIDE = 128
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 @pytest.fixture(scope="module")

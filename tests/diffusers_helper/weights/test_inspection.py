@@ -34,14 +34,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
-@pytest.fixture
-def folder(tiny_model: Path, tmp_path: Path) -> Path:
-    """Return a model folder to damage."""
-    own = tmp_path / "model"
-    shutil.copytree(tiny_model, own)
-    return own
-
-
 def save(file: Path, **tensors: torch.Tensor) -> Path:
     save_file({name.replace("__", "."): tensor for name, tensor in tensors.items()}, file)
     return file
