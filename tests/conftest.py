@@ -35,11 +35,7 @@ sys.dont_write_bytecode = False
 
 # Each run uses the same examples, and no example fails because of its duration.
 settings.register_profile(
-    "longtake",
-    database=None,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    "longtake", database=None, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("longtake")
 

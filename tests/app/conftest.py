@@ -1,6 +1,4 @@
-"""Fixtures for the tests that download a model from a local double of the hub."""
-
-from __future__ import annotations
+"""Fixtures for the tests of the program: its command line, several of it over one folder, and a hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +7,8 @@ import pytest
 
 from diffusers_helper.models.registry import find_model
 from tests.support.hub import Hub, light_hub
+from tests.support.program import Program
+from tests.support.shared import Sharing
 
 
 @pytest.fixture
@@ -16,3 +16,17 @@ def lit_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[H
     """Provide a hub with light files of FramePack F1, and the empty cache of this machine."""
     with light_hub(tmp_path, find_model("framepack-f1"), monkeypatch) as found:
         yield found
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.end()
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Sharing]:
+    sharing = Sharing(tmp_path)
+    yield sharing
+    sharing.close()

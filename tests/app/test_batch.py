@@ -1,9 +1,6 @@
 """Tests of several videos at once: every problem of a batch file is told with its line, before any starts."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -153,27 +150,14 @@ def test_a_dry_run_prints_what_would_be_made(
     assert not (folder / "outputs").exists()
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
-
-
 def test_all_videos_of_a_batch_are_made_in_their_order(program: Program) -> None:
     scripts = ["sections=1 steps=1", "fault=error at=1", "sections=2 steps=1"]
     lines = [json.dumps({"image": "picture.png", "prompt": script}) for script in scripts]
     write(program.folder, "a.jsonl", *lines)
     code, out, err = program.run(
-        "generate",
-        "--batch",
-        "a.jsonl",
-        "--model",
-        str(program.model),
-        "--out",
-        str(program.outputs),
+        "generate", "--batch", "a.jsonl", "--model", str(program.model), "--out", str(program.outputs),
         "--json",
-    )
+    )  # fmt: skip
     ends = [event for event in map(json.loads, out.splitlines()) if event["event"] in ("finished", "failed")]
     assert [(end["event"], end["frames"]) for end in ends] == [
         ("finished", 37),

@@ -1,7 +1,5 @@
 """Tests of cards of other machines. Those with a cluster need Ray, and Ray's own nodes on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -111,13 +109,6 @@ def with_remote(sharing: Sharing, here: str = "0.001") -> tuple[JobService, Stag
     service.start()
     service.add_engine(engine)
     return service, engine
-
-
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
 
 
 def test_a_card_of_another_machine_has_a_line_of_its_own(sharing: Sharing) -> None:

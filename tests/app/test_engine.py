@@ -1,7 +1,5 @@
 """Tests of the engine process: its place among processes, its pipes, and its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

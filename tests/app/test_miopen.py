@@ -1,10 +1,7 @@
 """Tests of MIOpen's find mode: the argument wins over the environment, the environment over the profile."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +16,6 @@ from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, 
 from tests.support.jobs import TIMEOUT
 from tests.support.machines import GB, write_card, write_memory
 from tests.support.program import Program, until
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Tests that unusable places end each program in one sentence that names the value and the remedy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from app.web import server
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import ROOT
+from tests.support.jobs import ROOT, STAND_IN
 from tests.support.pages import PageProgram, write_photo
 from tests.support.staged_engine import StagedEngine
 
@@ -158,7 +156,7 @@ def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) 
     log = tmp_path / "outputs" / jobs[0].id / "events.jsonl"
     log.unlink(missing_ok=True)
     log.mkdir()  # root cannot read this either
-    program = PageProgram(tmp_path)
+    program = PageProgram(tmp_path, PYTHONPATH=STAND_IN)
     try:
         assert program.wait_until_up().startswith("http://127.0.0.1:")
     finally:

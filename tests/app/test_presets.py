@@ -1,7 +1,5 @@
 """Tests of presets: plain files that come back as they were, and nothing outside their folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of a torch that was built without kernels for the card: nothing is computed, and it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the words that stand for folders in sentences."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

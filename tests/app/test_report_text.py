@@ -1,7 +1,5 @@
 """Tests of the problem report, which helps to find a fault and reveals nothing about the user."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tests of the start and the end of programs: Ctrl-C, and the rights of what they write."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat
@@ -22,13 +20,6 @@ from diffusers_helper.errors import InputError
 from tests.support.jobs import ROOT, TIMEOUT, processes_in_group, wait_until
 from tests.support.program import Program, answer, stream, until
 from tests.support.staged_engine import StagedEngine
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 @pytest.fixture(autouse=True)
@@ -256,7 +247,6 @@ def test_a_service_that_is_stopped_while_it_starts(tmp_path: Path, monkeypatch: 
         stopper.start()
         stopper.join()
         start(worker, *given)
-        assert worker._thread is not None
         worker._thread.join(TIMEOUT)
         assert not worker._thread.is_alive()
 

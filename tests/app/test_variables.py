@@ -1,7 +1,5 @@
 """Tests that every program refuses an environment variable's wrong value at its start, in words."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -95,8 +93,6 @@ def test_an_engine_reports_it_in_its_jobs(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "LONGTAKE_CONV_RUNG": "bogus"}
     command = (sys.executable, "-m", "app.engine", "WARNING")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as engine:
-        assert engine.stdin is not None
-        assert engine.stdout is not None
         engine.stdin.write(json.dumps(order).encode() + b"\n")
         engine.stdin.flush()
         event = json.loads(engine.stdout.readline())

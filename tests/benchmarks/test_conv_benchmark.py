@@ -1,7 +1,5 @@
 """Tests that `benchmarks/conv_ladder.py` runs as documented and reports what it measured."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests of the trial on a GPU: its parts with tiny networks, and what is left of a part that ends badly."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests that the rows of a benchmark are on the disk as soon as they are measured."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

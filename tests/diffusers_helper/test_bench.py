@@ -1,7 +1,5 @@
 """Tests of the benchmark's parts that need no GPU, and of random weights that stand for FramePack's."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that a cancel takes effect inside every stage, and leaves the video made so far."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -104,15 +102,6 @@ def test_a_cancel_before_the_start_loads_nothing(tiny_model: Path, tmp_path: Pat
     events = cancelled(models, tmp_path / "job", cancel, lambda event: None)
     assert outline(events) == ["JobStarted", "load", "Cancelled"]
     assert not models._components
-
-
-def test_the_next_job_is_not_touched_by_the_last_cancel(models: Models, tmp_path: Path) -> None:
-    cancel = CancelToken()
-    cancel.cancel()
-    cancelled(models, tmp_path / "job", cancel, lambda event: None)
-    scene = write_scene(tmp_path / "scene.png")
-    result = generate(tiny_request(scene, steps=1), models, folder=tmp_path / "next", cancel=CancelToken())
-    assert result.frames == 37
 
 
 def test_hooks_are_on_the_blocks_and_go_with_the_context() -> None:

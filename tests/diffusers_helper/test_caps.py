@@ -1,7 +1,5 @@
 """Tests of whole jobs of a mid-size model under caps from generous to impossible, and of their check."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import create_autospec

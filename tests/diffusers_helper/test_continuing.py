@@ -1,7 +1,5 @@
 """Tests of videos that continue another one: which frames become history, and what the file holds."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from fractions import Fraction
@@ -28,7 +26,7 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from tests.support.clips import scene
-from tests.support.making import load_tiny, make, seconds_for
+from tests.support.making import make, seconds_for
 
 _TICK = 600
 
@@ -130,23 +128,12 @@ def test_a_damaged_end_is_left_out(ending: str, tmp_path: Path) -> None:
     assert len(last_frames(clip, 20)) == 20
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"no video at all", "cannot be read"),
-        (b"", "cannot be read"),
-    ],
-)
-def test_a_file_that_is_no_video_is_refused(content: bytes, sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"no video at all", b""])
+def test_a_file_that_is_no_video_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=f"clip.mp4 {sentence}"):
+    with pytest.raises(InputError, match=r"clip\.mp4 cannot be read"):
         read_footage(path)
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +187,10 @@ def test_a_resumed_job_gives_the_same_bytes(mode: Mode, models: Models, tmp_path
 
 
 def test_the_tail_is_one_causal_encode_of_the_last_frames(clip: Path, models: Models, tmp_path: Path) -> None:
-    make(continuing(clip, "forward", 1), models, tmp_path / "job")
+    result, _ = make(continuing(clip, "forward", 1), models, tmp_path / "job")
+    recipe = read_recipe(result.video)
+    assert "video" not in recipe.settings
+    assert [one for one in recipe.notices if "continues another one" in one]
     found, _ = read_tensors(tmp_path / "job" / "encodings.safetensors")
     frames = np.stack([np.asarray(frame) for frame in last_frames(clip, 73)[-29:]])
     pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
@@ -212,18 +202,6 @@ def test_the_tail_is_one_causal_encode_of_the_last_frames(clip: Path, models: Mo
     expected = (posterior.mean + posterior.std * noise) * vae.config.scaling_factor
     assert found["tail"].shape[2] == 8
     torch.testing.assert_close(found["tail"], expected, atol=1e-4, rtol=1e-4)
-
-
-def test_a_recipe_names_the_video_by_its_checksum(clip: Path, models: Models, tmp_path: Path) -> None:
-    result, _ = make(continuing(clip, "forward", 1), models, tmp_path / "job")
-    recipe = read_recipe(result.video)
-    assert "video" not in recipe.settings
-    assert [one for one in recipe.notices if "continues another one" in one]
-
-
-def test_a_loop_continues_nothing(clip: Path) -> None:
-    with pytest.raises(InputError, match="continues another one"):
-        GenerationRequest(image="", video=str(clip), loop="on")
 
 
 def leading(clip: Path, picture: Path, sections: int = 2) -> GenerationRequest:
@@ -240,6 +218,9 @@ def test_what_comes_before_a_video_leads_to_its_first_frame(
     new = 36 * sections + 1 + 3  # with the picture's own frame, and those of the video's first latent
     assert np.array_equal(found[new:], given), "its packets are copied"
     assert result.frames == len(found) == new + 30
+    versions = [imageio.imread(event.video) for event in events if isinstance(event, SectionFinished)]
+    assert [len(one) for one in versions] == [33 + 3 + 30, new + 30][-sections:]
+    assert all(np.array_equal(one[-30:], given) for one in versions), "it is played behind each section"
     with Image.open(small_scene) as picture:
         wanted = np.asarray(picture.convert("RGB").resize((64, 64))).astype(np.int16)
     assert (
@@ -263,17 +244,6 @@ def test_what_comes_before_a_video_leads_to_its_first_frame(
     resumed, _ = make(own, models, folder, resume_from=folder)
     assert resumed.video.read_bytes() == result.video.read_bytes()
     assert warnings(events) == ["The frames of the video that is continued are copied as they are."]
-
-
-def test_a_video_is_played_behind_each_section_that_leads_to_it(
-    clip: Path, models: Models, small_scene: Path, tmp_path: Path
-) -> None:
-    result, events = make(leading(clip, small_scene), models, tmp_path / "job")
-    versions = [imageio.imread(event.video) for event in events if isinstance(event, SectionFinished)]
-    given = imageio.imread(clip)
-    assert [len(one) for one in versions] == [33 + 3 + 30, 72 + 1 + 3 + 30]
-    assert all(np.array_equal(one[-30:], given) for one in versions)
-    assert result.frames == len(versions[-1])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Tests of jobs that are directed: each section's latents follow from its own words and pictures."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -28,14 +26,9 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.support.clips import read
 from tests.support.loras import write_lora
-from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
+from tests.support.making import make, seconds_for, tiny_request, write_scene
 
 RIGHT, UP = "the red ball moves right", "the red ball moves up"
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 @pytest.fixture
@@ -57,14 +50,16 @@ def test_texts_of_different_lengths_are_mixed_in_the_length_of_the_last() -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("cue", "change"), [(UP, {"prompt": UP}), ("seed 5", {"seed": 5})])
 def test_a_prompt_with_times_makes_the_latents_of_a_branch(
-    models: Models, scene: Path, tmp_path: Path
+    cue: str, change: dict[str, Any], models: Models, scene: Path, tmp_path: Path
 ) -> None:
-    directed = tiny_request(scene, prompt=f"{RIGHT} [1.2s: {UP}]", mode="forward", seconds=seconds_for(2))
+    settings = {"mode": "forward", "seconds": seconds_for(2), "steps": 1}
+    directed = tiny_request(scene, prompt=f"{RIGHT} [1.2s: {cue}]", **settings)
     before = replace(directed, prompt=RIGHT)
     branch = Lineage((Span.of(1, before),))
     found, _ = make(directed, models, tmp_path / "directed")
-    expected, _ = make(replace(directed, prompt=UP), models, tmp_path / "b", lineage=branch)
+    expected, _ = make(replace(before, **change), models, tmp_path / "b", lineage=branch)
     plain, _ = make(before, models, tmp_path / "plain")
     assert torch.equal(found.latents, expected.latents)
     assert not torch.equal(found.latents, plain.latents)
@@ -128,18 +123,6 @@ def test_what_comes_after_a_cut_begins_with_the_end_of_a_draft(
     other = replace(request, prompt=f"{UP} quickly [1.2s: {UP}]")
     with pytest.raises(LongtakeError, match="drafted"):
         make(other, models, killed, resume_from=killed)
-
-
-@pytest.mark.slow
-def test_a_prompt_with_a_seed_makes_the_latents_of_a_branch(
-    models: Models, scene: Path, tmp_path: Path
-) -> None:
-    settings = {"mode": "forward", "seconds": seconds_for(2), "steps": 1}
-    before = tiny_request(scene, prompt=RIGHT, seed=5, **settings)
-    found, _ = make(replace(before, prompt=f"{RIGHT} [1.2s: seed 7]"), models, tmp_path / "directed")
-    branch = Lineage((Span.of(1, before),))
-    expected, _ = make(replace(before, seed=7), models, tmp_path / "b", lineage=branch)
-    assert torch.equal(found.latents, expected.latents)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Tests of the event stream, whose names and fields are an interface and which survives JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import FrozenInstanceError, fields
 from typing import get_args

@@ -1,7 +1,5 @@
 """Tests of what a user reads when a job cannot go on."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -34,16 +32,10 @@ class EntryNotFound(HfHubHTTPError):
 
 CASES = {
     "ours": (
-        LongtakeError("The model lacks a part.", "Get it."),
-        "error",
-        "The model lacks a part.",
-        "Get it.",
+        LongtakeError("The model lacks a part.", "Get it."), "error", "The model lacks a part.", "Get it.",
     ),
     "input": (
-        InputError("steps is 0; expected 1.", "Set it."),
-        "bad_input",
-        "steps is 0; expected 1.",
-        "Set it.",
+        InputError("steps is 0; expected 1.", "Set it."), "bad_input", "steps is 0; expected 1.", "Set it.",
     ),
     "a setting": (
         InputError(setting="steps", value=0, expected="1", remedy="Set it."),
@@ -66,38 +58,23 @@ CASES = {
     ),
     "memory": (MemoryError(), "out_of_memory", "There was not enough memory", "resolution"),
     "gpu memory": (
-        OutOfMemoryError("HIP out of memory. Tried"),
-        "out_of_memory",
-        "not enough memory",
-        "resolution",
+        OutOfMemoryError("HIP out of memory. Tried"), "out_of_memory", "not enough memory", "resolution",
     ),
     "gpu memory by another name": (
-        RuntimeError("CUDA Out Of Memory"),
-        "out_of_memory",
-        "not enough memory",
-        "resolution",
+        RuntimeError("CUDA Out Of Memory"), "out_of_memory", "not enough memory", "resolution",
     ),
     "disk": (
-        OSError(errno.ENOSPC, "No space left on device"),
-        "disk_full",
-        "The disk is full",
-        "Free some space",
+        OSError(errno.ENOSPC, "No space left on device"), "disk_full", "The disk is full", "Free some space",
     ),
     "network": (EntryNotFound("404 Client Error"), "download", "could not be downloaded", "network"),
     "package": (
-        ModuleNotFoundError("No module named 'av'"),
-        "installation",
-        "No module named 'av'",
-        "webui.sh",
+        ModuleNotFoundError("No module named 'av'"), "installation", "No module named 'av'", "webui.sh",
     ),
     "anything": (
-        ZeroDivisionError("division by zero\nmore"),
-        "error",
-        "(ZeroDivisionError: division by zero)",
-        ".",
+        ZeroDivisionError("division by zero\nmore"), "error", "(ZeroDivisionError: division by zero)", ".",
     ),
     "without words": (RuntimeError(), "error", "(RuntimeError: RuntimeError)", "."),
-}
+}  # fmt: skip
 
 
 def test_a_picture_of_the_job_that_cannot_be_read_now_is_trouble_of_the_storage(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Tests that another family of models needs only its own two halves: its numbers, and its work on tensors."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -80,13 +78,7 @@ def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     names = replace(
         FRAMEPACK.layer_names, layers={}, other_names={}
     )  # LoRAs of FramePack are not this family's
-    family = replace(
-        FRAMEPACK,
-        name="fake",
-        fps=RATE,
-        plan=plan,
-        layer_names=names,
-    )
+    family = replace(FRAMEPACK, name="fake", fps=RATE, plan=plan, layer_names=names)
     work: Any = SimpleNamespace(**{**vars(framepack), "history": history, "joiner": joiner})
     monkeypatch.setitem(FAMILIES, family.name, family)
     monkeypatch.setitem(pipeline.WORK, family.name, work)

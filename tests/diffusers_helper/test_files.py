@@ -1,7 +1,5 @@
 """Tests of how files of unknown content are read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of videos that start from words alone."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +22,7 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
 from tests.support.clips import read
-from tests.support.making import Frames, load_tiny, make, seconds_for
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
+from tests.support.making import Frames, make, seconds_for
 
 
 def from_words(models: Models, mode: Mode, sections: int, **settings: object) -> GenerationRequest:

@@ -1,7 +1,5 @@
 """A test that a further kind of condition, here a depth picture, takes changes in at most six files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -26,11 +24,7 @@ _SETTING = """    depth_image: Annotated[str, SettingInfo(
 # further clean latent of each section, at the place of the start picture's.
 CHANGES = (
     ("diffusers_helper/request.py", "    # fmt: on\n\n    def __post_init__", _SETTING),
-    (
-        "diffusers_helper/framepack/work.py",
-        "    return LatentHistory(\n",
-        "    made = LatentHistory(\n",
-    ),
+    ("diffusers_helper/framepack/work.py", "    return LatentHistory(\n", "    made = LatentHistory(\n"),
     (
         "diffusers_helper/framepack/work.py",
         "section_starts=section_starts, references=references,\n    )  # fmt: skip\n",

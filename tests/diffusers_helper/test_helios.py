@@ -1,7 +1,5 @@
 """Tests that jobs with Helios have what jobs with FramePack have: resumption, branches, recipes and caps."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +22,9 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.replay import replay
 from diffusers_helper.request import GenerationRequest
-from tests.support.making import load_tiny, make, outline, tiny_request, write_scene
+from tests.support.making import Stop, load_tiny, make, outline, tiny_request, write_scene
 
 SECTIONS = 3
-
-
-class Stop(Exception):
-    pass
 
 
 @pytest.fixture(scope="module", params=["base", "distilled"])
@@ -42,19 +36,9 @@ def models(request: pytest.FixtureRequest, tiny_helios: Path, tiny_helios_distil
 def order(models: Models, tmp_path_factory: pytest.TempPathFactory) -> GenerationRequest:
     scene = write_scene(tmp_path_factory.mktemp("scene") / "scene.png")
     return tiny_request(
-        scene,
-        model=str(models.info.folder),
-        mode="forward",
-        seconds=33 * SECTIONS / 24,
-        steps=3,
+        scene, model=str(models.info.folder), mode="forward", seconds=33 * SECTIONS / 24, steps=3,
         resolution=64,
-    )
-
-
-@pytest.fixture(scope="module")
-def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return an uninterrupted job. Tests only read it."""
-    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
+    )  # fmt: skip
 
 
 def test_the_video_has_33_frames_for_each_section(order: GenerationRequest, whole: Result) -> None:
@@ -104,7 +88,6 @@ def test_the_recipe_of_the_video_makes_it_again(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
     recipe = read_recipe(whole.video)
-    assert recipe is not None
     settings = {**recipe.settings, "model": order.model, "image": order.image}
     again, _ = make(GenerationRequest.from_dict(settings), models, tmp_path / "again")
     assert again.video.read_bytes() == whole.video.read_bytes()

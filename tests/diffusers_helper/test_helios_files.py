@@ -1,7 +1,5 @@
 """Tests of Helios' networks in single files: Wan's names, ComfyUI's, 8 bit, GGUF, and what stays in fp32."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from functools import partial

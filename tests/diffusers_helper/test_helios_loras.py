@@ -1,7 +1,5 @@
 """Tests that LoRAs in the names of Wan and of diffusers change Helios as diffusers would change it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

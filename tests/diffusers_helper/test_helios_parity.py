@@ -3,8 +3,6 @@
 diffusers cuts the video to 4 n + 1 frames, where `generate` keeps all 33 of every section.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,14 +152,9 @@ def test_base_makes_what_diffusers_makes(
     start: str, sections: int, base: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = request_from(
-        start,
-        Path(str(base.info.folder)),
-        tmp_path,
-        sections,
-        cfg=5.0,
-        negative="a green square slowly",
+        start, Path(str(base.info.folder)), tmp_path, sections, cfg=5.0, negative="a green square slowly",
         steps=4,
-    )
+    )  # fmt: skip
     check(base, request, start, sections, tmp_path / "job", monkeypatch)
 
 

@@ -1,7 +1,5 @@
 """Tests that a failing convolution is computed in another way, without a trace in the picture."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import logging

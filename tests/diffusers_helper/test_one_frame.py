@@ -1,7 +1,5 @@
 """Tests of a single picture: the start picture, changed by words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +22,7 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents
 from tests.support.clips import read
-from tests.support.making import load_tiny, make, tiny_request, write_scene
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
+from tests.support.making import make, tiny_request, write_scene
 
 
 def test_the_one_latent_frame_stands_at_its_time_and_the_history_after_it() -> None:

@@ -1,7 +1,5 @@
 """Tests that the ladder serves convolutions with code of their own, 2D ones too, and names the others."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import threading

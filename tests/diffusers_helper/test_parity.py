@@ -3,8 +3,6 @@
 docs/parity.md lists what had to be matched for this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,14 +21,9 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
-from tests.support.making import Frames, load_tiny, seconds_for, tiny_request, write_scene
+from tests.support.making import Frames, seconds_for, tiny_request, write_scene
 
 SAMPLING_TYPES = {"inverted": "inverted_anti_drifting", "forward": "vanilla"}
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 @pytest.fixture
@@ -82,19 +75,11 @@ class Diffusers:
         self._hand_out(request.seed)
         self._see(picture)
         return self._pipeline(
-            image=picture,
-            last_image=end,
-            prompt=request.prompt,
-            negative_prompt=request.negative,
-            height=64,
-            width=64,
-            num_frames=33 * num_sections,
-            num_inference_steps=request.steps,
-            guidance_scale=request.guidance,
-            true_cfg_scale=request.cfg,
-            sampling_type=SAMPLING_TYPES[request.mode],
-            output_type=output_type,
-        ).frames
+            image=picture, last_image=end, prompt=request.prompt, negative_prompt=request.negative, height=64,
+            width=64, num_frames=33 * num_sections, num_inference_steps=request.steps,
+            guidance_scale=request.guidance, true_cfg_scale=request.cfg,
+            sampling_type=SAMPLING_TYPES[request.mode], output_type=output_type,
+        ).frames  # fmt: skip
 
 
 def check(

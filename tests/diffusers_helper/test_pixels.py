@@ -1,7 +1,5 @@
 """Tests of the steps between latents and pixels: blending, rounding, guidance and previews."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from types import SimpleNamespace
@@ -193,7 +191,6 @@ def test_the_published_decoder_makes_moving_previews(tmp_path: Path) -> None:
     file = tmp_path / "tiny.safetensors"
     weights, latents = published_decoder(file), torch.randn(1, 16, 3, 4, 5)
     decoder = VideoDecoder.read(file, torch.device("cpu"))
-    assert decoder is not None
     frames = decoder.frames(latents)
     assert frames.shape == (9, 16, 20, 3)
     expected = (255 * decoded_by_hand(weights, latents[0].movedim(1, 0)).movedim(1, 3)).clamp(0, 255)

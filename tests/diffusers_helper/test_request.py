@@ -1,7 +1,5 @@
 """Tests of GenerationRequest: defaults, JSON both ways, and one clear sentence for everything it refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import FrozenInstanceError, asdict, fields, replace

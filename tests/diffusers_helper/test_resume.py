@@ -1,7 +1,5 @@
 """Tests that an interrupted job continues where it was, and ends in the same bytes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -30,11 +28,8 @@ from tests.support.making import Stop, load_tiny, make, outline, seconds_for, ti
 
 pytestmark = pytest.mark.slow
 SECTIONS = 3
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
+# What does not depend on the order is tested with one.
+ONE_ORDER = pytest.mark.parametrize("mode", ["inverted"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=["inverted", "forward"])
@@ -46,12 +41,6 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 def order(mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> GenerationRequest:
     scene = write_scene(tmp_path_factory.mktemp("scene") / "scene.png")
     return tiny_request(scene, mode=mode, seconds=seconds_for(SECTIONS), steps=1)
-
-
-@pytest.fixture(scope="module")
-def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return an uninterrupted job. Tests only read it."""
-    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
 @pytest.fixture
@@ -92,6 +81,7 @@ def test_a_file_in_place_of_a_folder_of_the_job_passes(tmp_path: Path) -> None:
     assert not is_storage_trouble(error.value, tmp_path / "another")
 
 
+@ONE_ORDER
 @pytest.mark.parametrize("where", ["sample 1", "write 2"])
 def test_a_folder_that_is_renamed_gets_no_other_in_its_place(
     where: str, order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
@@ -114,6 +104,7 @@ def test_a_folder_that_is_renamed_gets_no_other_in_its_place(
     assert make(order, models, job, resume_from=job)[0].video.read_bytes() == whole.video.read_bytes()
 
 
+@ONE_ORDER
 @pytest.mark.parametrize(
     ("name", "number"),
     [
@@ -163,6 +154,7 @@ def test_any_section_can_be_made_again_alone(
         assert torch.equal(again, load_file(kept / name)["latents"])
 
 
+@ONE_ORDER
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -195,6 +187,7 @@ def test_latents_of_another_request_are_refused(
     assert words in refusal.value.message
 
 
+@ONE_ORDER
 def test_weights_that_have_changed_are_noticed(
     order: GenerationRequest, whole: Result, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -222,6 +215,7 @@ def _empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
+@ONE_ORDER
 @pytest.mark.parametrize("harm", [_cut, _flip, _empty])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
@@ -237,6 +231,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     assert torch.equal(again["latents"], before["latents"])
 
 
+@ONE_ORDER
 def test_checkpoints_that_were_exchanged_are_noticed(
     order: GenerationRequest, whole: Result, models: Models, broken: Path, tmp_path: Path
 ) -> None:
@@ -250,6 +245,7 @@ def test_checkpoints_that_were_exchanged_are_noticed(
     assert result.video.read_bytes() == whole.video.read_bytes()
 
 
+@ONE_ORDER
 def test_checkpoints_of_version_0_1_are_taken_over(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -270,6 +266,7 @@ def test_checkpoints_of_version_0_1_are_taken_over(
     assert result.video.read_bytes() == whole.video.read_bytes()
 
 
+@ONE_ORDER
 def test_other_versions_are_told(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +279,7 @@ def test_other_versions_are_told(
     assert f"torch {torch.__version__.split('+')[0]}" in reported
 
 
+@ONE_ORDER
 @pytest.mark.parametrize("harm", [_flip, Path.unlink])
 def test_damaged_encodings_are_made_again(
     harm: Callable[[Path], None], order: GenerationRequest, whole: Result, models: Models, broken: Path
@@ -298,6 +296,7 @@ def test_damaged_encodings_are_made_again(
     assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
 
 
+@ONE_ORDER
 def test_encodings_of_something_else_are_not_used(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """Tests that each setting changes what it is about: the pixels of the video, or the plan of its memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

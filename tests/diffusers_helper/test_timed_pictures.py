@@ -1,7 +1,5 @@
 """Tests of pictures at times of a video: their text, what each section sees of them, and their bytes."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +20,7 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
 from diffusers_helper.timed_pictures import TimedPicture, timed_pictures_of
-from tests.support.making import load_tiny, make, seconds_for, tiny_request, write_scene
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
+from tests.support.making import make, seconds_for, tiny_request, write_scene
 
 
 def test_each_line_is_a_time_and_a_file() -> None:

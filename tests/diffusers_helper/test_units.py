@@ -1,7 +1,5 @@
 """Tests of figures for people, which are as short as possible and never promise too little."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests that jobs with Wan have what jobs with other models have, and that their clips hang together."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tests of Wan's networks in single files and with LoRAs. One table alone has another name than in Helios."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each clip of a chain is compared with a call of the pipeline for that clip.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -206,7 +206,6 @@ def run_readme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", search_path())
     monkeypatch.chdir(folder)
     command = re.search(r"^\.venv/bin/longtake (generate .+)$", readme, flags=re.MULTILINE)
-    assert command is not None
     done = subprocess.run(
         f"{sys.executable} -m app {command[1]}", shell=True, capture_output=True, text=True,
         timeout=5 * TIMEOUT, check=False,

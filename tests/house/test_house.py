@@ -1,7 +1,5 @@
 """The house as a whole: its plan is written once, its imports have no circle, and no folder is crowded."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Tests of the files for images: what is copied, who runs it, and who can reach it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

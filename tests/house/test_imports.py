@@ -1,7 +1,5 @@
 """Tests that importing has no effect on devices, files, connections, processes or the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Tests that the files about packages agree, and that no file names a host or a machine it must not name."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib
@@ -95,19 +93,14 @@ def test_the_set_up_reads_the_packages_of_the_tests_from_pyproject(tmp_path: Pat
 def test_the_changelog_starts_with_this_version() -> None:
     text = (REPOSITORY / "CHANGELOG.md").read_text()
     newest = re.search(r"^## \[?(\d+\.\d+\.\d+)", text, flags=re.MULTILINE)
-    assert newest is not None
     assert newest[1] == diffusers_helper.__version__
 
 
 def test_the_torch_index_is_named_in_one_place_and_no_other_registry_anywhere() -> None:
     torch_hosts = ["download.pytorch" + ".org", "repo.amd" + ".com"]
     registries = [
-        "pypi" + ".org",
-        "pythonhosted" + ".org",
-        "npmjs" + ".",
-        "repo.radeon" + ".com",
-        "conda" + ".io",
-    ]
+        "pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".", "repo.radeon" + ".com", "conda" + ".io",
+    ]  # fmt: skip
     for host in torch_hosts:
         paths = [path for path in repository_files() if host in path.read_text(errors="replace")]
         assert [path.relative_to(REPOSITORY).as_posix() for path in paths] == ["scripts/setup.sh"]

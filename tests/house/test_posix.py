@@ -1,7 +1,5 @@
 """Tests that what only POSIX has is used where docs/development.md says, and nowhere else."""
 
-from __future__ import annotations
-
 import ast
 import re
 

@@ -1,7 +1,5 @@
 """Tests that each setting and sampler is written once, and all surfaces follow from `GenerationRequest`."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from inspect import signature

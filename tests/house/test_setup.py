@@ -1,9 +1,6 @@
 """Tests of webui.sh and scripts/setup.sh on machines where only the interpreters are stand-ins."""
 
-from __future__ import annotations
-
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,15 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fresh_checkout import REPOSITORY, FreshCheckout
+from tests.support.fresh_checkout import FreshCheckout
 
 pytestmark = pytest.mark.slow
 DISK_FULL = "echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1"
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> FreshCheckout:
+def bare(tmp_path: Path) -> FreshCheckout:
+    """Return a checkout on a machine without Python."""
     return FreshCheckout(tmp_path)
+
+
+@pytest.fixture
+def checkout(bare: FreshCheckout) -> FreshCheckout:
+    bare.python("python3", "3.12.3")
+    return bare
+
+
+@pytest.fixture
+def index() -> Iterator[str]:
+    with torch_index(200) as index:
+        yield index
 
 
 @contextmanager
@@ -61,67 +71,65 @@ def assert_one_sentence(result: subprocess.CompletedProcess[str], *words: str) -
         assert word in result.stderr
 
 
-def test_an_old_python_ends_in_one_sentence(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.9.2")
-    assert_one_sentence(checkout.webui(), "3.11 or newer", "3.9.2")
-    assert not checkout.venv.exists()
+def test_an_old_python_ends_in_one_sentence(bare: FreshCheckout) -> None:
+    bare.python("python3", "3.9.2")
+    assert_one_sentence(bare.webui(), "3.11 or newer", "3.9.2")
+    assert not bare.venv.exists()
 
 
-def test_no_python_at_all_ends_in_one_sentence(checkout: FreshCheckout) -> None:
-    assert_one_sentence(checkout.webui(), "3.11 or newer", "found none")
+def test_no_python_at_all_ends_in_one_sentence(bare: FreshCheckout) -> None:
+    assert_one_sentence(bare.webui(), "3.11 or newer", "found none")
 
 
 def test_a_named_python_that_does_not_run_is_refused(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
     assert_one_sentence(checkout.webui(PYTHON="/no/such/python"), "PYTHON=/no/such/python")
 
 
-def test_a_missing_venv_module_ends_in_one_sentence(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3", venv_module=False)
-    assert_one_sentence(checkout.webui(), "venv module", "apt install python3.12-venv")
-    assert not checkout.venv.exists()
+def test_a_missing_venv_module_ends_in_one_sentence(bare: FreshCheckout) -> None:
+    bare.python("python3", "3.12.3", venv_module=False)
+    assert_one_sentence(bare.webui(), "venv module", "apt install python3.12-venv")
+    assert not bare.venv.exists()
 
 
-def test_the_newest_python_that_can_make_environments_is_taken(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.9.2")
-    checkout.program("python3.14", "#!/usr/bin/env bash\nexit 127\n")
-    checkout.python("python3.13", "3.13.1", venv_module=False)
-    wanted = checkout.python("python3.12", "3.12.3")
-    checkout.python("python3.11", "3.11.2")
-    assert checkout.shell("find_python").stdout.strip() == str(wanted)
+def test_the_newest_python_that_can_make_environments_is_taken(bare: FreshCheckout) -> None:
+    bare.python("python3", "3.9.2")
+    bare.program("python3.14", "#!/usr/bin/env bash\nexit 127\n")
+    bare.python("python3.13", "3.13.1", venv_module=False)
+    wanted = bare.python("python3.12", "3.12.3")
+    bare.python("python3.11", "3.11.2")
+    assert bare.shell("find_python").stdout.strip() == str(wanted)
 
 
 @pytest.mark.parametrize(("hardware", "gigabytes"), [("cpu", 3), ("cuda", 12), ("rocm", 20)])
 def test_a_full_disk_ends_in_one_sentence(checkout: FreshCheckout, hardware: str, gigabytes: int) -> None:
-    checkout.python("python3", "3.12.3")
     checkout.free_gigabytes(gigabytes - 0.5)
     result = checkout.shell(f"find_hardware() {{ echo {hardware}; }}; set_up torch")
     assert_one_sentence(result, f"{gigabytes} GB", hardware, str(checkout.root))
     assert not checkout.venv.exists()
 
 
-def test_a_disk_that_fills_up_ends_in_one_sentence_and_is_started_over(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
-        result = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES=DISK_FULL)
-        assert result.returncode == 1
-        assert result.stderr.count("\n") == 1
-        assert "disk became full while installing torch" in result.stderr
-        (checkout.venv / "half-written").touch()
-        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+def test_a_disk_that_fills_up_ends_in_one_sentence_and_is_started_over(
+    checkout: FreshCheckout, index: str
+) -> None:
+    result = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES=DISK_FULL)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "disk became full while installing torch" in result.stderr
+    (checkout.venv / "half-written").touch()
+    assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
     assert not (checkout.venv / "half-written").exists()
 
 
-def test_pip_that_fails_shows_its_complaint_and_goes_on_from_there(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
-        fails = 'case "$*" in *requirements.txt*) echo ERROR: no such version >&2; exit 1;; esac'
-        result = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES=fails)
-        assert result.returncode == 1
-        assert result.stderr.splitlines()[0] == "ERROR: no such version"
-        assert "installing requirements.txt" in result.stderr
-        assert len(checkout.installs()) == 2
-        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+def test_pip_that_fails_shows_its_complaint_and_goes_on_from_there(
+    checkout: FreshCheckout, index: str
+) -> None:
+    fails = 'case "$*" in *requirements.txt*) echo ERROR: no such version >&2; exit 1;; esac'
+    result = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES=fails)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[0] == "ERROR: no such version"
+    assert "installing requirements.txt" in result.stderr
+    assert len(checkout.installs()) == 2
+    assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
     assert [line.split()[0] for line in checkout.installs()] == ["--quiet"]
 
 
@@ -139,70 +147,64 @@ def test_pip_that_fails_shows_its_complaint_and_goes_on_from_there(checkout: Fre
     ],
 )
 def test_hardware_is_what_the_driver_tools_say(
-    checkout: FreshCheckout, programs: dict[str, str], expected: str
+    bare: FreshCheckout, programs: dict[str, str], expected: str
 ) -> None:
     for name, command in programs.items():
-        checkout.program(name, f"#!/usr/bin/env bash\n{command}\n")
-    result = checkout.shell("machine=/no/such; choose_torch; echo $hardware; index_of ${torch_builds%% *}")
+        bare.program(name, f"#!/usr/bin/env bash\n{command}\n")
+    result = bare.shell("machine=/no/such; choose_torch; echo $hardware; index_of ${torch_builds%% *}")
     hardware, index = result.stdout.split()
     assert hardware == expected.partition(" ")[0]
     folder = {"cpu": "/whl/cpu", "cuda": "/whl/cu130", "rocm": "/whl/rocm7.2", "rocm amd": "/whl-next"}
     assert index.endswith(folder[expected])
 
 
-def test_a_card_that_needs_it_gets_amds_build_with_its_dependencies(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
-        checkout.shell(
-            f"find_hardware() {{ echo rocm gfx1151; }}; amd_index={index}; set_up torch requirements"
-        )
+def test_a_card_that_needs_it_gets_amds_build_with_its_dependencies(
+    checkout: FreshCheckout, index: str
+) -> None:
+    checkout.shell(f"find_hardware() {{ echo rocm gfx1151; }}; amd_index={index}; set_up torch requirements")
     torch, others = checkout.installs()
     assert torch == f"--index-url {index} torch[device-gfx1151]==2.13.0+rocm10.0.0"
     assert others.endswith(f"--extra-index-url {index}")
 
 
-def test_another_card_adds_its_package_and_a_card_that_is_away_keeps_it(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
+def test_another_card_adds_its_package_and_a_card_that_is_away_keeps_it(
+    checkout: FreshCheckout, index: str
+) -> None:
 
-        def start(cards: str) -> list[str]:
-            checkout.shell(
-                f"find_hardware() {{ echo rocm {cards}; }}; amd_index={index}; set_up torch requirements"
-            )
-            return [line.rpartition(" ")[2] for line in checkout.installs() if "torch[" in line]
+    def start(cards: str) -> list[str]:
+        checkout.shell(
+            f"find_hardware() {{ echo rocm {cards}; }}; amd_index={index}; set_up torch requirements"
+        )
+        return [line.rpartition(" ")[2] for line in checkout.installs() if "torch[" in line]
 
-        assert start("gfx1103") == ["torch[device-gfx1103]==2.13.0+rocm10.0.0"]
-        (checkout.venv / "kept").touch()
-        assert start("gfx1201") == ["torch[device-gfx1103,device-gfx1201]==2.13.0+rocm10.0.0"]
-        assert start("gfx1103") == start("gfx1201") == start("gfx1201 gfx1103") == []
-        assert (checkout.venv / "kept").exists()
+    assert start("gfx1103") == ["torch[device-gfx1103]==2.13.0+rocm10.0.0"]
+    (checkout.venv / "kept").touch()
+    assert start("gfx1201") == ["torch[device-gfx1103,device-gfx1201]==2.13.0+rocm10.0.0"]
+    assert start("gfx1103") == start("gfx1201") == start("gfx1201 gfx1103") == []
+    assert (checkout.venv / "kept").exists()
 
 
 @pytest.mark.parametrize(
     ("moment", "words"), [("IMPORT_DOES", "libamdhip64.so.7 is missing"), ("PIP_DOES", "no such wheel")]
 )
 def test_a_build_that_does_not_work_is_told_and_the_other_is_taken(
-    checkout: FreshCheckout, moment: str, words: str
+    checkout: FreshCheckout, index: str, moment: str, words: str
 ) -> None:
-    checkout.python("python3", "3.12.3")
     fault = {moment: f"case $(tail -n 1 $PIP_LOG) in *rocm10.0.0*) echo {words} >&2; exit 1;; esac"}
-    with torch_index(200) as index:
-        result = checkout.shell(
-            f"find_hardware() {{ echo rocm gfx1201; }}; amd_index={index} torch_indexes={index}/torch; "
-            "set_up torch requirements", **fault,
-        )  # fmt: skip
-        assert result.returncode == 0
-        assert words in result.stderr
-        assert "Taking another build of torch instead." in result.stdout
-        torch = checkout.installs()[1]
-        assert torch == f"--no-deps --force-reinstall --index-url {index}/torch/rocm7.2 torch==2.13.0"
-        assert (checkout.venv / "torch-source").read_text() == f"--extra-index-url {index}/torch/rocm7.2\n"
+    result = checkout.shell(
+        f"find_hardware() {{ echo rocm gfx1201; }}; amd_index={index} torch_indexes={index}/torch; "
+        "set_up torch requirements", **fault,
+    )  # fmt: skip
+    assert result.returncode == 0
+    assert words in result.stderr
+    assert "Taking another build of torch instead." in result.stdout
+    torch = checkout.installs()[1]
+    assert torch == f"--no-deps --force-reinstall --index-url {index}/torch/rocm7.2 torch==2.13.0"
+    assert (checkout.venv / "torch-source").read_text() == f"--extra-index-url {index}/torch/rocm7.2\n"
 
 
-def test_torch_comes_from_the_index_that_answers(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
-        result = checkout.webui("--setup-only", TORCH_INDEX_URL=index + "/", TORCH_VERSION="2.12.1")
+def test_torch_comes_from_the_index_that_answers(checkout: FreshCheckout, index: str) -> None:
+    result = checkout.webui("--setup-only", TORCH_INDEX_URL=index + "/", TORCH_VERSION="2.12.1")
     assert (result.returncode, result.stderr) == (0, "")
     torch, others = checkout.installs()
     assert torch == f"--no-deps --index-url {index} torch==2.12.1"
@@ -214,7 +216,6 @@ def test_torch_comes_from_the_index_that_answers(checkout: FreshCheckout) -> Non
 
 @pytest.mark.parametrize("status", [401, 407])
 def test_an_index_that_asks_for_a_password_is_left_to_pip(checkout: FreshCheckout, status: int) -> None:
-    checkout.python("python3", "3.12.3")
     with torch_index(status) as index:
         checkout.webui("--setup-only", TORCH_INDEX_URL=index)
     assert index in checkout.installs()[0]
@@ -224,7 +225,6 @@ def test_an_index_that_asks_for_a_password_is_left_to_pip(checkout: FreshCheckou
 def test_without_the_torch_index_the_default_one_is_taken(
     checkout: FreshCheckout, status: int | None
 ) -> None:
-    checkout.python("python3", "3.12.3")
     if status is None:
         with closed_port() as port:
             index = f"http://127.0.0.1:{port}/whl/cpu"
@@ -240,7 +240,6 @@ def test_without_the_torch_index_the_default_one_is_taken(
 
 
 def test_an_index_that_never_answers_is_given_up(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/whl/cpu"
         result = checkout.webui("--setup-only", TORCH_INDEX_URL=index)
@@ -248,7 +247,6 @@ def test_an_index_that_never_answers_is_given_up(checkout: FreshCheckout) -> Non
 
 
 def test_a_second_start_installs_nothing(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
     with torch_index(200) as index:
         assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
         assert len(checkout.installs()) == 2
@@ -259,16 +257,14 @@ def test_a_second_start_installs_nothing(checkout: FreshCheckout) -> None:
     assert checkout.installs() == []
 
 
-def test_changed_requirements_are_added_to_what_is_there(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
-        checkout.webui("--setup-only", TORCH_INDEX_URL=index)
-        checkout.installs()
-        (checkout.venv / "kept").touch()
-        with (checkout.root / "requirements.txt").open("a") as file:
-            file.write("tqdm>=4\n")
-        checkout.webui("--setup-only")
-        checkout.shell("set_up torch requirements test_requirements")
+def test_changed_requirements_are_added_to_what_is_there(checkout: FreshCheckout, index: str) -> None:
+    checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+    checkout.installs()
+    (checkout.venv / "kept").touch()
+    with (checkout.root / "requirements.txt").open("a") as file:
+        file.write("tqdm>=4\n")
+    checkout.webui("--setup-only")
+    checkout.shell("set_up torch requirements test_requirements")
     changed, for_tests = checkout.installs()
     assert "requirements.txt" in changed
     assert "pytest>=9" in for_tests.split()
@@ -276,37 +272,33 @@ def test_changed_requirements_are_added_to_what_is_there(checkout: FreshCheckout
 
 
 @pytest.mark.parametrize("change", ["python", "index", "version"])
-def test_another_python_or_torch_starts_over(checkout: FreshCheckout, change: str) -> None:
-    checkout.python("python3", "3.12.3")
+def test_another_python_or_torch_starts_over(checkout: FreshCheckout, index: str, change: str) -> None:
     checkout.python("other", "3.13.1")
-    with torch_index(200) as index:
-        checkout.webui("--setup-only", TORCH_INDEX_URL=index)
-        (checkout.venv / "from before").touch()
-        changes = {
-            "python": {"PYTHON": "other"},
-            "index": {"TORCH_INDEX_URL": index.replace("cpu", "rocm7.2")},
-            "version": {"TORCH_VERSION": "2.12.1"},
-        }
-        assert checkout.webui("--setup-only", **changes[change]).returncode == 0
+    checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+    (checkout.venv / "from before").touch()
+    changes = {
+        "python": {"PYTHON": "other"},
+        "index": {"TORCH_INDEX_URL": index.replace("cpu", "rocm7.2")},
+        "version": {"TORCH_VERSION": "2.12.1"},
+    }
+    assert checkout.webui("--setup-only", **changes[change]).returncode == 0
     assert not (checkout.venv / "from before").exists()
 
 
-def test_a_set_up_that_was_killed_is_started_over(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
-        killed = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES="kill -9 0")
-        assert killed.returncode != 0
-        assert (checkout.venv / ".longtake-unfinished").exists()
-        (checkout.venv / "half-written").touch()
-        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+def test_a_set_up_that_was_killed_is_started_over(checkout: FreshCheckout, index: str) -> None:
+    killed = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES="kill -9 0")
+    assert killed.returncode != 0
+    assert (checkout.venv / ".longtake-unfinished").exists()
+    (checkout.venv / "half-written").touch()
+    assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
     assert not (checkout.venv / "half-written").exists()
     assert not (checkout.venv / ".longtake-unfinished").exists()
 
 
-def test_the_page_gets_the_other_arguments_and_the_callers_folder(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
-        assert checkout.webui("--setup-only", "--share", TORCH_INDEX_URL=index).returncode == 0
+def test_the_page_gets_the_other_arguments_and_the_callers_folder(
+    checkout: FreshCheckout, index: str
+) -> None:
+    assert checkout.webui("--setup-only", "--share", TORCH_INDEX_URL=index).returncode == 0
     result = checkout.webui("--port", "8000", "--outputs", "my videos")
     folder, script, *arguments = result.stdout.splitlines()
     assert folder == str(checkout.elsewhere)
@@ -314,51 +306,38 @@ def test_the_page_gets_the_other_arguments_and_the_callers_folder(checkout: Fres
     assert arguments == ["--port", "8000", "--outputs", "my videos"]
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_the_shell_scripts_pass_shellcheck() -> None:
-    scripts = ["webui.sh", "test.sh", "scripts/check", "scripts/setup.sh", ".ci/run"]
-    result = subprocess.run(
-        ["shellcheck", "-x", *scripts], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-    assert result.stdout == ""
-
-
-def test_an_environment_of_an_earlier_version_is_kept(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
-    with torch_index(200) as index:
-        checkout.webui("--setup-only", TORCH_INDEX_URL=index)
-        checkout.installs()
-        # So the set-up wrote it before builds of several makers were known.
-        stamp = checkout.venv / ".longtake-torch"
-        assert stamp.read_text() == f"cpu 2.13.0 {index} 2.13.0\n"
-        checkout.webui("--setup-only")
+def test_an_environment_of_an_earlier_version_is_kept(checkout: FreshCheckout, index: str) -> None:
+    checkout.webui("--setup-only", TORCH_INDEX_URL=index)
+    checkout.installs()
+    # So the set-up wrote it before builds of several makers were known.
+    stamp = checkout.venv / ".longtake-torch"
+    assert stamp.read_text() == f"cpu 2.13.0 {index} 2.13.0\n"
+    checkout.webui("--setup-only")
     assert checkout.installs() == []
 
 
-def test_the_command_of_the_checkout_runs_in_any_folder(checkout: FreshCheckout) -> None:
-    program = checkout.root / "app" / "__main__.py"
+def test_the_command_of_the_checkout_runs_in_any_folder(bare: FreshCheckout) -> None:
+    program = bare.root / "app" / "__main__.py"
     program.parent.mkdir()
     program.write_text("import os, sys\n\ndef start():\n    print(os.getcwd(), *sys.argv, sep='|')\n")
-    python, command = (checkout.venv / "bin" / name for name in ("python", "longtake"))
+    python, command = (bare.venv / "bin" / name for name in ("python", "longtake"))
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    checkout.shell("write_command")
+    bare.shell("write_command")
     done = subprocess.run(
-        [command, "plan", "two words"], cwd=checkout.elsewhere, capture_output=True, text=True, check=True
+        [command, "plan", "two words"], cwd=bare.elsewhere, capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"{checkout.elsewhere}|longtake|plan|two words\n"
+    assert done.stdout == f"{bare.elsewhere}|longtake|plan|two words\n"
 
 
-def test_the_set_up_writes_the_command_and_leaves_that_of_pip(checkout: FreshCheckout) -> None:
-    checkout.python("python3", "3.12.3")
+def test_the_set_up_writes_the_command_and_leaves_that_of_pip(checkout: FreshCheckout, index: str) -> None:
     command = checkout.venv / "bin" / "longtake"
-    with torch_index(200) as index:
-        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
-        assert os.access(command, os.X_OK)
-        command.write_text("pip's")
-        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
-        assert command.read_text() == "pip's"
-        command.unlink()
-        assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+    assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+    assert os.access(command, os.X_OK)
+    command.write_text("pip's")
+    assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
+    assert command.read_text() == "pip's"
+    command.unlink()
+    assert checkout.webui("--setup-only", TORCH_INDEX_URL=index).returncode == 0
     assert command.exists()

@@ -1,7 +1,5 @@
 """Tests that the wheel holds what its users need: the command, the demo model, the page."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

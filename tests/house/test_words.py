@@ -1,7 +1,5 @@
 """Tests that each word stands for one thing: no value has a name that says nothing."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

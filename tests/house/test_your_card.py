@@ -1,7 +1,5 @@
 """Tests that the page on cards shows what the planner says."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

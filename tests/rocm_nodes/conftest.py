@@ -1,7 +1,5 @@
 """The double of ComfyUI for every test of the nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

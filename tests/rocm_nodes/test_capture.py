@@ -1,7 +1,5 @@
 """Tests of captures: what they hold, their bounds, their replay, and that they cost nothing if off."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ They need a checkout of ComfyUI, named by COMFYUI_ROOT, and a Python with its pa
 by COMFYUI_PYTHON (default: this one). Without a checkout they are skipped.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

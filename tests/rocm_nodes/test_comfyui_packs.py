@@ -3,8 +3,6 @@
 `COMFYUI_PACKS` may name checkouts of other packs, with the separator of `PATH` between them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

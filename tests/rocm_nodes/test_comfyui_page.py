@@ -3,8 +3,6 @@
 They need what `test_comfyui.py` needs, and ComfyUI's page (comfyui-frontend-package) in its Python.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 If COMFYUI_GGUF_ROOT names a checkout of ComfyUI-GGUF, its loader is compared with ours, too.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

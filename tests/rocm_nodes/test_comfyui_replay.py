@@ -3,8 +3,6 @@
 They need what `test_comfyui.py` needs.
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

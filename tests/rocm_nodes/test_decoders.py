@@ -1,7 +1,5 @@
 """Tests of the decoders against a double of ComfyUI: bits, shortages, failures, interrupts."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests that hold the double of ComfyUI to the signatures recorded from the real one."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Tests of the encoders against a double of ComfyUI."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of the video node, with a tiny model and a double of ComfyUI."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of FramePack in parts, with a tiny model and a double of ComfyUI."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the loaders against a double of ComfyUI."""
 
-from __future__ import annotations
-
 import logging
 import sys
 
@@ -87,12 +85,9 @@ def test_the_log_and_the_node_say_what_is_loaded_before_it_is(
 
 def test_scaled_weights_keep_their_type(comfy: Comfy) -> None:
     write_weights(
-        comfy,
-        "diffusion_models",
-        "a.safetensors",
-        weight=torch.zeros(4, 4, dtype=torch.float8_e4m3fn),
+        comfy, "diffusion_models", "a.safetensors", weight=torch.zeros(4, 4, dtype=torch.float8_e4m3fn),
         scaled_fp8=torch.zeros(1),
-    )
+    )  # fmt: skip
     _, text = run("ROCMOptimizedUNetLoader", unet_name="a.safetensors", weight_dtype="fp8_e5m2")
     assert comfy.calls == ["load_diffusion_model []"]
     assert "weight_dtype fp8_e5m2 is not used" in text

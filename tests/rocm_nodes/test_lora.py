@@ -1,7 +1,5 @@
 """Tests of the loader of LoRAs against a double of ComfyUI, which knows one weight, `layer`."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of monitors, benchmark and memory optimizer against a double of ComfyUI."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the built pack in one process with modules of others that have the names of ours."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

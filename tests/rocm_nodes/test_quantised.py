@@ -1,7 +1,5 @@
 """Tests of weights that stay in blocks of GGUF, against the library `gguf` and a double of ComfyUI."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Tests of how the nodes present themselves: what they lack, what they are beside others, and their help."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import subprocess

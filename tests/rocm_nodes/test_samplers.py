@@ -1,7 +1,5 @@
 """Tests of the samplers against a double of ComfyUI."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -116,12 +114,9 @@ def test_the_advanced_sampler_passes_all_its_inputs_on() -> None:
     inputs = sampler_inputs(ModelPatcher())
     del inputs["seed"], inputs["denoise"]
     extra = {
-        "add_noise": "disable",
-        "noise_seed": 3,
-        "start_at_step": 1,
-        "end_at_step": 2,
+        "add_noise": "disable", "noise_seed": 3, "start_at_step": 1, "end_at_step": 2,
         "return_with_leftover_noise": "enable",
-    }
+    }  # fmt: skip
     (found,), _ = run("ROCMOptimizedKSamplerAdvanced", **inputs, **extra)
     expected = stock(**sampler_inputs(ModelPatcher(), seed=3, disable_noise=True))
     assert torch.equal(found["samples"], expected)

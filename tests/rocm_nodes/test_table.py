@@ -1,7 +1,5 @@
 """Tests of the table of nodes, and of the inputs that old workflows hold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

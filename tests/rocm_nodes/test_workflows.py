@@ -1,7 +1,5 @@
 """Tests of the example workflows: those for ComfyUI's page ask for the same as those for its API."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

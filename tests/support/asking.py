@@ -1,7 +1,5 @@
 """A client for raw HTTP requests, also those that well-behaved clients would not send."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Packages that pass for flash-attn and SageAttention, whose kernels do what a test wants."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 # The bodies of kernels (B, N, H, D).

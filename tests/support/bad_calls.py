@@ -1,7 +1,5 @@
 """Calls of other programs that write below a folder, of which chosen ones fail."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 import subprocess

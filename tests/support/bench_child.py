@@ -1,7 +1,5 @@
 """A stand-in for the processes of the benchmark: the real one with other parts, and without torch."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

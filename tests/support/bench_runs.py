@@ -1,7 +1,5 @@
 """Runs of the benchmark with stand-ins for its parts. As a program, it runs one until it is killed."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

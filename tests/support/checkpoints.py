@@ -1,7 +1,5 @@
 """Checkpoints with the true names of tensors and scaled-down shapes, in each format and layout of names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +12,8 @@ from gguf.quants import quantize
 from safetensors.torch import save_file
 from torch import Tensor
 
+from diffusers_helper.loading.loaders import Models
+from tests.support.making import load_tiny
 from tests.support.weights import write_gguf
 
 # The layers of one name in the layout of HunyuanVideo's authors, which are several in diffusers' layout.
@@ -220,3 +220,19 @@ def write_quantised_gguf(
 def write_safetensors(file: Path, tensors: Mapping[str, Tensor]) -> Path:
     save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, file)
     return file
+
+
+def model_with(base: Path, folder: Path, **parts: Mapping[str, Tensor]) -> Models:
+    """Write a model like that in the folder `base`, but with these tensors in some of its parts."""
+    for part in base.iterdir():
+        if part.name not in parts:
+            folder.mkdir(exist_ok=True)
+            (folder / part.name).symlink_to(part)
+            continue
+        (folder / part.name).mkdir(parents=True)
+        for file in part.iterdir():
+            if file.suffix == ".safetensors":
+                write_safetensors(folder / part.name / file.name, parts[part.name])
+            else:
+                (folder / part.name / file.name).symlink_to(file)
+    return load_tiny(folder)

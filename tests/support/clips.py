@@ -1,7 +1,5 @@
 """Clips for tests of the writer, and readers of the frames, times and boxes of an MP4."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A cluster of Ray, whose machines are namespaces of this one: networks, processes and folders of Ray."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -141,17 +139,9 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(*new, "-keyout", str(key), "-out", str(asked), "-subj", "/CN=machine")
     signed = ("-CA", str(authority), "-CAkey", str(tmp_path / "ca.key"), "-CAcreateserial")
     run(
-        "openssl",
-        "x509",
-        "-req",
-        "-in",
-        str(asked),
-        *signed,
-        "-extfile",
-        str(names),
-        "-out",
+        "openssl", "x509", "-req", "-in", str(asked), *signed, "-extfile", str(names), "-out",
         str(certificate),
-    )
+    )  # fmt: skip
     files = {"SERVER_CERT": certificate, "SERVER_KEY": key, "CA_CERT": authority}
     monkeypatch.setenv("RAY_USE_TLS", "1")
     for name, file in files.items():

@@ -1,7 +1,5 @@
 """A client of a running ComfyUI: it queues workflows and waits for what they give."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.error

@@ -1,7 +1,5 @@
 """The messages that ComfyUI sends to its page over a websocket: progress, and previews."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The example workflows in both of ComfyUI's formats: prompts for its API, and graphs for its page."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The real ComfyUI in a process of its own, with the nodes, models of toy size and an empty folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

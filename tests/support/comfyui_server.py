@@ -4,8 +4,6 @@ It is run by ComfyUI's own Python. It writes the models that are missing in BASE
 `COMFYUI_DYNAMIC` is set, models are held by the class for dynamic memory, which ComfyUI uses on cards alone.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

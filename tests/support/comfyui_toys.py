@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import folder_paths  # type: ignore[import-not-found]
 import torch
@@ -14,14 +14,18 @@ from safetensors.torch import save_file
 class _Toy:
     RETURN_TYPES: tuple[str, ...] = ()
     FUNCTION, CATEGORY, OUTPUT_NODE = "run", "toys", False
+    REQUIRED: ClassVar[dict[str, Any]] = {}
+    OPTIONAL: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": cls.REQUIRED, "optional": cls.OPTIONAL}
 
 
 class ToyConditioning(_Toy):
     RETURN_TYPES = ("CONDITIONING",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"text": ("STRING", {"default": ""})}}
+    REQUIRED: ClassVar[dict[str, Any]] = {"text": ("STRING", {"default": ""})}
 
     def run(self, text: str) -> tuple[Any, ...]:
         generator = torch.Generator().manual_seed(len(text))
@@ -37,10 +41,6 @@ class ToyClip(_Toy):
 
     RETURN_TYPES = ("CLIP",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {}}
-
     def run(self) -> tuple[Any, ...]:
         return (self,)
 
@@ -54,9 +54,9 @@ class ToyClip(_Toy):
 class ToyNoise(_Toy):
     RETURN_TYPES = ("LATENT",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {name: ("INT", {"default": 8}) for name in ("frames", "height", "width")}}
+    REQUIRED: ClassVar[dict[str, Any]] = {
+        name: ("INT", {"default": 8}) for name in ("frames", "height", "width")
+    }
 
     def run(self, frames: int, height: int, width: int) -> tuple[Any, ...]:
         shape = (1, 16, frames, height, width) if frames else (1, 16, height, width)
@@ -66,12 +66,8 @@ class ToyNoise(_Toy):
 class ToyKeep(_Toy):
     OUTPUT_NODE = True
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {
-            "required": {"name": ("STRING", {"default": ""})},
-            "optional": {"image": ("IMAGE",), "latent": ("LATENT",)},
-        }
+    REQUIRED: ClassVar[dict[str, Any]] = {"name": ("STRING", {"default": ""})}
+    OPTIONAL: ClassVar[dict[str, Any]] = {"image": ("IMAGE",), "latent": ("LATENT",)}
 
     def run(self, name: str, image: Any = None, latent: Any = None) -> dict[str, Any]:
         value = image if latent is None else latent["samples"]
@@ -85,9 +81,7 @@ class ToyFault(_Toy):
 
     RETURN_TYPES = ("VAE",)
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"vae": ("VAE",), "kind": (["conv", "memory", "slow", "none"],)}}
+    REQUIRED: ClassVar[dict[str, Any]] = {"vae": ("VAE",), "kind": (["conv", "memory", "slow", "none"],)}
 
     @classmethod
     def IS_CHANGED(cls, **_: Any) -> float:
@@ -151,9 +145,7 @@ class ToyProcess(_Toy):
 
     OUTPUT_NODE = True
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"vae": ("VAE",)}}
+    REQUIRED: ClassVar[dict[str, Any]] = {"vae": ("VAE",)}
 
     @classmethod
     def IS_CHANGED(cls, **_: Any) -> float:
@@ -185,9 +177,7 @@ class ToySignatures(_Toy):
 
     OUTPUT_NODE = True
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"names": ("STRING", {"default": ""})}}
+    REQUIRED: ClassVar[dict[str, Any]] = {"names": ("STRING", {"default": ""})}
 
     def run(self, names: str) -> dict[str, Any]:
         import importlib

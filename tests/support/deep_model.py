@@ -1,7 +1,5 @@
 """The tiny model with more blocks in its transformer, of which some can be streamed to save memory."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A driver that fails on demand, for tests of the convolution ladder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

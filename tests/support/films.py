@@ -1,7 +1,5 @@
 """Small videos as cameras, phones, browsers and editors write them, and what a player shows of them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Engines that are forked from a process with their libraries, whose import takes an engine seconds."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -4,8 +4,6 @@ It imports nothing of Longtake: each fork does that itself, with the variables a
 A request is a message of JSON on the socket that is standard input, with the fork's three standard streams.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """A checkout with only the set-up files, on a machine with only certain programs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

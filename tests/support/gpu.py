@@ -1,7 +1,5 @@
 """Helpers for tests that run on a GPU, and where that means something on its double, the CPU, too."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HEIC files as phones write them, put together from HEVC frames, since the product only reads them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Files of hostile strangers, each made to cost its reader memory, time or the process."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zipfile

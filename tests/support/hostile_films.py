@@ -1,7 +1,5 @@
 """Videos of hostile strangers: damaged, of sizes and lengths that nobody has, or naming other files."""
 
-from __future__ import annotations
-
 import random
 import struct
 import zlib

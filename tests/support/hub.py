@@ -1,7 +1,5 @@
 """A local double of the hub: a server with a published model's files that can be told to fail."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -7,8 +7,6 @@ imported before anything is watched, and MODULES are modules of the product; bot
 An effect is reported with the module that was asked for when it appeared, which may only import its cause.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json
@@ -109,18 +107,14 @@ def torch_state() -> dict[str, object]:
     return {
         "the device": torch.cuda.is_initialized(),
         "torch's defaults": (
-            torch.get_default_dtype(),
-            torch.get_num_threads(),
-            torch.is_grad_enabled(),
-            torch.get_float32_matmul_precision(),
-            torch.backends.cudnn.enabled,
-            torch.backends.cudnn.benchmark,
-            torch.initial_seed(),
+            torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled(),
+            torch.get_float32_matmul_precision(), torch.backends.cudnn.enabled,
+            torch.backends.cudnn.benchmark, torch.initial_seed(),
         ),
         "torch's functions": [
             (name, id(value)) for owner in patched for name, value in vars(owner).items() if callable(value)
         ],
-    }
+    }  # fmt: skip
 
 
 def main(report: str, warm_up: str, modules: str) -> None:

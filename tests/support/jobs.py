@@ -1,7 +1,5 @@
 """Helpers for the tests of jobs, of the engine and of the command line."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -159,7 +157,6 @@ def run_program(studio: Studio, *scripts: str) -> tuple[subprocess.Popen[str], l
         [sys.executable, "-c", PROGRAM, *arguments],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
     return process, [process.stdout.readline().strip() for _ in scripts]
 
 

@@ -1,7 +1,5 @@
 """LoRAs of all key styles with random values, and the changes that they make to weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

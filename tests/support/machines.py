@@ -1,7 +1,5 @@
 """Writers of the files with which the kernel describes a machine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Helpers for tests of the pipeline: a picture, requests, and the frames before they are encoded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ It has the tiny model's tokenizers, a wider VAE, and a transformer and encoders 
 have the number formats of the published weights: bf16, fp16 and fp32.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,18 +51,11 @@ def write_mid_model(folder: Path, size: Size) -> Path:
 
 def _transformer(size: Size) -> HunyuanVideoFramepackTransformer3DModel:
     return HunyuanVideoFramepackTransformer3DModel(
-        num_attention_heads=size.width // HEAD_DIM,
-        attention_head_dim=HEAD_DIM,
-        rope_axes_dim=(16, 24, 24),
-        num_layers=size.dual,
-        num_single_layers=size.single,
-        num_refiner_layers=1,
-        text_embed_dim=size.width,
-        pooled_projection_dim=size.side_width,
-        image_proj_dim=size.side_width,
-        has_image_proj=True,
+        num_attention_heads=size.width // HEAD_DIM, attention_head_dim=HEAD_DIM, rope_axes_dim=(16, 24, 24),
+        num_layers=size.dual, num_single_layers=size.single, num_refiner_layers=1, text_embed_dim=size.width,
+        pooled_projection_dim=size.side_width, image_proj_dim=size.side_width, has_image_proj=True,
         has_clean_x_embedder=True,
-    )
+    )  # fmt: skip
 
 
 def _llama(size: Size) -> LlamaModel:

@@ -1,7 +1,5 @@
 """The order of a job's loads and flushes according to the memory document (docs/amd-memory.md)."""
 
-from __future__ import annotations
-
 DOCUMENT = """
     flush worker-start
     flush post-unload/text-enc

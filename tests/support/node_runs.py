@@ -1,7 +1,5 @@
 """Runs of single nodes, for their tests."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

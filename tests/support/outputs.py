@@ -1,7 +1,5 @@
 """An outputs folder with real jobs, and the programs that work on it and can be killed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -59,7 +57,6 @@ class Folder:
     def start_server(self, *numbers: int, name: str = "server") -> None:
         jobs = (json.dumps(self.settings(number)) for number in numbers)
         server = self.start_program(name, "-c", SERVER, str(self.outputs), *jobs)
-        assert server.stdout is not None
         assert server.stdout.readline() == b"up\n"
 
     def start_command(self, number: int) -> None:

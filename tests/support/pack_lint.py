@@ -1,7 +1,5 @@
 """The search for what a built pack cannot carry: names of modules that cannot be rewritten, and data."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable

@@ -7,8 +7,6 @@ and OUTPUT a folder for the results of two nodes and a JSON object with what was
 is not on the path.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json
@@ -28,8 +26,6 @@ OWN = ("app", "cache", "diffusers_helper", "rocm_nodes", "training")
 def loaded(name: str, file: Path) -> ModuleType:
     """Load a file under a name. The file of a package gets the places of its modules from its own name."""
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

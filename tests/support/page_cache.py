@@ -1,7 +1,5 @@
 """What the kernel's page cache has of a file."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

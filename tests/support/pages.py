@@ -1,7 +1,5 @@
 """The page served for a test, and helpers that use it in the browser."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -148,7 +146,6 @@ class PageProgram:
 
     def wait_until_up(self) -> str:
         """Wait until the page is served, and return its address."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise AssertionError(self.process.communicate()[1])

@@ -1,7 +1,5 @@
 """A disk that loses everything that was not synced, as in a power cut."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

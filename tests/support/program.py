@@ -1,7 +1,5 @@
 """A runner of the command line for tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Toy-size models in the layout of the published ones, in a hub cache with sharded fp16 and bf16 files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -45,31 +43,18 @@ def write_published(cache: Path, info: ModelInfo) -> None:
 
 def _llama(words: int) -> LlamaModel:
     config = LlamaConfig(
-        vocab_size=words,
-        hidden_size=TEXT_DIM,
-        intermediate_size=2 * TEXT_DIM,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=1.0,
-    )
+        vocab_size=words, hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM, num_hidden_layers=3,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512, initializer_range=1.0,
+    )  # fmt: skip
     return LlamaModel(config).eval()
 
 
 def _clip(words: int) -> CLIPTextModel:
     config = CLIPTextConfig(
-        vocab_size=words,
-        hidden_size=TEXT_DIM,
-        intermediate_size=2 * TEXT_DIM,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        projection_dim=TEXT_DIM,
-        initializer_factor=10.0,
-        bos_token_id=words - 2,
-        eos_token_id=words - 1,
-        pad_token_id=words - 1,
-    )
+        vocab_size=words, hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM, num_hidden_layers=2,
+        num_attention_heads=2, projection_dim=TEXT_DIM, initializer_factor=10.0, bos_token_id=words - 2,
+        eos_token_id=words - 1, pad_token_id=words - 1,
+    )  # fmt: skip
     return CLIPTextModel(config).eval()
 
 
@@ -97,13 +82,9 @@ def _write_llama_tokenizer(folder: Path) -> int:
     folder.mkdir(parents=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
-        "tokenizer_class": "LlamaTokenizerFast",
-        "bos_token": BEGIN,
-        "eos_token": "<|end_of_text|>",
-        "pad_token": "<|pad|>",
-        "model_max_length": 256,
-        "padding_side": "right",
-    }
+        "tokenizer_class": "LlamaTokenizerFast", "bos_token": BEGIN, "eos_token": "<|end_of_text|>",
+        "pad_token": "<|pad|>", "model_max_length": 256, "padding_side": "right",
+    }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return tokenizer.get_vocab_size()
 
@@ -117,12 +98,8 @@ def _write_clip_tokenizer(folder: Path) -> int:
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
     config = {
-        "tokenizer_class": "CLIPTokenizer",
-        "bos_token": CLIP_SPECIAL[0],
-        "eos_token": CLIP_SPECIAL[1],
-        "pad_token": CLIP_SPECIAL[1],
-        "unk_token": CLIP_SPECIAL[1],
-        "model_max_length": 77,
-    }
+        "tokenizer_class": "CLIPTokenizer", "bos_token": CLIP_SPECIAL[0], "eos_token": CLIP_SPECIAL[1],
+        "pad_token": CLIP_SPECIAL[1], "unk_token": CLIP_SPECIAL[1], "model_max_length": 77,
+    }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return len(words)

@@ -1,7 +1,5 @@
 """Jobs that were never made: their facts, and events with known or recorded times."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An engine that plays a script of events, silences and deaths, and a supervisor over it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Stand-ins for several programs that share one outputs folder: services with staged engines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.jobs.job import Job

@@ -1,7 +1,5 @@
 """An engine without a model, which a test drives event by event."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
@@ -187,7 +185,6 @@ class StagedEngine:
             front = video.frames - shown if job.request.mode == "inverted" and shown else 0
             shown = video.frames
             picture = final if final is not None and len(final) else pending
-            assert picture is not None
             thumbnail = JobFolder(job.folder).thumbs / f"{number:04}.webp"
             thumbnail.parent.mkdir(exist_ok=True)
             sections = JobFolder(job.folder).sections
@@ -196,14 +193,9 @@ class StagedEngine:
             JobFolder(job.folder).memory.write_text(json.dumps(memory_record(number)))
             Image.fromarray(picture[len(picture) // 2]).save(thumbnail)
             yield SectionFinished(
-                **about,
-                section=number,
-                sections=count,
-                video=str(path),
-                frames=shown,
-                added_in_front=front,
+                **about, section=number, sections=count, video=str(path), frames=shown, added_in_front=front,
                 thumbnail=str(thumbnail),
-            )
+            )  # fmt: skip
         end = str(video.finish())
         memory: dict[str, Any] = {"peak_device_bytes": MEASURED["decode"], "cap_bytes": CAP}
         yield Finished(**about, video=end, frames=shown, seconds=1.0, peak_host_bytes=PEAK, **memory)

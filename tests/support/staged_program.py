@@ -7,8 +7,6 @@ events for the engine or, if it is negative, a request for the process's figures
 program ends when its input does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Threads of the product, by their names."""
 
-from __future__ import annotations
-
 import threading
 
 

@@ -3,8 +3,6 @@
 The model is untrained, but its outputs are finite, vary over the picture, and depend on the prompt.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -44,35 +42,23 @@ def write_tiny_model(folder: Path) -> None:
     clip_tokenizer().save_pretrained(folder / "tokenizer_2")
     SiglipImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder / "feature_extractor")
     facts = {
-        "title": "Tiny test model",
-        "modes": ["inverted", "forward"],
-        "side": SIDE,
-        "multiple": MULTIPLE,
-        "vocabulary": {"words": list(WORDS)},
-        "examples": ["the red ball moves right"],
-    }
+        "title": "Tiny test model", "modes": ["inverted", "forward"], "side": SIDE, "multiple": MULTIPLE,
+        "vocabulary": {"words": list(WORDS)}, "examples": ["the red ball moves right"],
+    }  # fmt: skip
     (folder / "longtake.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def tiny_transformer() -> HunyuanVideoFramepackTransformer3DModel:
     return HunyuanVideoFramepackTransformer3DModel(
-        num_attention_heads=2,
-        attention_head_dim=16,
-        rope_axes_dim=(4, 6, 6),
-        num_layers=1,
-        num_single_layers=1,
-        num_refiner_layers=1,
-        text_embed_dim=TEXT_DIM,
-        pooled_projection_dim=TEXT_DIM,
-        image_proj_dim=TEXT_DIM,
-        has_image_proj=True,
-        has_clean_x_embedder=True,
-    ).eval()
+        num_attention_heads=2, attention_head_dim=16, rope_axes_dim=(4, 6, 6), num_layers=1,
+        num_single_layers=1, num_refiner_layers=1, text_embed_dim=TEXT_DIM, pooled_projection_dim=TEXT_DIM,
+        image_proj_dim=TEXT_DIM, has_image_proj=True, has_clean_x_embedder=True,
+    ).eval()  # fmt: skip
 
 
 def tiny_vae() -> AutoencoderKLHunyuanVideo:
     vae = AutoencoderKLHunyuanVideo(
-        block_out_channels=(4, 8, 8, 8), layers_per_block=1, norm_num_groups=2
+        block_out_channels=(2, 4, 4, 4), layers_per_block=1, norm_num_groups=2
     ).eval()
     with torch.inference_mode():
         # Random weights decode to nearly grey, so the output is spread over most of the range from -1 to 1.
@@ -87,49 +73,32 @@ def tiny_vae() -> AutoencoderKLHunyuanVideo:
 def tiny_llama() -> LlamaModel:
     return LlamaModel(
         LlamaConfig(
-            vocab_size=len(VOCABULARY),
-            hidden_size=TEXT_DIM,
-            intermediate_size=2 * TEXT_DIM,
-            num_hidden_layers=3,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            initializer_range=1.0,
-            pad_token_id=VOCABULARY.index(PAD),
-            bos_token_id=VOCABULARY.index(BEGIN),
+            vocab_size=len(VOCABULARY), hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM,
+            num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
+            initializer_range=1.0, pad_token_id=VOCABULARY.index(PAD), bos_token_id=VOCABULARY.index(BEGIN),
             eos_token_id=VOCABULARY.index(END),
         )
-    ).eval()
+    ).eval()  # fmt: skip
 
 
 def tiny_clip() -> CLIPTextModel:
     return CLIPTextModel(
         CLIPTextConfig(
-            vocab_size=len(VOCABULARY),
-            hidden_size=TEXT_DIM,
-            intermediate_size=2 * TEXT_DIM,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            projection_dim=TEXT_DIM,
-            initializer_factor=10.0,
-            pad_token_id=VOCABULARY.index(PAD),
-            bos_token_id=VOCABULARY.index(BEGIN),
+            vocab_size=len(VOCABULARY), hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM,
+            num_hidden_layers=2, num_attention_heads=2, projection_dim=TEXT_DIM, initializer_factor=10.0,
+            pad_token_id=VOCABULARY.index(PAD), bos_token_id=VOCABULARY.index(BEGIN),
             eos_token_id=VOCABULARY.index(END),
         )
-    ).eval()
+    ).eval()  # fmt: skip
 
 
 def tiny_siglip() -> SiglipVisionModel:
     return SiglipVisionModel(
         SiglipVisionConfig(
-            hidden_size=TEXT_DIM,
-            intermediate_size=2 * TEXT_DIM,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            image_size=32,
-            patch_size=16,
+            hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM, num_hidden_layers=2, num_attention_heads=2,
+            image_size=32, patch_size=16,
         )
-    ).eval()
+    ).eval()  # fmt: skip
 
 
 def _word_level() -> Tokenizer:
@@ -144,14 +113,9 @@ def _wrapped(tokenizer: Tokenizer, length: int, single: str) -> PreTrainedTokeni
     numbers = [(token, VOCABULARY.index(token)) for token in (BEGIN, END)]
     tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=numbers)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BEGIN,
-        eos_token=END,
-        unk_token=UNKNOWN,
-        padding_side="right",
-        model_max_length=length,
-    )
+        tokenizer_object=tokenizer, pad_token=PAD, bos_token=BEGIN, eos_token=END, unk_token=UNKNOWN,
+        padding_side="right", model_max_length=length,
+    )  # fmt: skip
 
 
 def llama_tokenizer() -> PreTrainedTokenizerFast:

@@ -1,7 +1,5 @@
 """An engine whose process outlives its service, so that many tests share one."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

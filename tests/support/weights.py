@@ -1,7 +1,5 @@
 """Small files with weights in each format, and files that only look like them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the examples and the model card: the page and the documents show what the programs make."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of the demo world: things stay in the picture, the tracker reads clips, words are known."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -11,7 +9,7 @@ import torch
 
 from diffusers_helper.families.packing import FPS
 from training.layout import lay_out
-from training.render import Renderer, make_canvases
+from training.render import Renderer
 from training.scenes import (
     BACKGROUNDS,
     CAMERA_MOTIONS,
@@ -38,11 +36,6 @@ pytestmark = pytest.mark.slow  # it draws and encodes clips
 
 SIZE = (64, 64)
 AMOUNTS = (0.3, 0.55, 1.0, 1.67)
-
-
-@pytest.fixture(scope="module")
-def renderer() -> Renderer:
-    return Renderer(make_canvases(3, 1))
 
 
 def plain_scene(*things: Thing) -> Drawing:

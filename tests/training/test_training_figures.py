@@ -1,7 +1,5 @@
 """Tests of the evaluation's figures, on clips whose figures are known by construction."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +19,6 @@ from training.sheet import save_contact_sheet
 pytestmark = pytest.mark.slow  # it draws and encodes clips
 
 SIZE = (128, 128)
-
-
-@pytest.fixture(scope="module")
-def renderer() -> Renderer:
-    return Renderer(make_canvases(3, 1))
 
 
 def case_of(shape: str = "triangle", motion: Motion | None = None) -> Case:
@@ -89,7 +82,6 @@ def test_the_rest_is_measured_away_from_what_moves(renderer: Renderer) -> None:
     assert true.rest is not None
     assert true.rest > 60
     mask = still_background(case, SIZE, 37)
-    assert mask is not None
     assert 0.3 < float(mask.float().mean()) < 0.8
     spoiled = clip.clone()
     spoiled[:, -1, mask] += 0.1

@@ -1,25 +1,18 @@
 """Tests of the figures of longer videos and of words alone, on true videos and on ones that fall short."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from training.lasting import bare_cases, judge_bare, judge_story, motion_at, stories
-from training.render import Renderer, make_canvases
+from training.render import Renderer
 from training.scenes import COLOURS, STILL, Act, Background, Drawing, Motion
 from training.stories import placed
 
 pytestmark = pytest.mark.slow  # it draws longer videos
 
 SIDE = 64
-
-
-@pytest.fixture(scope="module")
-def renderer() -> Renderer:
-    return Renderer(make_canvases(3, 1))
 
 
 def test_a_true_video_is_right_throughout_and_one_that_stands_still_not_where_motion_is_asked_for(

@@ -1,7 +1,5 @@
 """Tests of what the transformer learns from: weights of moving places, and fast clips."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of the decoder for previews: its training, and what the one that ships shows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,6 @@ def vae() -> AutoencoderKLHunyuanVideo:
 def test_the_decoder_that_ships_shows_a_section_better_than_colours(vae) -> None:
     assert (MODEL / TINY_FILE).stat().st_size < 400_000
     decoder = TinyDecoder.read(MODEL / TINY_FILE, torch.device("cpu"))
-    assert decoder is not None
     clips = draw_batch(np.random.default_rng(7), Renderer(canvases(7, 1)), Crops(1, 37, 64))
     latents, frames = preview.pairs(vae, clips)
     first = ((clips[0, :, 0].permute(1, 2, 0) + 1) * 127.5).round().to(torch.uint8)

@@ -1,7 +1,5 @@
 """Tests of the training command: a run ends and goes on exactly, and its model is loaded by the product."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -41,7 +39,6 @@ def test_a_checkpoint_is_written_over_in_small_files(monkeypatch, tmp_path: Path
         assert [path.name for path in parts] == [f"made.pt.{part}" for part in range(len(parts))]
         assert max(path.stat().st_size for path in parts) == 3000
         state = read_parts(tmp_path / "made.pt")
-        assert state is not None
         assert torch.equal(state["values"], values)
 
 
@@ -56,12 +53,10 @@ def test_a_run_goes_on_and_its_model_has_both_trained_parts(monkeypatch, tmp_pat
     minutes = ("--decoder-minutes", "0.05", "--minutes", "0.1", "--folder", folder)
     command(monkeypatch, *TINY, *minutes, "--seconds", "10")
     first = read_parts(folder / CHECKPOINT)
-    assert first is not None
     assert 0 < first["spent"] < 6
     decoder = (folder / DECODER).read_bytes()
     command(monkeypatch, *TINY, *minutes)
     second = read_parts(folder / CHECKPOINT)
-    assert second is not None
     assert second["step"] > first["step"]
     assert second["spent"] >= 6
     assert (folder / DECODER).read_bytes() == decoder

@@ -1,7 +1,5 @@
 """Tests of the videos in training: a section sees what the product shows it, and stories are told in time."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of the checks of reports, of the table that they fill, and of the command."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Tests of the benchmark's runner, with stand-ins for its parts."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -116,7 +114,6 @@ def test_a_killed_run_leaves_a_valid_report(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     command = [sys.executable, "-m", "tests.support.bench_runs", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as running:
-        assert running.stdout is not None
         assert [running.stdout.readline() for _ in range(2)] == ["first\n", "second\n"]
         running.send_signal(signal.SIGKILL)
     report = json.loads((out / "report.json").read_text())

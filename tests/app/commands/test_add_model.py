@@ -1,7 +1,5 @@
 """Tests of `models add` with files of a user's own, and of what the other commands make of such a model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -91,7 +89,6 @@ def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
     info = find_model("mine.f1")
     assert (info.title, info.modes) == ("My F1", ("forward",))
     absence = absence_of(info)
-    assert absence is not None
     assert "transformer" not in absence.component_bytes
     assert (
         absence.component_bytes["text_encoder"]

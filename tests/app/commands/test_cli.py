@@ -1,13 +1,10 @@
 """Tests of `longtake` as a program: its output, its exit codes, its end by signals."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import signal
 import termios
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +16,6 @@ from diffusers_helper import __version__
 from diffusers_helper.request import SETTINGS
 from tests.support.jobs import TIMEOUT, processes_in_group, wait_until
 from tests.support.program import Program, answer, check_contract, stream, until
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 @pytest.mark.parametrize("place", [[], ["--in-process"]])
@@ -329,10 +319,7 @@ def test_a_terminal_gets_a_line_that_moves(program: Program) -> None:
     process = program.start("generate", script="sections=2 steps=4", stderr=far)
     os.close(far)
     shown = b""
-    with (
-        contextlib.suppress(OSError),
-        open(near, "rb", buffering=0) as terminal,
-    ):
+    with contextlib.suppress(OSError), open(near, "rb", buffering=0) as terminal:
         while part := terminal.read(4096):
             shown += part
     assert process.wait(TIMEOUT) == 0

@@ -1,7 +1,5 @@
 """Tests of the commands that put the nodes into ComfyUI, and of the command that examines a file."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from pathlib import Path

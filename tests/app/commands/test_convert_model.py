@@ -1,7 +1,5 @@
 """Tests of `models convert`: the copy as a model, its pixels, its removal, and what interrupts it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -129,7 +127,6 @@ def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
     contents = read_contents(folder / WEIGHTS)
     assert not contents.problems
     origin = origin_in(contents.metadata)
-    assert origin is not None
     assert (origin.model, origin.weight_dtype, origin.compute_dtype) == ("demo", "int8", "bfloat16")
     assert [one[:2] for one in origin.files] == [(source.name, source.stat().st_size)]
     with safe_open(folder / WEIGHTS, "pt") as copy, safe_open(source, "pt") as whole:
@@ -158,7 +155,6 @@ def test_a_changed_byte_of_a_copy_is_found(
     convert("demo", "int8")
     weights, config = data / "models" / "demo-int8" / WEIGHTS, data / "models" / "demo-int8" / "config.json"
     origin = origin_in(read_contents(weights).metadata)
-    assert origin is not None
     assert [name for name, _ in origin.sums] == ["config.json", WEIGHTS]
     assert dict(origin.sums)["config.json"] == file_sha256(config)
 

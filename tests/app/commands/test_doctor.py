@@ -1,7 +1,5 @@
 """Tests of the command `doctor`: findings and remedies on machines laid out as files, and MIOpen's caches."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -21,12 +19,8 @@ from diffusers_helper.planning.notes import FORGET
 from tests.support.machines import GB, write, write_card, write_memory
 
 CPU = {
-    "torch": "2.13.0",
-    "hip": "",
-    "cuda": "",
-    "devices": 0,
-    "kernel": "_scaled_dot_product_flash_attention",
-}
+    "torch": "2.13.0", "hip": "", "cuda": "", "devices": 0, "kernel": "_scaled_dot_product_flash_attention",
+}  # fmt: skip
 ROCM = {
     **CPU, "hip": "7.2", "devices": 1, "arch": "gfx1100", "name": "Radeon", "dnn": 3005000,
     "total_bytes": 24 * GB,

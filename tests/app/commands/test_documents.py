@@ -1,7 +1,5 @@
 """Tests that the documents name commands and variables that exist, and that the examples can be run."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

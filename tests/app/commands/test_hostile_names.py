@@ -1,7 +1,5 @@
 """Tests that the command line shows hostile names and texts, and refuses arguments that are not text."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,10 +1,7 @@
 """Tests of `longtake jobs`: what it prints, what it changes, and its exit codes."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +13,6 @@ from app.jobs.storage.commands import INTERRUPTED, commands_of
 from diffusers_helper.events import Finished, SectionFinished
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.shared import Sharing, events, until, until_state
-
-
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
 
 
 class Command:
@@ -146,11 +136,7 @@ def test_the_job_of_a_killed_program_is_interrupted_and_says_how_it_goes_on(
     assert states == {killed.id: "interrupted", living.id: "running"}
     assert how.endswith(f"longtake generate --resume JOB --outputs {sharing.outputs}\n")
     (found,) = command.records("list", "--state", "interrupted")
-    assert (found["id"], found["state"], found["remedy"]) == (
-        killed.id,
-        "interrupted",
-        INTERRUPTED["remedy"],
-    )
+    assert (found["id"], found["state"], found["remedy"]) == (killed.id, "interrupted", INTERRUPTED["remedy"])
     assert [one["id"] for one in command.records("list", "--state", "running")] == [living.id]
     programs[0].release()
     assert command("resume", living.id) == 0

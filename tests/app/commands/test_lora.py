@@ -1,7 +1,5 @@
 """Tests of LoRAs on the command line: where they are found, what is refused, and that a plan counts them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

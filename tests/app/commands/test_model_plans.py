@@ -1,7 +1,5 @@
 """Tests of `models plan`, and of the names that the errors of `models` give to its arguments."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -31,15 +29,8 @@ def test_the_table_shows_memory_and_disk_for_a_type_on_the_device(capsys: pytest
     fp8 = capsys.readouterr().out
     assert "weights in fp8_e4m3fn on the device" in fp8
     assert fp8.splitlines()[-8].split()[4:] == [
-        "1.9",
-        "13.6",
-        "1.1",
-        "s",
-        "21.1",
-        "21.1",
-        "5.8",
-        "fp8_e4m3fn",
-    ]
+        "1.9", "13.6", "1.1", "s", "21.1", "21.1", "5.8", "fp8_e4m3fn",
+    ]  # fmt: skip
     assert main(["models", "plan", "framepack-i2v", "--weight-dtype", "auto"]) == 0
     automatic = capsys.readouterr().out
     assert "weights in the type that suits each card" in automatic

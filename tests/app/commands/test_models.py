@@ -1,7 +1,5 @@
 """Tests of the command `models`, with a local double of the hub."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

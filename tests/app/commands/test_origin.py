@@ -1,9 +1,6 @@
 """Tests of `generate` with a recipe and with a branch."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +18,6 @@ from diffusers_helper.request import GenerationRequest
 from tests.support.program import Program, answer
 
 PICTURE = Image.effect_noise((64, 96), 80).convert("RGB")
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 def write_still(file: Path, **settings: object) -> Recipe:

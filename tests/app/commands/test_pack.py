@@ -1,7 +1,5 @@
 """Tests of the built pack: its rewritten imports, what it refuses, and how it is written."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util
@@ -106,8 +104,6 @@ def test_all_modules_of_the_nodes_rooms_and_no_others_are_taken_along(root: Path
 def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     name = str(folder).replace(".", "_x_")
     spec = importlib.util.spec_from_file_location(name, folder / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
@@ -115,10 +111,7 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_form_finds_the_modules_of_the_pack(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(
-        root,
-        "from cache import conv\nfrom cache.conv import VALUE\nfound = [conv.VALUE, VALUE]\n",
-    )
+    written(root, "from cache import conv\nfrom cache.conv import VALUE\nfound = [conv.VALUE, VALUE]\n")
     write_pack(root / "longtake_rocm", root)
     pack = load(root / "longtake_rocm", monkeypatch)
     assert pack.NODE_CLASS_MAPPINGS == {"A": 1}

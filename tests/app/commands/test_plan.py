@@ -1,7 +1,5 @@
 """Tests of the command `plan`: its table, its JSON and its refusals, for the demo and for an absent model."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Tests that a video which fits into no plan is refused before anything is made for it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

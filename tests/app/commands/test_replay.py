@@ -1,7 +1,5 @@
 """Tests of the command `replay`, on the captures of a job that the program made with LONGTAKE_DEBUG=1."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,25 +1,14 @@
 """Tests of the command line whose reader leaves, whose disk is full, or whose standard streams are closed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from app.jobs.service import JobService
 from tests.support.jobs import TIMEOUT
 from tests.support.program import Program, stream, until
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    program = Program(tmp_path)
-    yield program
-    program.end()
 
 
 def test_a_reader_that_leaves_interrupts_the_job(program: Program) -> None:

@@ -1,12 +1,10 @@
 """Tests of what the command line writes about a running job."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import pytest
 
@@ -15,16 +13,7 @@ from app.commands.terminal import JsonLines, ProgressBar
 from diffusers_helper.events import Event, Finished, event_name
 from tests.support.jobs import ROOT
 from tests.support.reported_jobs import history, job_of, later, slow_start
-
-
-@dataclass
-class Clock:
-    """A stand-in for the module `time` that goes on only when it is told to."""
-
-    now: float = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.support.scripted_engine import Clock
 
 
 @pytest.fixture

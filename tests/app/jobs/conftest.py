@@ -1,7 +1,5 @@
 """The fixtures that most tests of jobs share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of branches in the queue: what a new job takes over, and what a waiting one may still change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 Each kill or cut costs the seconds of another start.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """Tests that the engines of the tests in this folder are forked, which makes them start quickly."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.jobs.making.engine_client import EngineProcess

@@ -1,7 +1,5 @@
 """Tests that a disk that is full or cannot be used now loses no job and changes no byte, and can be freed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,10 +1,6 @@
 """Tests of the history: search, favourites, and the removal of old videos."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +11,6 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.units import GB
 from tests.support.jobs import wait_until
 from tests.support.shared import Sharing
-
-
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """A state machine of the history and of the trash over weeks, beside plain lists of them."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests of the estimate of a request's time from earlier jobs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +97,6 @@ def test_a_machine_of_even_pace_is_foretold_exactly(
     plan = plan_sections(seconds, mode=asked.plan.mode)
     small = Effort(plan, [steps] * len(plan), 512 * 512)
     seen = pace_of(reported(small, true), request_of(small))
-    assert seen is not None
     wanted = true.start_up + len(asked.plan) * true.lead + sum(asked.steps) * true.step * asked.step
     wanted += true.tail * sum(asked.tails)
     assert seen.seconds(asked) == pytest.approx(wanted, rel=1e-6)
@@ -161,7 +158,6 @@ def test_the_time_between_two_runs_of_one_job_does_not_count() -> None:
     again = [whole[0], *whole[first:]]
     resumed = [*whole[:first], *(replace(event, time=event.time + 86400) for event in again)]
     seen = pace_of(resumed, request_of(work))
-    assert seen is not None
     assert seen.seconds(work) == pytest.approx(true.seconds(work))
 
 
@@ -196,7 +192,6 @@ def test_the_last_finished_jobs_of_the_model_count_and_each_log_is_read_once(
         read = EventReader.read
         monkeypatch.setattr(EventReader, "read", lambda self: (reads.append(str(self.path)), read(self))[1])
         first = book.pace("demo")
-        assert first is not None
         assert (first.jobs, len(set(reads))) == (2, 2)
         assert book.pace("framepack-i2v") is None
         before = len(reads)

@@ -1,11 +1,7 @@
 """Tests of what a user does with the queue: order, edit, duplicate, remove and bring back, at any size."""
 
-from __future__ import annotations
-
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -16,13 +12,6 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, SectionFinished
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.shared import Sharing, events, until
-
-
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
 
 
 def names(sharing: Sharing) -> str:

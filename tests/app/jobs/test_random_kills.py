@@ -4,8 +4,6 @@ The user's program edits, moves, pauses and removes jobs, and makes branches and
 `LONGTAKE_TEST_RANDOM_KILLS=100` asks for more kills, each of which costs the seconds of another start.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Tests of the whole path from command line to video, with real model classes at tiny size."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -103,12 +101,9 @@ class Studio:
 
     def submit(self, seconds: float, steps: int) -> str:
         request = GenerationRequest(
-            image=str(self._picture),
-            prompt="a red ball",
-            seconds=seconds,
-            steps=steps,
+            image=str(self._picture), prompt="a red ball", seconds=seconds, steps=steps,
             model=str(self._model),
-        )
+        )  # fmt: skip
         return self.service.queue.add(request, allow_folder=True).id
 
     def events(self, job: str) -> Iterator[Event]:

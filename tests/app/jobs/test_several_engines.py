@@ -1,7 +1,5 @@
 """Several engines, which make the jobs of one queue at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,6 @@ from diffusers_helper.planning.profiles import CAP_VARIABLE
 from tests.support.jobs import STAND_IN, Studio, engine_facts, states_of, wait_until
 from tests.support.shared import Sharing, events, until, until_state
 from tests.support.staged_engine import StagedEngine
-
-
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
 
 
 def open_with(
@@ -48,7 +39,6 @@ def test_each_engine_takes_the_next_job_of_the_queue(sharing: Sharing) -> None:
     service.start()
     wait_until(lambda: running(service, jobs) == [0, 1, 2])
     first, others = service.open_jobs()
-    assert first is not None
     assert {first.id, *(job.id for job in others[:2])} == {job.id for job in jobs[:3]}
     assert [job.id for job in others[2:]] == [job.id for job in jobs[3:]]
     engines[1].go(1000)  # it makes all that is left, one after the other

@@ -1,7 +1,5 @@
 """Tests of several programs over one folder: one makes the jobs, the others hand in, follow and take over."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of what reaches a terminal: no control character, from wherever it comes."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Tests that a video is steered while it grows, and that its recipe then makes the same bytes by itself."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator
@@ -160,10 +158,7 @@ def test_changes_before_the_end_of_a_section_add_up(tmp_path: Path) -> None:
 def test_a_change_during_the_last_section_is_refused(tmp_path: Path) -> None:
     studio = Studio(tmp_path)
     folder = with_sections(studio, SECTIONS - 1)
-    with (
-        made_elsewhere(studio, folder),
-        pytest.raises(InputError, match="The last section of job"),
-    ):
+    with made_elsewhere(studio, folder), pytest.raises(InputError, match="The last section of job"):
         studio.service.steering.change(folder.job, {"prompt": "b"})
     assert commands_of(folder) == set()
 
@@ -242,7 +237,6 @@ def test_takes_of_the_last_section_are_beside_the_one_that_was_there(tmp_path: P
     steering.wait(parent)
     (take,) = steering.takes(parent, 1, keep=2)
     choice = steering.choice(parent)
-    assert choice is not None
     assert [(number, job.id) for number, job in choice.takes] == [(0, parent), (1, take.id)]
     assert (choice.parent, choice.keep, choice.waits) == (parent, 2, True)
 

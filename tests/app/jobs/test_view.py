@@ -1,9 +1,6 @@
 """Tests that Python alone decides what a job's state allows, and that the queue refuses by the same rule."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -35,13 +32,6 @@ JOB = Job(
     id="20261123-101530-3f9a", state="queued", created=0.0, folder=Path("/o/20261123-101530-3f9a"),
     request=GenerationRequest(image="/o/p.png", seconds=2.4), frames=36,
 )  # fmt: skip
-
-
-@pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Sharing]:
-    sharing = Sharing(tmp_path)
-    yield sharing
-    sharing.close()
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -1,7 +1,5 @@
 """Tests of ZIP files that are made while they are sent."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of hostile files, which are read in a process with limits, or are not readable within them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path

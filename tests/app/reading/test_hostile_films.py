@@ -1,7 +1,5 @@
 """Tests of hostile videos, each of which a process with limits reads, or refuses in a sentence."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

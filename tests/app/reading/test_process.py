@@ -1,7 +1,5 @@
 """Tests of the processes in which files of unknown origin are read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """Tests of tables: what a spreadsheet program of any language writes gives the request that was typed in."""
 
-from __future__ import annotations
-
 import csv
 import io
 from itertools import product

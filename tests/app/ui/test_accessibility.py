@@ -1,7 +1,5 @@
 """Tests with axe-core that the page's states have no serious violations of accessibility."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +7,7 @@ import pytest
 
 from app.jobs.downloads.manager import Downloads
 from diffusers_helper.request import GenerationRequest
-from tests.support.pages import (
-    FIRST,
-    FURTHER,
-    Stand,
-    choose_model,
-    needs_chromium,
-    open_folds,
-    start,
-    status,
-)
+from tests.support.pages import FIRST, FURTHER, Stand, choose_model, needs_chromium, open_folds, start, status
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium

@@ -1,7 +1,5 @@
 """Tests of the endpoint for programs over the whole product: page process, engine process, a tiny model."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

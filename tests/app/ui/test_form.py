@@ -1,7 +1,5 @@
 """Tests of the form's values and of what the page says about them, without a browser."""
 
-from __future__ import annotations
-
 import ast
 import json
 from dataclasses import replace
@@ -91,11 +89,8 @@ def test_whatever_a_browser_kept_gives_settings_that_can_be_used(catalogue: Cata
 
 def test_the_example_program_names_what_was_changed_and_python_can_read_it() -> None:
     settings = form.defaults(DEMO, PLANNER) | {
-        "model": "demo",
-        "prompt": 'say "hi"\n',
-        "seed": 7,
-        "crop": 0.25,
-    }
+        "model": "demo", "prompt": 'say "hi"\n', "seed": 7, "crop": 0.25,
+    }  # fmt: skip
     settings |= {"image": {"path": "x", "orig_name": "it's.png"}, "end_image": None}
     text = example_program(form.to_request(settings, DEMO, PLANNER) | {"mode": None}, "demo")
     (call,) = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.keywords]

@@ -1,7 +1,5 @@
 """Tests of what the form says about memory, without a browser, on one card and on a machine without any."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
@@ -292,14 +290,12 @@ def test_a_jobs_record_becomes_a_table(tmp_path: Path) -> None:
     assert memory_of(file) is None
     file.write_text(json.dumps(memory_record(2)))
     shown = memory_of(file)
-    assert shown is not None
     assert shown["rows"] == [
         ["Text encoder", "3", "2", "–"], ["Denoising", "6", "5", "11"], ["Decoding", "7", "6.5", "–"],
     ]  # fmt: skip
     assert (shown["say"], shown["isNear"]) == ("peak 6.5 of 20 GB", False)
     file.write_text(json.dumps(memory_record(2) | {"cap_bytes": MEASURED["decode"]}))
     near = memory_of(file)
-    assert near is not None
     assert near["isNear"]
 
 

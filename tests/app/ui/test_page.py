@@ -1,7 +1,5 @@
 """Tests of the page in Chromium, over an engine that goes on when the test says so."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -102,18 +100,7 @@ def test_bad_input_is_refused_with_the_sentence_of_the_command_line(
     assert stand.service.jobs() == []
 
 
-def test_the_demo_model_names_its_words(page: Any) -> None:
-    page.get_by_text("This is the demo model.").wait_for()
-    page.get_by_text("show them.").click()
-    assert "diamond" in page.locator(".lt-demo dl").inner_text()
-    page.get_by_label("Prompt", exact=True).fill("the red <b>walrus</b> moves right")
-    page.locator("#lt-unknown").wait_for()
-    assert page.locator("mark").all_inner_texts() == ["b", "walrus"]
-    page.get_by_label("Prompt", exact=True).fill("the camera pans left")
-    page.locator("mark").first.wait_for(state="detached")
-
-
-def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
+def test_length_seed_and_model_say_what_they_do_and_nothing_is_wider_than_the_window(page: Any) -> None:
     page.get_by_text("5 s becomes 4.83 s (145 frames, 4 sections).").wait_for()
     page.get_by_label(f"number input for {SETTINGS['seconds'].label}").fill("60")
     page.get_by_text("60 s becomes 60.03 s (1801 frames, 50 sections).").wait_for()
@@ -126,9 +113,6 @@ def test_length_seed_and_model_say_what_they_do(page: Any) -> None:
     assert page.get_by_label("number input for Resolution").input_value() == "640"
     assert page.get_by_label("number input for Steps").input_value() == "25"
     page.locator("#lt-model").get_by_text("FramePack F1", exact=True).wait_for()
-
-
-def test_nothing_is_wider_than_the_window(page: Any) -> None:
     for width in (390, 1024, 1440, 3840):
         page.set_viewport_size({"width": width, "height": 844})
         page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)

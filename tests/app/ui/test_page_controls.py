@@ -1,7 +1,5 @@
 """Tests in Chromium of the form's controls that differ from Gradio's: crop, order, length, emptied fields."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of the page over an evening in Chromium: before the first video, on a phone, with several jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

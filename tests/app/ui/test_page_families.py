@@ -1,7 +1,5 @@
 """Tests of the page with a model of another family: what it offers, refuses and makes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +22,7 @@ from tests.support.pages import (
 
 pytestmark = needs_chromium
 # What FramePack has and Helios lacks
-LACKING = (
-    "#set-mode",
-    "#set-loop",
-    "#set-step_cache",
-    "#set-end_image",
-    "li:nth-child(2) .lt-placed",
-)
+LACKING = ("#set-mode", "#set-loop", "#set-step_cache", "#set-end_image", "li:nth-child(2) .lt-placed")
 
 
 @pytest.fixture

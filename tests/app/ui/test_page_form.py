@@ -1,7 +1,5 @@
 """Tests of the left side of the page in Chromium, which helps a user to ask for a video."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -39,16 +37,6 @@ CROP = """() => {
 FIELD = """() => {
     const now = document.activeElement;
     return (now.closest('.lt-field') ?? now.closest('[id]'))?.id ?? '';
-}"""
-DROP = """async (bytes) => {
-    const transfer = new DataTransfer();
-    transfer.items.add(new File([new Uint8Array(bytes)], 'dropped.png', { type: 'image/png' }));
-    const target = document.querySelector('.lt-stage');
-    for (const kind of ['dragenter', 'dragover', 'drop']) {
-        const event = new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true });
-        target.dispatchEvent(event);
-        if (kind !== 'dragenter' && !event.defaultPrevented) throw new Error(`${kind} was left alone`);
-    }
 }"""
 PASTE = """async (bytes) => {
     const transfer = new DataTransfer();
@@ -145,16 +133,6 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_user_there(
     assert [job.request.seed for job in stand.service.jobs()] == [2**53 - 1]
 
 
-def test_a_prompt_of_unknown_words_alone_is_offered_known_ones(page: Any, photo: Path) -> None:
-    page.set_input_files("input[type=file]", str(photo))
-    ready(page)
-    prompt_box(page).fill("walrus grebe")
-    page.wait_for_selector('#start[data-note="no known word: the motion is left to chance"]')
-    page.locator("#lt-unknown").get_by_role("button", name="ball").click()
-    page.wait_for_selector('#start[data-note=""]')
-    assert prompt_box(page).input_value() == "ball"
-
-
 def test_a_description_that_fails_hides_no_later_one(page: Any) -> None:
     held: list[Any] = []
     page.route("**/api/form/describe", lambda route: held.append(route), times=1)
@@ -165,8 +143,21 @@ def test_a_description_that_fails_hides_no_later_one(page: Any) -> None:
     page.locator("#length").get_by_text("2.4 s becomes").wait_for()
 
 
-def test_unknown_words_are_named_as_one_types(page: Any) -> None:
+def test_unknown_words_are_named_as_one_types_and_known_ones_are_offered(page: Any, photo: Path) -> None:
+    page.set_input_files("input[type=file]", str(photo))
     ready(page)
+    page.get_by_text("This is the demo model.").wait_for()
+    page.get_by_text("show them.").click()
+    assert "diamond" in page.locator(".lt-demo dl").inner_text()
+    prompt_box(page).fill("walrus grebe")
+    page.wait_for_selector('#start[data-note="no known word: the motion is left to chance"]')
+    page.locator("#lt-unknown").get_by_role("button", name="ball").click()
+    page.wait_for_selector('#start[data-note=""]')
+    assert prompt_box(page).input_value() == "ball"
+    prompt_box(page).fill("the red <b>walrus</b> moves right")
+    page.locator("#lt-unknown").wait_for()
+    assert page.locator("mark").all_inner_texts() == ["b", "walrus"]
+    prompt_box(page).fill("")
     prompt_box(page).press_sequentially("a red walrus, gre")
     # The user may still be typing "green".
     page.get_by_role("status").get_by_text("The demo model does not know, and ignores: walrus.").wait_for()
@@ -179,19 +170,6 @@ def test_unknown_words_are_named_as_one_types(page: Any) -> None:
     page.locator("#lt-unknown").wait_for()
     choose_model(page, "FramePack F1")
     page.locator("#lt-unknown").wait_for(state="hidden")
-
-
-def test_a_picture_that_is_dropped_becomes_the_videos_first(page: Any, stand: Stand, photo: Path) -> None:
-    ready(page)
-    page.evaluate(DROP, list(photo.read_bytes()))
-    size(page, "Video: 144 × 112")
-    page.wait_for_selector(".lt-crop:not([hidden])")
-    assert page.locator("#set-image.lt-dropping").count() == 0
-    prompt_box(page).fill(PROMPT)
-    page.locator("#start").click()
-    job = status(page, state="running").get_attribute("data-job")
-    with Image.open(stand.outputs / job / "input.png") as made, Image.open(photo) as given:
-        assert made.tobytes() == given.tobytes()
 
 
 def test_ctrl_enter_starts_and_earlier_prompts_come_back(page: Any, stand: Stand, photo: Path) -> None:

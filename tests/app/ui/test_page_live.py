@@ -1,7 +1,5 @@
 """Tests of the right side of the page in Chromium, over an engine that goes on when the test says so."""
 
-from __future__ import annotations
-
 import base64
 import io
 import threading

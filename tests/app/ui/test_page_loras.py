@@ -1,7 +1,5 @@
 """Tests in Chromium of LoRAs: a user chooses them from the folder, and the page never learns a path."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

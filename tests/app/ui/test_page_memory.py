@@ -1,7 +1,5 @@
 """Tests of memory on the page in Chromium: the plan under its sliders, the refusal, the plot of a job."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +76,8 @@ def reported(page: Any, text: str) -> str:
 
 def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     open_memory(page)
+    text = page.locator(".lt-machine").inner_text()
+    assert " ".join(text.split()) == "gfx1100 with 24 GB, FramePack I2V memory cap 20 GB"
     assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
     before = reported(page, "58 of 60 blocks of the transformer are streamed, 22.3 GB per step: about 1.9 s")
     assert re.match(r"Fits: peak \d\.\d of 20 GB\.", before)
@@ -152,12 +152,6 @@ def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:
     page.get_by_role("button", name="Reset to defaults").click()
     reported(page, "of 20 GB.")
     assert (number(page, "vram_cap_gb"), number(page, "preserved_gb")) == (20, 18)
-
-
-def test_the_header_names_the_card_and_its_cap(page: Any) -> None:
-    head(page, "fits, peak ")
-    text = page.locator(".lt-machine").inner_text()
-    assert " ".join(text.split()) == "gfx1100 with 24 GB, FramePack I2V memory cap 20 GB"
 
 
 def test_what_does_not_fit_is_refused_at_the_start(page: Any, stand: Stand, photo: Path) -> None:

@@ -1,12 +1,8 @@
 """Tests in Chromium of what acts on the next video, and of the videos that lead on from one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.recipe import Recipe
@@ -18,8 +14,7 @@ from tests.support.pages import FIRST, Stand, needs_chromium, notice, start, sta
 pytestmark = needs_chromium
 
 
-@pytest.fixture
-def timed(page: Any, photo: Path) -> Any:
+def choose_picture(page: Any, photo: Path) -> None:
     """Choose a picture for the last section of the form's video, and close the strip."""
     page.wait_for_selector("html[data-ready]")
     page.set_input_files("#set-image input[type=file]", str(photo))
@@ -28,7 +23,6 @@ def timed(page: Any, photo: Path) -> Any:
     page.locator(".lt-sections input[type=file]").nth(3).set_input_files(str(photo))
     chip(page, "1 picture at 3.6 s").wait_for()
     page.get_by_text("Say what happens when").click()
-    return page
 
 
 def chip(page: Any, text: str) -> Any:
@@ -40,26 +34,25 @@ def gone(page: Any) -> bool:
     return page.locator("[name=pictures]").input_value() == ""
 
 
-def test_a_picture_at_a_time_is_in_sight_and_is_left_out_by_its_button(timed: Any, stand: Stand) -> None:
-    timed.reload()
-    timed.wait_for_selector("html[data-ready]")
-    chip(timed, "1 picture at 3.6 s").click()
-    assert gone(timed)
-    assert timed.evaluate("document.activeElement.id") == "start"
-    timed.locator("#start").click()
-    request = stand.service.job(status(timed, state="running").get_attribute("data-job")).request
+def test_a_picture_at_a_time_is_left_out_by_its_button_by_a_reset_and_by_other_settings(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    choose_picture(page, photo)
+    page.get_by_role("button", name="Reset to defaults").click()
+    assert gone(page)
+    choose_picture(page, photo)
+    drop(page, json.dumps({"prompt": "a ring", "seed": 9}).encode(), "request.json", "application/json")
+    page.wait_for_function("document.querySelector('[name=prompt]').value === 'a ring'")
+    assert gone(page)
+    choose_picture(page, photo)
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    chip(page, "1 picture at 3.6 s").click()
+    assert gone(page)
+    assert page.evaluate("document.activeElement.id") == "start"
+    page.locator("#start").click()
+    request = stand.service.job(status(page, state="running").get_attribute("data-job")).request
     assert request.pictures == ""
-
-
-def test_a_reset_leaves_out_the_pictures_at_times(timed: Any) -> None:
-    timed.get_by_role("button", name="Reset to defaults").click()
-    assert gone(timed)
-
-
-def test_settings_from_a_file_replace_the_pictures_at_times(timed: Any) -> None:
-    drop(timed, json.dumps({"prompt": "a ring", "seed": 9}).encode(), "request.json", "application/json")
-    timed.wait_for_function("document.querySelector('[name=prompt]').value === 'a ring'")
-    assert gone(timed)
 
 
 def test_what_one_makes_is_in_sight_above_the_folds(page: Any, stand: Stand, photo: Path) -> None:
@@ -162,7 +155,6 @@ def test_a_finished_video_is_continued_after_its_end(page: Any, stand: Stand, ph
     (job,) = (job for job in stand.service.jobs() if job.id != first)
     assert (job.request.mode, job.request.prompt, job.request.extend) == ("forward", "a ball", "after")
     kept = stand.service.job(first).video
-    assert kept is not None
     assert Path(job.request.video).read_bytes() == kept.read_bytes()
 
 

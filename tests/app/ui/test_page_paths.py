@@ -1,7 +1,5 @@
 """Tests that no path of the machine is sent to a browser or shown on the page."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests in Chromium of pictures of any kind: button, drop and paste, with a preview that a reload keeps."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -79,15 +77,6 @@ def test_a_heic_is_chosen_by_button_and_for_a_later_picture(page: Any, tmp_path:
     page.evaluate(DROP, [list(encoded("HEIC", (80, 64))), "IMG_0002.HEIC", "#set-end_image"])
     page.wait_for_function("document.querySelector('#set-end_image img')?.naturalWidth === 80")
     assert page.evaluate(WIDTH) == 64
-
-
-def test_what_is_refused_has_its_sentence_and_is_not_kept(page: Any) -> None:
-    page.wait_for_selector("html[data-ready]")
-    page.evaluate(DROP, [list(b"\xff\x0a" + bytes(60)), "photo.jxl", ".lt-stage"])
-    page.get_by_role("alert").get_by_text("photo.jxl is a JPEG XL picture (JXL)").wait_for()
-    page.reload()
-    page.wait_for_selector("html[data-ready]")
-    assert page.locator("#set-image img").count() == 0
 
 
 def test_text_with_a_picture_of_it_is_text_in_the_prompt_and_a_mere_picture_is_a_picture(page: Any) -> None:

@@ -1,7 +1,5 @@
 """Tests that each press is heard while the server is slow or away, and is carried out at most once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests that the page rests: without a change it draws nothing and posts nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests in Chromium of files that are dropped on the page, of presets, and of several videos at once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -37,6 +35,7 @@ DROP = """async (files) => {
     for (const kind of ['dragenter', 'dragover', 'drop']) {
         const event = new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true });
         target.dispatchEvent(event);
+        if (kind !== 'dragenter' && !event.defaultPrevented) throw new Error(`${kind} was left alone`);
     }
 }"""
 

@@ -89,12 +89,9 @@ class Program:
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == "up\n"
 
     def go(self, events: int) -> None:
-        assert self.process is not None
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{events}\n")
         self.process.stdin.flush()
 

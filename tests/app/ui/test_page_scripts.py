@@ -1,7 +1,5 @@
 """Tests of the page's scripts in Chromium: all of them run, and the browser reports no error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of the strip of sections in Chromium: the form's fields and the prompt say the same, both ways."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

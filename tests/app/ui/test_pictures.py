@@ -1,7 +1,5 @@
 """Tests that pictures are decoded in processes with limits, so that hostile ones do not hold up others."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

@@ -1,7 +1,5 @@
 """Tests of the settings that come back into the form, without a browser."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path
@@ -176,11 +174,8 @@ def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) 
     actions = Actions(service, CATALOGUE)
     photo = {"path": str(write_photo(folder / "uploads" / "photo.png"))}
     values = form.defaults(DEMO, Planner()) | {
-        "model": "demo",
-        "prompt": "a ball",
-        "image": photo,
-        "seconds": 2.4,
-    }
+        "model": "demo", "prompt": "a ball", "image": photo, "seconds": 2.4,
+    }  # fmt: skip
     reported = actions.form_start(
         token_hex(8), values | {"variants": 3, "seed": 7, "extras": Extras({}, (SPAN,)).to_text()}, False
     )

@@ -1,7 +1,5 @@
 """Tests that only the page's scripts are served, unchanged, at an address that changes with them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

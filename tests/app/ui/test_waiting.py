@@ -1,7 +1,5 @@
 """Tests that waiting clients do not hold up others: calls are stored at once, and waiting is bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Tests of the addresses that are printed, and of those that count as one machine."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

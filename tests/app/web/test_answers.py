@@ -1,7 +1,5 @@
 """Tests that no answer of the page's own calls names a folder of this machine: each of them is asked."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.request

@@ -1,7 +1,5 @@
 """Tests of how often a password may be tried, and against whom a wrong one counts."""
 
-from __future__ import annotations
-
 from app.web.login import LOGIN_ATTEMPTS, LOGIN_SECONDS, Attempts
 
 

@@ -1,7 +1,5 @@
 """Tests of the calls, as the page and as programs make them: what is refused unread, and errors."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """Tests of the connections of the server: how long and how many of them are held, and what the log says."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Tests of the names that stand for folders in messages, in both directions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the password: what is open without it, how it is tried, and the cookies of those who have it."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator
@@ -62,12 +60,7 @@ def test_without_the_password_only_the_way_to_log_in_is_open(locked: tuple[str, 
             assert answer.status == (401 if method in ("GET", "POST", "HEAD") else 404), path
         if answer.status not in (401, 404):
             opened.add(path.rstrip("/") or "/")
-    assert opened <= {
-        "/",
-        "/login",
-        "/favicon.ico",
-        "/robots.txt",
-    }
+    assert opened <= {"/", "/login", "/favicon.ico", "/robots.txt"}
     assert {"/", "/login"} <= opened
     assert {"/api/form/start", "/api/queue/hold", "/api/live", "/api/openapi.json"} <= own
     assert b"Prompt" not in ask(url).body

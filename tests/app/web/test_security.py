@@ -1,7 +1,5 @@
 """Tests of which clients the page answers, what it serves, and what it accepts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -174,16 +172,9 @@ def test_behind_a_proxy_the_public_name_is_the_pages_own() -> None:
 
 def test_every_answer_has_the_headers(stand: Stand) -> None:
     script = re.search(r"(scripts/[^\"]+/page\.js)", ask(stand.url).text)
-    assert script is not None
     paths = [
-        "/",
-        f"/{script[1]}",
-        "/config",
-        "/favicon.ico",
-        "/nowhere",
-        "/scripts/nowhere.js",
-        f"{FILE}/nowhere",
-    ]
+        "/", f"/{script[1]}", "/config", "/favicon.ico", "/nowhere", "/scripts/nowhere.js", f"{FILE}/nowhere",
+    ]  # fmt: skip
     answers = [ask(stand.url, path) for path in paths]
     answers.append(ask(stand.url, headers={"Host": "evil.example"}))
     answers.append(ask(stand.url, "/gradio_api/run/predict", method="POST", data={"data": []}))

@@ -1,7 +1,5 @@
 """Tests of which files the page serves, and which it accepts."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

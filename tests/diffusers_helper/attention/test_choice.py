@@ -1,7 +1,5 @@
 """Tests of the automatic choice: kernels are tried in a process of their own, and the choice is kept."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that a network attends in the chosen way, and that slices are exact and keep to their plan."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

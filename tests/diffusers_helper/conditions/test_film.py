@@ -1,7 +1,5 @@
 """Tests of which film a file has, how long it is, which way up, and in which colours."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable

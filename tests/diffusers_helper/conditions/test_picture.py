@@ -1,7 +1,5 @@
 """Tests that every kind of picture file becomes plain RGB or is refused with a sentence; none crashes."""
 
-from __future__ import annotations
-
 import io
 import os
 import random
@@ -211,10 +209,7 @@ def test_a_colour_profile_is_applied() -> None:
         assert_near(load_picture(content), expected, 1)
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [((1, 1), "at least 16"), ((15, 200), "at least 16")],
-)
+@pytest.mark.parametrize(("size", "expected"), [((1, 1), "at least 16"), ((15, 200), "at least 16")])
 def test_shapes_that_give_no_video(size: tuple[int, int], expected: str) -> None:
     error = refusal(encoded(Image.new("RGB", size)))
     assert expected in error.message

@@ -1,7 +1,5 @@
 """Tests that a picture has the colours that its file declares, however the file stores its pixels."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

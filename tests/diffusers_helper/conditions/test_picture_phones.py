@@ -1,7 +1,5 @@
 """Tests of pictures as phones and cameras write them: HEIC, motion photos, gain maps, and raw files."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct

@@ -1,7 +1,5 @@
 """Tests of the text around a prompt, and of how long a prompt may be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of prompts with times: their parts, the sections of each text, and changes between texts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

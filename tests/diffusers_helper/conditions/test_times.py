@@ -1,7 +1,5 @@
 """Tests of times in prompts and of pictures: what is understood, and what is told before a video starts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of picture shapes: FramePack's table, its rule at other sizes, and the choice of the nearest."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

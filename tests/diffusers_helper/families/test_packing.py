@@ -1,7 +1,5 @@
 """Tests of section arithmetic: FramePack's tables as they are, and whole videos made of labelled frames."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

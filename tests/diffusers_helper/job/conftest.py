@@ -1,7 +1,5 @@
 """The fixture that the tests of a job's memory share."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests that the convolutions which take the time are measured before a decode, on a card with ROCm alone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tests of whole jobs with LoRAs: their pixels, records and ends. Memory is tested in `test_caps`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +7,7 @@ import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 
-from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, StepDone, Warned
 from diffusers_helper.files import file_sha256
 from diffusers_helper.loading.loaders import Models
@@ -111,20 +108,6 @@ def test_a_job_is_not_resumed_with_another_lora(
     write_lora(moved, deep_models.component("transformer"), seed=9)
     with pytest.raises(LongtakeError, match="A LoRA, or its weight, changed"):
         generate(same, deep_models, resume_from=tmp_path / "job")
-
-
-def test_a_cancelled_job_leaves_nothing(
-    request_with: GenerationRequest, deep_models: Models, tmp_path: Path
-) -> None:
-    cancel, before = CancelToken(), weights(deep_models)
-
-    def cancel_in_a_step(event: Event) -> None:
-        if isinstance(event, StepDone):
-            cancel.cancel()
-
-    with pytest.raises(GenerationCancelled):
-        generate(request_with, deep_models, folder=tmp_path / "job", on_event=cancel_in_a_step, cancel=cancel)
-    assert equal(weights(deep_models), before)
 
 
 def test_a_lora_of_another_size_is_refused_and_nothing_stays(

@@ -1,7 +1,5 @@
 """Tests of jobs with a step cache: what they report and plan, and that they resume with the same bytes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

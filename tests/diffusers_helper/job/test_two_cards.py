@@ -1,7 +1,5 @@
 """Tests of a job over two cards, of which the second does all but sampling. Both are in main memory here."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -135,7 +133,6 @@ def test_what_fits_on_neither_card_alone_fits_on_both() -> None:
     with pytest.raises(DoesNotFit):
         plan_job(budget, demands(400))
     plan = plan_job(replace(budget, helper=replace(BUDGET, cap_bytes=760)), demands(400))
-    assert plan.helper is not None
     assert (plan.peak_bytes, plan.helper.peak_bytes) == (700, 750)
     assert plan.keep_all_resident
     assert not plan.helper.keep_all_resident

@@ -1,7 +1,5 @@
 """Tests that parts are found where the registry says, loaded as published, and checked for their fit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile
@@ -151,14 +149,6 @@ def test_a_download_that_was_broken_off_is_not_taken_for_whole(cache: Path) -> N
     sorted(folder.glob("*.safetensors"))[0].unlink()
     assert not is_complete(folder)
     assert "is not completely on this machine" in reason().message
-
-
-@pytest.fixture
-def folder(tiny_model: Path, tmp_path: Path) -> Path:
-    """Return a model folder to damage."""
-    own = tmp_path / "model"
-    shutil.copytree(tiny_model, own)
-    return own
 
 
 def edit(file: Path, **changes: object) -> None:

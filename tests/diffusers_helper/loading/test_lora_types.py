@@ -1,7 +1,5 @@
 """Tests of LoRAs beside weights of every type: their effect, their memory, and that they leave no trace."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

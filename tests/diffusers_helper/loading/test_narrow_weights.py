@@ -1,7 +1,5 @@
 """Tests of a card that emulates bf16: networks compute in fp32, with weights that stay in bf16."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,7 @@ from diffusers_helper.planning.budget import StagePlan
 from diffusers_helper.planning.profiles import PROFILE_VARIABLE, VAE_DTYPE_VARIABLE, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
-from tests.support.checkpoints import write_safetensors
+from tests.support.checkpoints import model_with
 from tests.support.making import load_tiny, make, tiny_request
 from tests.support.mid_model import Size, write_mid_model
 
@@ -34,18 +32,11 @@ FILES = {"transformer": "diffusion_pytorch_model.safetensors", "text_encoder": "
 
 def rewritten(model: Path, folder: Path, change: Callable[[Tensor], Tensor]) -> Models:
     """Return a copy of a model with other tensors in its transformer and its large text encoder."""
-    folder.mkdir()
-    for part in model.iterdir():
-        if part.name not in FILES:
-            (folder / part.name).symlink_to(part)
-            continue
-        (folder / part.name).mkdir()
-        for file in part.iterdir():
-            if file.name != FILES[part.name]:
-                (folder / part.name / file.name).symlink_to(file)
-        tensors = load_file(part / FILES[part.name]).items()
-        write_safetensors(folder / part.name / FILES[part.name], {key: change(one) for key, one in tensors})
-    return load_tiny(folder)
+    parts = {
+        part: {name: change(tensor) for name, tensor in load_file(model / part / file).items()}
+        for part, file in FILES.items()
+    }
+    return model_with(model, folder, **parts)
 
 
 @pytest.mark.slow
@@ -113,7 +104,7 @@ def test_the_plan_predicts_the_peak(
     small_scene: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     models = load_tiny(write_mid_model(tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4)))
-    request = tiny_request(small_scene)
+    request = tiny_request(small_scene, one_frame=9)
     make(request, models, tmp_path / "job", local=CARD)
     plan = MemoryPlans(request, models, 64, 64, CARD).plan
     stages = json.loads((tmp_path / "job" / "memory.json").read_text(encoding="utf-8"))["stages"]

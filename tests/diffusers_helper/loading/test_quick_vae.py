@@ -1,7 +1,5 @@
 """Tests that the quicker parts of the VAE compute what diffusers' own do."""
 
-from __future__ import annotations
-
 import copy
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """Tests that files are read ahead as a whole, with their progress, or not at all."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Tests of ComfyUI's layouts of quantised weights: rotations are undone, and what is packed is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from diffusers_helper.errors import InputError
@@ -35,11 +33,6 @@ STYLES = {
     "diffusers": dict, "original": original_names, "comfyui": comfyui_names,
     "checkpoint": with_prefix("model.diffusion_model."),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def weights(deep_model: Path) -> dict[str, Tensor]:
-    return load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
 
 
 @pytest.fixture

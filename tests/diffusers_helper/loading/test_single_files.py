@@ -1,7 +1,5 @@
 """Tests that single files in each format and layout of names give the video of the model they came from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -11,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from gguf import GGMLQuantizationType
-from safetensors.torch import load_file
 from torch import Tensor
 
 from diffusers_helper.errors import InputError
@@ -20,17 +17,18 @@ from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading.casting import RestoringCasting
 from diffusers_helper.loading.keys import library_names
-from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine import sysfs
 from diffusers_helper.machine.local import Local
-from diffusers_helper.models.registry import built_in_names, find_model, model_names
+from diffusers_helper.models.registry import built_in_names, model_names
 from diffusers_helper.models.sizes import networks, published_bytes
 from diffusers_helper.pipeline import Result
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.weights.recognition import is_precise
 from tests.support.checkpoints import (
     comfyui_names,
+    model_with,
     original_names,
     to_fp8,
     to_int8,
@@ -55,12 +53,6 @@ STYLES: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {
 BLOCKS = (GGMLQuantizationType.Q5_1, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0)
 
 
-@pytest.fixture(scope="module")
-def weights(deep_model: Path) -> dict[str, Tensor]:
-    """Return the transformer of the tiny model with more blocks."""
-    return load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
-
-
 @pytest.fixture
 def add(deep_model: Path) -> Callable[..., Models]:
     """Return a function that adds a model with these files; see `add_model`."""
@@ -69,12 +61,12 @@ def add(deep_model: Path) -> Callable[..., Models]:
 
 @pytest.fixture
 def video(small_scene: Path, tmp_path: Path) -> Callable[..., Result]:
-    """Return a function that makes a video, with as many of the transformer's blocks streamed as possible."""
+    """Return a function that makes a picture, and streams as many of the blocks as possible if asked."""
     numbers = iter(range(99))
 
     def made(models: Models, *, streamed: bool = False, **settings: Any) -> Result:
         settings |= {"vram_cap_gb": 1.0, "preserved_gb": preserved(models, settings)} if streamed else {}
-        request = tiny_request(small_scene, **settings)
+        request = tiny_request(small_scene, one_frame=9, **settings)
         result, events = make(request, models, tmp_path / f"job{next(numbers)}")
         assert isinstance(events[-1], Finished)
         assert (events[-1].bytes_streamed > 0) == streamed
@@ -84,7 +76,7 @@ def video(small_scene: Path, tmp_path: Path) -> Callable[..., Result]:
         """Return the most memory that the weights can leave free, in GB."""
         for step in range(20, 100):
             free = 1 - 1.2**step * 1024 / 1024**3
-            request = tiny_request(small_scene, vram_cap_gb=1.0, preserved_gb=free, **settings)
+            request = tiny_request(small_scene, one_frame=9, vram_cap_gb=1.0, preserved_gb=free, **settings)
             with suppress(DoesNotFit):
                 if MemoryPlans(request, models, 64, 64, Local()).plan.stage("sample").streamed_bytes:
                     return free
@@ -125,18 +117,6 @@ def test_the_video_is_the_same_whole_and_streamed(
     assert torch.equal(streamed.latents, expected)
 
 
-def made_folder(folder: Path, deep_model: Path, tensors: Mapping[str, Tensor]) -> Models:
-    """Return the model with this transformer, as a folder in diffusers' layout."""
-    folder.mkdir()
-    for part in deep_model.iterdir():
-        if part.name != "transformer":
-            (folder / part.name).symlink_to(part)
-    (folder / "transformer").mkdir()
-    (folder / "transformer" / "config.json").symlink_to(deep_model / "transformer" / "config.json")
-    write_safetensors(folder / "transformer" / "diffusion_pytorch_model.safetensors", tensors)
-    return load_models(find_model(str(folder), allow_folder=True), device="cpu")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "style"), [*zip(FP8, STYLES, strict=False)])
 def test_fp8_gives_the_video_of_the_rounded_weights(
@@ -145,7 +125,8 @@ def test_fp8_gives_the_video_of_the_rounded_weights(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(sysfs, "computes_bf16", lambda: True)  # both compute in the same type
     stored = to_fp8({name: tensor.to(BF16) for name, tensor in weights.items()}, kind)
-    rounded = made_folder(tmp_path / "folder", deep_model, {n: t.to(BF16) for n, t in stored.items()})
+    tensors = {name: tensor.to(BF16) for name, tensor in stored.items()}
+    rounded = model_with(deep_model, tmp_path / "folder", transformer=tensors)
     expected = video(rounded).latents
     models = add(transformer=write_safetensors(tmp_path / "fp8.safetensors", STYLES[style](stored)))
     assert torch.equal(video(models).latents, expected)
@@ -173,7 +154,7 @@ def test_scaled_weights_give_the_video_of_what_they_stand_for(
     stored = quantise(named)
     models = add(transformer=write_safetensors(tmp_path / "scaled.safetensors", stored))
     own, _ = library_names(unscaled(stored, BF16), weights, 32)
-    expected = video(made_folder(tmp_path / "folder", deep_model, own)).latents
+    expected = video(model_with(deep_model, tmp_path / "folder", transformer=own)).latents
     assert torch.equal(video(models).latents, expected)
     assert torch.equal(video(models, streamed=True).latents, expected)
 

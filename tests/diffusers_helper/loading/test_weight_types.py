@@ -1,7 +1,5 @@
 """Tests of the setting `weight_dtype`: its pixels, its memory, and its place in recipes and origins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +27,12 @@ from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.weights.recognition import is_precise
-from tests.support.checkpoints import to_fp8, to_scaled_fp8, write_quantised_gguf, write_safetensors
+from tests.support.checkpoints import (
+    model_with,
+    to_fp8,
+    to_scaled_fp8,
+    write_quantised_gguf,
+)
 from tests.support.making import load_tiny, make, tiny_request
 from tests.support.mid_model import Size, write_mid_model
 
@@ -37,17 +40,13 @@ BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 Video = Callable[..., Result]
 
 
-@pytest.fixture(scope="module")
-def weights(deep_model: Path) -> dict[str, Tensor]:
-    return load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
-
-
 @pytest.fixture
 def video(small_scene: Path, tmp_path: Path) -> Video:
     numbers = iter(range(99))
 
     def made(models: Models, **settings: Any) -> Result:
-        return make(tiny_request(small_scene, **settings), models, tmp_path / f"job{next(numbers)}")[0]
+        request = tiny_request(small_scene, one_frame=9, **settings)  # a picture, which costs less
+        return make(request, models, tmp_path / f"job{next(numbers)}")[0]
 
     return made
 
@@ -56,18 +55,7 @@ def video(small_scene: Path, tmp_path: Path) -> Video:
 def model_of(deep_model: Path, tmp_path: Path) -> Callable[[dict[str, Tensor] | Path], Models]:
     """Return a function that returns the model with another transformer, as a folder."""
     numbers = iter(range(99))
-
-    def made(tensors: dict[str, Tensor]) -> Models:
-        folder = tmp_path / f"model{next(numbers)}"
-        (folder / "transformer").mkdir(parents=True)
-        for part in deep_model.iterdir():
-            if part.name != "transformer":
-                (folder / part.name).symlink_to(part)
-        (folder / "transformer" / "config.json").symlink_to(deep_model / "transformer" / "config.json")
-        write_safetensors(folder / "transformer" / "diffusion_pytorch_model.safetensors", tensors)
-        return load_models(find_model(str(folder), allow_folder=True), device="cpu")
-
-    return made
+    return lambda tensors: model_with(deep_model, tmp_path / f"model{next(numbers)}", transformer=tensors)
 
 
 @pytest.mark.slow
@@ -249,7 +237,7 @@ def test_the_plan_predicts_the_peak_of_each_type(
     peaks: dict[str, int] = {}
     for name in ("default", "fp8_e4m3fn", "int8", "gguf"):
         models = of_blocks if name == "gguf" else models
-        request = tiny_request(small_scene, weight_dtype="default" if name == "gguf" else name)
+        request = tiny_request(small_scene, one_frame=9, weight_dtype="default" if name == "gguf" else name)
         _, events = make(request, models, tmp_path / name, local=Local())
         assert isinstance(events[-1], Finished)
         plans = MemoryPlans(request, models, 64, 64, Local())

@@ -1,7 +1,5 @@
 """Tests that the smallest limit of the control groups of this process counts, in both versions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

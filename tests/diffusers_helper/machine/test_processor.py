@@ -1,7 +1,5 @@
 """Tests of what is known about a processor."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of the card's link in the kernel's files, and of measured speeds in their store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests that the accounting device counts what a GPU would hold, and refuses what would exceed the cap."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable, Iterator

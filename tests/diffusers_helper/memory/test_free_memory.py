@@ -1,7 +1,5 @@
 """Tests of the free memory of a GPU, of which only the driver's answers are stood in for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the names that FramePack and the memory document import from `diffusers_helper.memory`."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests that failed work is repeated after its cure, once the tensors that the error held are freed."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 

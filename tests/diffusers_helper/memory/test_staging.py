@@ -1,7 +1,5 @@
 """Tests that large weights go to the device piece by piece, through buffers that are not in use."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 from unittest.mock import patch

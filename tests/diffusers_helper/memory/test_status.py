@@ -1,7 +1,5 @@
 """Tests of the console lines of the memory document, word for word, on the accounting device."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
@@ -9,10 +7,8 @@ import sys
 import pytest
 import torch
 
-from diffusers_helper.memory.accounting import Account
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.status import (
-    MAX_VRAM_USAGE_GB,
     check_vram_limit,
     clear_cache_near_limit,
     get_cuda_allocated_memory_gb,
@@ -135,11 +131,6 @@ def test_a_script_without_a_log_sees_the_lines_on_its_console(logs: str) -> None
         assert status.endswith(" GB | Allocated: 0 GB (0.0% of 20GB limit) | Reserved: 0 GB")
         assert limit == warning
     assert done.stdout == ""
-
-
-def test_the_default_limit_is_the_documents() -> None:
-    assert MAX_VRAM_USAGE_GB == 20
-    assert Account().cap_bytes is None
 
 
 class Card(Filled):

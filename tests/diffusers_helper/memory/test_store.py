@@ -1,7 +1,5 @@
 """Tests of what the store loads, unloads and flushes, in which order, and that nothing stays behind."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import Any, get_args

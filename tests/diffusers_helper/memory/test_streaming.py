@@ -1,7 +1,5 @@
 """Tests that streaming moves weights and changes no result: same bits, exact counts, nothing left behind."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -32,18 +30,10 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> HunyuanVideoFramepackTr
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         made = HunyuanVideoFramepackTransformer3DModel(
-            num_attention_heads=2,
-            attention_head_dim=16,
-            rope_axes_dim=(4, 6, 6),
-            num_layers=3,
-            num_single_layers=5,
-            num_refiner_layers=1,
-            text_embed_dim=16,
-            pooled_projection_dim=16,
-            image_proj_dim=16,
-            has_image_proj=True,
-            has_clean_x_embedder=True,
-        )
+            num_attention_heads=2, attention_head_dim=16, rope_axes_dim=(4, 6, 6), num_layers=3,
+            num_single_layers=5, num_refiner_layers=1, text_embed_dim=16, pooled_projection_dim=16,
+            image_proj_dim=16, has_image_proj=True, has_clean_x_embedder=True,
+        )  # fmt: skip
     folder = tmp_path_factory.mktemp("streamed")
     made.save_pretrained(folder)
     loaded = HunyuanVideoFramepackTransformer3DModel.from_pretrained(folder)

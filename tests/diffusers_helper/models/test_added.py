@@ -1,7 +1,5 @@
 """Tests of the list of added models, which several programs may change."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of what is missing of a model, and of its download, with a local double of the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import shutil
@@ -46,7 +44,6 @@ def hub(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def test_what_is_missing_is_named_with_its_size_and_the_free_room(cache: Path) -> None:
     assert absence_of(find_model("demo")) is None
     absence = absence_of(INFO)
-    assert absence is not None
     assert tuple(absence.component_bytes) == COMPONENTS
     assert absence.total_bytes == pytest.approx(39.4 * GB, rel=0.01)
     assert absence.folder == cache
@@ -55,7 +52,6 @@ def test_what_is_missing_is_named_with_its_size_and_the_free_room(cache: Path) -
     assert absence_of(INFO) is None
     next(part_folder(cache, INFO, "text_encoder").glob("*.safetensors")).unlink()
     absence = absence_of(INFO)
-    assert absence is not None
     rest = bytes_in(part_folder(cache, INFO, "text_encoder"))
     assert 0 < rest < 10**6
     assert absence.component_bytes == {"text_encoder": 2 * 7_505_186_816 - rest}
@@ -76,16 +72,9 @@ def test_the_command_line_downloads_only_if_it_is_told_to(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [
-        "generate",
-        "--image",
-        str(write_picture(tmp_path / "a.png")),
-        "--prompt",
-        "a ball",
-        "--model",
-        "framepack-f1",
-        "--out",
-        str(tmp_path),
-    ]
+        "generate", "--image", str(write_picture(tmp_path / "a.png")), "--prompt", "a ball", "--model",
+        "framepack-f1", "--out", str(tmp_path),
+    ]  # fmt: skip
     assert main(["jobs", "add", *command[1:]]) == 2
     assert main(command) == 2
     said, again = capsys.readouterr().err.splitlines()
@@ -157,7 +146,6 @@ def test_the_decoder_for_previews_comes_with_its_model(
     get_model(info, lambda done, total: None)
     assert absence_of(info) is None
     file = info.small_decoder_file
-    assert file is not None
     assert file.read_bytes() == content
     hub.tokens.clear()
     for one in {file.resolve(), file}:  # it comes again although the model is complete
@@ -177,5 +165,4 @@ def test_a_model_is_complete_without_the_decoder_for_previews(hub: Hub, content:
     get_model(info, lambda done, total: None)
     assert absence_of(info) is None
     file = info.small_decoder_file
-    assert file is not None
     assert not file.exists()

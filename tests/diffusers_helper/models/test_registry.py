@@ -1,7 +1,5 @@
 """Tests of which models exist, and of what is known about them before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -24,15 +22,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_demo_is_the_default_and_lies_beside_the_code() -> None:
     published = (
-        "framepack-i2v",
-        "framepack-f1",
-        "helios-distilled",
-        "helios-base",
-        "wan-5b",
-        "wan-5b-fast",
-        "wan-a14b",
-        "wan-a14b-fast",
-    )
+        "framepack-i2v", "framepack-f1", "helios-distilled", "helios-base", "wan-5b", "wan-5b-fast",
+        "wan-a14b", "wan-a14b-fast",
+    )  # fmt: skip
     assert model_names() == ("demo", *published)
     assert DEFAULT_MODEL == "demo"
     info = find_model("demo")
@@ -125,15 +117,7 @@ def test_a_folder_without_facts_is_taken_for_a_full_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [
-        "{",
-        "[]",
-        '{"side": "64"}',
-        '{"modes": ["sideways"]}',
-        '{"modes": []}',
-        '{"shift": "much"}',
-    ],
+    "facts", ["{", "[]", '{"side": "64"}', '{"modes": ["sideways"]}', '{"modes": []}', '{"shift": "much"}']
 )
 def test_facts_that_cannot_be_read_are_refused(folder: Path, facts: str) -> None:
     (folder / "longtake.json").write_text(facts, encoding="utf-8")

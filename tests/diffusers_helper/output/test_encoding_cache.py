@@ -1,7 +1,5 @@
 """Tests that a second job with the same words and picture runs no encoder, and gives the same bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -18,11 +16,6 @@ CASE = (
     "stride=1x1x1 pad=0x0x0 dilation=1x1x1 groups=1"
 )
 ENCODERS = {"text", "vision", "vae_encode"}
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 def encoders(
@@ -56,7 +49,6 @@ def test_a_picture_is_encoded_again_where_the_vae_computes_in_another_way(
 ) -> None:
     models, local = load_tiny(tiny_model), Local(folder=tmp_path / "cache")
     ladder = models.convolutions.ladder
-    assert ladder is not None
 
     def job(name: str, **settings: object) -> set[str]:
         return encoders(models, tmp_path / name, small_scene, local, **settings)[0]

@@ -1,7 +1,5 @@
 """Tests that the small picture of a section shows the middle of what that section adds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

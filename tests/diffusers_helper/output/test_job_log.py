@@ -1,7 +1,5 @@
 """Tests of a job's log: the lines of the memory document, their bound, and the console that stays quiet."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

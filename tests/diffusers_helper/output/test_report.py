@@ -1,7 +1,5 @@
 """Tests of the estimates in the events of a job."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

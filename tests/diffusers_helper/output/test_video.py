@@ -1,7 +1,5 @@
 """Tests of the growing video: the contents of the file after each section, in both orders."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Tests of the growing video in Chromium: it loads, knows its length and seeks to the exact frame."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from pathlib import Path

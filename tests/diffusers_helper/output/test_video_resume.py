@@ -1,7 +1,5 @@
 """Tests of the growing video after a death, a full disk and lost files: nothing is lost or incomplete."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

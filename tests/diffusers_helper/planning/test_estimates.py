@@ -1,7 +1,5 @@
 """Tests of estimated working sets against the accounting device, of sizes from files, and of calibration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the table of factors by card, and of the corrections that measured rows make."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,7 +76,6 @@ def test_a_torch_without_kernels_for_the_card_is_told(arch: str, built: list[str
     if not remedy:
         assert wrong is None
         return
-    assert wrong is not None
     assert f"This card is {arch}, and " in wrong[0]
     assert "gfx1030, gfx1100, gfx1201, gfx900, gfx90a only" in wrong[0]
     assert wrong[1].startswith(remedy)

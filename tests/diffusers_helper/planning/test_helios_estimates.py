@@ -1,7 +1,5 @@
 """Tests that the estimates of Helios' memory are met by networks of random weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

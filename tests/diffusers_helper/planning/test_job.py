@@ -1,7 +1,5 @@
 """Tests of what plans are made from: real tokens, the files at hand, and what the machine has learned."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from dataclasses import asdict
@@ -21,13 +19,7 @@ from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.notes import FORGET, choice_notes
 from diffusers_helper.planning.profiles import ATTENTION_VARIABLE, Machine, Profile, profile_for
 from diffusers_helper.planning.smaller_plans import Level, level_key
-from diffusers_helper.planning.video import (
-    VideoPlan,
-    known_networks,
-    longest_text,
-    plan_video,
-    weights_file,
-)
+from diffusers_helper.planning.video import VideoPlan, known_networks, longest_text, plan_video, weights_file
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.jobs import TIMEOUT
@@ -102,7 +94,6 @@ def test_what_lies_in_the_hubs_cache_is_read(hub: Path) -> None:
     sample = plan.job.stage("sample")
     assert sample.resident_blocks == (0, 1)  # instead of the table's sixty
     file = weights_file(FULL)
-    assert file is not None
     assert file.parent == part_folder(hub, FULL, "transformer")
 
 
@@ -257,7 +248,6 @@ def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
 
     short = plan(8 * GB, 2 * GB)
     assert short.seconds_per_step == short.copy_seconds == pytest.approx(short.waiting_bytes / GB)
-    assert short.copies is not None
     assert (short.copies.name, short.copies.source) == ("the disk", "measured")
     assert "8-bit" in short.notes[-1]
     assert "(about 8.4 s per step)" in short.notes[-1]

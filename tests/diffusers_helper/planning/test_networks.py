@@ -1,7 +1,5 @@
 """Tests of the sizes of networks whose files are of unknown origin."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

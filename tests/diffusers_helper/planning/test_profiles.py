@@ -1,7 +1,5 @@
 """Tests of which card is found in the kernel's files, of its profile, and of whose environment wins."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -12,14 +10,7 @@ import pytest
 from app.jobs.making.engine_client import EngineProcess
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.sysfs import amd_gpus, gfx_name, rocm_version
-from diffusers_helper.planning.profiles import (
-    FAMILIES,
-    Machine,
-    Profile,
-    detect,
-    gfx_family,
-    profile_for,
-)
+from diffusers_helper.planning.profiles import FAMILIES, Machine, Profile, detect, gfx_family, profile_for
 from diffusers_helper.planning.variables import YOU, engine_environment, environment_report
 from diffusers_helper.units import gb_bytes
 from tests.support.jobs import ROOT, wait_until
@@ -104,11 +95,8 @@ def test_caps_and_preserved_memory_by_card(arch: str, total: float, cap: float, 
     budget = profile(arch, total).budget()
     assert (budget.cap_bytes, budget.preserved_bytes) == (gb_bytes(cap), gb_bytes(preserved))
     assert budget.reserve_bytes == GB
-
-
-def test_a_cpu_needs_neither_reserve_nor_preserved_memory() -> None:
-    budget = profile_for(Machine("cpu", "", "CPU", 32 * GB), {}).budget()
-    assert (budget.cap_bytes, budget.preserved_bytes, budget.reserve_bytes) == (28 * GB, 0, 0)
+    cpu = profile_for(Machine("cpu", "", "CPU", 32 * GB), {}).budget()
+    assert (cpu.cap_bytes, cpu.preserved_bytes, cpu.reserve_bytes) == (28 * GB, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -251,20 +239,21 @@ def test_segments_are_expandable_where_pytorch_tests_them_with_a_limit(
     assert profile("gfx1100", 24).environment["PYTORCH_ALLOC_CONF"].value == setting
 
 
+NAIVE, MATRIX = "MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD", "MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"
+
+
 @pytest.mark.parametrize(
-    ("arch", "naive"), [("gfx1100", "0"), ("gfx1201", "0"), ("gfx1032", "0"), ("gfx942", None)]
-)
-def test_naive_kernels_are_kept_out_on_rdna(arch: str, naive: str | None) -> None:
-    environ = engine_environment(profile(arch, 16).environment, {})
-    assert environ.get("MIOPEN_DEBUG_CONV_DIRECT_NAIVE_CONV_FWD") == naive
-
-
-def test_kernels_for_matrix_cores_are_asked_for_where_there_are_such_cores() -> None:
-    name = "MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"
-    assert engine_environment(profile("gfx942", 64).environment, {})[name] == "1"
-    assert name not in engine_environment(profile("gfx942", 64).environment, {name: "0"})
-    for arch in ("gfx1100", "gfx1151", "gfx1200", "gfx1030"):
-        assert name not in engine_environment(profile(arch, 16).environment, {})
+    ("arch", "naive", "matrix"),
+    [
+        ("gfx1100", "0", None), ("gfx1201", "0", None), ("gfx1032", "0", None), ("gfx1151", "0", None),
+        ("gfx942", None, "1"),
+    ],
+)  # fmt: skip
+def test_a_card_gets_the_kernels_for_its_cores(arch: str, naive: str | None, matrix: str | None) -> None:
+    variables = profile(arch, 16).environment
+    environ = engine_environment(variables, {})
+    assert (environ.get(NAIVE), environ.get(MATRIX)) == (naive, matrix)
+    assert not {NAIVE, MATRIX} & engine_environment(variables, {NAIVE: "1", MATRIX: "0"}).keys()
 
 
 def test_every_variable_of_the_memory_document_is_set_or_explained() -> None:

@@ -1,7 +1,5 @@
 """Tests of the time that streaming takes, and of the set-up that is recommended for a card."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
@@ -34,10 +32,7 @@ def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def best(machine: Machine, ram_gb: int = 64, request: GenerationRequest = REQUEST) -> Recommendation:
     plan = partial(
-        plan_video,
-        profile=profile_for(machine, {}),
-        free_ram_bytes=ram_gb * GB,
-        disk_speed=lambda file: 3e9,
+        plan_video, profile=profile_for(machine, {}), free_ram_bytes=ram_gb * GB, disk_speed=lambda file: 3e9
     )
     return recommend(request, INFO, plan)
 
@@ -67,7 +62,6 @@ def test_the_way_to_a_card_is_known_or_assumed(
     machine: Machine, name: str, gb_per_second: float, source: str
 ) -> None:
     bus = bus_of(machine)
-    assert bus is not None
     assert (bus.name, round(bus.bytes_per_second / 1e9, 1), bus.source) == (name, gb_per_second, source)
 
 

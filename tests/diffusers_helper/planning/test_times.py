@@ -1,7 +1,5 @@
 """Tests of the time that plans tell a person, by others' figures for a card, or as jobs here measured it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +55,6 @@ def plan(
 
 
 def facts(duration: Duration | None) -> tuple[float, str]:
-    assert duration is not None
     return duration.seconds, duration.source
 
 
@@ -80,7 +77,6 @@ def test_the_sizes_of_a_pyramid_have_a_quarter_of_the_noisy_tokens_each() -> Non
 @given(st.floats(1e3, 1e5), st.floats(1e3, 1e5))
 def test_more_tokens_never_take_less_time(count_a: float, count_b: float) -> None:
     card = card_of(XTX.machine)
-    assert card is not None
     seconds = [card.step(work_of(FRAMEPACK, [count])).seconds for count in sorted((count_a, count_b))]
     assert seconds == sorted(seconds)
 
@@ -97,7 +93,6 @@ def test_more_tokens_never_take_less_time(count_a: float, count_b: float) -> Non
 )  # fmt: skip
 def test_a_card_takes_the_time_that_others_figures_give(machine: Machine, least: float, most: float) -> None:
     card = card_of(machine)
-    assert card is not None
     assert least <= card.step(work_of(FRAMEPACK, [TOKENS])).seconds <= most
 
 
@@ -121,7 +116,6 @@ def test_a_card_is_told_by_its_gfx_name_its_memory_and_its_name(machine: Machine
 
 def test_an_estimate_names_whose_figures_it_is() -> None:
     step = plan(profile_for(radeon("gfx1102", 8), {})).step
-    assert step is not None
     assert step.words == ("about 22 s (estimate, others' reports of an RX 7900 XTX, scaled to the RX 7600)")
     assert Duration(3.0, MEASURED).words == "about 3.0 s (measured here)"
 
@@ -133,7 +127,6 @@ def test_the_stages_of_a_first_job_have_times_and_later_jobs_leave_some_out() ->
     assert [*later] == ["text", "sample", "decode"]
     assert facts(first["load"]) == (pytest.approx(39.4 * GB / 2e9, rel=0.01), "the disk, assumed")
     step = video_plan.step
-    assert step is not None
     assert first["sample"].seconds == pytest.approx(25 * step.seconds, rel=0.01)
     decodes = [
         expected_times(video_plan, XTX, INFO, is_first=True, section=number)["decode"].seconds
@@ -155,7 +148,6 @@ PLAIN = profile_for(Machine("cpu", "", "CPU", 64 * GB), {})
 def test_a_video_takes_what_its_stages_take() -> None:
     video_plan = plan()
     times = forecast(video_plan, XTX, INFO)
-    assert times is not None
     first = expected_times(video_plan, XTX, INFO, is_first=True)
     assert times.first_second_seconds.first_job == pytest.approx(
         sum(stage.seconds for stage in first.values())
@@ -171,7 +163,6 @@ def test_a_video_takes_what_its_stages_take() -> None:
     assert forecast(plan(PLAIN), PLAIN, INFO) is None
     helios = replace(REQUEST, model="helios-distilled", mode="forward", steps=6)
     helios_times = forecast(plan(request=helios), XTX, find_model(helios.model))
-    assert helios_times is not None
     assert "without the time to decode, which is not known" in helios_times.text
 
 
@@ -193,12 +184,10 @@ def test_what_a_job_took_here_takes_the_place_of_estimates(tmp_path: Path) -> No
     guided = plan(request=replace(REQUEST, cfg=2.0), local=local)
     assert facts(guided.step) == (pytest.approx(12), MEASURED)
     times = forecast(measured, XTX, INFO)
-    assert times is not None
     assert times.text.endswith("the whole video takes about 11 min (measured here).")
     assert " first job" not in times.text
     # Nothing is known of another model, nor by a damaged entry.
     other = plan(request=replace(REQUEST, model="framepack-f1", mode="forward"), local=local).step
-    assert other is not None
     assert other.source != MEASURED
     local.step_times.write(step_key(XTX.machine, INFO), {"flop_per_second": "fast", "decode_per_second": 0})
     assert plan(local=local) == usual
@@ -212,7 +201,6 @@ def test_decoding_is_estimated_for_wan_and_not_for_helios() -> None:
         return decode_time(r9700, vae, 832 * 480, Facts(), "")
 
     wan = decoding("wan-5b-fast")
-    assert wan is not None
     assert 31 * wan.seconds == pytest.approx(13.9, rel=0.05)  # the reported time of a PRO R9700
     assert decoding("helios-distilled") is None
 
@@ -231,8 +219,6 @@ def test_a_finished_job_stores_what_its_steps_and_decodes_took(
     assert entry.keys() == {"flop_per_second", "decode_per_second"}
     assert min(entry.values()) > 0
     video_plan = plan_video(request, deep_models.info, PLAIN, shape=(64, 64), local=local)
-    assert video_plan.step is not None
-    assert video_plan.decoding is not None
     assert (video_plan.step.source, video_plan.decoding.source) == (MEASURED, MEASURED)
     cached = tiny_request(small_scene, steps=2, step_cache="first-block")
     other = Local(folder=tmp_path / "other")

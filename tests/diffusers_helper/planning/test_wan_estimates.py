@@ -1,7 +1,5 @@
 """Tests that Wan's plans are met by networks of random weights, and by whole jobs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

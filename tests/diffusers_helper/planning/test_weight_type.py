@@ -1,7 +1,5 @@
 """Tests of the automatic type of the weights: what is chosen, what is said, and what a job records of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from safetensors.torch import load_file
 
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.job.plans import MemoryPlans
-from diffusers_helper.loading.loaders import Models, load_models
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit, StagePlan
@@ -24,7 +22,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
-from tests.support.checkpoints import to_fp8, to_scaled_fp8, write_safetensors
+from tests.support.checkpoints import model_with, to_fp8, to_scaled_fp8
 from tests.support.making import make, tiny_request
 
 INFO = find_model("framepack-i2v")
@@ -181,16 +179,9 @@ def reported(events: list[Event]) -> list[str]:
 def test_weights_in_8_bit_stay_as_they_are(
     cast: Any, reason: str, deep_model: Path, small_scene: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "model"
-    (folder / "transformer").mkdir(parents=True)
-    for part in deep_model.iterdir():
-        if part.name != "transformer":
-            (folder / part.name).symlink_to(part)
-    (folder / "transformer" / "config.json").symlink_to(deep_model / "transformer" / "config.json")
     weights = load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")
     tensors = cast(weights, torch.float8_e4m3fn) if cast is to_fp8 else cast(weights)
-    write_safetensors(folder / "transformer" / "diffusion_pytorch_model.safetensors", tensors)
-    models = load_models(find_model(str(folder), allow_folder=True), device="cpu")
+    models = model_with(deep_model, tmp_path / "model", transformer=tensors)
     request = tiny_request(small_scene, weight_dtype="auto")
     whole = MemoryPlans(request, models, 64, 64, Local())
     sample = whole.plan.stage("sample")

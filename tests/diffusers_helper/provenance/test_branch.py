@@ -1,7 +1,5 @@
 """Tests that recipes and branches give the same bytes, with real model classes at tiny size."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,11 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
-from tests.support.making import load_tiny, make, outline, seconds_for, tiny_request, write_scene
+from tests.support.making import make, outline, seconds_for, tiny_request, write_scene
 
 pytestmark = pytest.mark.slow  # each test makes whole jobs
 
 SECTIONS = 2
-
-
-@pytest.fixture(scope="module")
-def models(tiny_model: Path) -> Models:
-    return load_tiny(tiny_model)
 
 
 @pytest.fixture(scope="module", params=["inverted", "forward"])
@@ -40,12 +33,6 @@ def order(mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> GenerationReq
     """Return a request whose picture has another shape than the video."""
     scene = write_scene(tmp_path_factory.mktemp("scene") / "scene.png", 90, 80)
     return tiny_request(scene, mode=mode, seconds=seconds_for(SECTIONS), steps=1, vram_cap_gb=4.0)
-
-
-@pytest.fixture(scope="module")
-def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return a finished job. Tests only read it."""
-    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
 def folder_of(result: Result) -> JobFolder:

@@ -1,7 +1,5 @@
 """A test of the note that lack of memory has ended engines: it is heeded, told once, and learned from."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of a job's folder: its layout, and files that are either complete or absent."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -1,7 +1,5 @@
 """Tests of the arithmetic of branches, without a model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

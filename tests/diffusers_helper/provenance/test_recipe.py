@@ -1,7 +1,5 @@
 """Tests of the recipe in a file: it survives as it is, and a hostile or foreign file is answered in words."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
@@ -40,21 +38,9 @@ NOT_IN_A_RECIPE = {
 }  # fmt: skip
 # These are recorded if they are not the defaults.
 LATER = {
-    "prompt_blend",
-    "shift",
-    "step_cache",
-    "attention",
-    "end_strength",
-    "vision_change",
-    "loop",
-    "pictures",
-    "shape",
-    "one_frame",
-    "clip_frames",
-    "carried_frames",
-    "hold_colours",
-    "decoder",
-}
+    "prompt_blend", "shift", "step_cache", "attention", "end_strength", "vision_change", "loop", "pictures",
+    "shape", "one_frame", "clip_frames", "carried_frames", "hold_colours", "decoder",
+}  # fmt: skip
 
 
 def read_recipe(source: Path | bytes) -> Recipe:
@@ -193,12 +179,7 @@ def test_what_is_unknown_or_unusable_is_told_and_left_out() -> None:
     assert (found.settings["seed"], found.settings["crf"], found.settings["vae_tile"]) == (5, 20, 64)
     assert found.settings.keys() & {"steps", "style", "image"} == set()
     reported = "\n".join(found.notices)
-    for words in (
-        "version 9",
-        "not know: 'sound, style'.",
-        "`steps` is 1000",
-        "changed within this video",
-    ):
+    for words in ("version 9", "not know: 'sound, style'.", "`steps` is 1000", "changed within this video"):
         assert words in reported
     assert len(found.notices) == 4
     for span, fault in (
@@ -320,6 +301,5 @@ def test_the_record_of_the_vae_keeps_the_sections_where_its_way_changed(tmp_path
 def test_a_video_without_a_recipe_is_as_before(tmp_path: Path) -> None:
     video = writer(tmp_path, "forward")
     video.add_section(scene(4))
-    assert video.latest is not None
     assert b"\xa9cmt" not in video.latest.read_bytes()
     assert io.BytesIO(video.latest.read_bytes()).read(8)[4:] == b"ftyp"

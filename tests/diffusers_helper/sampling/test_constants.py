@@ -1,7 +1,5 @@
 """Tests that what is constant in a section is computed once, with the same bits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

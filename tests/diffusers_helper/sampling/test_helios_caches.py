@@ -1,7 +1,5 @@
 """Tests that step caches on Helios give what the hooks of diffusers give, once these know its blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of schedule and samplers against the formulas in 50 digits, diffusers, and stored vectors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Tests of where the shift of a section's noise levels comes from."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

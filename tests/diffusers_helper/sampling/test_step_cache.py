@@ -1,7 +1,5 @@
 """Tests that step caches skip what their papers' code skips, share nothing, and copy no weights for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Tests of the VAE engine on diffusers' own classes, both kinds: exactness, memory, precision, faults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -314,7 +312,6 @@ def test_convolutions_of_wan_take_the_ladder() -> None:
     expected = decoded(vae, latents)
     with initialize_miopen_fallback(rung="taps").install(vae) as handler:
         result = engine_of(vae).decode(latents)
-        assert handler.ladder is not None
         assert handler.ladder.successes["taps"] > 20
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-4)
 

@@ -1,7 +1,5 @@
 """Tests of ComfyUI's own object through the engine, with its VAEs of pictures; and of guests in general."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,11 +57,8 @@ def test_wan_of_comfyui_is_streamed_with_its_own_bits(has_patches: bool) -> None
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_wan_of_newer_versions_gets_its_latent_frames_in_pairs(count: int) -> None:
     vae, latents, reported, sizes = (
-        VAE(WanVAE(has_pairs=True)),
-        noise(1, 16, count, 4, 4),
-        list[int](),
-        list[int](),
-    )
+        VAE(WanVAE(has_pairs=True)), noise(1, 16, count, 4, 4), list[int](), list[int](),
+    )  # fmt: skip
     decoder = vae.first_stage_model.decoder
     with torch.inference_mode():
         expected = vae.first_stage_model.decode(latents)

@@ -1,7 +1,5 @@
 """Tests of overflow: the VAE decodes again in fp32, also in a resumed job; in latents it ends the job."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,7 +76,7 @@ def test_what_overflows_is_decoded_again_in_fp32(whole: Whole) -> None:
     narrow, *wide = [stage for stage in stages if stage["stage"] == "decode"]
     assert not narrow["is_complete"]
     assert all(stage["is_complete"] for stage in wide)
-    assert wide[0]["predicted_bytes"] > 1.5 * narrow["predicted_bytes"]
+    assert wide[0]["predicted_bytes"] > 1.2 * narrow["predicted_bytes"]
     assert whole.result.frames == 73
 
 
@@ -194,7 +192,7 @@ def test_attention_that_gives_no_numbers_once_is_computed_once_more_in_fp32(
         network.decoder.register_forward_pre_hook(lambda *_: computing.append(stage))
         network.decoder.register_forward_hook(lambda *_: computing.clear())
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
-    result, events = make(request_, models, tmp_path / "job")
+    result, events = make(replace(request_, seconds=1.0), models, tmp_path / "job")
     assert isinstance(events[-1], Finished)
     assert types[0] == narrow
     assert torch.float32 in types[1:]

@@ -1,7 +1,5 @@
 """Tests that decoding in cached windows of time gives the bits of the VAE's own decode."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

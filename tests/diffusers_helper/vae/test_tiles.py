@@ -1,7 +1,5 @@
 """Tests that tiles have one size, cover a side and have weights that add up to one, and of joined tiles."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Tests that each format of weights is read by its header, and that each kind of broken file is told."""
 
-from __future__ import annotations
-
 import collections
 import copyreg
 import io

@@ -1,7 +1,5 @@
 """Tests of what is told about files and folders with weights before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -34,14 +32,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = tmp_path_factory.mktemp("hub")
     write_published(cache, INFO)
     return cache
-
-
-@pytest.fixture
-def folder(tiny_model: Path, tmp_path: Path) -> Path:
-    """Return a model folder to damage."""
-    own = tmp_path / "model"
-    shutil.copytree(tiny_model, own)
-    return own
 
 
 def save(file: Path, **tensors: torch.Tensor) -> Path:
@@ -139,15 +129,10 @@ def test_the_folder_of_a_model_is_told_by_parts(published: Path, folder: Path) -
         assert (facts.format, facts.model, facts.key_style) == ("diffusers", "FramePack", "diffusers")
         assert facts.problems == ()
         assert {name: part.model for name, part in facts.parts.items()} == {
-            "transformer": "FramePack",
-            "vae": "Hunyuan VAE",
-            "text_encoder": "Llama",
-            "tokenizer": "tokenizer",
-            "text_encoder_2": "CLIP",
-            "tokenizer_2": "tokenizer",
-            "image_encoder": "SigLIP",
-            "feature_extractor": "image processor",
-        }
+            "transformer": "FramePack", "vae": "Hunyuan VAE", "text_encoder": "Llama",
+            "tokenizer": "tokenizer", "text_encoder_2": "CLIP", "tokenizer_2": "tokenizer",
+            "image_encoder": "SigLIP", "feature_extractor": "image processor",
+        }  # fmt: skip
         assert facts.bytes == sum(part.bytes for part in facts.parts.values())
         assert sum(facts.dtypes.values()) == pytest.approx(1)
         assert inspect_checkpoint(whole, "vae") == inspect_checkpoint(whole / "vae", "vae")
@@ -320,10 +305,7 @@ def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, reported
         (POINTER.encode(), "model.safetensors is a Git LFS pointer to 10 GB of weights"),
         (b"PK\x03\x04" + bytes(40), "model.safetensors is damaged, or contains no weights"),
         (b"GGUF\x03\0\0\0", "model.safetensors is incomplete"),
-        (
-            (40).to_bytes(8, "little") + b'{"a":',
-            "model.safetensors is incomplete: it ends within its header",
-        ),
+        ((40).to_bytes(8, "little") + b'{"a":', "model.safetensors is incomplete: it ends within its header"),
         ((2).to_bytes(8, "little") + b"{}", "model.safetensors contains no tensor; give another file."),
     ],
 )

@@ -1,7 +1,5 @@
 """Tests of files with LoRAs: what is refused, and what their metadata say."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -294,15 +292,8 @@ def test_names_stand_for_files_of_the_folder(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     hidden = (
-        ".git/d",
-        ".Trash-1000/d",
-        "__MACOSX/d",
-        ".AppleDouble/b",
-        "@eaDir/d",
-        "styles/._A",
-        "._b",
-        ".d",
-    )
+        ".git/d", ".Trash-1000/d", "__MACOSX/d", ".AppleDouble/b", "@eaDir/d", "styles/._A", "._b", ".d",
+    )  # fmt: skip
     for name in hidden:  # as if absent
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.safetensors").touch()

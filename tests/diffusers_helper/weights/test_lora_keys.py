@@ -1,7 +1,5 @@
 """Tests of the names in LoRAs against the full model: its layers, their sizes, and diffusers' conversion."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
@@ -48,7 +46,6 @@ def test_hunyuans_names_stand_for_the_layers_with_their_sizes(layers: dict[str, 
         for name in numbered(pattern):
             targets = {target_of(start) for start in (name, f"diffusion_model.{name}", _kohya(name))}
             (target,) = targets
-            assert target is not None
             assert sum(layers[layer][0] for layer in target.layers) == outputs
             assert {layers[layer][1] for layer in target.layers} == {inputs}
             for prefix in TENCENT:

@@ -16,8 +16,6 @@ BAD_DRIVER_FRAMES names a folder that receives the final frames of each section,
 `0001.npy` and so on.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

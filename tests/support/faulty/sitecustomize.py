@@ -1,7 +1,5 @@
 """A hook that replaces an engine's loader and pipeline by a stand-in, installed by its PYTHONPATH."""
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location

@@ -9,8 +9,6 @@ threads), `noise` (prints), `native` (a thread stays in a native library after t
 its process id and the number of loaded models.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

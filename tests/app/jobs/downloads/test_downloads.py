@@ -1,7 +1,5 @@
 """Tests of the downloads beside the queue, with a local double of the hub and a stand-in for the engine."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

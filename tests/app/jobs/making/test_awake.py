@@ -1,7 +1,5 @@
 """Tests that the computer is kept awake while a job is made, with a stand-in for systemd-inhibit."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Frames are compared before they are encoded. Two ways to compute a convolution r
 that depends on the processor; a pixel may tip to the next level, and then the encoder makes other choices.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tests that a job whose engine is killed at random moments gives the same video, byte for byte."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Tests that jobs on several cards lose nothing when engines are killed and a card is lost for good."""
 
-from __future__ import annotations
-
 import os
 import random
 import sys

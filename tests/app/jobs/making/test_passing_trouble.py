@@ -1,7 +1,5 @@
 """Tests that a job waits during passing trouble, such as a full disk, says why, and goes on afterwards."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3
@@ -54,7 +52,6 @@ def test_a_job_whose_disk_is_full_or_away_waits_says_why_and_goes_on(
     wait_until(lambda: studio.service.job(job.id).state == "waiting")
     assert words in studio.service.job(job.id).message
     running, _ = studio.service.open_jobs()
-    assert running is not None
     assert running.id == job.id
     disk.error = None
     events = studio.events(job)

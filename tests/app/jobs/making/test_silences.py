@@ -1,7 +1,5 @@
 """Tests of how long an engine may be silent, and what is told meanwhile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

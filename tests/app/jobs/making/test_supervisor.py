@@ -1,7 +1,5 @@
 """Tests of the supervisor with engines that die or fall silent, over an engine that plays a script."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +12,7 @@ from app.jobs.making import supervisor as module
 from app.jobs.making.engine_client import EngineDied, Trial
 from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import WatchdogTimeouts, card_in_use
-from diffusers_helper.events import (
-    Event,
-    JobStarted,
-    SectionFinished,
-    Warned,
-)
+from diffusers_helper.events import Event, JobStarted, SectionFinished, Warned
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.planning.profiles import Machine
 from tests.support.scripted_engine import (

@@ -1,7 +1,5 @@
 """Tests that damage to one job's files concerns that job alone, and that a damaged database is made anew."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tests that a job that fails early still leaves its record of memory for the page to show."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ def test_a_failure_in_the_first_decode_keeps_the_stages_until_then(
     with pytest.raises(ZeroDivisionError):
         make(tiny_request(write_scene(tmp_path / "scene.png")), load_tiny(tiny_model), folder.path)
     shown = memory_of(folder.memory)
-    assert shown is not None
     assert len(shown["rows"]) == 6
     assert [name for name, _ in shown["facts"]] == ["Peak on the device"]
     assert not folder.video.exists()

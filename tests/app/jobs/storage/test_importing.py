@@ -1,7 +1,5 @@
 """Tests that outputs of earlier versions open, resume and branch, and that an import starts nothing."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

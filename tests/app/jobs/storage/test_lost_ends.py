@@ -1,7 +1,5 @@
 """Tests that whoever follows a job reaches an end, even if the job's own end cannot be written any more."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from typing import Any

@@ -1,7 +1,5 @@
 """A state machine that edits a queue from two programs at random, beside a plain model of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

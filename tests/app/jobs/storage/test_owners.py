@@ -1,7 +1,5 @@
 """Tests of the lock by which a program owns jobs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of what remains of jobs when programs end, and of requests that are refused before a job exists."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -15,14 +13,7 @@ from app.jobs.service import JobService
 from app.jobs.storage.commands import TAKEN_OVER
 from app.jobs.storage.logs import EventReader, append_event
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import (
-    Failed,
-    Finished,
-    JobStarted,
-    SectionFinished,
-    StepDone,
-    Warned,
-)
+from diffusers_helper.events import Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
 from tests.support.jobs import ROOT, Studio, damage_database, kill, run_program, wait_until, write_picture
 
 
@@ -123,10 +114,7 @@ def test_an_outputs_folder_can_be_moved(studio: Studio, tmp_path: Path) -> None:
 
 def test_a_torn_line_is_cut_off_before_the_next_and_numbers_stay(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    first, second = (
-        Warned(job="a", time=0.0, message="one"),
-        Warned(job="a", time=1.0, message="\u2028 ö"),
-    )
+    first, second = (Warned(job="a", time=0.0, message="one"), Warned(job="a", time=1.0, message="\u2028 ö"))
     append_event(log, first)
     with log.open("ab") as file:
         file.write(b'{"event": "warned", "jo')
@@ -281,7 +269,6 @@ def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
     studio.until(first, SectionFinished)
     later = [studio.submit(), studio.submit()]
     running, waiting = studio.service.open_jobs()
-    assert running is not None
     assert (running.id, [job.id for job in waiting]) == (first.id, [job.id for job in later])
     for job in (*later, first):
         studio.service.queue.cancel(job.id)

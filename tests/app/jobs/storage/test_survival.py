@@ -1,7 +1,5 @@
 """Tests that no job is lost, whatever dies and however often, in cases that once lost jobs."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -15,15 +13,7 @@ from app.jobs.storage import recovery
 from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import append_event
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import (
-    Cancelled,
-    Failed,
-    Finished,
-    JobStarted,
-    SectionFinished,
-    StepDone,
-    Warned,
-)
+from diffusers_helper.events import Cancelled, Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import Studio, damage_database, kill, run_program, sections_of, states_of, wait_until
 
@@ -124,7 +114,6 @@ def test_dying_for_ever_at_one_place_ends_a_job_and_a_checkpoint_is_progress(
     job = studio.service.job(interrupted)
     assert (job.state, job.frames) == ("failed", 37)
     assert "3 times" in job.message
-    assert job.video is not None
     assert job.video.read_bytes() == b"video of 37 frames"
 
 
@@ -277,7 +266,6 @@ def test_a_kill_while_a_job_is_handed_in_leaves_a_whole_job_or_none(studio: Stud
     process = subprocess.Popen(
         [sys.executable, "-c", SUBMITTING, *arguments], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "there\n"
     kill(process)
     studio.service.start()

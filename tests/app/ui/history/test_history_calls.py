@@ -1,7 +1,5 @@
 """Tests of the endpoints of the History tab, without a browser."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the History tab in Chromium, over an engine that goes on when the test says so."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of what the page says about space, and of the deletion for good, in Chromium."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.app.ui.history.test_page_history import cards, gallery, make

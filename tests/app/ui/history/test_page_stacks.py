@@ -1,7 +1,5 @@
 """Tests of what is done with several videos of the history at once, in Chromium."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

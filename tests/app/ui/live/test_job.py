@@ -1,7 +1,5 @@
 """Tests of a watched job: what its events say about progress and time, and what the page shows of it."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from dataclasses import replace

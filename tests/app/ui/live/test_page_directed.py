@@ -1,7 +1,5 @@
 """A video of six sections that is directed on the page with the demo model, by mouse and by touch."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator

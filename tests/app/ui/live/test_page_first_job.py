@@ -1,7 +1,5 @@
 """Tests of what the page tells while a slow first job is prepared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

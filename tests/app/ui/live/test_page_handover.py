@@ -1,7 +1,5 @@
 """Tests of the stage in Chromium when one job follows another, over an engine that waits for the test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

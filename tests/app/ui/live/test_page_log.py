@@ -1,7 +1,5 @@
 """Tests of the job's log on the page in Chromium."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of the player's keys and speed, and of a frame that is taken from it, in Chromium."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of the preview of the section in the making."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of the page's look in Chromium, by boxes and pixels, in windows of several sizes."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tests of the page in Chromium in windows of several sizes, while a video is made and afterwards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

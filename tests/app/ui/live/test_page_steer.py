@@ -1,7 +1,5 @@
 """Tests of the fold with which a video is directed while it grows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the progress and of the time left that a watched job shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median

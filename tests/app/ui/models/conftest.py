@@ -1,7 +1,5 @@
 """The page that the tests of models open, and the files that a user has for a model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

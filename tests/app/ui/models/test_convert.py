@@ -1,7 +1,5 @@
 """Tests of conversions from the page: the offer, the progress, the copy, a cancel and a failure."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

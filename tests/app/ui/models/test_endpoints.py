@@ -1,7 +1,5 @@
 """Tests of the endpoints of the models, called as functions, with a local double of the hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the endpoints for a user's own files: the list, the inspection and the new model."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -146,7 +144,6 @@ def test_a_model_is_added_by_the_command_that_checks_it(calls: OwnFileCalls, wei
     facts = calls.models_add("mine", {"transformer": FILE, "vae": "vae/small"}, "demo")
     assert (facts["model"], facts["title"], facts["state"]) == ("mine", "mine", "complete")
     added = ADDED_MODELS.find("mine")
-    assert added is not None
     assert added.base == "demo"
     assert {name: part.path for name, part in added.parts.items()} == {
         "transformer": str(weights / FILE), "vae": str(weights / "vae/small"),

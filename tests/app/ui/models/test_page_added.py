@@ -1,7 +1,5 @@
 """Tests of models that are added and removed while the page is open, in Chromium with a staged engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of the Models tab in Chromium, with a local double of the hub and a staged engine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

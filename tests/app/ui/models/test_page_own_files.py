@@ -1,7 +1,5 @@
 """Tests of a user's own files on the Models tab, in Chromium with a staged engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +46,6 @@ def test_files_are_inspected_and_become_a_model_on_the_page(page: Any, stand: St
     page.locator(".lt-model-card[data-model=mine]").wait_for()
     page.wait_for_function("() => document.activeElement?.textContent === 'mine'")
     added = ADDED_MODELS.find("mine")
-    assert added is not None
     assert added.parts["transformer"].path == str(weights / SECOND)
     assert not own.get_by_role("button", name="Add model").is_visible()
 

@@ -1,7 +1,5 @@
 """Tests of the form's changes to a job that waits, without a browser."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

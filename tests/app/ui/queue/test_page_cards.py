@@ -1,7 +1,5 @@
 """Tests of the lines for several cards in the Queue tab, and of the stage that shows any running video."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the Queue tab in Chromium, over an engine that waits for the test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,16 +8,7 @@ import pytest
 
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import (
-    FIRST,
-    Stand,
-    module,
-    needs_chromium,
-    open_folds,
-    status,
-    strict_window,
-    visit,
-)
+from tests.support.pages import FIRST, Stand, module, needs_chromium, open_folds, status, strict_window, visit
 
 pytestmark = needs_chromium
 TITLES = "() => [...document.querySelectorAll('.lt-row-title')].map((one) => one.textContent)"
@@ -183,6 +172,11 @@ def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path)
     row(page, "a").locator(".lt-row-meter").wait_for()
     wait_until(lambda: stand.service.open_jobs()[0] is not None)
     assert not stand.service.queue.is_paused
+    stand.service.queue.pause_queue()
+    page.get_by_role("tab", name="Create").click()
+    page.get_by_role("button", name="The queue is paused. Resume it").click()
+    page.locator("#held").wait_for(state="hidden")
+    assert not stand.service.queue.is_paused
 
 
 def test_a_row_opens_its_video_on_the_stage(page: Any, stand: Stand, photo: Path) -> None:
@@ -194,13 +188,6 @@ def test_a_row_opens_its_video_on_the_stage(page: Any, stand: Stand, photo: Path
     page.get_by_role("tab", name="Queue").click()
     row(page, "a").locator(".lt-row-picture").click()
     status(page, state="running", job=running)
-
-
-def test_a_paused_queue_goes_on_from_the_form(page: Any, stand: Stand) -> None:
-    stand.service.queue.pause_queue()
-    page.get_by_role("button", name="The queue is paused. Resume it").click()
-    page.locator("#held").wait_for(state="hidden")
-    assert not stand.service.queue.is_paused
 
 
 def test_the_keyboard_moves_a_video_and_keeps_its_place(page: Any, stand: Stand, photo: Path) -> None:

@@ -1,7 +1,5 @@
 """Tests of the calls of the queue over the real server, with an engine that waits for the test."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -24,21 +22,9 @@ from tests.support.jobs import wait_until
 from tests.support.pages import FIRST, Stand, staged_page_with_uploads, write_photo
 
 VERBS = {
-    "list",
-    "show",
-    "add",
-    "cancel",
-    "pause",
-    "resume",
-    "retry",
-    "branch",
-    "reorder",
-    "remove",
-    "restore",
-    "delete",
-    "empty_trash",
-    "usage",
-}
+    "list", "show", "add", "cancel", "pause", "resume", "retry", "branch", "reorder", "remove", "restore",
+    "delete", "empty_trash", "usage",
+}  # fmt: skip
 Ask = Callable[..., Any]
 
 
