@@ -21,6 +21,7 @@ from app.commands.arguments import (
 from app.commands.bench import add_bench
 from app.commands.comfyui import add_comfyui
 from app.commands.doctor import run_doctor
+from app.commands.export import add_export
 from app.commands.generate import make_video
 from app.commands.inspect import add_inspect
 from app.commands.jobs import add_jobs
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(_PAGE, help="serve the page", add_help=False)
     _add_generate(commands)
     add_jobs(commands)
+    add_export(commands)
     add_tune(commands)
     add_bench(commands)
     _add_plan(commands)

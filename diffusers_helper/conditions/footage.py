@@ -65,7 +65,7 @@ def first_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
         return [*islice(frames, count)]
 
 
-def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
+def all_frames(path: Path, fps: int | Fraction = FPS) -> Generator[Image.Image]:
     with opened(path) as film:
         frame = None
         for frame in _at_rate(film, fps):
@@ -84,7 +84,7 @@ def largest_encodable(count: int) -> int:
     return count - (count - 1) % 4
 
 
-def _at_rate(film: Film, fps: int) -> Iterator[VideoFrame]:
+def _at_rate(film: Film, fps: int | Fraction) -> Iterator[VideoFrame]:
     """Yield the frame in the middle of each period of 1 / fps seconds, from where the film is on."""
     current: VideoFrame | None = None
     index = -1

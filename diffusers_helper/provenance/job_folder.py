@@ -57,6 +57,7 @@ class JobFolder:
     preview = _Entry("preview")
     thumbs = _Entry("thumbs")  # small pictures of sections
     captures = _Entry("captures")  # the inputs and outputs of stages, for debugging; see `output.capture`
+    exports = _Entry("exports")  # the video in other formats; they may be removed
     video = _Entry("video.mp4")  # the finished video, or the part of it that a cancelled job has made
 
     @classmethod

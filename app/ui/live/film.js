@@ -2,6 +2,7 @@
 // is being made, and the History tab any other.
 import { fillList, fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, setText } from '../elements.js';
 import { prepareActions, prepareReport } from './actions.js';
+import { prepareExports } from './exports.js';
 import { Panel } from './panel.js';
 import { Player } from './player.js';
 import { prepareStill } from './still.js';
@@ -228,6 +229,7 @@ export function makeFilm(view, open, expect = () => {}) {
   const strip = makeStrip(find('.lt-strip'), (at) => player.jumpTo(at), (cell) => panel.press(cell));
   const player = new Player(find('.lt-stage'), strip.mark);
   const showStill = prepareStill(find('.lt-still'), player, report);
+  const showExports = prepareExports(find('.lt-export'), report);
   const log = prepareLog(find('.lt-log'));
   const showTakes = prepareTakes(find('.lt-takes'), panel, open, report);
   offerCopy(find('.lt-copy'), find('.lt-report'));
@@ -248,6 +250,7 @@ export function makeFilm(view, open, expect = () => {}) {
       showTakes(scene.takes ?? null, scene.job);
       player.show(scene);
       showStill(scene);
+      showExports(scene);
       log.show(scene);
     },
     clear() {
