@@ -77,6 +77,7 @@ def get_calls(job: str) -> Iterator[tuple[str, dict[str, Any]]]:
         "queue": {}, "queue/usage": {}, "history": {"text": ""},
         f"history/{job}": {}, f"history/{job}/settings": {}, f"history/{job}/continue": {},
         f"live/{job}": {}, "history/nothing": {}, "form/reset": model, "form/model": mode,
+        f"exports/{job}": {},
         "form/models": {"model": "gone", "mode": "forward"}, "form/presets": {},
         "form/presets/load": {"name": "own"}, "form/presets/export": {"name": "own"}, "form/loras": {},
         "models": {}, "models/copy": model | {"weight_dtype": "int8"},
