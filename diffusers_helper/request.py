@@ -386,6 +386,7 @@ class GenerationRequest:
 SETTINGS = settings_of(GenerationRequest)
 START_PICTURE, END_PICTURE, TIMED_PICTURES = "image", "end_image", "pictures"
 PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
+FINISHING = ("finish", "join", "sound")  # what makes a request one for a finishing
 FILES = (*PICTURES, "video")  # what the page and its endpoints take as uploads
 CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
 

@@ -141,7 +141,7 @@ class Finishing:
         sections = tuple(
             Section(
                 number=index + 1, indices=FrameIndices((), (), (), (), ()), decode_latents=1,
-                total_frames=segment.stop, video_index=index, decode_start=0,
+                total_frames=segment.stop, video_index=index, decode_start=index,
             )
             for index, segment in enumerate(segments)
         )  # fmt: skip

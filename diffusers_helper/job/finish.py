@@ -90,6 +90,7 @@ def _reported(
             save_thumbnail(files.thumb(section.number), frame)
         report.step(section, step, len(segment), preview.show_frame(frame, section.number, step), 0)
         yield frame
+    report.stage("write", section.number)
 
 
 def _sound(files: JobFolder, finishing: Finishing, paths: list[Path], chosen: Path | None) -> Path | None:
