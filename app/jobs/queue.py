@@ -48,6 +48,7 @@ from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Warned
 from diffusers_helper.files import sync_folder
+from diffusers_helper.finish.sources import with_sources
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.provenance.branch import Branch, branch, check_changes, extension
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -363,6 +364,8 @@ class Queue:
 def _checked(
     request: GenerationRequest, pictures: Contents, *, allow_folder: bool, lineage: Lineage
 ) -> tuple[GenerationRequest, dict[str, bytes]]:
+    if request.finishing:
+        return with_sources(request), read_pictures(request, pictures)
     info = find_model(request.model, allow_folder=allow_folder)
     info.check(request)
     lineage.sections(request, info.family)

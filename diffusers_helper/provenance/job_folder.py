@@ -35,6 +35,7 @@ class JobFolder:
 
     input = _Entry("input.png")  # the start picture, upright, opaque and in RGB
     original = _Entry("original")  # the video that is continued, as it was given
+    sound = _Entry("sound")  # a file whose sound a finished video gets, as it was given
     first = _Entry("first.png")  # the first frame of a video from words alone, once it is known
     request = _Entry("request.json")
     events = _Entry("events.jsonl")
@@ -69,6 +70,10 @@ class JobFolder:
 
     def picture(self, name: str) -> Path:
         return self.input if name == START_PICTURE else self.path / f"{name}.png"
+
+    def joined(self, number: int) -> Path:
+        """Name the copy of a video that is put behind the original; these count from 1."""
+        return self.path / f"{self.original.name}_{number}"
 
     def latents(self, number: int) -> Path:
         return self.sections / f"{number:04}.safetensors"

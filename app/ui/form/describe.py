@@ -29,7 +29,7 @@ from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.lora_choice import parsed_choices
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, sides_of
 from diffusers_helper.request import (
     BEFORE,
     END_PICTURE,
@@ -39,7 +39,6 @@ from diffusers_helper.request import (
     START_PICTURE,
     TIMED_PICTURES,
     GenerationRequest,
-    sides_of,
 )
 from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.units import about, count_text
