@@ -280,17 +280,21 @@ def _extras_line(extras: Extras | InputError, info: ModelInfo) -> str:
     text = extras.message if isinstance(extras, InputError) else extras.summary
     if not text:
         return ""
-    button = ""
+    buttons = ""
     carried = Extras({}) if isinstance(extras, InputError) else extras
     is_plain = not (carried.is_before or carried.spans)
     if is_plain and carried.settings.get("video") and "inverted" in info.modes:
         reversed_extras = replace(carried, settings={**carried.settings, "extend": BEFORE})
-        button = (
+        buttons = (
             ' <button type="button" class="lt-quiet-button" '
             f'data-before="{escape(reversed_extras.to_text())}">Make what comes before it</button>'
         )
+    if video := carried.settings.get("video"):
+        buttons += (
+            f' <button type="button" class="lt-quiet-button" data-finish="{escape(video)}">Finish it</button>'
+        )
     return (
-        f'<p class="lt-hint lt-extras">{escape(text)}{button} '
+        f'<p class="lt-hint lt-extras">{escape(text)}{buttons} '
         '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
     )
 

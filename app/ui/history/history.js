@@ -4,6 +4,7 @@ import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, on
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { compare } from '../live/compare.js';
+import { offerToFinish } from '../live/finishing.js';
 import { makeFilm, pastView } from '../live/film.js';
 import { get, post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
@@ -356,6 +357,7 @@ export default function startHistory() {
     if (target.matches('.lt-stack')) actOnce(target, () => turnStack(target), report);
   });
   list.addEventListener('change', showPicked);
+  offerToFinish(find('.lt-finish-file'), find('.lt-finish-input'), report);
   find('.lt-picked-compare').addEventListener('click', comparePicked);
   onPress(find('.lt-picked-remove'), () => remove(picked()));
   find('.lt-picked-none').addEventListener('click', pickNone);
