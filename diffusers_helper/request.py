@@ -280,7 +280,7 @@ class GenerationRequest:
     then: Annotated[str, SettingInfo(
         "After the Video",
         "The steps that follow the finished video in a job of their own, such as enlarge:2,smooth:60.",
-        "Size and output", unit="steps", parse_lines=finishing_lines, scope="input", on_page=False,
+        "Size and output", unit="steps", parse_lines=finishing_lines, scope="input",
     )] = ""
     finish: Annotated[str, SettingInfo(
         "Finish",

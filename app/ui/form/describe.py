@@ -266,6 +266,8 @@ def _acting(settings: dict[str, Any]) -> dict[str, str]:
         texts[TIMED_PICTURES] = f"{count_text(len(pictures), 'picture')} at {times}" if times else ""
     loras = parsed_choices(str(settings.get("lora") or ""))
     texts["lora"] = f"LoRA: {', '.join(choice.name for choice in loras)}" if loras else ""
+    if then := settings.get("then"):
+        texts["then"] = f"Afterwards {then}"
     return {name: text for name, text in texts.items() if text}
 
 

@@ -43,7 +43,7 @@ PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
     name: setting for name, setting in SETTINGS.items() if setting.on_page
 } | {"seed": PAGE_SEED}
-_TEXTS = ("prompt", "negative", "lora", TIMED_PICTURES)
+_TEXTS = ("prompt", "negative", "lora", "then", TIMED_PICTURES)
 VARIANTS = SettingInfo(
     "How Many", "Each start makes this many videos, which differ only in their seeds.", "Look",
     low=1, high=50, name="variants", kind=int, default=1,
