@@ -82,7 +82,7 @@ def _lines(job: Job, format: str, exports: Exports) -> Iterator[str]:
         for share in exports.make(job, format):
             yield json.dumps({"share": share}) + "\n"
         answer = _exported(job, format, exports.file(job, format))
-    except LongtakeError as error:
+    except (LongtakeError, OSError) as error:  # also when the job is removed meanwhile
         answer = {"refusal": page_words(str(error), job.folder.parent)}
     yield json.dumps(answer) + "\n"
 

@@ -1,13 +1,15 @@
-"""Tests of what is done with finished videos, in Chromium: they are exported and compared."""
+"""Tests of what is done with finished videos, in Chromium: they are exported, compared and finished."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from tests.app.ui.history.test_page_history import cards, gallery, make
 from tests.app.ui.test_accessibility import check, screen
+from tests.support.films import write_film
 from tests.support.pages import Stand, needs_chromium
 
 __all__ = ["make", "screen"]
@@ -62,3 +64,43 @@ def test_two_videos_play_in_step_under_a_slider_and_the_better_one_stays(
     page.get_by_role("button", name="Undo").click()
     cards(page, 2)
     assert stand.service.job(old.id).video
+
+
+def test_a_video_is_finished_as_the_panel_says(page: Any, stand: Stand, make: Any) -> None:
+    other, job = make("b", "a ball")
+    page.goto(f"{stand.url}#history/{job.id}")
+    page.get_by_role("button", name="Finish it").click()
+    panel = page.get_by_role("form", name="Finish the video")
+    panel.get_by_text("Choose what to change").wait_for()
+    panel.get_by_role("combobox", name="Size").select_option("4 times")
+    panel.get_by_role("combobox", name="Frames").select_option("60 a second")
+    panel.get_by_label("From, in seconds").fill("0.2")
+    panel.get_by_role("combobox", name="Join with").select_option(index=2)
+    panel.get_by_label("Cross-fade, in frames").fill("6")
+    told = panel.get_by_text("frames, ")
+    told.wait_for()
+    check(page, "finishing")
+    panel.get_by_label("From, in seconds").fill("90")
+    panel.get_by_text("the video has").wait_for()
+    panel.get_by_label("From, in seconds").fill("0.2")
+    told.wait_for()
+    panel.get_by_role("button", name="Make it").click()
+    page.get_by_text("The new video is in the queue.").wait_for()
+    made = stand.service.jobs()[0]
+    assert made.parent == job.id
+    assert made.request.finishing
+    assert set(made.request.finishing.words.split(",")) == {"trim:0.2-", "join:6", "enlarge:4", "smooth:60"}
+    assert f"{made.request.finishing.result.frames} frames, " in told.inner_text() or panel.count() == 0
+    assert Path(made.request.join).read_bytes() == other.video.read_bytes()
+
+
+def test_a_file_is_finished_without_a_job(page: Any, stand: Stand, make: Any, tmp_path: Path) -> None:
+    page.goto(f"{stand.url}#history")
+    page.locator(".lt-finish-input").set_input_files(str(write_film(tmp_path / "clip.mp4")))
+    dialog = page.get_by_role("dialog", name="Finish a file")
+    dialog.get_by_label("To and fro").check()
+    dialog.get_by_text("58 frames, ").wait_for()
+    check(page, "finishing a file")
+    dialog.get_by_role("button", name="Make it").click()
+    page.wait_for_selector(".lt-past-open:not([hidden])")
+    assert stand.service.jobs()[0].request.finishing.words == "loop"
