@@ -17,7 +17,7 @@ from app.commands.arguments import (
     switch,
 )
 from app.commands.generate import follow_jobs, open_service
-from app.jobs.finishing import Forecast, add_finishing, finishing_request, forecast
+from app.jobs.finishing import FinishPlan, add_finishing, finishing_request, forecast
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.queue import Queue
 from app.jobs.service import JobService
@@ -52,7 +52,7 @@ def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
             "--join", action="append", default=[], metavar="OTHER",
             help="put another video or job behind it; give it once for each",
         ),
-        argument("--fade", type=int, default=0, metavar="N", help="the frames of the cross-fade between them"),
+        argument("--fade", type=int, default=0, metavar="N", help="frames of a cross-fade between them"),
         argument("--sound", default="", metavar="FILE", help="the sound to add, in place of the video's own"),
         argument("--crf", type=int, default=16, metavar="N", help=SETTINGS["crf"].help),
         add_outputs,
@@ -89,7 +89,7 @@ def finish_video(arguments: argparse.Namespace) -> int:
     return follow_jobs(service, queue_job, arguments)
 
 
-def in_words(plan: Forecast) -> str:
+def in_words(plan: FinishPlan) -> str:
     size = f"{plan.width}x{plan.height}, {plan.frames} frames, {plan.seconds:.2f} s at {plan.fps:.5g} fps"
     roughly = "" if plan.is_measured else ", roughly"
     return f"{size}, about {size_text(plan.bytes)}, in {about(plan.work_seconds)}{roughly}."

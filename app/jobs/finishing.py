@@ -13,8 +13,8 @@ from app.jobs.history import History
 from app.jobs.job import Job, NotAllowed
 from app.jobs.queue import Queue
 from app.jobs.storage.store import JobStore
+from diffusers_helper.conditions.sources import with_sources
 from diffusers_helper.errors import InputError
-from diffusers_helper.finish.sources import with_sources
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
@@ -25,7 +25,7 @@ _COPIES = 3  # the segments, and the last two versions of the video
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class FinishPlan:
     """What a finishing will make, and what it takes.
 
     Attributes:
@@ -62,7 +62,7 @@ def _video_of(source: Job | Path) -> Path:
     return source.video
 
 
-def forecast(store: JobStore, request: GenerationRequest) -> Forecast:
+def forecast(store: JobStore, request: GenerationRequest) -> FinishPlan:
     finishing = request.finishing
     assert finishing is not None
     shape = finishing.result
@@ -71,7 +71,7 @@ def forecast(store: JobStore, request: GenerationRequest) -> Forecast:
         for job in store.jobs("WHERE state = 'finished' ORDER BY ended DESC LIMIT 60")
         if job.request.finishing and job.started and job.ended
     ][:_LAST_JOBS]
-    return Forecast(
+    return FinishPlan(
         shape.width, shape.height, shape.frames, float(shape.rate), shape.seconds, finishing.nominal_bytes,
         finishing.nominal_seconds * (median(factors) if factors else 1.0), bool(factors),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from app.jobs.view import GROUPS
 from app.ui import scripts
 from app.ui.api import Endpoint, gradio_endpoints
 from app.ui.catalogue import Catalogue
+from app.ui.finish.endpoints import FinishCalls, finish_router
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
 from app.ui.form.endpoints import DropCalls, FormCalls, form_router
@@ -49,16 +50,18 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
     history, live = HistoryCalls(service, catalogue), LiveCalls(service)
     presets, drops, loras = FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls()
     models, files = ModelCalls(service, catalogue), OwnFileCalls(service, catalogue)
+    finishing = FinishCalls(service, catalogue)
     routers = [
         form_router(Actions(service, catalogue), presets, drops, loras),
         queue_router(jobs, cards),
         history_router(history, service),
         live_router(live, Updates(service)),
         models_router(models, files),
+        finish_router(finishing),
     ]
     endpoints = [
         *generate_endpoints(service, catalogue),
-        *gradio_endpoints(jobs, history, live, cards, presets, drops, loras, models, files),
+        *gradio_endpoints(jobs, history, live, cards, presets, drops, loras, models, files, finishing),
     ]
     return Page(_document(catalogue), routers, endpoints)
 
