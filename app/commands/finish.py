@@ -17,7 +17,7 @@ from app.commands.arguments import (
     switch,
 )
 from app.commands.generate import follow_jobs, open_service
-from app.jobs.finishing import Forecast, add_finishing, finishing_request, forecast
+from app.jobs.finishing import add_finishing, finishing_request, forecast
 from app.jobs.job import Job, NoSuchJob
 from app.jobs.queue import Queue
 from app.jobs.service import JobService
@@ -25,7 +25,6 @@ from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
 from diffusers_helper.request import SETTINGS
-from diffusers_helper.units import about, size_text
 
 _FLAGS = {
     "reverse": "play it backwards",
@@ -52,7 +51,7 @@ def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
             "--join", action="append", default=[], metavar="OTHER",
             help="put another video or job behind it; give it once for each",
         ),
-        argument("--fade", type=int, default=0, metavar="N", help="the frames of the cross-fade between them"),
+        argument("--fade", type=int, default=0, metavar="N", help="frames of a cross-fade between them"),
         argument("--sound", default="", metavar="FILE", help="the sound to add, in place of the video's own"),
         argument("--crf", type=int, default=16, metavar="N", help=SETTINGS["crf"].help),
         add_outputs,
@@ -76,10 +75,10 @@ def finish_video(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     plan = forecast(service.queue.store, request)
     if arguments.dry_run:
-        say(json.dumps(asdict(plan)) if arguments.json else in_words(plan))
+        say(json.dumps(asdict(plan)) if arguments.json else plan.words)
         return 0
     if not arguments.json:
-        complain(in_words(plan))
+        complain(plan.words)
     if arguments.in_process:
         apply_engine_environment()
 
@@ -87,12 +86,6 @@ def finish_video(arguments: argparse.Namespace) -> int:
         return [add_finishing(Queue(service.queue.store), request, source)]
 
     return follow_jobs(service, queue_job, arguments)
-
-
-def in_words(plan: Forecast) -> str:
-    size = f"{plan.width}x{plan.height}, {plan.frames} frames, {plan.seconds:.2f} s at {plan.fps:.5g} fps"
-    roughly = "" if plan.is_measured else ", roughly"
-    return f"{size}, about {size_text(plan.bytes)}, in {about(plan.work_seconds)}{roughly}."
 
 
 def _steps(arguments: argparse.Namespace) -> str:

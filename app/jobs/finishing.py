@@ -13,19 +13,19 @@ from app.jobs.history import History
 from app.jobs.job import Job, NotAllowed
 from app.jobs.queue import Queue
 from app.jobs.storage.store import JobStore
+from diffusers_helper.conditions.sources import with_sources
 from diffusers_helper.errors import InputError
-from diffusers_helper.finish.sources import with_sources
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
-from diffusers_helper.units import size_text
+from diffusers_helper.units import about, size_text
 
 _LAST_JOBS = 6
 _COPIES = 3  # the segments, and the last two versions of the video
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class FinishPlan:
     """What a finishing will make, and what it takes.
 
     Attributes:
@@ -41,6 +41,12 @@ class Forecast:
     bytes: int
     work_seconds: float
     is_measured: bool
+
+    @property
+    def words(self) -> str:
+        size = f"{self.width}x{self.height}, {self.frames} frames, {self.seconds:.2f} s at {self.fps:.5g} fps"
+        roughly = "" if self.is_measured else ", roughly"
+        return f"{size}, about {size_text(self.bytes)}, in {about(self.work_seconds)}{roughly}."
 
 
 def finishing_request(
@@ -62,7 +68,7 @@ def _video_of(source: Job | Path) -> Path:
     return source.video
 
 
-def forecast(store: JobStore, request: GenerationRequest) -> Forecast:
+def forecast(store: JobStore, request: GenerationRequest) -> FinishPlan:
     finishing = request.finishing
     assert finishing is not None
     shape = finishing.result
@@ -71,7 +77,7 @@ def forecast(store: JobStore, request: GenerationRequest) -> Forecast:
         for job in store.jobs("WHERE state = 'finished' ORDER BY ended DESC LIMIT 60")
         if job.request.finishing and job.started and job.ended
     ][:_LAST_JOBS]
-    return Forecast(
+    return FinishPlan(
         shape.width, shape.height, shape.frames, float(shape.rate), shape.seconds, finishing.nominal_bytes,
         finishing.nominal_seconds * (median(factors) if factors else 1.0), bool(factors),
     )  # fmt: skip

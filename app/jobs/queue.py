@@ -45,10 +45,10 @@ from diffusers_helper.conditions.pictures import (
     stored_pictures,
 )
 from diffusers_helper.conditions.prompts import check_prompt
+from diffusers_helper.conditions.sources import with_sources
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Warned
 from diffusers_helper.files import sync_folder
-from diffusers_helper.finish.sources import with_sources
 from diffusers_helper.models.registry import find_model, model_names
 from diffusers_helper.provenance.branch import Branch, branch, check_changes, extension
 from diffusers_helper.provenance.job_folder import JobFolder

@@ -15,6 +15,7 @@ from app.jobs.view import GROUPS
 from app.ui import scripts
 from app.ui.api import Endpoint, gradio_endpoints
 from app.ui.catalogue import Catalogue
+from app.ui.finish.endpoints import FinishCalls, finish_router
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
 from app.ui.form.endpoints import DropCalls, FormCalls, form_router
@@ -53,6 +54,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
     exports = ExportCalls(service, formats)
     presets, drops, loras = FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls()
     models, files = ModelCalls(service, catalogue), OwnFileCalls(service, catalogue)
+    finishing = FinishCalls(service, catalogue)
     routers = [
         form_router(Actions(service, catalogue), presets, drops, loras),
         queue_router(jobs, cards),
@@ -60,10 +62,13 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
         live_router(live, Updates(service)),
         exports_router(exports, service, formats),
         models_router(models, files),
+        finish_router(finishing),
     ]
     endpoints = [
         *generate_endpoints(service, catalogue),
-        *gradio_endpoints(jobs, history, live, exports, cards, presets, drops, loras, models, files),
+        *gradio_endpoints(
+            jobs, history, live, exports, cards, presets, drops, loras, models, files, finishing
+        ),
     ]
     return Page(_document(catalogue), routers, endpoints)
 

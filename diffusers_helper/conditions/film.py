@@ -82,11 +82,13 @@ class Film:
         """List when each frame is shown, and when the last one ends, without decoding any."""
         self._check_length(self._stated_seconds)
         packets = [packet for packet in self.container.demux(self.stream) if packet.pts is not None]
-        shown = sorted((packet.pts or 0, packet.duration or 0) for packet in packets if not packet.is_discard)
-        times = [pts * self._time_base - self._origin for pts, _ in shown]
+        periods = sorted(
+            (packet.pts or 0, packet.duration or 0) for packet in packets if not packet.is_discard
+        )
+        times = [pts * self._time_base - self._origin for pts, _ in periods]
         if times:
             rate = self.stream.average_rate or FPS
-            times.append(times[-1] + (shown[-1][1] * self._time_base or Fraction(1) / rate))
+            times.append(times[-1] + (periods[-1][1] * self._time_base or Fraction(1) / rate))
             self._check_length(float(times[-1]))
         return times
 

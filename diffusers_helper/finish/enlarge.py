@@ -91,7 +91,7 @@ class Enlarge(Step):
         if weights == _LARGE and device is None:
             weights = _QUICK
             workshop.note(f"Without a card, {_LARGE} would take minutes for a frame; {_QUICK} is used.")
-        network = Network(weights, self.enlarge, device, workshop.cap_bytes)
+        network = Upscaler(weights, self.enlarge, device, workshop.cap_bytes)
         recent: dict[int, np.ndarray] = {}
 
         def enlarged(begin: int, end: int) -> Iterator[np.ndarray]:
@@ -119,7 +119,7 @@ def vulkan_device() -> int | None:
     return None
 
 
-class Network:
+class Upscaler:
     """A loaded network, which enlarges frames in tiles that overlap by what a result depends on."""
 
     def __init__(self, weights: str, factor: int, device: int | None, cap_bytes: int = 0) -> None:

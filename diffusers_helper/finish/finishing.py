@@ -35,7 +35,7 @@ _BYTES_PER_PIXEL = 0.03  # of a video with the default compression, of little mo
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VideoFacts:
     """A video as it was given: its form as a player shows it, and whether it has sound."""
 
     shape: Shape
@@ -60,18 +60,18 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Finishing:
     steps: tuple[Step, ...]
-    sources: tuple[Source, ...] = ()
+    sources: tuple[VideoFacts, ...] = ()
 
     @classmethod
     @lru_cache(maxsize=256)
     def of(cls, text: str) -> Self:
         """Parse the setting, or raise InputError, also for a plan that the videos do not allow."""
         values: dict[type[Step], dict[str, str]] = {Edit: {}}
-        sources = list[Source]()
+        sources = list[VideoFacts]()
         for item in filter(None, re.split(r"[\s,]+", text)):
             word, _, value = item.partition(":")
             if word == _SOURCE:
-                sources.append(Source.of(value))
+                sources.append(VideoFacts.of(value))
             elif word not in WORDS:
                 raise _refusal(word, f"some of {', '.join(WORDS)}")
             elif value != values.setdefault(WORDS[word], {}).setdefault(word, value):
@@ -84,7 +84,7 @@ class Finishing:
     def __str__(self) -> str:
         return ",".join(filter(None, map(str, (*self.sources, *self.steps))))
 
-    def with_sources(self, sources: tuple[Source, ...]) -> Self:
+    def with_sources(self, sources: tuple[VideoFacts, ...]) -> Self:
         """Make the same finishing of other videos, the first of which sets size and rate."""
         lengths = tuple(source.frames_at(sources[0].shape.rate) for source in sources)
         edit, *others = self.steps

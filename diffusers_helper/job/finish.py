@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from diffusers_helper.cancel import CancelToken
+from diffusers_helper.conditions.sound import DROPPED, soundtrack, write_sound
+from diffusers_helper.conditions.sources import SourceReader
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.packing import Section
 from diffusers_helper.finish.finishing import Finishing
-from diffusers_helper.finish.sound import DROPPED, soundtrack, write_sound
-from diffusers_helper.finish.sources import SourceReader
 from diffusers_helper.finish.step import Frames, Workshop
 from diffusers_helper.output.previews import Preview, save_thumbnail
 from diffusers_helper.output.report import Report

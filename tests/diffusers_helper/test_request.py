@@ -68,6 +68,7 @@ def test_defaults_are_framepacks() -> None:
         "vision_change": "linear",
         "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1",
         "picture_shape": "own", "zoom": 1.0, "crop_y": None, "clip_frames": 0,
+        "then": "", "finish": "", "join": "", "sound": "",
     }  # fmt: skip
 
 

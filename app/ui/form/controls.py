@@ -19,7 +19,7 @@ from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, Section, SettingInfo
 # What most people want after a video, of all that the setting can say
 _THEN = {
     "": "Nothing", "enlarge:2": "Enlarge it 2 times", "enlarge:4": "Enlarge it 4 times",
-    "smooth:60": "Smooth it to 60 frames a second", "enlarge:2,smooth:60": "Enlarge it 2 times, and smooth it",
+    "smooth:60": "Smooth it to 60 frames a second", "enlarge:2,smooth:60": "Enlarge and smooth it",
 }  # fmt: skip
 _TEMPLATE = Path(__file__).with_name("form.html")
 # Fields without a control of their own, into which scripts write

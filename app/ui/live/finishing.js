@@ -162,6 +162,8 @@ export function prepareFinishing(view, player, report, expect) {
     scene = now;
     find('enlarge').hidden = !now.isSmall;
     find('finish').hidden = !now.offersMore || now.video.isPicture;
+    // A finishing has no model that could make more of it.
+    if (now.isFinishing) for (const name of ['again', 'longer', 'change']) find(name).hidden = true;
     find('before').hidden = !now.before || !now.video;
   };
 }

@@ -212,6 +212,7 @@ def _picture_data(live: LiveJob) -> SceneData:
         "isSmall": live.job.state == "finished"
         and 0 < live.width <= _SMALL
         and not live.job.request.one_frame,
+        "isFinishing": bool(live.job.request.finish),
         "before": _before(live.job),
         "offersMore": live.video is not None and bool(WORDS[live.job.state].ending),
         "preview": None,

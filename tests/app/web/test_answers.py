@@ -134,6 +134,9 @@ def post_calls(
         yield f"queue/cards/{name}", card
     for name in ("get", "pause", "verify", "cancel", "remove"):
         yield f"models/{name}", {"model": "demo"}
+    finishing = {"video": {"job": job}, "join": [video], "steps": "speed:2"}
+    yield "finish", finishing
+    yield "finish/plan", finishing | {"video": video, "sound": {"path": "/etc/passwd"}}
     yield "models/convert", {"model": "demo", "weight_dtype": "int8"}
     yield "models/add", {"model": "mine", "parts": {"transformer": "own.safetensors"}}
 
@@ -176,7 +179,8 @@ def test_no_answer_names_a_folder(stand: Stand, place: Path, tiny_model: Path) -
     for job in (made, continued, failed):
         for address, message in post_calls(stand, job, video, photo):
             asked.add(address)
-            if job in (made, *message.values(), *message.get("jobs", ())):
+            named = message.get("video", message)
+            if job in (made, *named.values(), *message.get("jobs", ())):
                 check(ask(stand.url, f"/api/{address}", method="POST", data=message), address, folders)
         look(job, at_all=job == made)
     described = json.loads(ask(stand.url, "/api/openapi.json").body)["paths"]

@@ -22,7 +22,7 @@ from diffusers_helper.conditions.footage import at_rate
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import PictureError
-from diffusers_helper.finish.finishing import Finishing, Source
+from diffusers_helper.finish.finishing import Finishing, VideoFacts
 from diffusers_helper.finish.step import Shape
 from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.request import GenerationRequest
@@ -39,7 +39,7 @@ _LEAD_SECONDS = 1  # key frames are looked for so much earlier, since an index m
 
 
 @confined
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> VideoFacts:
     with limited_memory():
         with opened(path) as film:
             times = film.times()
@@ -54,7 +54,7 @@ def read_source(path: Path) -> Source:
             size = to_picture(frame, film).size
     rate = rate_of(times, usual_rate)
     frames = max(1, round((times[-1] - times[0]) * rate))
-    return Source(Shape(*size, rate, frames), has_sound)
+    return VideoFacts(Shape(*size, rate, frames), has_sound)
 
 
 def rate_of(times: list[Fraction], usual_rate: Fraction | None) -> Fraction:

@@ -8,11 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
-from av.audio.frame import AudioFrame
-from av.audio.resampler import AudioResampler
-from av.error import FFmpegError, InvalidDataError
 
 from diffusers_helper.conditions.film import open_container, picture_stream
 from diffusers_helper.errors import InputError, first_line
@@ -72,6 +68,9 @@ def read_sound(path: Path, begin: Fraction, seconds: Fraction) -> np.ndarray:
 
 def _decoded(path: Path) -> Iterator[tuple[int, np.ndarray]]:
     """Yield sound with the number of its first sample, from where the film begins."""
+    from av.audio.resampler import AudioResampler
+    from av.error import FFmpegError, InvalidDataError
+
     try:
         with open_container(path, sounds=True) as container:
             stream = next((stream for stream in container.streams.audio if stream.codec_context), None)
@@ -83,7 +82,7 @@ def _decoded(path: Path) -> Iterator[tuple[int, np.ndarray]]:
             start = end = None
             for packet in container.demux(stream):
                 try:
-                    decoded: list[AudioFrame] = packet.decode()
+                    decoded = packet.decode()
                 except InvalidDataError:
                     continue
                 for frame in decoded:
@@ -107,6 +106,9 @@ def _refusal(path: Path, reason: str) -> InputError:
 
 
 def write_sound(samples: np.ndarray, file: Path) -> None:
+    import av
+    from av.audio.frame import AudioFrame
+
     with (
         replacing(file) as temporary,
         av.open(temporary, "w", format="mp4", options={"fflags": "+bitexact"}) as output,
