@@ -21,6 +21,8 @@ from app.commands.arguments import (
 from app.commands.bench import add_bench
 from app.commands.comfyui import add_comfyui
 from app.commands.doctor import run_doctor
+from app.commands.export import add_export
+from app.commands.finish import add_finish
 from app.commands.generate import make_video
 from app.commands.inspect import add_inspect
 from app.commands.jobs import add_jobs
@@ -60,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     # This is only its line in the help: its own parser is in `app.web.server`.
     commands.add_parser(_PAGE, help="serve the page", add_help=False)
     _add_generate(commands)
+    add_finish(commands)
     add_jobs(commands)
+    add_export(commands)
     add_tune(commands)
     add_bench(commands)
     _add_plan(commands)

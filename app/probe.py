@@ -1,9 +1,9 @@
-"""A program that asks torch what a broken driver or kernel may answer with a crash, or never.
+"""A program for what may crash, take long or never end: drivers, kernels and encoders.
 
 `python -m app.probe` tells the devices that torch sees, and the attention kernel that it runs; `doctor` asks
-for them. `python -m app.probe QUESTION`, which `app.trials` runs, tries and measures kernels. The question is
-a list in JSON that begins with the name of one of the functions in `_QUESTIONS`, and goes on with its
-arguments. Each answer is a line of JSON.
+for them. `python -m app.probe QUESTION` tries and measures kernels for `app.trials`, and writes videos in
+other formats for `app.jobs.exports`. The question is a list in JSON that begins with the name of one of the
+functions in `_QUESTIONS`, and goes on with its arguments. Each answer is a line of JSON.
 """
 
 from __future__ import annotations
@@ -71,6 +71,27 @@ def _bench(*arguments: Any) -> Iterator[dict[str, Any]]:
     os._exit(0)  # an ordinary end may hang in a native library
 
 
+def _formats(video: str) -> Iterator[dict[str, Any]]:
+    """Name the formats in which this machine can write a video."""
+    from diffusers_helper.output.export import FORMATS, estimated_bytes, is_usable
+
+    for name, form in FORMATS.items():
+        if name != "frame" and is_usable(name):
+            size = estimated_bytes(Path(video), name)
+            facts = {"format": name, "label": form.label, "suffix": form.suffix}
+            yield {**facts, "bytes": size, "is_exact": name == "h264"}
+
+
+def _export(video: str, target: str, name: str) -> Iterator[Any]:
+    from diffusers_helper.errors import LongtakeError
+    from diffusers_helper.output.export import exported
+
+    try:
+        yield from exported(Path(video), Path(target), name)
+    except (LongtakeError, OSError) as error:
+        yield str(error)
+
+
 def _facts() -> Iterator[dict[str, Any]]:
     import torch
 
@@ -112,6 +133,7 @@ def _kernel(device: Any) -> str:
 
 _QUESTIONS: dict[str, Callable[..., Iterator[Any]]] = {
     "facts": _facts, "attention": _attention, "convolutions": _convolutions, "bench": _bench,
+    "formats": _formats, "export": _export,
 }  # fmt: skip
 
 if __name__ == "__main__":

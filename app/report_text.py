@@ -15,7 +15,7 @@ from diffusers_helper import __version__
 from diffusers_helper.events import Event, Failed, to_dict
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.machine.sysfs import host_memory
-from diffusers_helper.models.registry import model_family
+from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES
 from diffusers_helper.units import count_text, duration, gb_text
 
@@ -52,7 +52,7 @@ def _version_lines() -> Iterator[str]:
 
 
 def _job_lines(job: Job) -> Iterator[str]:
-    seconds = job.frames / model_family(job.request.model).fps
+    seconds = job.frames / plan_of(job.request).fps
     yield f"  state {job.state}, {count_text(job.frames, 'frame')} ({seconds:.2f} s) of video"
     if job.started is not None and job.ended is not None:
         waited_seconds, made_seconds = job.started - job.created, job.ended - job.started

@@ -11,7 +11,16 @@ from diffusers_helper.errors import FailureCode, short_repr
 # The stages in the order in which they run; the last three are repeated for each section. "attention" and
 # "convolutions" run only on a GPU, for a card and shapes that are new to this machine.
 Stage = Literal[
-    "attention", "load", "text", "convolutions", "vae_encode", "vision", "sample", "decode", "write"
+    "attention",
+    "load",
+    "text",
+    "convolutions",
+    "vae_encode",
+    "vision",
+    "sample",
+    "decode",
+    "write",
+    "finish",
 ]
 
 
@@ -44,6 +53,7 @@ STAGES: dict[str, StageFacts] = {
     "sample_low": StageFacts("denoising", "Denoising at low noise"),
     "decode": StageFacts("decoding", "Decoding", weight=0.05),
     "write": StageFacts("writing the video"),
+    "finish": StageFacts("finishing the video", weight=1.0),
 }
 # The stages that run once for a card and for shapes, whose times say nothing about later jobs
 TRIALS: tuple[Stage, ...] = ("attention", "convolutions")

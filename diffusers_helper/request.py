@@ -10,15 +10,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from pathlib import PurePath
 from typing import Annotated, Any, Self
 
 from diffusers_helper.attention.backends import BACKENDS
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
 from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
+from diffusers_helper.finish.finishing import Finishing, finishing_line, finishing_lines
 from diffusers_helper.lora_choice import choices_of, lora_summary
-from diffusers_helper.setting import SettingInfo, settings_of
+from diffusers_helper.setting import SettingInfo, lines_of, name_of, settings_of
 from diffusers_helper.timed_pictures import TimedPicture, pictures_summary, timed_pictures_of
 
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
@@ -38,15 +38,6 @@ AFTER, BEFORE = "after", "before"
 _ORDERS = {"inverted": "End first · I2V", "forward": "Forward · F1"}
 
 MAX_SEED = 2**63 - 1
-
-
-def name_of(path: str) -> str:
-    return PurePath(path).name
-
-
-def sides_of(shape: str) -> tuple[int, int]:
-    width, height = map(int, shape.split(":"))
-    return height, width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,6 +289,25 @@ class GenerationRequest:
         "0 keeps the upper end, 1 the lower end. `crop` is then for left and right alone.",
         "What to make", low=0, high=1, step=0.01, if_empty="as `crop`", scope="input",
     )] = None
+    then: Annotated[str, SettingInfo(
+        "After the Video",
+        "The steps that follow the finished video in a job of their own, such as enlarge:2,smooth:60.",
+        "Size and output", unit="steps", parse_lines=finishing_lines, scope="input",
+    )] = ""
+    finish: Annotated[str, SettingInfo(
+        "Finish",
+        "The steps that are done to `video`, instead of a new video: some of trim:0.5-2, join:12, reverse, "
+        "loop, speed:0.5, colours, mute, enlarge:4 and smooth:60.",
+        "Size and output", unit="steps", parse_lines=finishing_line, scope="input", on_page=False,
+    )] = ""
+    join: Annotated[str, SettingInfo(
+        "Videos to Join", "The videos that `finish` puts behind `video`, one on each line.",
+        "Size and output", unit="file", parse_lines=lines_of, scope="input", on_page=False,
+    )] = ""
+    sound: Annotated[str, SettingInfo(
+        "Sound", "The sound of the finished video, in place of that of `video`.",
+        "Size and output", unit="file", scope="input", on_page=False, summary=name_of,
+    )] = ""
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -313,6 +323,8 @@ class GenerationRequest:
                 "Choose a picture, or write a prompt.",
             )
         self._check_together()
+        if self.finish:
+            object.__setattr__(self, "mode", "forward")  # in which its segments are made
         if self.one_frame:
             object.__setattr__(self, "seconds", MIN_SECONDS)  # it has no length, and is one section
 
@@ -332,6 +344,9 @@ class GenerationRequest:
             ("one_frame", self.one_frame and (other_input or self.is_loop or self.is_from_words),
              "0 unless there is a start picture, and no end picture, video or loop",
              "Set it to 0, or leave the others out."),
+            ("finish", self.finish and not self.video, "steps for a `video`", "Give that, too."),
+            ("finish", (self.join or self.sound) and not self.finish, "steps beside files for them",
+             "Give some, or leave `join` and `sound` out."),
         ):  # fmt: skip
             if is_wrong:
                 value = getattr(self, setting)
@@ -359,6 +374,11 @@ class GenerationRequest:
         return timed_pictures_of(self.pictures)
 
     @property
+    def finishing(self) -> Finishing | None:
+        """What is done to the video instead of a new one; None for a new one."""
+        return next(finishing_line(self.finish), None)
+
+    @property
     def prompts(self) -> tuple[str, ...]:
         return (self.prompt, self.negative) if self.cfg > 1 else (self.prompt,)
 
@@ -378,6 +398,7 @@ class GenerationRequest:
 SETTINGS = settings_of(GenerationRequest)
 START_PICTURE, END_PICTURE, TIMED_PICTURES = "image", "end_image", "pictures"
 PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_picture)
+FINISHING = ("finish", "join", "sound")  # what makes a request one for a finishing
 FILES = (*PICTURES, "video")  # what the page and its endpoints take as uploads
 CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
 

@@ -19,16 +19,18 @@ from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeErr
 from diffusers_helper.failures import failed_event
 from diffusers_helper.files import open_at_once, read_file, write_atomic
 from diffusers_helper.job.card import card_alone, check_card
+from diffusers_helper.job.finish import finish
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.terminal import LogLines
-from diffusers_helper.memory.device import second_device
+from diffusers_helper.memory.device import open_device, second_device
 from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.profiles import HELPER_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 _EXPECTED_CODES = ("storage", "disk_full", "download")
@@ -58,6 +60,9 @@ class Runner:
         try:
             files = JobFolder(folder)
             request = stored_request(request_content(files), files)
+            if request.finishing:
+                self._finish(request, folder, reporter, cancel)
+                return
             models = self._load(find_model(request.model, allow_folder=True), cancel)
             with card_alone(models.device, self._local.folder), self._helper_alone(models.device):
                 generate(
@@ -80,6 +85,13 @@ class Runner:
             if not isinstance(error, InputError):
                 self._drop()  # the next job must not find what an error left in memory or on the device
             reporter(event)
+
+    def _finish(
+        self, request: GenerationRequest, folder: Path, reporter: _Reporter, cancel: CancelToken
+    ) -> None:
+        self._drop()  # which frees the card for the steps that use it
+        with card_alone(open_device().torch_device, self._local.folder):
+            finish(request, folder, on_event=reporter, cancel=cancel)
 
     def _helper_alone(self, device: torch.device) -> AbstractContextManager[None]:
         has_helper = self._local.environ.get(HELPER_VARIABLE) and device.type == "cuda"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
+from pathlib import PurePath
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from diffusers_helper.errors import InputError
@@ -138,6 +139,14 @@ def number_or_text(text: str) -> int | float | str | None:
         except ValueError:
             continue
     return text
+
+
+def name_of(path: str) -> str:
+    return PurePath(path).name
+
+
+def lines_of(text: str) -> list[str]:
+    return [line for line in map(str.strip, text.splitlines()) if line]
 
 
 def text_of(items: Iterable[object]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.setting import lines_of
 from diffusers_helper.units import TIME, seconds_in
 
 MAX_PICTURES = 16
@@ -39,7 +40,7 @@ class TimedPicture:
 
 def timed_pictures_of(text: str) -> tuple[TimedPicture, ...]:
     pictures: list[TimedPicture] = []
-    for line in filter(None, map(str.strip, text.splitlines())):
+    for line in lines_of(text):
         match = _LINE.fullmatch(line)
         if match is None:
             raise InputError(

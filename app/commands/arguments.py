@@ -25,7 +25,7 @@ from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.machine.terminal import is_plain_text
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import FINISHING, SETTINGS
 from diffusers_helper.setting import Section, number_or_text, text_of
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def add_settings(parser: argparse._ActionsContainer, *, excluded: Collection[str
 
 
 def add_request(parser: argparse._ActionsContainer) -> None:
-    add_settings(parser)
+    add_settings(parser, excluded=FINISHING)
     parser.add_argument("--yes", action="store_true", help="download the model if it is not on this machine")
     parser.add_argument(
         "--wait", action="store_true",

@@ -21,6 +21,7 @@ from app.commands.arguments import (
 )
 from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_arguments_as_preset
 from app.commands.terminal import JsonLines, ProgressBar
+from app.jobs.finishing import press_after
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
 from app.jobs.making.engine_client import EngineProcess, Message, Trial, follow
 from app.jobs.pace import PaceBook
@@ -69,10 +70,10 @@ def make_video(arguments: argparse.Namespace) -> int:
     apply_find_mode(arguments)
     if arguments.in_process:
         apply_engine_environment()
-    return _follow(_service(arguments), queue_jobs, arguments)
+    return follow_jobs(open_service(arguments), queue_jobs, arguments)
 
 
-def _follow(
+def follow_jobs(
     service: JobService, queue_jobs: Callable[[JobService], list[Job]], arguments: argparse.Namespace
 ) -> int:
     jobs, codes = list[Job](), list[int]()
@@ -102,6 +103,8 @@ def _follow(
                 display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
                 last_event = _show(service, job, num_earlier, display, arguments.outputs)
                 codes.append(_exit_code(last_event) if last_event else 128 + (signals.number or 0))
+                if isinstance(last_event, Finished):
+                    jobs += service.history.made_by(press_after(job.id))
         except BrokenPipeError:  # the reader has left, as `head` does
             codes.append(128 + (signals.number or Numbers.SIGPIPE))
         finally:
@@ -113,7 +116,7 @@ def _follow(
     return next(filter(None, codes), 0)
 
 
-def _service(arguments: argparse.Namespace) -> JobService:
+def open_service(arguments: argparse.Namespace) -> JobService:
     outputs = expanded_path(arguments.outputs, "outputs")
     if (job_id := arguments.resume or arguments.branch) and not outputs.is_dir():
         raise NoSuchJob(job_id)

@@ -26,7 +26,7 @@ from app.commands.arguments import (
     settings_from,
     switch,
 )  # fmt: skip
-from app.commands.export import export_video
+from app.commands.export import CODEC, export_video
 from app.commands.origin import check_changes_of, queue_branch, request_of
 from app.commands.plan import tell_times
 from app.jobs.job import ALLOWED, Action, Job, JobState, NotAllowed, allows
@@ -320,7 +320,7 @@ def _rebuild(service: JobService, arguments: argparse.Namespace) -> int:
 @_each
 def _export(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
     job = service.job(job_id)
-    target = export_video(job, expanded_path(arguments.to, "to"))
+    target = export_video(job, expanded_path(arguments.to, "to"), arguments.codec)
     report(arguments, job, str(target), exported=str(target))
 
 
@@ -364,7 +364,9 @@ _REORDER = (
         switch("--last", "move it to the end"),
     ),
 )
-_TO = argument("--to", required=True, metavar="PATH", help="the file or folder to copy the video to")
+_TO = argument(
+    "--to", required=True, metavar="PATH", help="the folder, or the file, in any format of `export`"
+)
 _AFTER_SECTION = switch("--after-section", "finish the current section first")
 _OFF = switch("--off", "let them go on by themselves again")
 VERBS = (
@@ -386,5 +388,5 @@ VERBS = (
     ("empty-trash", "delete all removed jobs for good", _empty_trash),
     ("usage", "show how much space each job takes, the largest first", _usage),
     ("rebuild", "read all jobs anew from their folders", _rebuild),
-    ("export", "copy the video of a job to another place", _export, _JOB, _TO),
+    ("export", "write the video of a job to another place", _export, _JOB, _TO, CODEC),
 )

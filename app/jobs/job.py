@@ -110,6 +110,8 @@ class Job:
 def allows(job: Job, action: Action) -> bool:
     if action == "edit" and job.started is not None:  # its sections would not fit to other settings
         return False
+    if job.request.finish and action in ("branch", "change"):  # a finishing has no sections of a model
+        return False
     return action in ALLOWED[job.state] and not (job.damage and action in _READING)
 
 
@@ -136,6 +138,8 @@ class LostJob(LongtakeError):
 
 def size_of(job: Job) -> tuple[int, int]:
     """Find the width and height that a job's video will have; zeros if they are unknown."""
+    if job.request.finishing:
+        return job.request.finishing.result.width, job.request.finishing.result.height
     try:
         info = find_model(job.request.model, allow_folder=True)
         picture = None

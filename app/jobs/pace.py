@@ -153,7 +153,11 @@ class PaceBook:
         self._service = service
 
     def pace(self, model: str) -> Pace | None:
-        jobs = [job for job in self._service.finished_jobs(_RECENT) if job.request.model == model]
+        jobs = [
+            job
+            for job in self._service.finished_jobs(_RECENT)
+            if job.request.model == model and not job.request.finish
+        ]
         paces = filter(None, map(_readable_pace, jobs))
         return usual(list(islice(paces, LAST_JOBS)))
 
@@ -188,6 +192,8 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 
 @lru_cache(maxsize=8192)
 def _work(request: GenerationRequest) -> Effort | None:
+    if request.finish:
+        return None
     try:
         return effort_of(request, find_model(request.model, allow_folder=True))
     except InputError:

@@ -45,6 +45,7 @@ from diffusers_helper.conditions.pictures import (
     stored_pictures,
 )
 from diffusers_helper.conditions.prompts import check_prompt
+from diffusers_helper.conditions.sources import with_sources
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Warned
 from diffusers_helper.files import sync_folder
@@ -363,6 +364,8 @@ class Queue:
 def _checked(
     request: GenerationRequest, pictures: Contents, *, allow_folder: bool, lineage: Lineage
 ) -> tuple[GenerationRequest, dict[str, bytes]]:
+    if request.finishing:
+        return with_sources(request), read_pictures(request, pictures)
     info = find_model(request.model, allow_folder=allow_folder)
     info.check(request)
     lineage.sections(request, info.family)

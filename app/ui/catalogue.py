@@ -18,7 +18,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import DEFAULT_MODEL, ModelInfo, find_model, model_names
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import BEFORE, TIMED_PICTURES, GenerationRequest
+from diffusers_helper.request import BEFORE, FINISHING, TIMED_PICTURES, GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,8 @@ class Catalogue:
             The request, its pictures, and whether its model is the folder.
         """
         model: Any = settings.get("model", self.preselected)
+        if name := next((name for name in FINISHING if settings.get(name)), ""):
+            raise InputError(setting=name, problem="is given", expected="none here", remedy="Leave it out.")
         settings = {**with_lora_files(settings), "model": self.key(model)}
         if isinstance(model, str):
             model_settings = self.info(model).default_settings

@@ -19,7 +19,7 @@ from app.ui.queue.records import Record, Records
 from diffusers_helper.conditions.times import time_notes
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import model_family
-from diffusers_helper.request import FILES, PICTURES, SETTINGS, TIMED_PICTURES
+from diffusers_helper.request import FILES, FINISHING, PICTURES, SETTINGS, TIMED_PICTURES
 
 _LOOK_SECONDS = 0.2
 _LOOK_SECONDS_A_CALL = 0.01  # many calls look more rarely each
@@ -118,7 +118,11 @@ def _parameters(catalogue: Catalogue) -> list[Parameter]:
         **dict.fromkeys((*FILES, TIMED_PICTURES)),
     }
     kind = Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [Parameter(name, kind, default=defaults[name], annotation=types[name]) for name in SETTINGS]
+    parameters = [
+        Parameter(name, kind, default=defaults[name], annotation=types[name])
+        for name in SETTINGS
+        if name not in FINISHING
+    ]
     parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))
     return parameters
 

@@ -1,6 +1,7 @@
 // The start of the page, whose document is complete when this runs.
 import startForm from './form/form.js';
 import startHistory from './history/history.js';
+import startCompare from './live/compare.js';
 import startLive from './live/live.js';
 import startModels from './models/models.js';
 import startQueue from './queue/queue.js';
@@ -11,4 +12,5 @@ startQueue();
 startHistory();
 startModels();
 startForm();
+startCompare();
 startLive();

@@ -61,9 +61,23 @@ export const post = (path, message = {}) => waitFor(postLong(path, message));
 export const postLong = (path, message) => missed(postUntil(null, path, message));
 
 /** Send a message until `signal` aborts, and leave it to the caller to say that there is no answer. */
-export const postUntil = (signal, path, message) => (
-  answerOf(`api/${path}`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(message), signal })
-);
+export const postUntil = (signal, path, message) => answerOf(`api/${path}`, asPost(message, signal));
+
+const asPost = (message, signal) => ({
+  method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(message), signal,
+});
+
+/** Send a message until `signal` aborts, and yield the objects that the server answers with, one on each line. */
+export async function* linesOf(signal, path, message) {
+  const reply = await waitFor(missed(ask(`api/${path}`, asPost(message, signal))));
+  if (!reply.ok) throw refusalOf(reply, await reply.text());
+  let rest = '';
+  for await (const part of reply.body.pipeThrough(new TextDecoderStream())) {
+    const lines = (rest + part).split('\n');
+    rest = lines.pop();
+    yield* lines.map((line) => JSON.parse(line));
+  }
+}
 
 /** Return the server's reply to another request, with the errors and the line of `get`. */
 const request = (address, options) => waitFor(missed(ask(address, options)));
@@ -72,9 +86,13 @@ async function answerOf(address, options) {
   const reply = await ask(address, options);
   const text = await reply.text().catch(() => { throw noAnswer(); }); // it broke off
   if (reply.ok) return JSON.parse(text);
+  throw refusalOf(reply, text);
+}
+
+function refusalOf(reply, text) {
   const refusal = reply.headers.get('Content-Type') === 'application/json' ? JSON.parse(text) : {};
   const words = [refusal.message, refusal.remedy].filter(Boolean).join(' ');
-  throw Object.assign(new Error(words || `The server refused this (${reply.status}).`), { status: reply.status });
+  return Object.assign(new Error(words || `The server refused this (${reply.status}).`), { status: reply.status });
 }
 
 const noAnswer = () => Object.assign(new Error(''), { isAway: true });

@@ -135,6 +135,8 @@ def section_prompts(job: Job) -> tuple[dict[int, str], int]:
     """
     try:
         request, family = job.request, model_family(job.request.model)
+        if request.finish:
+            return {}, 0
         lineage = Lineage.read(JobFolder(job.folder).lineage)
         plan = family.sections(request)
         numbers = [section.number for section in plan]

@@ -22,11 +22,11 @@ from diffusers_helper.conditions.picture import read_small
 from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.job_folder import JobFolder
 
-# Of a job's folder, the pictures, the first frame, a small copy of the start, the versions of the video, the
-# thumbnails and the end of the log are served.
+# Of a job's folder, the pictures, the first frame, a small copy of the start, the versions of the video, its
+# exports, the thumbnails and the end of the log are served.
 _SHOWN = re.compile(
     r"(input|first|end_image|pictures_\d{1,2})\.png|picture\.webp|video(-\d{4,9})?\.mp4|"
-    r"thumbs/\d{4,9}\.webp|job\.log"
+    r"exports/\d+-\w+\.(gif|mp4|webm|zip)|thumbs/\d{4,9}\.webp|job\.log"
 )
 _LOG_BYTES = 64 * 1024
 _SMALL = (240, 160)  # the pixels of a small start picture, at most
@@ -34,7 +34,7 @@ _SMALL = (240, 160)  # the pixels of a small start picture, at most
 _TYPES = {
     ".mp4": "video/mp4", ".webp": "image/webp", ".png": "image/png",
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".avif": "image/avif",
-    ".bmp": "image/bmp",
+    ".bmp": "image/bmp", ".webm": "video/webm", ".zip": "application/zip",
 }  # fmt: skip
 # The beginnings of pictures that browsers do not show (TIFF and HEIC) or do not turn (WebP), whatever their
 # names end with

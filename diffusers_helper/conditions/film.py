@@ -33,6 +33,8 @@ ENDINGS = (
 """The endings of the names of films, and of sound in the same formats, in small letters."""
 # Formats that refer to other files or addresses, such as playlists, are left out.
 _FORMATS = ("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "dv", "gif", "apng")
+_SOUNDS = ("wav", "mp3", "flac", "aac")
+_INDEXED = ("mov", "matroska")
 _CONVERT = "Convert it to MP4 with H.264."
 _PER_SECOND = 1_000_000  # AV_TIME_BASE of FFmpeg
 _THREADS = 4  # each takes the memory of a frame more
@@ -68,6 +70,33 @@ class Film:
             with suppress(FFmpegError, OverflowError):
                 self.container.seek(int((self._origin + start) / self._time_base), stream=self.stream)
 
+    def seek(self, time: Fraction) -> None:
+        """Go to a key frame before a time, in the formats that know where it is."""
+        from av.error import FFmpegError
+
+        if time > 0 and self.container.format.name.startswith(_INDEXED):
+            with suppress(FFmpegError, OverflowError):
+                self.container.seek(int((self._origin + time) / self._time_base), stream=self.stream)
+
+    def times(self) -> list[Fraction]:
+        """List when each frame is shown, and when the last one ends, without decoding any."""
+        self._check_length(self._stated_seconds)
+        packets = [packet for packet in self.container.demux(self.stream) if packet.pts is not None]
+        periods = sorted(
+            (packet.pts or 0, packet.duration or 0) for packet in packets if not packet.is_discard
+        )
+        times = [pts * self._time_base - self._origin for pts, _ in periods]
+        if times:
+            rate = self.stream.average_rate or FPS
+            times.append(times[-1] + (periods[-1][1] * self._time_base or Fraction(1) / rate))
+            self._check_length(float(times[-1]))
+        return times
+
+    def _check_length(self, seconds: float) -> None:
+        if seconds > MAX_SECONDS + 1:
+            problem = f"{self.name} has {seconds:.0f} s; expected at most {MAX_SECONDS}."
+            raise PictureError(problem, "Cut its beginning off.")
+
     def frames(self) -> Iterator[tuple[Fraction, VideoFrame]]:
         """Yield each frame from where the file is on, deinterlaced, and its time from the beginning."""
         rate = self.stream.average_rate
@@ -77,9 +106,7 @@ class Film:
             time = self.end if frame.pts is None else frame.pts * unit - self._origin
             self.end = max(self.end, time + (frame.duration * unit if frame.duration else default_duration))
             if self.end > MAX_SECONDS + 1:
-                length = max(float(self.end), self._stated_seconds)
-                problem = f"{self.name} has {length:.0f} s; expected at most {MAX_SECONDS}."
-                raise PictureError(problem, "Cut its beginning off.")
+                self._check_length(max(float(self.end), self._stated_seconds))
             yield time, frame
 
     @property
@@ -141,12 +168,15 @@ def opened(path: Path) -> Generator[Film]:
         raise PictureError(f"{name} cannot be read ({reason}); expected a video.", remedy) from error
 
 
-def open_container(path: Path, **options: Any) -> InputContainer:
+def open_container(path: Path, *, sounds: bool = False, **options: Any) -> InputContainer:
     """Open a file that refers to nothing outside itself, with further options of `av.open`."""
     import av
     from av.error import ArgumentError
 
-    options["options"] = {"format_whitelist": ",".join(_FORMATS), "protocol_whitelist": "file"}
+    options["options"] = {
+        "format_whitelist": ",".join((*_FORMATS, *(_SOUNDS if sounds else ()))),
+        "protocol_whitelist": "file",
+    }
     try:
         return cast("InputContainer", av.open(path, metadata_errors="replace", **options))
     except ArgumentError as error:

@@ -54,7 +54,7 @@ def _end_of(path: Path, count: int, fps: int) -> tuple[list[Image.Image], float]
     for margin in _MARGINS:
         with opened(path) as film:
             film.seek_to_end((count + 1) / fps + margin)
-            frames = deque(_at_rate(film, fps), maxlen=count)
+            frames = deque((frame for _, frame in at_rate(film, fps)), maxlen=count)
             if len(frames) == count or (margin == _MARGINS[-1] and frames):
                 return [to_picture(frame, film) for frame in frames], float(film.end)
     raise _empty(path)
@@ -65,10 +65,10 @@ def first_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
         return [*islice(frames, count)]
 
 
-def all_frames(path: Path, fps: int = FPS) -> Generator[Image.Image]:
+def all_frames(path: Path, fps: int | Fraction = FPS) -> Generator[Image.Image]:
     with opened(path) as film:
         frame = None
-        for frame in _at_rate(film, fps):
+        for _, frame in at_rate(film, fps):
             yield to_picture(frame, film)
         if frame is None:
             raise _empty(path)
@@ -84,19 +84,19 @@ def largest_encodable(count: int) -> int:
     return count - (count - 1) % 4
 
 
-def _at_rate(film: Film, fps: int) -> Iterator[VideoFrame]:
-    """Yield the frame in the middle of each period of 1 / fps seconds, from where the film is on."""
+def at_rate(film: Film, fps: int | Fraction) -> Iterator[tuple[int, VideoFrame]]:
+    """Yield the frame in the middle of each period of 1 / fps seconds, with its index, from here on."""
     current: VideoFrame | None = None
     index = -1
     for time, frame in film.frames():
         if current is None:
             index = max(0, -((Fraction(1, 2) - time * fps) // 1))
         while current is not None and Fraction(2 * index + 1, 2 * fps) < time:
-            yield current
+            yield index, current
             index += 1
         current = frame
     has_yielded = False
     while current is not None and (not has_yielded or Fraction(2 * index + 1, 2 * fps) < film.end):
-        yield current
+        yield index, current
         index += 1
         has_yielded = True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -19,7 +21,14 @@ from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.picture_names import is_picture_name, paths_in, timed_picture_name, with_pictures
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES, GenerationRequest
+from diffusers_helper.request import (
+    PICTURES,
+    SETTINGS,
+    START_PICTURE,
+    TIMED_PICTURES,
+    GenerationRequest,
+)
+from diffusers_helper.setting import lines_of, text_of
 from diffusers_helper.untrusted.limited_json import plain_json
 
 Contents = Mapping[str, bytes]
@@ -69,7 +78,7 @@ def store_request(
         file = folder.picture(name)
         if not file.exists() or read_file(file) != pictures[name]:
             write_atomic(file, pictures[name])
-    store_original(request, folder)
+    store_files(asdict(request), folder)
     request = replace(request, **_with_folder_paths(asdict(request), final_folder))
     write_atomic(folder.request, request.to_json().encode() + b"\n")
 
@@ -102,19 +111,30 @@ def _damaged(folder: JobFolder, reason: str) -> InputError:
 
 def _with_folder_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[str, Any]:
     paths = {name: str(folder.picture(name)) for name in paths_in({START_PICTURE: "its", **settings})}
-    if settings.get("video"):
-        paths["video"] = str(folder.original)
-    return with_pictures(settings, paths)
+    files = {name: text_of(copies) for name, copies in file_copies(settings, folder).items() if copies}
+    return with_pictures(settings, paths | files)
 
 
-def store_original(request: GenerationRequest, folder: JobFolder) -> None:
-    if not request.video:
-        folder.original.unlink(missing_ok=True)
-        return
-    source = expanded_path(request.video, "video")
-    if not (folder.original.exists() and source.samefile(folder.original)):
-        with replacing(folder.original) as temporary:
-            shutil.copyfile(source, temporary)
+def file_copies(settings: Mapping[str, Any], folder: JobFolder) -> dict[str, dict[Path, str]]:
+    """Map the videos and sounds that settings name, by these, each as the copy in a job's folder."""
+    joined = enumerate(lines_of(settings.get("join") or ""), 1)
+    single = {"video": folder.original, "sound": folder.sound}
+    copies = {name: {copy: settings[name]} for name, copy in single.items() if settings.get(name)}
+    return copies | {"join": {folder.joined(number): path for number, path in joined}}
+
+
+def store_files(settings: Mapping[str, Any], folder: JobFolder) -> None:
+    named = file_copies(settings, folder)
+    copies = {
+        copy: expanded_path(path, name) for name, files in named.items() for copy, path in files.items()
+    }
+    with ExitStack() as on_end:  # all are copied before a copy that is the source of another one is replaced
+        for copy, source in copies.items():
+            if not (copy.exists() and source.samefile(copy)):
+                shutil.copyfile(source, on_end.enter_context(replacing(copy)))
+    for file in (folder.original, folder.sound, *folder.path.glob(f"{folder.original.name}_*")):
+        if file not in copies:
+            file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,6 +292,8 @@ def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
 
 
 def steps_of(request: GenerationRequest, info: ModelInfo) -> list[int]:
+    if request.finishing:
+        return [len(segment) for segment in request.finishing.segments]
     num_draft_steps = len(cuts_of(request, info.family)) * request.steps
     steps = [info.steps_in(section.number, request.steps) for section in info.family.sections(request)]
     return [steps[0] + num_draft_steps, *steps[1:]]

@@ -128,8 +128,8 @@ class SectionPlan:
     mode: Mode
     latent_window_size: int
     sections: tuple[Section, ...]
-    fps: int = FPS
-    section_frames: int = 4 * LATENT_WINDOW_SIZE
+    fps: float = FPS
+    section_frames: float = 4 * LATENT_WINDOW_SIZE
     encoded_latents: int = 1
 
     def __iter__(self) -> Iterator[Section]:

@@ -18,7 +18,7 @@ from torch import nn
 from diffusers_helper.attention.backends import BACKENDS, NATIVE
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
-from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_original
+from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.conditions.timeline import Timeline, all_prompts, cuts_of
 from diffusers_helper.conditions.times import time_notes
@@ -364,6 +364,6 @@ def _open_folder(
     for name, picture in pictures.items():
         if not job_folder.picture(name).exists():
             write_atomic(job_folder.picture(name), plain_png(picture))
-    store_original(request, job_folder)
+    store_files(asdict(request), job_folder)
     if not job_folder.request.exists():
         write_atomic(job_folder.request, request.to_json().encode())

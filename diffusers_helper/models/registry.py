@@ -15,7 +15,7 @@ from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.families.registry import FAMILIES, family_of_config
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
-from diffusers_helper.request import OWN, SETTINGS, GenerationRequest, sides_of
+from diffusers_helper.request import OWN, SETTINGS, GenerationRequest
 from diffusers_helper.untrusted.limited_json import read_json
 from diffusers_helper.weights.reading import is_complete
 
@@ -23,6 +23,11 @@ DEFAULT_MODEL = "demo"
 FACTS_FILE = "longtake.json"
 _DEMO_PURPOSE = "For trying everything out at once, on any machine: simple shapes and a few dozen words."
 _DEMO_FOLDER = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
+
+
+def sides_of(shape: str) -> tuple[int, int]:
+    width, height = map(int, shape.split(":"))
+    return height, width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,6 +282,8 @@ def _from_folder(name: str, folder: Path) -> ModelInfo:
 
 
 def plan_of(request: GenerationRequest) -> SectionPlan:
+    if request.finishing:
+        return request.finishing.plan
     return model_family(request.model).sections(request)
 
 

@@ -37,6 +37,7 @@ MIN_INTERVAL_SECONDS = 0.5
 _PAUSE_FACTOR = 9  # the pause after a preview, in multiples of the time that it took
 _FRAME_STEP = 2  # every second frame of the decoder is shown, since each of them costs time
 _MAX_FILES = 2
+_PREVIEW_SIDE = 1024  # of a frame that is finished
 THUMBNAIL_SIDE = 384  # in pixels, which is sharp in the history
 _COLOUR_SCALE = 4
 _RIDGE = 1e-2
@@ -246,13 +247,22 @@ class Preview:
 
     def show(self, x0: Tensor, section: int, step: int) -> Path | None:
         """Write the prediction (1, 16, T, h, w) as an animation, unless the last one was just written."""
+        return self._write(lambda: self._frames(x0), x0.shape[2], section, step)
+
+    def show_frame(self, frame: np.ndarray, section: int, step: int) -> Path | None:
+        """Write a frame (H, W, 3) of a video that is finished, unless the last one was just written."""
+        return self._write(lambda: [_small(frame, _PREVIEW_SIDE)], 1, section, step)
+
+    def _write(
+        self, make: Callable[[], list[Image.Image]], latents: int, section: int, step: int
+    ) -> Path | None:
         start_time = time.monotonic()
-        if start_time < self._next_time or not (frames := self._frames(x0)):
+        if start_time < self._next_time or not (frames := make()):
             return None
         content = io.BytesIO()
         frames[0].save(
             content, "WEBP", save_all=True, append_images=frames[1:], loop=0, quality=70, method=0,
-            duration=round(1000 * self._latent_seconds * x0.shape[2] / len(frames)),
+            duration=round(1000 * self._latent_seconds * latents / len(frames)),
         )  # fmt: skip
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{section:04}-{step:03}.webp"
@@ -270,12 +280,20 @@ def write_thumbnail(path: Path, section: Section, frames: Tensor, mode: Mode) ->
     num_frames = section.decoded_frames - section.overlap_frames
     is_behind = mode == "forward" or section.is_closing
     middle = num_frames // 2 + (section.overlap_frames if is_behind else 0)
-    picture = Image.fromarray(to_uint8(frames[middle]))
-    picture.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
+    save_thumbnail(path, to_uint8(frames[middle]))
+
+
+def save_thumbnail(path: Path, frame: np.ndarray) -> None:
     content = io.BytesIO()
-    picture.save(content, "WEBP", quality=80)
+    _small(frame, THUMBNAIL_SIDE).save(content, "WEBP", quality=80)
     path.parent.mkdir(exist_ok=True)
     write_atomic(path, content.getvalue())
+
+
+def _small(frame: np.ndarray, side: int) -> Image.Image:
+    picture = Image.fromarray(frame)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return picture
 
 
 def to_uint8(frames: Tensor) -> np.ndarray:

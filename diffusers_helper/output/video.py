@@ -9,6 +9,7 @@ The same frames give the same bytes on any machine: H.264, yuv420p, bt709 with l
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import json
 import re
@@ -22,6 +23,7 @@ import numpy as np
 from av.bitstream import BitStreamFilterContext
 from av.codec.context import ThreadType
 from av.container import InputContainer, OutputContainer
+from av.packet import Packet
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
@@ -31,7 +33,7 @@ from diffusers_helper.files import file_sha256, link_or_copy, replacing, write_a
 from diffusers_helper.provenance.branch import read_sums
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import append_pictures
-from diffusers_helper.provenance.recipe import Recipe
+from diffusers_helper.provenance.recipe import Recipe, StoredRecipe
 
 MIN_CRF = 1  # below, x264 uses the lossless profile High 4:4:4 Predictive, which browsers do not play
 
@@ -80,11 +82,13 @@ class GrowingVideo:
             `add_section` is for section `sections + 1`, and replaces incomplete files of that section.
         warning: A sentence for the user about damaged files; "" if there are none.
         recipe: A function that returns the recipe for each new version; None for versions without one.
+        sound: A file whose sound each version gets, as long as it is; None for none.
     """
 
     def __init__(
-        self, folder: Path, *, width: int, height: int, mode: Mode, crf: int, fps: int = FPS
-    ) -> None:
+        self, folder: Path, *, width: int, height: int, mode: Mode, crf: int,
+        fps: int | Fraction = FPS,
+    ) -> None:  # fmt: skip
         """Open a folder, which may have the sections of an earlier writer.
 
         Where a side is no multiple of 16, the stream needs cropping, which some hardware decoders get wrong.
@@ -98,13 +102,14 @@ class GrowingVideo:
         self._mode = mode
         self._crf = max(MIN_CRF, crf)
         self._fps = fps
-        self._time_base = Fraction(1, fps)
+        self._time_base = 1 / Fraction(fps)
         for subfolder in (self._folder.path, self._folder.segments):  # but not the folder of all jobs
             subfolder.mkdir(exist_ok=True)
 
         self._checksums = read_sums(self._folder.sums)
         num_recorded = next(n for n in itertools.count(1) if self._segment(n).name not in self._checksums) - 1
-        self.recipe: Callable[[], Recipe] | None = None
+        self.recipe: Callable[[], Recipe | StoredRecipe] | None = None
+        self.sound: Path | None = None
         self._original: Path | None = None
         self._ends_with_original = False
         version_paths = map(self._version, sorted(self._versions(), reverse=True))
@@ -166,7 +171,7 @@ class GrowingVideo:
         return sorted(times) == list(range(len(times)))
 
     def add_section(
-        self, final: np.ndarray, pending: np.ndarray = _NO_FRAMES, *, is_behind: bool = False
+        self, final: Iterable[np.ndarray], pending: np.ndarray = _NO_FRAMES, *, is_behind: bool = False
     ) -> Path:
         """Encode one section's frames, uint8 RGB (T, H, W, 3), and join a new playable version.
 
@@ -278,18 +283,30 @@ class GrowingVideo:
         of frames in all earlier segments, so there is no gap at a join. Its decoding time is its index in the
         file minus `_REORDER_DELAY`, so decoding times rise by one frame per packet.
         """
-        options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": str(1000 * self._fps)}
+        timescale = str(1000 * self._time_base.denominator)
+        options = {**_BITEXACT, "movflags": "+faststart", "movie_timescale": timescale}
         recipe = self.recipe() if self.recipe else None
         with replacing(path) as temporary:
             with av.open(temporary, "w", format="mp4", options=options) as output:
                 if recipe is not None:
                     output.metadata["comment"] = recipe.to_json()
-                frames = self._copy(segments, output)
+                sound = list[Iterator[Packet]]()
+                if self.sound:
+                    seconds = sum(map(_count_frames, segments)) * self._time_base
+                    sound.append(_sound_packets(self.sound, output, seconds))
+                frames = self._copy(segments, output, *sound)
             if recipe is not None:
                 append_pictures(temporary, recipe.pictures)
         return frames
 
-    def _copy(self, segments: Sequence[Path], output: OutputContainer) -> int:
+    def _copy(self, segments: Sequence[Path], output: OutputContainer, *sound: Iterator[Packet]) -> int:
+        num_frames = 0
+        for packet in heapq.merge(self._packets(segments, output), *sound, key=_decoding_time):
+            num_frames += packet.stream.type == "video"
+            output.mux(packet)
+        return num_frames
+
+    def _packets(self, segments: Sequence[Path], output: OutputContainer) -> Iterator[Packet]:
         num_frames = 0
         output_stream: VideoStream | None = None
         for segment in segments:
@@ -310,9 +327,22 @@ class GrowingVideo:
                     packet.duration = 1
                     packet.pts = pts
                     packet.dts = num_frames - _REORDER_DELAY
-                    output.mux(packet)
+                    yield packet
                     num_frames += 1
-        return num_frames
+
+
+def _decoding_time(packet: Packet) -> Fraction:
+    return (packet.dts or 0) * packet.time_base
+
+
+def _sound_packets(file: Path, output: OutputContainer, seconds: Fraction) -> Iterator[Packet]:
+    with open_container(file) as source:
+        stream = source.streams.audio[0]
+        output_stream = output.add_stream_from_template(stream)
+        for packet in source.demux(stream):
+            if packet.pts is not None and packet.pts * packet.time_base < seconds:
+                packet.stream = output_stream
+                yield packet
 
 
 def _count_frames(video: Path) -> int:

@@ -35,6 +35,7 @@ class JobFolder:
 
     input = _Entry("input.png")  # the start picture, upright, opaque and in RGB
     original = _Entry("original")  # the video that is continued, as it was given
+    sound = _Entry("sound")  # a file whose sound a finished video gets, as it was given
     first = _Entry("first.png")  # the first frame of a video from words alone, once it is known
     request = _Entry("request.json")
     events = _Entry("events.jsonl")
@@ -57,6 +58,7 @@ class JobFolder:
     preview = _Entry("preview")
     thumbs = _Entry("thumbs")  # small pictures of sections
     captures = _Entry("captures")  # the inputs and outputs of stages, for debugging; see `output.capture`
+    exports = _Entry("exports")  # the video in other formats; they may be removed
     video = _Entry("video.mp4")  # the finished video, or the part of it that a cancelled job has made
 
     @classmethod
@@ -68,6 +70,10 @@ class JobFolder:
 
     def picture(self, name: str) -> Path:
         return self.input if name == START_PICTURE else self.path / f"{name}.png"
+
+    def joined(self, number: int) -> Path:
+        """Name the copy of a video that is put behind the original; these count from 1."""
+        return self.path / f"{self.original.name}_{number}"
 
     def latents(self, number: int) -> Path:
         return self.sections / f"{number:04}.safetensors"

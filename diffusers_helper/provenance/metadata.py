@@ -1,7 +1,8 @@
 """Functions that write recipes into MP4 and PNG files and read them, without decoding pictures or video.
 
 An MP4 file has the recipe's JSON as its comment, which players and ffprobe can show, and the pictures in
-boxes at the end, where they do not delay players. A PNG file has both in chunks. Other programs skip boxes
+boxes at the end, where they do not delay players. A WebM file has the JSON alone, as its comment. A PNG file
+has both in chunks. Other programs skip boxes
 and chunks that they do not know, and copies of the file keep them. The start picture has a box and a chunk of
 its own kind; those of other pictures begin with the name of the setting and a zero.
 """
@@ -23,6 +24,7 @@ from diffusers_helper.request import START_PICTURE
 
 MAX_TEXT, MAX_PICTURE = 4 * 2**20, 64 * 2**20
 _PNG = b"\x89PNG\r\n\x1a\n"
+_MATROSKA = b"\x1aE\xdf\xa3"
 _KEYWORD = "Longtake recipe"
 _PICTURE_CHUNK = b"ltPc"  # the case of the letters means that it is ancillary, private and safe to copy
 _NAMED_CHUNK = b"ltNp"
@@ -67,13 +69,16 @@ def _add_picture(pictures: dict[str, bytes], kind: bytes, content: bytes) -> Non
 
 
 def read_embedded(file: BinaryIO) -> Embedded | None:
-    """Read the text and pictures of the recipe in an MP4 or PNG file; None for a file of another kind."""
+    """Read the text and pictures of the recipe in an MP4, WebM or PNG file; None for another kind of file."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     header = file.read(12)
     if header.startswith(_PNG):
         file.seek(0)
         return _read_png(file)
+    if header.startswith(_MATROSKA):
+        file.seek(0)
+        return _read_webm(file)
     return _read_mp4(file, size) if header[4:8] == b"ftyp" else None
 
 
@@ -90,6 +95,18 @@ def _read_mp4(file: BinaryIO, size: int) -> Embedded:
             return None, pictures
         start, end = match[1] + _SKIP.get(box_type, 0), match[2]
     return _content(file, start, end), pictures
+
+
+def _read_webm(file: BinaryIO) -> Embedded:
+    import av
+    from av.error import FFmpegError
+
+    try:
+        with av.open(file, format="matroska", metadata_errors="replace") as container:
+            comment = container.metadata.get("COMMENT")
+    except (FFmpegError, ValueError) as error:
+        raise _damaged(first_line(error)) from error
+    return comment.encode() if comment else None, {}
 
 
 def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -131,6 +148,6 @@ def _read_png(file: BinaryIO) -> Embedded:
 
 def _damaged(reason: str) -> InputError:
     return InputError(
-        f"The file is damaged ({reason}); expected an MP4 or PNG file that Longtake wrote.",
+        f"The file is damaged ({reason}); expected an MP4, WebM or PNG file that Longtake wrote.",
         "Use another copy of it.",
     )

@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, first_line, short_repr
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import file_sha256, write_atomic
 from diffusers_helper.picture_names import paths_in, timed_picture_name, with_pictures
 from diffusers_helper.provenance.job_folder import read_record
 from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans, recorded_settings
@@ -169,6 +169,38 @@ class Recipe:
         return GenerationRequest.from_dict({**with_pictures(self.settings, pictures), **changes})
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRecipe:
+    """A recipe as the JSON that a video carries, with its pictures."""
+
+    text: str
+    pictures: Mapping[str, bytes]
+
+    def to_json(self) -> str:
+        return self.text
+
+
+def finished_recipe(request: GenerationRequest, steps: str, paths: Sequence[Path]) -> StoredRecipe:
+    """Make the recipe of a finished video.
+
+    If Longtake made its first source, that is the source's, with the steps as what follows. A source of
+    another program has a checksum instead.
+    """
+    checksum, *joined = map(file_sha256, paths)
+    others = {"join": text_of(joined), "sound": request.sound and file_sha256(Path(request.sound))}
+    with paths[0].open("rb") as file:
+        try:
+            text, pictures = read_embedded(file) or (None, {})
+            data: Any = plain_json(text or b"")
+            settings: dict[str, Any] = data["settings"]
+            settings["then"] = text_of(filter(None, (settings.get("then"), steps)))
+        except (ValueError, TypeError, KeyError):
+            settings, pictures = {"model": request.model, "finish": steps, _VIDEO: checksum}, {}
+            data = {"recipe": VERSION, "settings": settings}
+    settings |= {name: value for name, value in others.items() if value}
+    return StoredRecipe(json.dumps(data, ensure_ascii=False, allow_nan=False), pictures)
+
+
 @confined
 def read_recipe(path: Path) -> Recipe:
     try:
@@ -227,6 +259,8 @@ def _parsed(text: bytes, name: str) -> Recipe:
             "The VAE's tiles or precision changed within this video, because memory ran out or values "
             "overflowed. A video made from this recipe uses the last ones throughout and differs slightly."
         )
+    if others := [name for name in ("join", "sound") if settings.pop(name, "")]:
+        notices.append(f"The video had other files for {' and '.join(others)}, which it does not contain.")
     if video_checksum := settings.pop(_VIDEO, ""):
         extend_hint = f", and `extend` as {BEFORE}," if settings.pop("extend", AFTER) == BEFORE else ""
         notices.append(

@@ -66,7 +66,7 @@ def test_defaults_are_framepacks() -> None:
         "vision_change": "linear",
         "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1",
         "picture_shape": "own", "zoom": 1.0, "crop_y": None, "clip_frames": 0, "carried_frames": 1,
-        "hold_colours": "off", "decoder": "own",
+        "hold_colours": "off", "decoder": "own", "then": "", "finish": "", "join": "", "sound": "",
     }  # fmt: skip
 
 

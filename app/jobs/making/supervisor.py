@@ -214,7 +214,7 @@ class Supervisor:
         elif isinstance(event, StageStarted):
             self._point = StagePoint(event.stage, event.section)
         elif isinstance(event, StepDone):
-            self._point = StagePoint("sample", event.section, event.step)
+            self._point = StagePoint(self._point.stage or "sample", event.section, event.step)
 
     def _new_event(self, event: Event) -> Event | None:
         """Make the event one of the whole job, over all attempts; None for a repetition."""

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from app.cards import VideoCard
+from app.jobs.finishing import add_following
 from app.jobs.job import Command, Job, JobState, LostJob
 from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import EngineDied, EngineProcess
@@ -25,7 +26,7 @@ from app.jobs.storage.logs import events_in
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.events import Cancelled, Event, Failed, SectionFinished, Warned
+from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.signals import block_ctrl_c
@@ -297,6 +298,8 @@ class Worker:
     def _finish(self, job: Job, end: Event) -> None:
         end = _timed(job, end)
         write = partial(self._store.record, end)
+        if isinstance(end, Finished) and job.request.then:
+            write = partial(self._end_with_following, job, end)
         # A command that the engine obeyed may have been withdrawn since.
         if isinstance(end, Cancelled) and self._obey(job) != "cancel":
             self._frees = bool(self._store.commands(job.id) & {"pause", "wait"})
@@ -305,6 +308,15 @@ class Worker:
             self._write(job, write, is_end=True)
         except (*TROUBLE, LongtakeError, _AskedToEnd) as error:  # the next program recovers the job
             _log.warning("The end of job %s could not be written (%s).", job.id, error)
+
+    def _end_with_following(self, job: Job, end: Finished) -> None:
+        """Queue what follows before the end is written: after a crash in between, the job ends again."""
+        try:
+            add_following(self._store, job, Path(end.video))
+        except LongtakeError as error:  # the video itself is whole
+            message = f"What was to follow the video was not queued: {error.message} {error.remedy}"
+            self._store.record(_timed(job, Warned(job=job.id, time=0.0, message=message.strip())))
+        self._store.record(end)
 
     def _pause(self, job: Job, end: Cancelled) -> None:
         video = None if end.video is None else Path(end.video).name

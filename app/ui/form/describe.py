@@ -29,7 +29,7 @@ from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.lora_choice import parsed_choices
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.registry import ModelInfo
+from diffusers_helper.models.registry import ModelInfo, sides_of
 from diffusers_helper.request import (
     BEFORE,
     END_PICTURE,
@@ -39,7 +39,6 @@ from diffusers_helper.request import (
     START_PICTURE,
     TIMED_PICTURES,
     GenerationRequest,
-    sides_of,
 )
 from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.units import about, count_text
@@ -267,6 +266,8 @@ def _acting(settings: dict[str, Any]) -> dict[str, str]:
         texts[TIMED_PICTURES] = f"{count_text(len(pictures), 'picture')} at {times}" if times else ""
     loras = parsed_choices(str(settings.get("lora") or ""))
     texts["lora"] = f"LoRA: {', '.join(choice.name for choice in loras)}" if loras else ""
+    if then := settings.get("then"):
+        texts["then"] = f"Afterwards {then}"
     return {name: text for name, text in texts.items() if text}
 
 
@@ -281,17 +282,21 @@ def _extras_line(extras: Extras | InputError, info: ModelInfo) -> str:
     text = extras.message if isinstance(extras, InputError) else extras.summary
     if not text:
         return ""
-    button = ""
+    buttons = ""
     carried = Extras({}) if isinstance(extras, InputError) else extras
     is_plain = not (carried.is_before or carried.spans)
     if is_plain and carried.settings.get("video") and "inverted" in info.modes:
         reversed_extras = replace(carried, settings={**carried.settings, "extend": BEFORE})
-        button = (
+        buttons = (
             ' <button type="button" class="lt-quiet-button" '
             f'data-before="{escape(reversed_extras.to_text())}">Make what comes before it</button>'
         )
+    if video := carried.settings.get("video"):
+        buttons += (
+            f' <button type="button" class="lt-quiet-button" data-finish="{escape(video)}">Finish it</button>'
+        )
     return (
-        f'<p class="lt-hint lt-extras">{escape(text)}{button} '
+        f'<p class="lt-hint lt-extras">{escape(text)}{buttons} '
         '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
     )
 

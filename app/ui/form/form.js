@@ -1,6 +1,7 @@
 // The form: what its keys, clicks and buttons do, and what the server's description changes in it.
 import { actOnce, fromTemplate, offerCopy, onPress, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
+import { finishFile } from '../live/finishing.js';
 import { expectStage, showStage } from '../live/live.js';
 import { get, post } from '../server.js';
 import { keep, recall, recallTexts } from '../storage.js';
@@ -152,6 +153,7 @@ function prepareBoxes() {
     put('extras', '');
     find('#set-prompt textarea').focus(); // the button is about to disappear
   });
+  within('#extras-line', '[data-finish]', ({ dataset }) => finishFile({ path: dataset.finish }));
   within('#extras-line', '[data-before]', ({ dataset }) => {
     put('extras', dataset.before);
     put('mode', 'inverted');

@@ -31,8 +31,8 @@ from diffusers_helper.models.registry import ModelInfo, info_of
 from diffusers_helper.picture_names import with_pictures
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
-from diffusers_helper.provenance.recipe import Recipe
-from diffusers_helper.request import BEFORE, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
+from diffusers_helper.provenance.recipe import Recipe, read_recipe
+from diffusers_helper.request import BEFORE, FINISHING, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 from diffusers_helper.untrusted.limited_json import json_or_none, parse_json
 
@@ -43,7 +43,7 @@ PAGE_SEED = replace(SETTINGS["seed"], high=2**53 - 1)
 PAGE_SETTINGS: dict[str, SettingInfo] = {
     name: setting for name, setting in SETTINGS.items() if setting.on_page
 } | {"seed": PAGE_SEED}
-_TEXTS = ("prompt", "negative", "lora", TIMED_PICTURES)
+_TEXTS = ("prompt", "negative", "lora", "then", TIMED_PICTURES)
 VARIANTS = SettingInfo(
     "How Many", "Each start makes this many videos, which differ only in their seeds.", "Look",
     low=1, high=50, name="variants", kind=int, default=1,
@@ -78,7 +78,8 @@ class Extras:
         """Select the settings of a video that must be carried: unusual ones that have no control."""
         unusual = {
             name: value for name, value in settings.items()
-            if name in SETTINGS and not SETTINGS[name].on_page and value != SETTINGS[name].default
+            if name in SETTINGS and not (SETTINGS[name].on_page or name in FINISHING)
+            and value != SETTINGS[name].default
         }  # fmt: skip
         return cls(unusual, spans)
 
@@ -217,6 +218,8 @@ class Restored:
     def of_job(cls, job: Job, catalogue: Catalogue) -> Self:
         """Take the settings of a job; refuse one whose folder cannot be read."""
         folder = JobFolder(job.folder)
+        if job.request.finish:  # what was finished has settings for the form, if Longtake made it
+            return cls.of_recipe(read_recipe(folder.original), title_of(job), catalogue)
         settings = json.loads(job.request.to_json())
         try:
             if settings["video"]:

@@ -69,7 +69,7 @@ def card(job: Job, commands: Collection[Command], stack: Stack | None = None) ->
 def _length_text(job: Job) -> str:
     if not job.frames:
         return ""
-    seconds = job.frames / model_family(job.request.model).fps
+    seconds = job.frames / plan_of(job.request).fps
     return "Picture" if job.request.one_frame else f"{seconds:.2f} s"
 
 

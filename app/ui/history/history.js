@@ -3,6 +3,8 @@
 import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, onPress, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
+import { compare } from '../live/compare.js';
+import { offerToFinish } from '../live/finishing.js';
 import { makeFilm, pastView } from '../live/film.js';
 import { get, post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
@@ -141,7 +143,20 @@ function showPicked() {
   setText(find('.lt-picked span'), `${videos.length} selected · ${size}`);
   find('.lt-picked-zip').hidden = !bytes || isTooMuch;
   find('.lt-picked-zip').href = `api/history/zip?${new URLSearchParams(videos.map(({ job }) => ['jobs', job]))}`;
+  find('.lt-picked-compare').hidden = videos.length !== 2 || !videos.every(({ video }) => video);
   find('.lt-picked-remove').hidden = !videos.length || !videos.every(({ actions }) => actions.includes('remove'));
+}
+
+function comparePicked() {
+  const videos = picked();
+  compare(videos.map((video, side) => ({
+    name: `${clock(video.created)} · ${video.words.slice(0, MOST_WORDS) || 'No prompt'}`,
+    url: video.video,
+    begin: 0,
+    keep: videos[1 - side].actions.includes('remove') && `Keep ${side ? 'right, remove left' : 'left, remove right'}`,
+    video,
+    act: (other) => remove([other.video]),
+  })));
 }
 
 function pickNone() {
@@ -342,6 +357,8 @@ export default function startHistory() {
     if (target.matches('.lt-stack')) actOnce(target, () => turnStack(target), report);
   });
   list.addEventListener('change', showPicked);
+  offerToFinish(find('.lt-finish-file'), find('.lt-finish-input'), report);
+  find('.lt-picked-compare').addEventListener('click', comparePicked);
   onPress(find('.lt-picked-remove'), () => remove(picked()));
   find('.lt-picked-none').addEventListener('click', pickNone);
   past.addEventListener('keydown', takeKey);

@@ -2,6 +2,8 @@
 // is being made, and the History tab any other.
 import { fillList, fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, setText } from '../elements.js';
 import { prepareActions, prepareReport } from './actions.js';
+import { prepareExports } from './exports.js';
+import { prepareFinishing } from './finishing.js';
 import { Panel } from './panel.js';
 import { Player } from './player.js';
 import { prepareStill } from './still.js';
@@ -227,7 +229,9 @@ export function makeFilm(view, open, expect = () => {}) {
   const showActions = prepareActions(find('.lt-actions'), panel, report, expect);
   const strip = makeStrip(find('.lt-strip'), (at) => player.jumpTo(at), (cell) => panel.press(cell));
   const player = new Player(find('.lt-stage'), strip.mark);
+  const showFinishing = prepareFinishing(view, player, report, expect);
   const showStill = prepareStill(find('.lt-still'), player, report);
+  const showExports = prepareExports(find('.lt-export'), report);
   const log = prepareLog(find('.lt-log'));
   const showTakes = prepareTakes(find('.lt-takes'), panel, open, report);
   offerCopy(find('.lt-copy'), find('.lt-report'));
@@ -244,10 +248,12 @@ export function makeFilm(view, open, expect = () => {}) {
       showStatus(view, scene);
       turnTo(scene);
       showActions(scene);
+      showFinishing(scene);
       panel.show(scene);
       showTakes(scene.takes ?? null, scene.job);
       player.show(scene);
       showStill(scene);
+      showExports(scene);
       log.show(scene);
     },
     clear() {

@@ -21,6 +21,7 @@ from diffusers_helper.models.registry import info_of, plan_of
 from diffusers_helper.request import BEFORE
 
 CellState = Literal["waiting", "running", "done"]
+_STEPS: tuple[Stage, ...] = ("sample", "finish")
 _TAIL: tuple[Stage, ...] = ("decode", "write")
 
 
@@ -97,6 +98,8 @@ class LiveJob:
         self.section_texts, self.num_kept = section_prompts(self.job)
         request, info = self.job.request, info_of(self.job.request.model)
         self.plan = plan_of(request)
+        if request.finish:  # of which the model's pace says nothing
+            self.pace = None
         steps = steps_of(request, info)
         self.timing = Timing(self.plan, steps, request.vae_chunk, request.step_cache != OFF)
         self._estimate()
@@ -165,7 +168,7 @@ class LiveJob:
             self.piece = self.pieces = 0
         if event.section is not None and event.section != self.section:
             self.section, self.step = event.section, 0
-        if event.stage == "sample":
+        if event.stage in _STEPS:
             self._last_step_at = event.time
             self.timing.expected_step = event.expected_seconds / self.steps
             self.timing.expected_tail = max(0.0, event.seconds_to_video - event.expected_seconds)
@@ -213,7 +216,7 @@ class LiveJob:
     @property
     def in_section(self) -> bool:
         """False for what comes before the first section of each run."""
-        return self.section > 0 and self.stage in ("sample", *_TAIL)
+        return self.section > 0 and self.stage in (*_STEPS, *_TAIL)
 
     @property
     def in_tail(self) -> bool:
@@ -335,7 +338,7 @@ class LiveJob:
         if self.section > self.sections_done:
             remaining = timing.steps_remaining(self.section, self.step, since_step)
             remaining += timing.tail(self.section)
-            if self.stage != "sample":  # such as the choice of convolutions before the first decode
+            if self.stage not in _STEPS:  # such as the choice of convolutions before the first decode
                 remaining += max(0.0, self.expected - self.stage_seconds(elapsed))
             return remaining + timing.total(self.section + 1)
         if self.section == self.sections:

@@ -38,6 +38,7 @@ _MAX_SLUG = 40
 _MAX_RATIO_BESIDE = 1.3
 # A small video would be blurred at the size of the stage.
 _MAX_ENLARGEMENT = 3
+_SMALL = 320  # pixels of the width up to which to enlarge a video is offered first
 # Silence is mentioned after three times the usual duration, and never before this many seconds.
 _CALM_SECONDS, _CALM_FACTOR = 8.0, 3.0
 
@@ -208,9 +209,15 @@ def _picture_data(live: LiveJob) -> SceneData:
         "continues": live.video is not None
         and live.job.state == "finished"
         and not live.job.request.one_frame,
+        "isSmall": live.job.state == "finished"
+        and 0 < live.width <= _SMALL
+        and not live.job.request.one_frame,
+        "isFinishing": bool(live.job.request.finish),
+        "before": _before(live.job),
         "offersMore": live.video is not None and bool(WORDS[live.job.state].ending),
         "preview": None,
     }
+    picture["isSmall"] = picture["continues"] and live.width <= _SMALL
     if live.video is not None:
         # Each version has its own address, even if a later one gets the same name.
         # Events hold the paths of their time; the outputs folder may have been moved since.
@@ -239,6 +246,14 @@ def _picture_data(live: LiveJob) -> SceneData:
         seconds = round(current.end - current.start, 2)
         picture["preview"] = {"data": data, "label": _span(current), "seconds": seconds}
     return picture
+
+
+def _before(job: Job) -> SceneData | None:
+    """Find the video that a job has finished; None if there is none, or if it was no job's."""
+    folder = JobFolder(job.folder.parent / job.parent)
+    if not (job.request.finish and job.parent and folder.video.exists()):
+        return None
+    return {"job": job.parent, "url": f"jobs/{quote(job.parent, safe='')}/{folder.video.name}"}
 
 
 def _cell_data(live: LiveJob, cell: Cell) -> SceneData:

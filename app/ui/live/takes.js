@@ -1,6 +1,7 @@
 // The takes of a section, of which a user keeps one.
 import { arrange, dropVideo, fromTemplate, onPress, reducedMotion, setText } from '../elements.js';
 import { post } from '../server.js';
+import { compare } from './compare.js';
 
 /** A take, which plays over and over. A press shows it on the stage, at the end of the film so far. */
 function makeTake(open, report) {
@@ -40,17 +41,33 @@ export function prepareTakes(box, panel, open, report) {
   const shown = new Map(); // by job
   let takes = null;
   let chosen = null;
+  let shownJob = ''; // the job on the stage
   const tileOf = (job) => shown.get(job) ?? shown.set(job, makeTake(open, report)).get(job);
   const on = (name, work) => onPress(find(name), work, report);
+  const watchable = () => takes.tiles.filter(({ video, now }) => video && !now);
+
+  async function choose(job, name) {
+    if (!takes.waits) await post('queue/wait', { jobs: [job], wait: false });
+    await post('queue/resume', { jobs: [job] });
+    report(`${name} goes on. The others stay in the history.`);
+  }
+
   on('keep', async () => {
     const { name } = chosen;
     await panel.goOn(takes.waits);
     report(`${name} goes on. The others stay in the history.`);
   });
   on('words', () => panel.open('steer'));
+  on('compare', () => {
+    const tiles = watchable();
+    const first = Math.max(0, tiles.findIndex(({ job }) => job === shownJob));
+    compare(tiles.map(({ job, name, video, begin, end, keep, mayGoOn }) => ({
+      name, url: video, begin, end, keep: mayGoOn && keep, act: () => choose(job, name),
+    })), [first, first ? 0 : 1]);
+  });
   on('more', () => post('queue/takes', { job: takes.of, keep: takes.keep }));
   return (now, job) => {
-    takes = now;
+    [takes, shownJob] = [now, job];
     box.hidden = !takes;
     const tiles = takes?.tiles ?? [];
     chosen = tiles.find((tile) => tile.job === job && tile.mayGoOn) ?? null;
@@ -64,6 +81,7 @@ export function prepareTakes(box, panel, open, report) {
     if (!takes) return;
     setText(box.querySelector('h3'), takes.title);
     setText(find('hint'), takes.hint);
+    find('compare').hidden = watchable().length < 2;
     for (const name of ['keep', 'words']) find(name).hidden = !chosen;
     if (chosen) setText(find('keep'), chosen.keep);
     const ask = tiles.some((tile) => tile.job === job) ? '' : 'Press a take to see it after the film so far.';

@@ -57,7 +57,8 @@ def work(live: LiveJob) -> str:
         return f"Writing s{section}"
     if _prepares_kernels(live):
         return "First step: one-time kernel setup"
-    return f"S{section}, step {live.step} of {live.steps}"
+    step = "frame" if live.stage == "finish" else "step"
+    return f"S{section}, {step} {live.step} of {live.steps}"
 
 
 def _prepares_kernels(live: LiveJob) -> bool:
@@ -69,7 +70,11 @@ def shown_estimate(live: LiveJob) -> float | None:
 
     It is shown until there is something to watch, except for steps, each of which is a sign of life.
     """
-    if live.sections_made or live.job.is_over or (live.stage == "sample" and not _prepares_kernels(live)):
+    if (
+        live.sections_made
+        or live.job.is_over
+        or (live.stage in ("sample", "finish") and not _prepares_kernels(live))
+    ):
         return None
     return live.expected if live.expected >= _MIN_EXPECTED_SECONDS and live.stage != "sample" else 0.0
 
@@ -118,7 +123,7 @@ def time_taken(live: LiveJob, elapsed: float) -> str:
 
 
 def made_with(live: LiveJob) -> list[tuple[str, str]]:
-    rows = [("Size", f"{live.width} × {live.height}, {live.plan.fps} fps")] if live.width else []
+    rows = [("Size", f"{live.width} × {live.height}, {live.plan.fps:.5g} fps")] if live.width else []
     return [*rows, ("Made on", live.job.card)] if live.job.card else rows
 
 
@@ -133,7 +138,7 @@ def section_activity(live: LiveJob) -> str:
 def _current_work(live: LiveJob) -> str:
     descriptions: dict[Stage | None, str] = {
         "decode": "the part being decoded", "write": "the section being written",
-        "sample": "the step being computed",
+        "sample": "the step being computed", "finish": "the frame being finished",
     }  # fmt: skip
     return descriptions.get(live.stage, "the current work")
 
@@ -172,7 +177,7 @@ def remark(
     if not live.section:
         section = f"section {live.sections_made + 1} of {live.sections}"
         sentences = []
-        if shown_estimate(live) is None:
+        if shown_estimate(live) is None and not live.job.request.finish:
             sentences.append(f"Model, prompt and picture come first, then {section}.")
         if awake:
             sentences.append("The computer stays awake meanwhile.")

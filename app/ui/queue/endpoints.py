@@ -21,7 +21,7 @@ from app.ui.loras import with_lora_files
 from app.ui.queue.cards import CardCalls, CardLine, lines
 from app.ui.queue.records import Record, Records
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, GenerationRequest
+from diffusers_helper.request import FILES, FINISHING, SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.units import about, count_text, size_text
 
 _MOST_LISTED = 200
@@ -280,9 +280,9 @@ class JobCalls:
         ]
 
     def _inward(self, changes: dict[str, Any] | None) -> dict[str, Any]:
-        """Turn changed settings into those of a request. A picture, which could be any file, is refused."""
+        """Turn changed settings into those of a request. A file, which could be any, is refused."""
         settings = dict(changes or {})
-        fixed = (*PICTURES, TIMED_PICTURES)
+        fixed = (*FILES, TIMED_PICTURES, *FINISHING)
         if unknown := next((name for name in settings if name in fixed or name not in SETTINGS), None):
             raise InputError(f"{short_repr(unknown)} cannot be changed here.", "Leave it out.")
         if "model" in settings:
@@ -293,7 +293,7 @@ class JobCalls:
         data = json.loads(self._service.job(job_id).request.to_json())
         request = GenerationRequest.from_dict(data | self._inward(changes))
         name = self._catalogue.name_of(request.model)
-        if name in self._catalogue.names:
+        if name in self._catalogue.names and not request.finish:
             self._catalogue.planner.check(request, self._catalogue.info(name))
         return request
 

@@ -17,6 +17,7 @@ from app.ui.loras import with_lora_names
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.setting import lines_of, text_of
 
 Record = dict[str, Any]
 SMALL_PICTURE = "picture.webp"
@@ -68,8 +69,9 @@ class Records:
 
     def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
         made["request"] = with_lora_names(made["request"])
-        if video := made["request"]["video"]:
-            made["request"]["video"] = f"{made['folder']}/{quote(Path(video).name)}"
+        for name in ("video", "join", "sound"):
+            files = (quote(Path(path).name) for path in lines_of(made["request"][name]))
+            made["request"][name] = text_of(f"{made['folder']}/{file}" for file in files)
         made["request"]["model"] = self._catalogue.name_of(made["request"]["model"])
         for name in ("message", "remedy", "sentence"):
             made[name] = page_words(made[name], outputs)

@@ -75,6 +75,7 @@ def get_calls(job: str) -> Iterator[tuple[str, dict[str, Any]]]:
         "queue": {}, "queue/usage": {}, "history": {"text": ""},
         f"history/{job}": {}, f"history/{job}/settings": {}, f"history/{job}/continue": {},
         f"live/{job}": {}, "history/nothing": {}, "form/reset": model, "form/model": mode,
+        f"exports/{job}": {},
         "form/models": {"model": "gone", "mode": "forward"}, "form/presets": {},
         "form/presets/load": {"name": "own"}, "form/presets/export": {"name": "own"}, "form/loras": {},
         "models": {}, "models/copy": model | {"weight_dtype": "int8"},
@@ -131,6 +132,9 @@ def post_calls(
         yield f"queue/cards/{name}", card
     for name in ("get", "pause", "verify", "cancel", "remove"):
         yield f"models/{name}", {"model": "demo"}
+    finishing = {"video": {"job": job}, "join": [video], "steps": "speed:2"}
+    yield "finish", finishing
+    yield "finish/plan", finishing | {"video": video, "sound": {"path": "/etc/passwd"}}
     yield "models/convert", {"model": "demo", "weight_dtype": "int8"}
     yield "models/add", {"model": "mine", "parts": {"transformer": "own.safetensors"}}
 
@@ -173,7 +177,8 @@ def test_no_answer_names_a_folder(stand: Stand, place: Path, tiny_model: Path) -
     for job in (made, continued, failed):
         for address, message in post_calls(stand, job, video, photo):
             asked.add(address)
-            if job in (made, *message.values(), *message.get("jobs", ())):
+            named = message.get("video", message)
+            if job in (made, *named.values(), *message.get("jobs", ())):
                 check(ask(stand.url, f"/api/{address}", method="POST", data=message), address, folders)
         look(job, at_all=job == made)
     described = json.loads(ask(stand.url, "/api/openapi.json").body)["paths"]

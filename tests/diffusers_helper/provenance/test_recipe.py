@@ -34,7 +34,7 @@ USES = (VaeUse(0, 128, "fp32", 3),)
 SCRIPTS = 'Ein rotes Boot, 红色的船, סירה אדומה, زورق أحمر, लाल नाव, 🛶 "quoted" \\ \u2028 \t end'
 NOT_IN_A_RECIPE = {
     "image", "crop", "end_image", "end_crop", "preserved_gb", "vram_cap_gb", "vae_threshold", "vae_cleanup",
-    "lora", "video", "extend", "picture_shape", "zoom", "crop_y",
+    "lora", "video", "extend", "picture_shape", "zoom", "crop_y", "then", "finish", "join", "sound",
 }  # fmt: skip
 # These are recorded if they are not the defaults.
 LATER = {

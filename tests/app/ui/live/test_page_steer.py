@@ -67,6 +67,15 @@ def test_takes_play_side_by_side_and_one_goes_on(page: Any, stand: Stand, photo:
     status(page, state="paused", job=second.id)
     assert tiles.nth(1).get_attribute("aria-pressed") == "true"
     assert page.locator(".lt-next").is_hidden()  # the others are in sight already
+    takes.get_by_role("button", name="Compare").click()
+    page.get_by_role("combobox", name="Right").select_option("Take 3")
+    page.get_by_role("button", name="Keep take 3 and go on").wait_for()
+    page.wait_for_function(
+        """(jobs) => [...document.querySelectorAll('#compare video')]
+        .every((video, index) => video.src.includes(jobs[index]) && video.currentTime >= 1.2)""",
+        arg=[second.id, jobs[2].id],
+    )
+    page.keyboard.press("Escape")
     takes.get_by_role("button", name="Change the words first").click()
     page.keyboard.press("Control+A")
     page.keyboard.type("it goes up")

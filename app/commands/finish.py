@@ -1,0 +1,111 @@
+"""The command `finish`, which enlarges, smooths, edits or joins videos, and follows the job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from app.commands.arguments import (
+    Parser,
+    add_command,
+    add_find_mode,
+    add_outputs,
+    apply_engine_environment,
+    argument,
+    switch,
+)
+from app.commands.generate import follow_jobs, open_service
+from app.jobs.finishing import add_finishing, finishing_request, forecast
+from app.jobs.job import Job, NoSuchJob
+from app.jobs.queue import Queue
+from app.jobs.service import JobService
+from app.jobs.stdio import complain, say
+from diffusers_helper.errors import InputError
+from diffusers_helper.files import expanded_path
+from diffusers_helper.request import SETTINGS
+
+_FLAGS = {
+    "reverse": "play it backwards",
+    "loop": "play it to the end and back again",
+    "colours": "give all frames the colours of the first one",
+    "mute": "leave the sound out",
+}
+_VALUES = {
+    "trim": ("FROM-TO", "the part to take, in seconds, such as 0.5-2 or 1-"),
+    "speed": ("N", "0.5 is half as fast; with --smooth, frames are made in between"),
+    "enlarge": ("2|3|4", "make it larger, with Real-ESRGAN"),
+    "weights": ("NAME", "animevideov3, or x4plus for photographs on a GPU"),
+    "smooth": ("FPS|2x", "more frames per second, along the motion, such as 60"),
+}
+
+
+def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = add_command(
+        commands, "finish", finish_video,
+        argument("video", metavar="VIDEO", help="a video file, or the id of a job of --outputs"),
+        *(argument(f"--{name}", metavar=unit, help=text) for name, (unit, text) in _VALUES.items()),
+        *(switch(f"--{name}", text) for name, text in _FLAGS.items()),
+        argument(
+            "--join", action="append", default=[], metavar="OTHER",
+            help="put another video or job behind it; give it once for each",
+        ),
+        argument("--fade", type=int, default=0, metavar="N", help="frames of a cross-fade between them"),
+        argument("--sound", default="", metavar="FILE", help="the sound to add, in place of the video's own"),
+        argument("--crf", type=int, default=16, metavar="N", help=SETTINGS["crf"].help),
+        add_outputs,
+        switch("--dry-run", "check everything, print what would be made, and exit"),
+        switch("--json", "print only JSON events, one per line"),
+        switch("--in-process", "run without the engine process, for debugging"),
+        add_find_mode,
+        help="enlarge, smooth, edit or join videos",
+        description="Enlarge, smooth, edit or join videos, in this order: edit, enlarge, smooth.\n"
+        "The last line on standard output is the path of the new video.",
+    )  # fmt: skip
+    parser.set_defaults(resume=None, branch=None)
+
+
+def finish_video(arguments: argparse.Namespace) -> int:
+    service = open_service(arguments)
+    source = _source(service, arguments.video)
+    request = finishing_request(
+        source, _steps(arguments), join=[_source(service, other) for other in arguments.join],
+        sound=arguments.sound and str(expanded_path(arguments.sound, "sound").absolute()), crf=arguments.crf,
+    )  # fmt: skip
+    plan = forecast(service.queue.store, request)
+    if arguments.dry_run:
+        say(json.dumps(asdict(plan)) if arguments.json else plan.words)
+        return 0
+    if not arguments.json:
+        complain(plan.words)
+    if arguments.in_process:
+        apply_engine_environment()
+
+    def queue_job(service: JobService) -> list[Job]:
+        return [add_finishing(Queue(service.queue.store), request, source)]
+
+    return follow_jobs(service, queue_job, arguments)
+
+
+def _steps(arguments: argparse.Namespace) -> str:
+    values = {name: getattr(arguments, name) for name in _VALUES}
+    words = [f"{name}:{value}" for name, value in values.items() if value is not None]
+    words += [name for name in _FLAGS if getattr(arguments, name)]
+    words += [f"join:{arguments.fade}"] if arguments.join else []
+    if not words and not arguments.sound:
+        raise InputError("There is nothing to do to the video.", "Give at least one step. See --help.")
+    return ",".join(words) or "speed:1"
+
+
+def _source(service: JobService, text: str) -> Job | Path:
+    """Find what a person names: a file, or else a job."""
+    path = expanded_path(text, "video")
+    if path.exists():
+        return path.absolute()
+    try:
+        return service.job(text)
+    except NoSuchJob as error:
+        raise InputError(
+            f"{text} is no file and no job; expected a video.", "Check the path, or the job's id."
+        ) from error

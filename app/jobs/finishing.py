@@ -1,0 +1,113 @@
+"""The jobs that finish videos: how they are queued, and what will come of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from app.jobs.history import History
+from app.jobs.job import Job, NotAllowed
+from app.jobs.queue import Queue
+from app.jobs.storage.store import JobStore
+from diffusers_helper.conditions.sources import with_sources
+from diffusers_helper.errors import InputError
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.setting import text_of
+from diffusers_helper.units import about, size_text
+
+_LAST_JOBS = 6
+_COPIES = 3  # the segments, and the last two versions of the video
+
+
+@dataclass(frozen=True, slots=True)
+class FinishPlan:
+    """What a finishing will make, and what it takes.
+
+    Attributes:
+        bytes: The size of the file, roughly, as it depends on the content.
+        work_seconds: The time that the work takes; `is_measured` if this machine has done such work.
+    """
+
+    width: int
+    height: int
+    frames: int
+    fps: float
+    seconds: float
+    bytes: int
+    work_seconds: float
+    is_measured: bool
+
+    @property
+    def words(self) -> str:
+        size = f"{self.width}x{self.height}, {self.frames} frames, {self.seconds:.2f} s at {self.fps:.5g} fps"
+        roughly = "" if self.is_measured else ", roughly"
+        return f"{size}, about {size_text(self.bytes)}, in {about(self.work_seconds)}{roughly}."
+
+
+def finishing_request(
+    source: Job | Path, steps: str, *, join: Sequence[Job | Path] = (), sound: str = "", **settings: Any
+) -> GenerationRequest:
+    """Make the request that does steps to a job's video or to a file, which is read here."""
+    if isinstance(source, Job):
+        settings = {"prompt": source.request.prompt, "seed": source.request.seed, **settings}
+    join_paths = text_of(map(_video_of, join))
+    files = {"video": str(_video_of(source)), "join": join_paths, "sound": sound}
+    return with_sources(GenerationRequest(finish=steps, **files, **settings))
+
+
+def _video_of(source: Job | Path) -> Path:
+    if isinstance(source, Path):
+        return source
+    if source.video is None or not source.video.exists():
+        raise NotAllowed(source, "one with a video", "Wait for its first section.")
+    return source.video
+
+
+def forecast(store: JobStore, request: GenerationRequest) -> FinishPlan:
+    finishing = request.finishing
+    assert finishing is not None
+    shape = finishing.result
+    factors = [
+        (job.ended - job.started) / job.request.finishing.nominal_seconds
+        for job in store.jobs("WHERE state = 'finished' ORDER BY ended DESC LIMIT 60")
+        if job.request.finishing and job.started and job.ended
+    ][:_LAST_JOBS]
+    return FinishPlan(
+        shape.width, shape.height, shape.frames, float(shape.rate), shape.seconds, finishing.nominal_bytes,
+        finishing.nominal_seconds * (median(factors) if factors else 1.0), bool(factors),
+    )  # fmt: skip
+
+
+def add_finishing(
+    queue: Queue, request: GenerationRequest, parent: Job | Path, *, press: str = "", waits: bool = False
+) -> Job:
+    """Queue a finishing, or refuse one for which the disk has no room."""
+    needed = _COPIES * forecast(queue.store, request).bytes + Path(request.video).stat().st_size
+    free = shutil.disk_usage(queue.store.outputs).free
+    if needed > free:
+        raise InputError(
+            f"The finished video takes about {size_text(needed)} on the way, and {size_text(free)} are free.",
+            "Free some space, or choose a smaller factor.",
+        )
+    lineage = Lineage(parent=parent.id if isinstance(parent, Job) else "")
+    return queue.add(request, lineage=lineage, press=press, waits=waits)
+
+
+def press_after(job_id: str) -> str:
+    """Make the id under which a job that follows another one is queued, so that it is queued once."""
+    return f"after {job_id}"
+
+
+def add_following(store: JobStore, job: Job, video: Path) -> None:
+    """Queue what is to follow a job, with its whole video, unless that was done before a crash."""
+    press = press_after(job.id)
+    steps, *later = job.request.then.splitlines()
+    if not History(store).made_by(press):
+        settings: dict[str, Any] = {name: getattr(job.request, name) for name in ("prompt", "seed", "crf")}
+        request = finishing_request(video, steps, then=text_of(later), **settings)
+        add_finishing(Queue(store), request, job, press=press)

@@ -1,0 +1,78 @@
+"""The calls that finish videos of the history and uploaded ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel
+
+from app.jobs.finishing import add_finishing, finishing_request, forecast
+from app.jobs.job import Job
+from app.jobs.service import JobService
+from app.ui.api import api_router
+from app.ui.catalogue import Catalogue
+from app.ui.fields import Text
+from app.ui.pictures import Upload, uploaded
+from app.ui.queue.records import Record, Records
+from diffusers_helper.request import GenerationRequest
+
+_MOST_JOINED = 31
+
+
+class VideoSource(BaseModel):
+    """A video: the id of a `job`, or else the `path` that the route for uploads returned."""
+
+    job: str = ""
+    path: str = ""
+
+
+_Source = Annotated[VideoSource, Body(embed=True)]
+_Sources = Annotated[list[VideoSource] | None, Body(embed=True, max_length=_MOST_JOINED)]
+_Sound = Annotated[Upload | None, Body(embed=True)]
+
+
+class FinishCalls:
+    """The calls for one service. Each raises InputError for videos or steps that cannot be used."""
+
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service = service
+        self._records = Records(service, catalogue)
+
+    def finish_plan(
+        self, video: _Source, steps: Text, join: _Sources = None, sound: _Sound = None
+    ) -> dict[str, Any]:
+        """Tell what steps such as `enlarge:4,smooth:60` would make of a video, and how long that takes.
+
+        `join` are the videos behind it, and `sound` is a file whose sound replaces its own.
+        """
+        _, request = self._request(video, steps, join, sound)
+        plan = forecast(self._service.queue.store, request)
+        return asdict(plan) | {"words": plan.words}
+
+    def finish_start(
+        self, video: _Source, steps: Text, join: _Sources = None, sound: _Sound = None
+    ) -> Record:
+        """Queue the job that does steps to a video, with the arguments of `finish_plan`."""
+        source, request = self._request(video, steps, join, sound)
+        return self._records.of(add_finishing(self._service.queue, request, source))
+
+    def _request(
+        self, video: VideoSource, steps: str, join: list[VideoSource] | None, sound: Upload | None
+    ) -> tuple[Job | Path, GenerationRequest]:
+        source = self._source(video)
+        others = [self._source(other) for other in join or ()]
+        file = str(uploaded(sound)) if sound else ""
+        return source, finishing_request(source, steps, join=others, sound=file)
+
+    def _source(self, video: VideoSource) -> Job | Path:
+        return self._service.job(video.job) if video.job else uploaded(Upload(path=video.path))
+
+
+def finish_router(calls: FinishCalls) -> APIRouter:
+    router = api_router("finish")
+    router.post("")(calls.finish_start)
+    router.post("/plan")(calls.finish_plan)
+    return router

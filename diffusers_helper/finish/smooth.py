@@ -1,0 +1,97 @@
+"""More frames per second, by FFmpeg's interpolation along the motion. Cuts are recognised and stay cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_DOUBLE = "2x"
+_MAX_RATE = 120
+# The filter looks at two frames before and two after each new one, so with them, every segment gets the
+# frames that the whole video would have. A search that starts from earlier motion would need them all.
+_MARGIN = 3
+_FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:me=umh:vsbmc=1:scd=fdiff"
+
+
+def _rate(value: str) -> str:
+    if value != _DOUBLE and not 1 <= int(value) <= _MAX_RATE:
+        raise ValueError(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Smooth(Step):
+    WORDS: ClassVar[Mapping[str, Word]] = {
+        "smooth": (_rate, f"frames per second, as in smooth:60, or smooth:{_DOUBLE}")
+    }
+
+    smooth: str = ""
+
+    def shape(self, shape: Shape) -> Shape:
+        rate = 2 * shape.rate if self.smooth == _DOUBLE else Fraction(self.smooth)
+        if not shape.rate < rate <= _MAX_RATE:
+            raise InputError(
+                setting="finish", problem=f"has smooth:{self.smooth}",
+                expected=f"more than the {float(shape.rate):.5g} frames per second that the video has, and "
+                f"at most {_MAX_RATE}", remedy="Choose another rate.",
+            )  # fmt: skip
+        return Shape(shape.width, shape.height, rate, max(1, round(shape.frames * rate / shape.rate)))
+
+    def seconds(self, shape: Shape) -> float:
+        return 2.2e-7 * shape.pixels * self.shape(shape).frames
+
+    def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
+        rate = self.shape(shape).rate
+
+        def smoothed(begin: int, end: int) -> Iterator[np.ndarray]:
+            first = begin * shape.rate // rate - _MARGIN
+            last = -(-end * shape.rate // rate) + _MARGIN
+            yield from _interpolated(frames, shape, rate, range(first, last), range(begin, end))
+
+        return smoothed
+
+
+def _interpolated(
+    frames: Frames, shape: Shape, rate: Fraction, inputs: range, outputs: range
+) -> Iterator[np.ndarray]:
+    """Interpolate frames. Before the first and after the last one, they are as at the border."""
+    from av.error import BlockingIOError, EOFError
+    from av.filter.graph import Graph
+    from av.video.format import VideoFormat
+    from av.video.frame import VideoFrame
+
+    graph = Graph()
+    graph.threads = 1
+    time_base = 1 / shape.rate
+    source = graph.add_buffer(None, shape.width, shape.height, VideoFormat("yuv444p"), time_base=time_base)
+    graph.link_nodes(source, graph.add("minterpolate", f"fps={rate}:{_FILTER}"), graph.add("buffersink"))
+    graph.configure()
+    # The filter's times must not be negative, and each must keep its place between the frames.
+    ratio = rate / shape.rate
+    offset, shift = ratio.denominator * _MARGIN, ratio.numerator * _MARGIN
+    begin, end = max(0, inputs.start), min(shape.frames, inputs.stop)
+    pictures = frames(begin, end)
+    picture = next(pictures)
+    for index in (*inputs, None):
+        if index is not None and begin < index < end:
+            picture = next(pictures)
+        if index is not None:
+            frame = VideoFrame.from_ndarray(picture, format="rgb24").reformat(format="yuv444p", threads=1)
+            frame.pts, frame.time_base = index + offset, time_base
+        else:
+            frame = None
+        graph.vpush(frame)
+        with suppress(BlockingIOError, EOFError):
+            while True:
+                output = graph.vpull()
+                if output.pts is not None and output.pts - shift in outputs:
+                    yield output.reformat(format="rgb24", threads=1).to_ndarray()

@@ -1,0 +1,106 @@
+"""What the finishing steps have in common: the form of a video between two of them, and their contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from diffusers_helper.errors import InputError, short_repr
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Frames = Callable[[int, int], Iterator["np.ndarray"]]
+"""Computes the frames from one index up to another, uint8 RGB (H, W, 3), always with the same pixels."""
+Word = tuple[Callable[[str], Any], str]
+"""A word of the text: what parses its value, which `str` turns back, and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size, the rate in frames per second, and the number of frames of a video."""
+
+    width: int
+    height: int
+    rate: Fraction
+    frames: int
+
+    @property
+    def seconds(self) -> float:
+        return float(self.frames / self.rate)
+
+    @property
+    def pixels(self) -> int:
+        return self.width * self.height
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What a step needs beside the frames of the step before it.
+
+    Attributes:
+        read: Reads frames of a source: its number, from 0, and the indices at the rate of the first one.
+        note: Tells the user something about the result.
+        on_card: Whether a network may use the card, and `cap_bytes` the most memory that it may take there.
+    """
+
+    read: Callable[[int, Iterable[int]], dict[int, np.ndarray]]
+    note: Callable[[str], object]
+    on_card: bool = False
+    cap_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A finishing step: its settings are its fields, each of which is a word of the text.
+
+    A further step is a module with a subclass, and an entry in `finishing.STEPS`.
+    """
+
+    WORDS: ClassVar[Mapping[str, Word]] = {}
+
+    @classmethod
+    def of(cls, values: Mapping[str, str]) -> Self:
+        return cls(**{word: _parsed(word, value, *cls.WORDS[word]) for word, value in values.items()})
+
+    def __str__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in self.WORDS}
+        defaults = {field.name: field.default for field in fields(self)}
+        return ",".join(
+            word if value is True else f"{word}:{value}"
+            for word, value in values.items()
+            if value != defaults[word]
+        )
+
+    def shape(self, shape: Shape) -> Shape:
+        """Plan what becomes of a video, or raise InputError if the step cannot be done to it."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise LongtakeError if this machine lacks something that the step needs."""
+
+    def seconds(self, shape: Shape) -> float:
+        """Estimate the time for a video on two cores of the machine with which `benchmarks` were made."""
+        raise NotImplementedError
+
+    def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
+        """Open what the step works with, and return its frames, given those of the video before it."""
+        raise NotImplementedError
+
+
+def flag(value: str) -> bool:
+    if value:
+        raise ValueError(value)
+    return True
+
+
+def _parsed(word: str, value: str, parse: Callable[[str], Any], expected: str) -> Any:
+    try:
+        return parse(value)
+    except (ValueError, ZeroDivisionError) as error:
+        raise InputError(
+            setting="finish", problem=f"has {word} {short_repr(value)}", expected=expected,
+            remedy="Correct it, or leave it out.",
+        ) from error  # fmt: skip

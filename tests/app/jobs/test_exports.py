@@ -1,0 +1,77 @@
+"""Tests of the exports of jobs: their process, its turn and end, their files, and the commands for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+
+from app.cli import main
+from app.jobs.exports import Exports
+from app.jobs.job import Job
+from diffusers_helper.errors import InputError
+from diffusers_helper.request import GenerationRequest
+from tests.support.films import write_film
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    video = write_film(folder / "video.mp4")
+    request = GenerationRequest(prompt="the ball")
+    return Job(
+        id="job", state="finished", request=request, folder=folder, created=0.0, video=video, frames=30
+    )
+
+
+def test_an_export_is_made_once_and_replaces_the_one_before(job: Job) -> None:
+    exports = Exports()
+    formats = {offer["format"]: offer for offer in exports.offers(job)}
+    assert formats["h264"]["bytes"] == job.video.stat().st_size
+    assert {"hevc", "av1", "vp9", "gif", "png"} <= formats.keys()
+    shares = list(exports.make(job, "vp9"))
+    assert shares[0] == 0
+    assert shares[-1] == 1
+    assert list(exports.make(job, "vp9")) == []
+    with av.open(exports.file(job, "vp9")) as container:
+        assert len(list(container.decode(video=0))) == 30
+    list(exports.make(job, "gif"))
+    assert [file.name for file in (job.folder / "exports").iterdir()] == ["30-gif.gif"]
+
+
+def test_a_second_export_waits_and_a_closed_one_ends(job: Job) -> None:
+    exports = Exports()
+    first, second = exports.make(job, "gif"), exports.make(job, "av1")
+    assert next(first) == 0
+    assert next(second) is None
+    first.close()
+    assert list(second)[-1] == 1
+    assert [file.name for file in (job.folder / "exports").iterdir()] == ["30-av1.mp4"]
+
+
+def test_what_cannot_be_exported_is_refused(job: Job) -> None:
+    with pytest.raises(InputError, match="expected one of h264, hevc"):
+        list(Exports().make(job, "avi"))
+    with pytest.raises(InputError, match="expected one with a video"):
+        Exports().offers(replace(job, video=None))
+
+
+def test_the_command_writes_any_format_but_no_file_that_is_there(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str, *options: str) -> int:
+        return main(["export", str(job.video), str(tmp_path / name), *options])
+
+    assert run("out.mp4", "--codec", "hevc") == 0
+    with av.open(tmp_path / "out.mp4") as container:
+        assert container.streams.video[0].codec.name == "hevc"
+    assert run("out.mp4") == 2
+    assert run("out.webm", "--codec", "hevc") == 2
+    assert run("out.avi") == 2
+    complaints: Any = capsys.readouterr().err
+    for text in ("it is there already", "expected vp9 for .webm", "out.avi has no known ending"):
+        assert text in complaints

@@ -1,0 +1,141 @@
+"""Tests of exported videos: their frames, times, colours, sound, recipes, sizes and bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_STORED, ZipFile
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.output import gif
+from diffusers_helper.output.export import FORMATS, estimated_bytes, exported, is_usable
+from diffusers_helper.provenance.metadata import append_pictures
+from diffusers_helper.provenance.recipe import read_recipe
+from tests.support.films import adds_film, adds_sound, write_streams
+
+FRAMES, RATE = 31, 30
+RECIPE = {"recipe": 1, "settings": {"prompt": "the ball, é"}, "earlier": [], "vae": [], "made_with": {}}
+_BLOCKS = np.random.default_rng(1).integers(60, 190, (16, 24, 3), np.uint8)
+_TEXTURE = np.asarray(Image.fromarray(_BLOCKS).resize((190, 127), Image.Resampling.BICUBIC))
+PICTURES = [np.roll(_TEXTURE, 4 * index, 1) for index in range(FRAMES)]
+_BT709 = {"color_primaries": 1, "color_trc": 1, "colorspace": 1, "color_range": 1}
+
+
+def adds_recipe(container: Any) -> Callable[[], None]:
+    container.metadata["comment"] = json.dumps(RECIPE)
+    return lambda: None
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a video of odd height whose picture moves to the right, with sound, recipe and start picture."""
+    film = adds_film(PICTURES, form="yuv444p", rate=RATE, **_BT709)
+    path = write_streams(
+        tmp_path_factory.mktemp("video") / "video.mp4", film, adds_sound(FRAMES / RATE, 48000), adds_recipe
+    )
+    picture = io.BytesIO()
+    Image.fromarray(PICTURES[0]).save(picture, "PNG")
+    append_pictures(path, {"image": picture.getvalue()})
+    return path
+
+
+def export(video: Path, folder: Path, name: str, **options: Any) -> Path:
+    """Export a video twice, and check that both files have the same bytes."""
+    target, again = (folder / f"{which}{FORMATS[name].suffix}" for which in (name, "again"))
+    for file in (target, again):
+        assert all(0 < done <= total for done, total in exported(video, file, name, **options))
+    assert target.read_bytes() == again.read_bytes()
+    return target
+
+
+@pytest.mark.parametrize(("name", "codec"), [("hevc", "hevc"), ("av1", "av1"), ("vp9", "vp9")])
+def test_each_codec_keeps_frames_times_colours_sound_and_recipe(
+    name: str, codec: str, video: Path, tmp_path: Path
+) -> None:
+    file = export(video, tmp_path, name)
+    with av.open(file) as container:
+        stream = container.streams.video[0]
+        assert stream.codec.canonical_name == codec
+        assert stream.average_rate == RATE
+        assert {key: getattr(stream.codec_context, key) for key in _BT709} == _BT709
+        sound = list(container.decode(audio=0))
+        assert abs(float(sound[-1].time + sound[-1].samples / sound[-1].rate) - FRAMES / RATE) < 0.05
+        container.seek(0)
+        frames = list(container.decode(video=0))
+    assert [frame.time for frame in frames] == pytest.approx([n / RATE for n in range(FRAMES)], abs=0.001)
+    with av.open(file) as container:
+        assert abs((container.duration or 0) / 1e6 - FRAMES / RATE) < 2 / RATE
+    for frame, picture in zip(frames, PICTURES, strict=True):
+        assert (frame.width, frame.height) == (190, 126)
+        assert np.abs(frame.to_ndarray(format="rgb24").astype(int) - picture[:126]).mean() < 4
+    recipe = read_recipe(file)
+    assert recipe.settings["prompt"] == "the ball, é"
+    assert list(recipe.pictures) == ([] if name == "vp9" else ["image"])
+
+
+@pytest.mark.parametrize("limit", [10**7, 200_000])
+def test_a_gif_has_the_length_of_the_video_and_is_as_small_as_a_chat_wants(
+    limit: int, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gif, "MAX_BYTES", limit)
+    file = export(video, tmp_path, "gif")
+    assert file.stat().st_size <= limit
+    with Image.open(file) as shown:
+        durations = [shown.seek(index) or shown.info["duration"] for index in range(shown.n_frames)]  # pyright: ignore[reportAttributeAccessIssue]
+        assert sum(durations) == pytest.approx(1000 * FRAMES / RATE, abs=50)
+        shown.seek(10)
+        colours = np.asarray(shown.convert("RGB").resize((190, 127))).astype(int)
+        assert np.abs(colours - PICTURES[15]).mean() < (6 if limit > 10**6 else 20)
+        assert (shown.width < 190) == (limit < 10**6)
+
+
+def test_the_frames_are_stored_as_they_are_shown_with_the_recipe(video: Path, tmp_path: Path) -> None:
+    with ZipFile(export(video, tmp_path, "png")) as archive:
+        assert {entry.compress_type for entry in archive.infolist()} == {ZIP_STORED}
+        assert json.loads(archive.read("recipe.json")) == RECIPE
+        assert archive.namelist()[1:] == [f"{number:05}.png" for number in range(1, FRAMES + 1)]
+        pixels = np.asarray(Image.open(io.BytesIO(archive.read("00011.png")))).astype(int)
+    assert np.abs(pixels - PICTURES[10]).mean() < 3
+    single = export(video, tmp_path, "frame", at=10 / RATE)
+    assert (np.asarray(Image.open(single)) == pixels).all()
+    assert read_recipe(single).settings["prompt"] == "the ball, é"
+    with pytest.raises(InputError, match="no frame at 9 s"):
+        list(exported(video, tmp_path / "late.png", at=9))
+
+
+def test_a_video_of_three_frames_keeps_their_times(tmp_path: Path) -> None:
+    video = write_streams(tmp_path / "short.mp4", adds_film(PICTURES[:3], form="yuv444p"))
+    with av.open(export(video, tmp_path, "hevc")) as container:
+        times = [Fraction(packet.dts or 0) for packet in container.demux(video=0) if packet.size]
+    assert times == sorted(set(times))
+
+
+def test_a_copy_in_the_same_form_is_the_file_itself(video: Path, tmp_path: Path) -> None:
+    assert export(video, tmp_path, "h264").read_bytes() == video.read_bytes()
+    assert estimated_bytes(video, "h264") == video.stat().st_size
+
+
+@pytest.mark.parametrize("name", ["gif", "png"])
+def test_the_estimate_is_near_the_size(name: str, video: Path, tmp_path: Path) -> None:
+    assert 0.4 < estimated_bytes(video, name) / export(video, tmp_path, name).stat().st_size < 2.5
+
+
+def test_an_encoder_that_does_not_work_here_is_not_offered(
+    video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMATS, "hevc_amf", replace(FORMATS["hevc_amf"], encoder="hevc_no_card"))
+    assert not is_usable("hevc_amf")
+    assert is_usable("av1")
+    with pytest.raises(InputError, match="cannot be written on this machine"):
+        list(exported(video, tmp_path / "x.mp4", "hevc_amf"))
+    assert not list(tmp_path.iterdir())
