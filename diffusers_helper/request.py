@@ -271,8 +271,8 @@ class GenerationRequest:
         "Look", choices={OFF: "No", "on": "Yes"}, scope="section")] = OFF
     decoder: Annotated[str, SettingInfo(
         "Decoder",
-        "What turns latents into frames. The light one, TAEHV, is that of the previews: many times faster, "
-        "with less detail.", "Look", choices={OWN: "The model's own", LIGHT: "Light"})] = OWN
+        "What turns latents into frames. The light one, TAEHV, is that of the previews: faster, with less "
+        "detail.", "Look", choices={OWN: "The model's own", LIGHT: "Light"})] = OWN
     picture_shape: Annotated[str, SettingInfo(
         "Video Shape",
         "The width to the height to which the start picture is cropped; `crop` is the part to keep.",

@@ -229,20 +229,9 @@ _LIGHTNING = (
     "lightx2v/Wan2.2-Lightning", "Wan2.2-I2V-A14B-4steps-lora-rank64-Seko-V1",
     "18bccf8884ec0a078eed79785eb4ef13ea16ce1e",
 )  # fmt: skip
-
-
-def _published_a14b(name: str, title: str, **settings: Any) -> PublishedModel:
-    sources = {
-        **HELIOS.published[0].sources,
-        **{component: (_A14B[0], component, _A14B[1]) for component in _OF_A14B},
-    }
-    is_fast = "steps" in settings
-    return PublishedModel(
-        name, f"Wan 2.2 {title}", title, "(?!)" if is_fast else "a14b",
-        {**sources, LORA: _LIGHTNING} if is_fast else sources, {**_a14b_settings(), **settings},
-    )  # fmt: skip
-
-
+_A14B_SOURCES = {
+    **HELIOS.published[0].sources, **{name: (_A14B[0], name, _A14B[1]) for name in _OF_A14B},
+}  # fmt: skip
 # Two transformers, of which one samples at high noise and the other one goes on at low noise
 WAN_A14B = replace(
     WAN, name="wan-a14b", channels=16, spatial_compression=8, fps=16,
@@ -253,11 +242,16 @@ WAN_A14B = replace(
     components=("transformer", "transformer_2", *HELIOS.components[1:]),
     requirements=requirements(36, 8, "transformer", "transformer_2"),
     published=(
-        _published_a14b(
-            "wan-a14b", "A14B", purpose="For the finest five seconds from a picture, with time."
+        PublishedModel(
+            "wan-a14b", "Wan 2.2 A14B", "A14B", "a14b", _A14B_SOURCES,
+            {**_a14b_settings(), "purpose": "For the finest five seconds from a picture, with time."},
         ),
-        _published_a14b(
-            "wan-a14b-fast", "A14B Fast", steps=4, cfg=1.0, purpose="For five fine seconds from a picture."
+        PublishedModel(  # whose own files are LoRAs, so no name of a file leads to it
+            "wan-a14b-fast", "Wan 2.2 A14B Fast", "A14B Fast", "(?!)", {**_A14B_SOURCES, LORA: _LIGHTNING},
+            {
+                **_a14b_settings(), "steps": 4, "cfg": 1.0,
+                "purpose": "For five fine seconds from a picture, in four steps.",
+            },
         ),
     ),
     small_decoder=HELIOS.small_decoder, plan=partial(_plan, fps=16, own_frames=81, encodes_clips=True),

@@ -309,7 +309,7 @@ def own_loras(info: ModelInfo) -> tuple[LoraFile, ...]:
 
 
 def _published_loras(family: Family) -> tuple[LoraFile, ...]:
-    """Describe LoRAs for all layers of two transformers of Wan's kind."""
+    """Describe LoRAs for all layers of both transformers, as they are published."""
     config = family.networks["transformer"].config
     width, inner = config["num_attention_heads"] * config["attention_head_dim"], config["ffn_dim"]
     sizes = {

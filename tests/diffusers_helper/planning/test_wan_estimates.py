@@ -14,6 +14,7 @@ from benchmarks.calibrate_memory import measure, network
 from diffusers_helper.families.packing import FrameIndices
 from diffusers_helper.families.wan import WAN
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import section_tokens, wan_bytes
 from diffusers_helper.planning.profiles import profile_for
@@ -87,6 +88,20 @@ def test_each_expert_is_planned_with_its_own_steps(steps: int, shift: float) -> 
     )
     costs = {cost.stage: cost.all_passes for cost in plan_video(request, find_model("wan-a14b"), CARD).costs}
     assert (costs["sample"], costs["sample_low"]) == (4 * high, 4 * (steps - high))
+
+
+def test_a_models_own_loras_are_planned_and_downloaded_with_it() -> None:
+    sizes = list[dict[str, int]]()
+    for model in ("wan-a14b", "wan-a14b-fast"):
+        request = GenerationRequest(image="x", model=model, mode="forward")
+        demand = demands_for(request, find_model(model), CARD, 480, 832, {})[0]
+        sizes.append({stage.name: stage.model.total_bytes for stage in demand.stages})
+    # Rank 64 on eight matrices of attention and two of the feed-forward part in each of 40 blocks
+    added_bytes = 2 * 64 * 40 * (8 * 2 * 5120 + 2 * (5120 + 13824))
+    plain, fast = sizes
+    added = {name: fast[name] - plain[name] for name in plain if fast[name] != plain[name]}
+    assert added == {"sample": added_bytes, "sample_low": added_bytes}
+    assert published_bytes("lora", "wan-a14b") == 2 * added_bytes
 
 
 @pytest.mark.parametrize("side", [64, 96, 128, 160])
