@@ -91,7 +91,11 @@ def _heading(setting: SettingInfo) -> dict[str, str]:
 def _control(setting: SettingInfo, value: Any) -> str:
     heading = _heading(setting)
     if setting.is_picture:
-        return _picture(setting)
+        is_start = setting.name == START_PICTURE
+        words = "Drop a picture here, paste one, or click to choose" if is_start else "Drop one, or click"
+        return _PICTURE.format(
+            **heading, crop=setting.crop, words=words, sources=_SOURCES if is_start else ""
+        )
     if setting.name in ("shape", "picture_shape"):
         return _SELECT.format(**heading, options=options(setting.choices.items(), value))
     if setting.choices:
@@ -108,13 +112,6 @@ def _control(setting: SettingInfo, value: Any) -> str:
     if setting.name == "seconds":  # the line beneath it says what becomes of it
         heading["info"] = ""
     return _SLIDER.format(**heading, bounds=attributes)
-
-
-def _picture(setting: SettingInfo) -> str:
-    is_start = setting.name == START_PICTURE
-    words = "Drop a picture here, paste one, or click to choose" if is_start else "Drop one, or click"
-    sources = _SOURCES if is_start else ""
-    return _PICTURE.format(**_heading(setting), crop=setting.crop, words=words, sources=sources)
 
 
 def _radios(setting: SettingInfo, values: tuple[str, ...], selected: Any) -> str:
