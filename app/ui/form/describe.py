@@ -88,7 +88,8 @@ class Describer:
         The facts are `crops` in percent of each picture, `size` as text, a state for each fold, the LoRAs,
         the words that the model knows if they are few, and this machine's defaults, not to be kept.
         """
-        info = self._catalogue.info(settings.get("model", self._catalogue.preselected))
+        name, offered = settings.get("model"), self._catalogue.names  # it may have just been removed
+        info = self._catalogue.info(name if name in offered else self._catalogue.preselected)
         plan = plan_of(settings, info.family)
         judged = {name: self._judge(settings.get(name), name) for name in PICTURES}
         refusal = next((result for result in judged.values() if isinstance(result, InputError)), None)
@@ -131,13 +132,12 @@ class Describer:
         words_note = "" if needs_no_picture else _words_note(settings, info, shape, subject)
         order_note = _order_note(settings, info)
         remark = info.remark(*shape, has_picture=bool(start), sections=len(plan) if plan else 1)
-        takes_days = self._planner.takes_days(info)
         markup = {
             "length": self._length(settings, plan, request, info, shape) if plan else "",
             "picture-note": refusal_line(refusal, is_alert=True) if refusal else words_note,
             "end-note": order_note if judged[END_PICTURE] else "",
             "timeline-note": cue_notes + (order_note if settings.get(TIMED_PICTURES) else ""),
-            "model-note": model_note(info, absence_of(info), remark, takes_days=takes_days),
+            "model-note": model_note(info, absence_of(info), remark, self._planner.takes_days(info)),
             "memory-plan": memory_plan,
             "acting": acting_chips(_acting(settings, summary), _before(carried, info)),
         }  # fmt: skip

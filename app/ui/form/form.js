@@ -149,9 +149,9 @@ function prepareBoxes() {
     closeDemo();
   });
   closeDemo();
-  makes.addEventListener('change', () => {
-    write('one_frame', makes.value === 'one_frame' ? USUAL_FRAME : 0);
-    put('loop', makes.value === 'loop' ? 'on' : 'off');
+  makes.addEventListener('change', ({ target: { value } }) => {
+    write('one_frame', value === 'one_frame' ? USUAL_FRAME : 0);
+    put('loop', value === 'loop' ? 'on' : 'off');
   });
   onWritten(() => { makes.value = (read('one_frame') && 'one_frame') || (read('loop') === 'on' ? 'loop' : ''); });
   find('#in-seed').addEventListener('input', () => write('random_seed', false)); // a number that is typed holds

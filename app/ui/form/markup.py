@@ -63,7 +63,7 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
     )
 
 
-def model_note(info: ModelInfo, absence: Absence | None, remark: str, *, takes_days: bool) -> str:
+def model_note(info: ModelInfo, absence: Absence | None, remark: str, takes_days: bool) -> str:
     """Say what a user should know before using a model here; "" if there is nothing to say."""
     sentences = [escape(sentence) for sentence in (info.licence, remark) if sentence]
     if absence is not None:
@@ -132,7 +132,7 @@ def example_cards(info: ModelInfo) -> str:
     if not cards:
         return ""
     return (
-        '<section class="lt-offer" aria-label="Examples"><h2>Press an example to make its video</h2>'
+        '<section class="lt-offer" aria-label="Examples"><h2>Try it: press an example</h2>'
         f'<div class="lt-cards">{cards}</div>'
         '<p class="lt-hint">Or choose a picture of your own, write what should happen, and press Start '
         "Generation. The video grows here, section by section.</p></section>"

@@ -70,6 +70,9 @@ def test_what_one_makes_is_in_sight_above_the_folds(page: Any, stand: Stand, pho
     makes = page.get_by_label("Makes")
     assert makes.input_value() == "loop"
     page.set_input_files("#file-image", str(photo))
+    makes.select_option("A video")
+    makes.select_option("A loop")
+    assert (makes.input_value(), page.locator("[name=loop]").input_value()) == ("loop", "on")
     makes.select_option("One picture")
     page.locator('#start[data-many="makes a picture"]').wait_for()
     assert page.get_by_label("number input for Change the Picture").input_value() == "9"
