@@ -103,7 +103,7 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Whether the job is queued and cannot begin yet, since its model is not on this machine."""
+        """Whether the job is queued and cannot begin yet, for want of its model or its folder."""
         return self.state == "queued" and bool(self.message)
 
 

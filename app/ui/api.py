@@ -7,7 +7,7 @@ message and a remedy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import getdoc, signature
@@ -29,15 +29,19 @@ from diffusers_helper.errors import InputError, LongtakeError, first_line, short
 _EXPECTED = "Input should be "  # begins most of pydantic's sentences
 
 
-def api_router(prefix: str) -> APIRouter:
-    """Return a router for the calls of one part of the page."""
-    return APIRouter(prefix=f"{PAGE_CALLS}{prefix}", tags=[prefix], default_response_class=JsonAnswer)
+Call = Callable[..., Any]
 
 
-Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+def api_router(prefix: str, *, get: Iterable[Call] = (), post: Iterable[Call] = ()) -> APIRouter:
+    """Return a router for one part of the page, whose call `jobs_pause` is at `queue/pause`."""
+    router = APIRouter(prefix=f"{PAGE_CALLS}{prefix}", tags=[prefix], default_response_class=JsonAnswer)
+    for method, calls in (("GET", get), ("POST", post)):
+        for call in calls:
+            router.add_api_route(f"/{call.__name__.partition('_')[2]}", call, methods=[method])
+    return router
 
 
-def error_handlers() -> dict[int | type[Exception], Handler]:
+def error_handlers() -> dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]]:
     """Return what answers an error with its code, message and remedy, by the kinds of errors."""
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -46,7 +50,7 @@ def error_handlers() -> dict[int | type[Exception], Handler]:
             return refusal_answer(path, error.status_code, f"{str(error.detail).rstrip('.')}.")
         status = 404 if isinstance(error, NoSuchJob) else 500 if isinstance(error, TROUBLE) else 400
         refusal = _refusal_of(error)
-        return refusal_answer(path, status, *page_error(refusal), refusal.code)
+        return refusal_answer(path, status, *page_error(refusal), refusal.code, refusal.setting)
 
     async def fail(request: Request, error: Exception) -> Response:
         message = f"The server has made a mistake ({type(error).__name__}), which its log describes."

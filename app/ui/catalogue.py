@@ -10,7 +10,7 @@ from typing import Any
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.loras import with_lora_files
-from app.ui.pictures import uploaded_file, uploaded_pictures, write_last_frame
+from app.ui.pictures import upload_path, uploaded_pictures, write_last_frame
 from app.ui.planner import Planner
 from diffusers_helper.conditions.footage import read_footage
 from diffusers_helper.conditions.pictures import picture_paths, stored_pictures, with_paths
@@ -122,14 +122,14 @@ class Catalogue:
             model_settings = self.info(model).default_settings
             settings |= {name: value for name, value in model_settings.items() if settings.get(name) is None}
         if settings.get("video"):
-            video = Path(uploaded_file(str(settings["video"]), "video"))
+            video = Path(upload_path({"path": settings["video"]}, "video"))
             if not video.is_file():
                 message = f"The video {video.name} is not here any more; uploads stay for a day."
                 raise InputError(message, "Drop it again, or forget it.")
             settings["video"] = str(video)
             if not settings.get("image") and settings.get("extend") != BEFORE:
                 last = write_last_frame(read_footage(video))
-                settings |= {name: uploaded_file(file, name) for name, file in last.items()}
+                settings |= {name: upload_path({"path": file}, name) for name, file in last.items()}
         settings[TIMED_PICTURES] = uploaded_pictures(settings.get(TIMED_PICTURES))
         request = GenerationRequest.from_dict(settings)
         self.planner.check(request, self.info(str(model)))

@@ -38,6 +38,43 @@ export function setOptions(select, pairs) {
   select.value = pairs.some(([key]) => key === value) ? value : pairs[0][0];
 }
 
+/** Draw a picture, or the frame that a video shows, in its own size on a canvas. */
+export function drawn(source, width, height) {
+  const canvas = make('canvas', { width, height });
+  canvas.getContext('2d').drawImage(source, 0, 0);
+  return canvas;
+}
+
+export const asPng = (canvas) => new Promise((done) => { canvas.toBlob(done, 'image/png'); });
+
+/** Have the browser store a file. */
+export function saveFile(file) {
+  const href = URL.createObjectURL(file);
+  make('a', { href, download: file.name }).click();
+  setTimeout(() => URL.revokeObjectURL(href));
+}
+
+/** Let the user choose files, of which `accept` lists the endings or types; none if the choice is cancelled. */
+export const chooseFiles = (accept = '', multiple = false) => new Promise((done) => {
+  const input = make('input', { type: 'file', accept, multiple });
+  for (const event of ['change', 'cancel']) input.addEventListener(event, () => done([...input.files]));
+  input.click();
+});
+
+/** Let the arrow keys, Home and End lead from one of these elements to another; one of them is in the tab order. */
+export function roam(box, elements, arrive) {
+  box.addEventListener('keydown', (event) => {
+    const all = elements();
+    const from = all.indexOf(document.activeElement);
+    const next = all[{ ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: all.length - 1 }[event.key]];
+    if (!next) return;
+    event.preventDefault();
+    for (const element of all) element.tabIndex = element === next ? 0 : -1;
+    next.focus({ preventScroll: true });
+    arrive(next);
+  });
+}
+
 export function dropVideo(video) {
   video.removeAttribute('src');
   video.load();
@@ -54,13 +91,13 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-const drawn = new WeakMap();
+const lastFacts = new WeakMap();
 
 /** True if the facts differ from those of the last call for this element. */
 export function hasChanged(element, facts) {
   const now = JSON.stringify(facts);
-  if (drawn.get(element) === now) return false;
-  drawn.set(element, now);
+  if (lastFacts.get(element) === now) return false;
+  lastFacts.set(element, now);
   return true;
 }
 

@@ -27,11 +27,11 @@ class JsonAnswer(JSONResponse):
 
 
 def refusal_answer(
-    path: str, status: int, message: str, remedy: str = "", code: FailureCode = "bad_input"
+    path: str, status: int, message: str, remedy: str = "", code: FailureCode = "bad_input", setting: str = ""
 ) -> Response:
     """Return an error in the shape of its path's answers: for the page's scripts, programs or readers."""
     if path.startswith(PAGE_CALLS):
-        return JsonAnswer({"code": code, "message": message, "remedy": remedy}, status)
+        return JsonAnswer({"code": code, "message": message, "remedy": remedy, "setting": setting}, status)
     sentences = f"{message} {remedy}".strip()
     if path.startswith(PROGRAM_CALLS) and path != UPLOAD:
         return JsonAnswer({"error": sentences, "detail": sentences}, status)  # Gradio's clients read either

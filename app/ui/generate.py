@@ -19,7 +19,7 @@ from app.ui.queue.records import Record, Records
 from diffusers_helper.conditions.times import time_notes
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import model_family
-from diffusers_helper.request import FILES, FINISHING, PICTURES, SETTINGS, TIMED_PICTURES
+from diffusers_helper.request import FILES, FINISHING, SETTINGS, TIMED_PICTURES
 
 _LOOK_SECONDS = 0.2
 _LOOK_SECONDS_A_CALL = 0.01  # many calls look more rarely each
@@ -39,8 +39,6 @@ class _Jobs:
         waits = settings.pop(_WAIT)
         settings |= upload_paths(settings)
         settings["video"] = upload_path(settings["video"], "video")
-        for path in filter(None, (settings[name] for name in PICTURES)):
-            await self._catalogue.planner.pictures.prepare(path)
         return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
 
     async def wait(self, job: Job) -> Job:

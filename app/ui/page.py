@@ -18,7 +18,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.finish.endpoints import FinishCalls, finish_router
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
-from app.ui.form.endpoints import DropCalls, FormCalls, form_router
+from app.ui.form.endpoints import DropCalls, FormCalls, form_routers
 from app.ui.form.markup import model_markup, options
 from app.ui.generate import generate_endpoints
 from app.ui.history.endpoints import HistoryCalls, history_router
@@ -46,7 +46,7 @@ class Page:
     endpoints: list[Endpoint]
 
 
-def build_page(service: JobService, catalogue: Catalogue) -> Page:
+def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool = False) -> Page:
     """Build the page of a job service, which may be started later."""
     jobs, cards = JobCalls(service, catalogue), CardCalls(service)
     history, live = HistoryCalls(service, catalogue), LiveCalls(service)
@@ -56,7 +56,7 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
     models, files = ModelCalls(service, catalogue), OwnFileCalls(service, catalogue)
     finishing = FinishCalls(service, catalogue)
     routers = [
-        form_router(Actions(service, catalogue), presets, drops, loras),
+        *form_routers(Actions(service, catalogue), presets, drops, loras),
         queue_router(jobs, cards),
         history_router(history, service),
         live_router(live, Updates(service)),
@@ -70,10 +70,10 @@ def build_page(service: JobService, catalogue: Catalogue) -> Page:
             jobs, history, live, exports, cards, presets, drops, loras, models, files, finishing
         ),
     ]
-    return Page(_document(catalogue), routers, endpoints)
+    return Page(_document(catalogue, has_password), routers, endpoints)
 
 
-def _document(catalogue: Catalogue) -> str:
+def _document(catalogue: Catalogue, has_password: bool) -> str:
     profile = catalogue.planner.profile
     info = catalogue.info(catalogue.preselected)
     model_parts = model_markup(info)
@@ -96,6 +96,7 @@ def _document(catalogue: Catalogue) -> str:
         card=escape(profile.machine.name), model=escape(info.title), cap=cap, version=escape(__version__),
         reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
         form=form_markup(catalogue), offer=model_parts["try-it"], demo=model_parts["demo-box"],
+        logout='<a href="logout">Log out</a>' if has_password else "",
     )  # fmt: skip
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import filecmp
 import os
 import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -64,30 +62,13 @@ class Pictures:
 
     def __init__(self) -> None:
         self._processes = {max_pixels: ReadingProcess(_LIMITS) for max_pixels in (STORED_PIXELS, MAX_PIXELS)}
-        self._decode_locks = {max_pixels: asyncio.Lock() for max_pixels in self._processes}
+        self._decode_locks = {max_pixels: threading.Lock() for max_pixels in self._processes}
         self._lock = threading.Lock()
         self._results: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
 
-    async def prepare(self, path: str) -> None:
-        """Decode a picture, unless it is known, so that `judge` and `plain` need not wait for it.
-
-        Pictures wait here for their turn without holding a thread.
-        """
-        for max_pixels, lock in self._decode_locks.items():
-            async with lock:
-                cached = self._cached(path, with_content=True)
-                if cached or await asyncio.to_thread(self._decode_up_to, max_pixels, path):
-                    return
-
-    async def prepare_uploads(self, settings: Mapping[str, object]) -> None:
-        """Decode the uploads among settings, given as gradio describes them; do nothing for anything else."""
-        with contextlib.suppress(InputError):
-            for path in filter(None, upload_paths(settings).values()):
-                await self.prepare(path)
-
     def judge(self, path: str) -> Size | InputError:
         """Find the size of a picture, or the error that says why it cannot be used."""
-        result = self._cached(path, with_content=False) or self._decode(path)
+        result = self._result(path, with_content=False)
         return result if isinstance(result, InputError) else result.size
 
     def contents(self, request: GenerationRequest) -> dict[str, bytes]:
@@ -95,7 +76,7 @@ class Pictures:
 
     def plain(self, path: str) -> bytes:
         """Read a picture's content as a plain PNG file; refuse one that cannot be used."""
-        result = self._cached(path, with_content=True) or self._decode(path)
+        result = self._result(path, with_content=True)
         if isinstance(result, InputError):
             raise result
         return result.png
@@ -104,7 +85,16 @@ class Pictures:
         for process in self._processes.values():
             process.close()
 
-    def _cached(self, path: str, *, with_content: bool) -> PlainPicture | InputError | None:
+    def _result(self, path: str, *, with_content: bool) -> PlainPicture | InputError:
+        result = self._cached(path, with_content)
+        for max_pixels, lock in self._decode_locks.items():
+            if result is None:
+                with lock:
+                    result = self._cached(path, with_content) or self._decode_up_to(max_pixels, path)
+        assert result is not None, "pictures with more pixels are refused"
+        return result
+
+    def _cached(self, path: str, with_content: bool) -> PlainPicture | InputError | None:
         """Look up a picture; None if it is unknown or, `with_content`, if its content was dropped."""
         with self._lock:
             result = self._results.get(path)
@@ -112,11 +102,6 @@ class Pictures:
                 return None
             self._results.move_to_end(path)
             return result
-
-    def _decode(self, path: str) -> PlainPicture | InputError:
-        result = self._decode_up_to(STORED_PIXELS, path) or self._decode_up_to(MAX_PIXELS, path)
-        assert result is not None, "pictures with more pixels are refused"
-        return result
 
     def _decode_up_to(self, max_pixels: int, path: str) -> PlainPicture | InputError | None:
         """Decode a picture; None if it has more than `max_pixels`."""
@@ -175,15 +160,12 @@ def uploaded(file: Upload) -> Path:
     return Path(upload_path(file.model_dump(), "file"))
 
 
-def add_upload(
-    file: Upload, name: str, folder: Path, endings: tuple[str, ...], check: Callable[[Path], object]
-) -> str:
-    """Copy an upload that `check` does not refuse to a folder, unless it is there, and return its name."""
+def add_upload(file: Upload, name: str, folder: Path, endings: tuple[str, ...]) -> str:
+    """Copy an upload to a folder, unless it is there, and return its name."""
     path, name = uploaded(file), Path(name).name
     if not name.lower().endswith(endings) or name.startswith("."):
         expected = " or ".join(endings)
         raise InputError(f"{short_repr(name)} cannot be added.", f"Choose a file with the ending {expected}.")
-    check(path)
     target = folder / name
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -192,14 +174,6 @@ def add_upload(
     elif not filecmp.cmp(path, target, shallow=False):
         raise InputError(f"The folder {folder.name} has another file named {name}.", "Rename one of them.")
     return name
-
-
-def uploaded_file(file: str, name: str) -> str:
-    """Find the path of an upload, given its name, or refuse it."""
-    path = uploads_folder() / file.removeprefix(_UPLOADS)
-    if not _is_uploaded(path):
-        raise PictureError(f"`{name}` is not an upload; expected an uploaded file.", "Choose the file again.")
-    return str(path)
 
 
 def uploaded_pictures(value: object) -> str:
@@ -215,7 +189,8 @@ def uploaded_pictures(value: object) -> str:
         items = cast(dict[object, object], value).items()
         return "\n".join(f"{time}: {upload_path(upload, TIMED_PICTURES)}" for time, upload in items)
     placed = timed_pictures_of(str(value or ""))
-    return text_of(replace(picture, file=uploaded_file(picture.file, TIMED_PICTURES)) for picture in placed)
+    paths = (upload_path({"path": picture.file}, TIMED_PICTURES) for picture in placed)
+    return text_of(replace(picture, file=path) for picture, path in zip(placed, paths, strict=True))
 
 
 def write_uploads(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[str, str]:

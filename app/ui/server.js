@@ -45,7 +45,7 @@ async function waitFor(answer) {
 
 /**
  * Return the server's answer to a question at an address below `api/`. A value of the query that is null is left out.
- * A refusal is an Error with a sentence and the `status`. The error of a server that does not answer has `isAway` and
+ * A refusal is an Error with a sentence, the `status`, and the `setting` that it concerns. The error of a server that does not answer has `isAway` and
  * no sentence, since the line about the connection has it.
  */
 export const get = (path, query = {}) => {
@@ -79,9 +79,6 @@ export async function* linesOf(signal, path, message) {
   }
 }
 
-/** Return the server's reply to another request, with the errors and the line of `get`. */
-const request = (address, options) => waitFor(missed(ask(address, options)));
-
 async function answerOf(address, options) {
   const reply = await ask(address, options);
   const text = await reply.text().catch(() => { throw noAnswer(); }); // it broke off
@@ -92,7 +89,7 @@ async function answerOf(address, options) {
 function refusalOf(reply, text) {
   const refusal = reply.headers.get('Content-Type') === 'application/json' ? JSON.parse(text) : {};
   const words = [refusal.message, refusal.remedy].filter(Boolean).join(' ');
-  return Object.assign(new Error(words || `The server refused this (${reply.status}).`), { status: reply.status });
+  return Object.assign(new Error(words || `The server refused this (${reply.status}).`), { status: reply.status, setting: refusal.setting });
 }
 
 const noAnswer = () => Object.assign(new Error(''), { isAway: true });
@@ -117,7 +114,7 @@ export async function upload(file) {
   await file.slice(0, 1).arrayBuffer().catch(() => { throw new Error(`${name} cannot be read. Drop files, and no folder.`); });
   const body = new FormData();
   body.append('files', file, name);
-  const reply = await request('gradio_api/upload', { method: 'POST', body });
+  const reply = await waitFor(missed(ask('gradio_api/upload', { method: 'POST', body })));
   if (!reply.ok) throw new Error(await reply.text());
   const [path] = await reply.json();
   return { path, orig_name: name };

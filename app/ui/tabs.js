@@ -1,9 +1,8 @@
 // The tabs in the header. The address names the tab that is shown, so a reload and Back keep the place.
 import { queueNow, onJobsReported } from './jobs.js';
-import { setText } from './elements.js';
+import { roam, setText } from './elements.js';
 
 const NAMES = ['create', 'queue', 'history', 'models'];
-const KEYS = { ArrowLeft: -1, ArrowRight: 1 };
 const listeners = [];
 
 const tabOf = (name) => document.querySelector(`#tab-${name}`);
@@ -44,27 +43,17 @@ function showCount(name, title, count, more) {
   tabOf(name).setAttribute('aria-label', count ? `${title}, ${count}${more}` : title);
 }
 
-function showCounts() {
-  showCount('queue', 'Queue', queueNow().waiting, ' waiting');
-  showCount('models', 'Models', queueNow().download, ' downloaded');
-}
-
-function takeKey(event) {
-  const now = NAMES.findIndex((name) => tabOf(name) === document.activeElement);
-  const to = { ...KEYS, Home: -now, End: NAMES.length - 1 - now }[event.key];
-  if (event.key === ' ') goTo(NAMES[now]);
-  else if (to === undefined) return;
-  else {
-    const next = NAMES[(now + to + NAMES.length) % NAMES.length];
-    goTo(next);
-    tabOf(next).focus();
-  }
-  event.preventDefault();
-}
-
 export default function startTabs(element) {
-  element.addEventListener('keydown', takeKey);
+  roam(element, () => NAMES.map(tabOf), (tab) => tab.click());
+  element.addEventListener('keydown', (event) => {
+    if (event.key !== ' ') return;
+    event.preventDefault();
+    event.target.click();
+  });
   window.addEventListener('hashchange', show);
-  onJobsReported(showCounts);
+  onJobsReported(() => {
+    showCount('queue', 'Queue', queueNow().waiting, ' waiting');
+    showCount('models', 'Models', queueNow().download, ' downloaded');
+  });
   show();
 }

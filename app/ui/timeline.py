@@ -15,7 +15,7 @@ from diffusers_helper.models.registry import model_family
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, TIMED_PICTURES, GenerationRequest
-from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
+from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.untrusted.limited_json import json_or_none
 
@@ -23,12 +23,13 @@ SECTION_WORDS = "section_words"
 """The hidden field with the words of each section, as JSON, until the prompt says them."""
 
 
-def usable_value(settings: dict[str, Any], name: str) -> Any:
+def usable_value(settings: dict[str, Any], setting: str | SettingInfo) -> Any:
     """Check the value of a setting; the default stands for anything that cannot be used."""
+    info = SETTINGS[setting] if isinstance(setting, str) else setting
     try:
-        return SETTINGS[name].check(settings.get(name))
+        return info.check(settings.get(info.name))
     except InputError:
-        return SETTINGS[name].default
+        return info.default
 
 
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
@@ -82,8 +83,10 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
     timed_pictures = timed_pictures_of(usable_value(settings, TIMED_PICTURES))
     pictures = {picture.section_index(seconds): picture for picture in timed_pictures}
     blend = usable_value(settings, "prompt_blend")
-    seeds = timeline.seeds_by_section(count, seconds)
-    changes = map(_change_phrase, seeds, timeline.weights_by_section(count, seconds))
+    seeds = [[] if seed is None else [f"seed {seed}"] for seed in timeline.seeds_by_section(count, seconds)]
+    weights = timeline.weights_by_section(count, seconds)
+    loras = [[f"{name} {weight:g}" for name, weight in by_name.items()] for by_name in weights]
+    changes = [", ".join([*seed, *lora]) for seed, lora in zip(seeds, loras, strict=True)]
     facts["later"] = [str(picture) for index, picture in pictures.items() if index >= count]
     facts["sections"] = [
         _section(texts, index, blend_prompts(texts, index, blend), change, seconds)
@@ -91,7 +94,11 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
         for index, change in enumerate(changes)
     ]
     notes = notes_on_times(prompt, timed_pictures, plan)
-    return facts, hint(" ".join([*_change_notes(timeline, texts, seconds), *notes]))
+    starts = [f"{index * seconds:g}" for index in range(1, count) if texts[index] != texts[index - 1]]
+    if timeline.cues:
+        times = " and ".join(filter(None, (", ".join(starts[:-1]), *starts[-1:])))
+        notes = (f"The words change at {times} s." if starts else "The same words hold throughout.", *notes)
+    return facts, hint(" ".join(notes))
 
 
 def _section(
@@ -115,11 +122,6 @@ def _section(
         "change": change,
         "label": f"Words for section {index + 1}, {time}" + (f", {change}" if change else ""),
     }
-
-
-def _change_phrase(seed: int | None, weights: dict[str, float]) -> str:
-    loras = [f"{name} {weight:g}" for name, weight in weights.items()]
-    return ", ".join([*([] if seed is None else [f"seed {seed}"]), *loras])
 
 
 def change_text(shares: Shares) -> str:
@@ -147,11 +149,3 @@ def section_prompts(job: Job) -> tuple[dict[int, str], int]:
         return {}, lineage.kept
     texts = [", ".join(filter(None, (shares[-1][0] or "no words", change_text(shares)))) for shares in blends]
     return dict(enumerate(texts, 1)), lineage.kept
-
-
-def _change_notes(timeline: Timeline, texts: tuple[str, ...], seconds: float) -> list[str]:
-    changes = [f"{index * seconds:g}" for index in range(1, len(texts)) if texts[index] != texts[index - 1]]
-    times = " and ".join(filter(None, (", ".join(changes[:-1]), *changes[-1:])))
-    if not timeline.cues:
-        return []
-    return [f"The words change at {times} s." if changes else "The same words hold throughout."]

@@ -84,7 +84,7 @@ def open_page(
     planner = Planner(profile, local)
     files, room = ServedFiles(outputs, uploads, planner.pictures), UploadRoom(uploads, UPLOAD_BYTES)
     room.make_room()
-    page = build_page(service, Catalogue.starting_with(model, planner))
+    page = build_page(service, Catalogue.starting_with(model, planner), has_password=login is not None)
     calls = Calls(page.endpoints)
     page_app, gradio_app = _page_application(page, files, login), calls.application(outputs, UPLOAD_BYTES)
     answering = _routed(lambda scope: is_gradio(scope["path"]), gradio_app, page_app)

@@ -188,8 +188,10 @@ class JobStore:
         except OSError as error:  # the other jobs must not wait for this one
             if not self._database.is_there:
                 raise
-            if is_storage_trouble(error):  # it is tried again and again
-                _log.info("Job %s waits: %s", job.id, error)
+            if is_storage_trouble(error):
+                message = f"The folder of this video cannot be read ({error.strerror})."
+                facts = {"message": message, "remedy": "It is tried again and again."}
+                enter_state(database, job.id, "queued", **facts)
                 return False
             words = f"The job's folder cannot be used ({error})."
             failure = {"message": words, "remedy": "Repair the folder, and resume the job."}

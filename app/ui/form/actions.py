@@ -5,7 +5,6 @@ They return quickly, since jobs run elsewhere and outlive the page. The form's s
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
@@ -26,7 +25,7 @@ from app.ui.form import settings as form
 from app.ui.form.controls import model_options, radio_options
 from app.ui.form.describe import Describer, FormAnswer
 from app.ui.pictures import upload_paths, write_uploads
-from diffusers_helper.errors import InputError, LongtakeError, short_repr
+from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import MAX_SEED, SETTINGS, START_PICTURE, TIMED_PICTURES
@@ -44,15 +43,14 @@ class Actions:
         self._service, self._catalogue, self._lock = service, catalogue, threading.Lock()
         self._describer = Describer(service, catalogue)
 
-    async def form_describe(self, settings: Values) -> FormAnswer:
+    def form_describe(self, settings: Values) -> FormAnswer:
         """Tell what the form says about its values: `markup` by the id of an element, and `facts`."""
-        await self._catalogue.planner.pictures.prepare_uploads(settings)
-        return await asyncio.to_thread(self._describer.describe, settings)
+        return self._describer.describe(settings)
 
     def form_start(self, press: Text, settings: Values, may_download: Flag) -> str:
         """Queue the video that the form describes, once for each press, however often it is sent.
 
-        The answer is a notice with its place, a question, or the reason for a refusal.
+        The answer is a notice with its place, or a question.
 
         Args:
             press: An id of at least 16 hexadecimal digits that the caller has drawn.
@@ -71,28 +69,22 @@ class Actions:
             return self._queued_note(jobs) if jobs else self._start(settings, may_download, press)
 
     def _start(self, settings: dict[str, Any], may_download: bool, press: str) -> str:
+        settings = settings | upload_paths(settings)
+        count = form.VARIANTS.check(settings.get("variants", 1))
+        spans = form.Extras.from_text(settings.get("extras")).spans
+        request = self._request(settings)
+        options = {"lineage": Lineage(spans), "press": press, "waits": form.waits(settings)}
         try:
-            settings = settings | upload_paths(settings)
-            count = form.VARIANTS.check(settings.get("variants", 1))
-            spans = form.Extras.from_text(settings.get("extras")).spans
-            request = self._request(settings)
-            options = {"lineage": Lineage(spans), "press": press, "waits": form.waits(settings)}
             return self._submit(request, count, may_download=may_download, **options)
         except NotHere as error:
             if not error.absence.has_room:
-                return view.error_box(error)
+                raise
             info = self._catalogue.info(str(settings.get("model")))
             return view.download_question(error, takes_days=self._catalogue.planner.takes_days(info))
-        except LongtakeError as error:
-            return view.error_box(error)
 
     def form_save(self, job: Text, settings: Values) -> str:
-        """Give a job that has not begun the form's values, and return a notice or a refusal."""
-        try:
-            settings = settings | upload_paths(settings)
-            self._catalogue.edit(self._service, job, self._request(settings))
-        except LongtakeError as error:
-            return view.error_box(error)
+        """Give a job that has not begun the form's values, and return a notice."""
+        self._catalogue.edit(self._service, job, self._request(settings | upload_paths(settings)))
         return view.passing_note("The changes are saved.", saved=True)
 
     def _request(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -124,12 +116,9 @@ class Actions:
 
     def form_model(self, model: str, mode: str) -> FormAnswer:
         """Tell what changes with the model."""
-        try:
-            info = self._catalogue.info(model)
-            changes = {**info.default_settings, "resolution": info.side, "model": model}
-            return self._form_update(changes | {"mode": mode if mode in info.modes else info.modes[0]})
-        except InputError:  # it was removed a moment ago, or the message is forged
-            return {}
+        info = self._catalogue.info(model)
+        changes = {**info.default_settings, "resolution": info.side, "model": model}
+        return self._form_update(changes | {"mode": mode if mode in info.modes else info.modes[0]})
 
     def form_models(self, model: str, mode: str) -> FormAnswer:
         """List the models to choose from now, and the values of another one if this model is gone."""
@@ -160,9 +149,8 @@ class Actions:
             settings = TypeAdapter(form.Restored).validate_json(restored)
             values = TypeAdapter(dict[str, Any]).validate_json(kept or "{}")
             usable, notices = form.merged(settings, values, self._catalogue)
-        except ValueError:
-            error = InputError("These settings cannot be read.", "Restore them again.")
-            return {"notice": view.error_box(error)}
+        except ValueError as error:
+            raise InputError("These settings cannot be read.", "Restore them again.") from error
         return self._form_update(usable) | {
             "notice": view.restored_note(settings.name, notices, settings.video)
         }
@@ -178,11 +166,7 @@ class Actions:
 
     def form_reset(self, model: str) -> FormAnswer:
         """Return all settings but start and end picture, prompt and model, as a page begins with them."""
-        try:
-            info = self._catalogue.info(model)
-        except InputError:
-            return {}
-        values = form.defaults(info, self._catalogue.planner)
+        values = form.defaults(self._catalogue.info(model), self._catalogue.planner)
         start = self._start_settings() | {"model": model}
         if len(start) > 1:
             usable = form.usable_values(self._catalogue, json.dumps(start))
@@ -201,9 +185,8 @@ class Actions:
 
         Its video has the model's own settings, which then fill the form, too.
         """
-        prompt = self._example(model, index)
-        if prompt is None:
-            return {}
+        info = self._catalogue.info(model)
+        prompt = info.examples[index]
         file = view.example_file(prompt)
         values = dict[str, Any](prompt=prompt)
         if file is not None:
@@ -211,21 +194,10 @@ class Actions:
             values |= {START_PICTURE: {"path": path, "orig_name": file.name}, "extras": ""}
         if file is None or not starts:
             return {"values": values}
-        info = self._catalogue.info(model)
         settings = form.defaults(info, self._catalogue.planner)
         settings |= {"seconds": _EXAMPLE_SECONDS, "model": model}
         request = form.to_request(settings, info, self._catalogue.planner)
-        try:
-            notice = self._submit(request | {"image": str(file), "prompt": prompt})
-        except LongtakeError as error:
-            notice = view.error_box(error)
+        notice = self._submit(request | {"image": str(file), "prompt": prompt})
         filled = self.form_reset(model)
         values |= {"seconds": _EXAMPLE_SECONDS}
         return filled | {"values": filled.get("values", {}) | values, "notice": notice}
-
-    def _example(self, name: str, index: object) -> str | None:
-        try:
-            examples = self._catalogue.info(name).examples
-        except InputError:
-            return None
-        return examples[index] if isinstance(index, int) and 0 <= index < len(examples) else None

@@ -13,7 +13,7 @@ from app.ui.errors import page_words
 from app.ui.form.markup import model_markup, options
 from app.ui.form.settings import PAGE_SETTINGS, START_CONTROLS, defaults
 from app.ui.planner import MEMORY_SETTINGS
-from diffusers_helper.request import CROPS, START_PICTURE, TIMED_PICTURES
+from diffusers_helper.request import CROPS, TIMED_PICTURES
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, Section, SettingInfo
 
 # What most people want after a video, of all that the setting can say
@@ -114,13 +114,6 @@ def _control(setting: SettingInfo, value: Any) -> str:
     if setting.name == "seconds":  # the line beneath it says what becomes of it
         heading["info"] = ""
     return _SLIDER.format(**heading, bounds=attributes)
-
-
-def _picture(setting: SettingInfo) -> str:
-    is_start = setting.name == START_PICTURE
-    words = "Drop a picture here, paste one, or click to choose" if is_start else "Drop one, or click"
-    sources = _SOURCES if is_start else ""
-    return _PICTURE.format(**_heading(setting), crop=setting.crop, words=words, sources=sources)
 
 
 def _radios(setting: SettingInfo, values: tuple[str, ...], selected: Any) -> str:

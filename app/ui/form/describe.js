@@ -73,15 +73,10 @@ export function restored() {
   mayKeep = true;
 }
 
-// This machine's own values are not kept, since another machine or card has others.
-function keepSettings() {
-  if (!mayKeep) return;
-  const own = Object.entries(values()).filter(([name, value]) => value !== said.defaults?.[name]);
-  keep('form', JSON.stringify(Object.fromEntries(own)));
-}
-
 export function changed() {
-  keepSettings();
+  // This machine's own values are not kept, since another machine or card has others.
+  const own = Object.entries(values()).filter(([name, value]) => value !== said.defaults?.[name]);
+  if (mayKeep) keep('form', JSON.stringify(Object.fromEntries(own)));
   dropRefusal();
   describe();
 }

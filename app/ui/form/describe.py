@@ -29,11 +29,10 @@ from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
 from diffusers_helper.lora_choice import parsed_choices
 from diffusers_helper.models.downloads import absence_of
-from diffusers_helper.models.registry import ModelInfo, sides_of
+from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import (
     BEFORE,
     END_PICTURE,
-    OWN,
     PICTURES,
     SETTINGS,
     START_PICTURE,
@@ -43,11 +42,10 @@ from diffusers_helper.request import (
 from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.units import about, count_text
 
-_MEMORY = tuple(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory")
 # What the memory plan and the time depend on; an unusable value of another setting spoils neither.
 _NEEDED = (
     "prompt", "negative", "cfg", "seconds", "steps", "mode", "resolution", "lora", "loop", "one_frame",
-    TIMED_PICTURES, *_MEMORY,
+    TIMED_PICTURES, *(name for name, setting in PAGE_SETTINGS.items() if setting.section == "Memory"),
 )  # fmt: skip
 _EXAMPLE = """\
 from gradio_client import Client, handle_file
@@ -83,7 +81,6 @@ class Describer:
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._paces, self._planner = PaceBook(service), catalogue.planner
-        self.pictures = catalogue.planner.pictures
 
     def describe(self, settings: dict[str, Any]) -> FormAnswer:
         """Describe the form as `markup` by the id of its element, and `facts`.
@@ -91,24 +88,26 @@ class Describer:
         The facts are `crops` in percent of each picture, `size` as text, a state for each fold, the LoRAs,
         the words that the model knows if they are few, and this machine's defaults, not to be kept.
         """
-        info = self._info(settings)
-        side = max(info.multiple, _count_in(settings.get("resolution"), info.side))
+        name, offered = settings.get("model"), self._catalogue.names  # it may have just been removed
+        info = self._catalogue.info(name if name in offered else self._catalogue.preselected)
+        plan = plan_of(settings, info.family)
         judged = {name: self._judge(settings.get(name), name) for name in PICTURES}
         refusal = next((result for result in judged.values() if isinstance(result, InputError)), None)
         sizes = {name: size for name, size in judged.items() if isinstance(size, Size)}
         start = sizes.get(START_PICTURE)
-        height, width = shape = info.family.nearest_bucket(*_sides(settings, start), side, info.multiple)
+        size = {name: usable_value(settings, name) for name in ("resolution", "shape", "picture_shape")}
+        sized = GenerationRequest(image="any", **size)
+        height, width = shape = info.shape_of(sized, start and (start.used_height, start.used_width))
         request = self._request(settings, info)
-        memory_state, memory_plan = self._memory(request, info, shape)
+        memory_state, memory_plan = report(self._planner, request, info, shape)
         lora = str(settings.get("lora") or "")
         timeline, cue_notes = strip(settings, info.family)
-        extras = _extras(settings)
-        carried = extras if isinstance(extras, Extras) else Extras({})
-        subject = "What comes before a video" if carried.is_before else ""
-        if _count_in(settings.get("one_frame"), 0):
-            subject = "One frame"
+        carried, summary = _extras(settings)
+        is_picture = usable_value(settings, "one_frame") > 0
+        subject = "One frame" if is_picture else "What comes before a video" if carried.is_before else ""
         weights = {choice.file: f"{choice.weight:.15g}" for choice in parsed_choices(lora)}
-        count = _count_in(settings.get(VARIANTS.name), 1)
+        count, kind = usable_value(settings, VARIANTS), "picture" if is_picture else "video"
+        made = f"{count} {kind}s with different seeds" if count > 1 else f"a {kind}"
         facts = {
             "crops": _crops(sizes, settings, shape),
             "ratio": round(width / height, 4),
@@ -119,8 +118,8 @@ class Describer:
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
             "loras": {"text": lora, "weights": weights},
-            "many": _many(count, is_picture=subject == "One frame"),
-            "output": _output(settings),
+            "many": f"makes {made}" if is_picture or count > 1 else "",
+            "output": f"{size['resolution'] or info.side} px · compression {usable_value(settings, 'crf')}",
             "memory": memory_state,
             "model": info.title,
             "unused": _unused(settings, info),
@@ -132,25 +131,19 @@ class Describer:
         needs_no_picture = start or ("video" in carried.settings and not subject)
         words_note = "" if needs_no_picture else _words_note(settings, info, shape, subject)
         order_note = _order_note(settings, info)
+        remark = info.remark(*shape, has_picture=bool(start), sections=len(plan) if plan else 1)
         markup = {
-            "length": self._length(settings, request, info, shape),
+            "length": self._length(settings, plan, request, info, shape) if plan else "",
             "picture-note": refusal_line(refusal, is_alert=True) if refusal else words_note,
             "end-note": order_note if judged[END_PICTURE] else "",
             "timeline-note": cue_notes + (order_note if settings.get(TIMED_PICTURES) else ""),
-            "model-note": self._model_note(settings, info, shape, has_picture=bool(start)),
+            "model-note": model_note(info, absence_of(info), remark, self._planner.takes_days(info)),
             "memory-plan": memory_plan,
-            "extras-line": _extras_line(extras, info),
-            "acting": acting_chips(_acting(settings)),
+            "acting": acting_chips(
+                _acting(settings, summary), _before(carried, info), carried.settings.get("video", "")
+            ),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
-
-    def _model_note(
-        self, settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], *, has_picture: bool
-    ) -> str:
-        plan = plan_of(settings, info.family)
-        sections = len(plan) if plan else 1
-        remark = info.remark(*shape, has_picture=has_picture, sections=sections)
-        return model_note(info, absence_of(info), remark, takes_days=self._planner.takes_days(info))
 
     def _program(self, settings: dict[str, Any], info: ModelInfo) -> str:
         try:
@@ -166,7 +159,7 @@ class Describer:
             path = upload_path(upload, name)
         except InputError as error:
             return error
-        return self.pictures.judge(path) if path else None
+        return self._planner.pictures.judge(path) if path else None
 
     def _request(self, settings: dict[str, Any], info: ModelInfo) -> GenerationRequest | InputError:
         """Request a video as long and as large as the form's; an error says what is wrong with it."""
@@ -176,52 +169,25 @@ class Describer:
         except InputError as error:
             return error
 
-    def _memory(
-        self, request: GenerationRequest | InputError, info: ModelInfo, shape: tuple[int, int]
-    ) -> tuple[str, str]:
-        if isinstance(request, InputError):
-            concerns_memory = request.setting in (*_MEMORY, "lora")
-            return "", refusal_line(request, is_alert=True) if concerns_memory else ""
-        return report(self._planner, request, info, shape)
-
-    def _info(self, settings: dict[str, Any]) -> ModelInfo:
-        try:
-            return self._catalogue.info(settings.get("model", self._catalogue.preselected))
-        except InputError:  # only a forged message can name a model outside the list
-            return self._catalogue.info(self._catalogue.preselected)
-
     def _length(
-        self, settings: dict[str, Any], request: GenerationRequest | InputError, info: ModelInfo,
-        shape: tuple[int, int],
+        self, settings: dict[str, Any], plan: SectionPlan, request: GenerationRequest | InputError,
+        info: ModelInfo, shape: tuple[int, int],
     ) -> str:  # fmt: skip
-        plan = plan_of(settings, info.family)
-        if plan is None:
-            return ""
-        pace = self._paces.pace(self._catalogue.key(str(settings.get("model"))))
-        time = "The first video will show how long it takes."
-        if pace is None and isinstance(request, GenerationRequest):
-            if estimate := self._planner.forecast(request, info, shape):
-                time = f"{_sentence(estimate.video_text)}."
-        elif pace is not None:
-            if isinstance(request, InputError):  # the start refuses it, so the usual values stand for it
-                request = GenerationRequest(image="any", **info.default_settings)
-                steps = [info.steps_in(section.number, request.steps) for section in plan]
-            else:
-                steps = steps_of(request, info)
-            effort = Effort(plan, steps, math.prod(shape), request.cfg, request.vae_chunk)
+        seconds, sections = usable_value(settings, "seconds"), count_text(len(plan), "section")
+        parts = f"({plan.total_frames} frames, {sections})"
+        length = f"{seconds:g} s becomes <b>{plan.seconds:.2f} s</b> {parts}."
+        if plan.total_frames == 1:
+            length = "<b>One picture</b> is made instead of a video."
+        if isinstance(request, InputError):  # the start says what is wrong with it
+            return length
+        if pace := self._paces.pace(self._catalogue.key(str(settings.get("model")))):
+            effort = Effort(plan, steps_of(request, info), math.prod(shape), request.cfg, request.vae_chunk)
             jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
-            time = f"{_sentence(about(pace.seconds(effort)))}, judging by this machine’s {jobs}."
-        return f"{length_text(usable_value(settings, 'seconds'), plan)}<br>{time}"
-
-
-def _sides(settings: dict[str, Any], start: Size | None) -> tuple[int, int]:
-    """Give the height and width of the video's shape, to scale."""
-    shape = usable_value(settings, "picture_shape" if start else "shape")
-    return (start.used_height, start.used_width) if start and shape == OWN else sides_of(shape)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
+            time = f"{about(pace.seconds(effort))}, judging by this machine’s {jobs}"
+        else:
+            estimate = self._planner.forecast(request, info, shape)
+            time = estimate.video_text if estimate else "the first video will show how long it takes"
+        return f"{length}<br>{time[0].upper()}{time[1:]}."
 
 
 def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
@@ -239,27 +205,16 @@ def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
 
 
 def _look(settings: dict[str, Any], info: ModelInfo, loras: int) -> str:
-    seed = "new seed" if settings.get("random_seed") is True else f"seed {_number(settings.get('seed'))}"
-    steps = _number(settings.get("steps"))
-    guidance = _number(settings.get(info.family.guidance_setting))
+    names = ("seed", "steps", info.family.guidance_setting)
+    seed, steps, guidance = (f"{usable_value(settings, name):.15g}" for name in names)
+    seed = "new seed" if settings.get("random_seed") is True else f"seed {seed}"
     text = f"{seed} · {steps} steps · guidance {guidance}"
     return f"{text} · {count_text(loras, 'LoRA')}" if loras else text
 
 
-def _output(settings: dict[str, Any]) -> str:
-    side, compression = (_number(settings.get(name)) for name in ("resolution", "crf"))
-    return f"{side} px · compression {compression}"
-
-
-def _many(count: int, *, is_picture: bool) -> str:
-    if is_picture:
-        return "makes a picture" if count == 1 else f"makes {count} pictures with different seeds"
-    return "" if count == 1 else f"{count} videos with different seeds"
-
-
-def _acting(settings: dict[str, Any]) -> dict[str, str]:
-    """Name, by setting, what changes the next video although its control may be folded away."""
-    texts = dict[str, str]()
+def _acting(settings: dict[str, Any], summary: str) -> dict[str, str]:
+    """Name, by field, what changes the next video although its control may be folded away, or missing."""
+    texts = {"extras": summary}
     with contextlib.suppress(InputError):
         pictures = timed_pictures_of(str(settings.get(TIMED_PICTURES) or ""))
         times = ", ".join(f"{picture.time:g} s" for picture in pictures)
@@ -271,44 +226,20 @@ def _acting(settings: dict[str, Any]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
 
 
-def _extras(settings: dict[str, Any]) -> Extras | InputError:
+def _extras(settings: dict[str, Any]) -> tuple[Extras, str]:
+    """Read the settings without controls, and sum them up or say what is wrong with them."""
     try:
-        return Extras.from_text(settings.get("extras"))
+        extras = Extras.from_text(settings.get("extras"))
     except InputError as error:
-        return error
+        return Extras({}), error.message
+    return extras, extras.summary
 
 
-def _extras_line(extras: Extras | InputError, info: ModelInfo) -> str:
-    text = extras.message if isinstance(extras, InputError) else extras.summary
-    if not text:
-        return ""
-    buttons = ""
-    carried = Extras({}) if isinstance(extras, InputError) else extras
-    is_plain = not (carried.is_before or carried.spans)
-    if is_plain and carried.settings.get("video") and "inverted" in info.modes:
-        reversed_extras = replace(carried, settings={**carried.settings, "extend": BEFORE})
-        buttons = (
-            ' <button type="button" class="lt-quiet-button" '
-            f'data-before="{escape(reversed_extras.to_text())}">Make what comes before it</button>'
-        )
-    if video := carried.settings.get("video"):
-        buttons += (
-            f' <button type="button" class="lt-quiet-button" data-finish="{escape(video)}">Finish it</button>'
-        )
-    return (
-        f'<p class="lt-hint lt-extras">{escape(text)}{buttons} '
-        '<button type="button" class="lt-quiet-button lt-forget">Forget this</button></p>'
-    )
-
-
-def length_text(seconds: float, plan: SectionPlan) -> str:
-    """Word the actual length of the video, which consists of whole sections, as markup."""
-    if plan.total_frames == 1:
-        return "<b>One picture</b> is made instead of a video."
-    return (
-        f"{seconds:g} s becomes <b>{plan.seconds:.2f} s</b> "
-        f"({plan.total_frames} frames, {count_text(len(plan), 'section')})."
-    )
+def _before(extras: Extras, info: ModelInfo) -> str:
+    """Write extras that extend the same video before its beginning; "" if that is not possible."""
+    is_plain = extras.settings.get("video") and not (extras.is_before or extras.spans)
+    settings = {**extras.settings, "extend": BEFORE}
+    return replace(extras, settings=settings).to_text() if is_plain and "inverted" in info.modes else ""
 
 
 def _words_note(settings: dict[str, Any], info: ModelInfo, shape: tuple[int, int], subject: str) -> str:
@@ -346,18 +277,6 @@ def _order_note(settings: dict[str, Any], info: ModelInfo) -> str:
     return f'<p class="lt-hint">{escape(sentence)}{offered_button}</p>' if sentence else ""
 
 
-def _count_in(value: object, default: int) -> int:
-    is_count = isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 10**6
-    return int(value) if is_count else default  # pyright: ignore[reportArgumentType]
-
-
-def _number(value: object) -> str:
-    """Write a number in its shortest form, and a dash for anything else that a field may hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "–"
-    return str(value) if isinstance(value, int) else f"{value:.15g}"
-
-
 def example_program(request: Mapping[str, Any], preselected: str) -> str:
     """Write a program whose call names the pictures, the prompt and all settings that were changed.
 
@@ -365,8 +284,8 @@ def example_program(request: Mapping[str, Any], preselected: str) -> str:
     """
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
     defaults |= {"model": preselected, "mode": None, **dict.fromkeys(PICTURES)}
-    uploads = {name: request[name] for name in PICTURES if request.get(name)}
-    texts = {name: f"handle_file({_literal(_file_name(upload))})" for name, upload in uploads.items()}
+    files = {name: request[name].get("orig_name") or "picture.png" for name in PICTURES if request.get(name)}
+    texts = {name: f"handle_file({_literal(file)})" for name, file in files.items()}
     if placed := timed_pictures_of(str(request.get(TIMED_PICTURES) or "")):
         names = ((picture.time_text, Path(picture.file).name) for picture in placed)
         entries = (f"{_literal(time)}: handle_file({_literal(name)})" for time, name in names)
@@ -378,11 +297,6 @@ def example_program(request: Mapping[str, Any], preselected: str) -> str:
     }  # fmt: skip
     arguments = "\n".join(f"    {name}={value}," for name, value in texts.items())
     return _EXAMPLE.format(arguments=arguments)
-
-
-def _file_name(upload: object) -> str:
-    name = upload.get("orig_name") if isinstance(upload, dict) else None
-    return str(name or "picture.png")
 
 
 def _literal(value: object) -> str:

@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
-from typing_extensions import TypedDict
 
 from app import presets
-from app.batch import batch_lines
+from app.batch import batch_lines, random_seed
 from app.jobs.service import JobService
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
@@ -24,7 +23,6 @@ from app.ui.form.settings import (
     RestoredForm,
     continuation,
     defaults,
-    seed_of,
     to_request,
     waits,
 )
@@ -44,10 +42,6 @@ Uploads = Annotated[dict[str, Upload], Body(embed=True)]
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
 _NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
-
-
-class Nothing(TypedDict):
-    """The answer about a file that has nothing for the form but itself."""
 
 
 class FormCalls:
@@ -138,7 +132,7 @@ class DropCalls:
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
 
-    def file_read(self, file: File, name: Text = "the file") -> RestoredForm | Nothing:
+    def file_read(self, file: File, name: Text = "the file") -> RestoredForm | dict[str, str]:
         """Tell what an uploaded file brings to the form, as `recipe_read` does; nothing for a mere picture.
 
         A video without settings is continued.
@@ -166,7 +160,8 @@ class DropCalls:
 
     def lora_add(self, file: File, name: Text) -> str:
         """Copy an uploaded LoRA to the folder for LoRAs, and return the name by which it is chosen."""
-        return add_upload(file, name, lora_folder(os.environ), (".safetensors",), triggers_of)
+        triggers_of(uploaded(file))  # refuses what is no LoRA
+        return add_upload(file, name, lora_folder(os.environ), (".safetensors",))
 
     def picture_check(self, file: File) -> list[int]:
         """Measure the width and the height of an uploaded picture, or refuse it."""
@@ -212,7 +207,8 @@ class DropCalls:
         # Steps, guidance and size of another model would not suit this one.
         usual = defaults(info, planner) | {"random_seed": False}  # a program says so if it wants another
         values = usual | (values if values.get("model", model) == model else {})
-        values |= {"seed": seed_of(values), "model": model}
+        seed = random_seed() if values["random_seed"] is True else values["seed"]
+        values |= {"seed": seed, "model": model}
         return to_request(values, info, planner) | _with_uploads(line, picture_paths)
 
 
@@ -227,30 +223,19 @@ def _with_uploads(line: Mapping[str, Any], picture_paths: Mapping[str, str]) -> 
     return with_pictures(line, {name: picture_paths[file] for name, file in wanted.items()})
 
 
-def form_router(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> APIRouter:
-    router = api_router("form")
-    router.post("/describe")(actions.form_describe)
-    router.post("/start")(actions.form_start)
-    router.post("/save")(actions.form_save)
-    router.post("/end")(actions.form_end)
-    router.post("/restore")(actions.form_restore)
-    router.post("/fill")(actions.form_fill)
-    router.post("/example")(actions.form_example)
-    router.get("/reset")(actions.form_reset)
-    router.get("/model")(actions.form_model)
-    router.get("/models")(actions.form_models)
+def form_routers(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> list[APIRouter]:
+    gets = actions.form_reset, actions.form_model, actions.form_models
+    posts = (
+        actions.form_describe, actions.form_start, actions.form_save, actions.form_end,
+        actions.form_restore, actions.form_fill, actions.form_example, drops.file_continue,
+    )  # fmt: skip
+    router = api_router("form", get=gets, post=posts)
     router.get("/presets")(presets.preset_list)
-    router.get("/presets/load")(presets.preset_load)
-    router.get("/presets/export")(presets.preset_export)
-    router.post("/presets/save")(presets.preset_save)
-    router.post("/presets/import")(presets.preset_import)
-    router.post("/presets/default")(presets.preset_default)
-    router.post("/presets/remove")(presets.preset_remove)
     router.post("/file")(drops.file_read)
-    router.post("/continue")(drops.file_continue)
     router.post("/picture")(drops.picture_check)
     router.post("/batch")(drops.batch_add)
     router.get("/loras")(loras.lora_list)
     router.post("/lora")(loras.lora_choose)
     router.post("/lora/add")(drops.lora_add)
-    return router
+    kept = presets.preset_save, presets.preset_import, presets.preset_default, presets.preset_remove
+    return [router, api_router("form/presets", get=[presets.preset_load, presets.preset_export], post=kept)]

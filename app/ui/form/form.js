@@ -13,7 +13,7 @@ import { startPresets } from './presets.js';
 import { press, resume } from './press.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 import { startSections } from './sections.js';
-import { prepareSliders, refill } from './sliders.js';
+import { prepareSliders, settle } from './sliders.js';
 import { onWritten, read, values, write } from './values.js';
 
 const FOLDS = ['when', 'look', 'output', 'memory'];
@@ -58,13 +58,6 @@ function report() {
 
 const makes = find('#in-makes');
 
-const showMakes = () => { makes.value = (read('one_frame') && 'one_frame') || (read('loop') === 'on' ? 'loop' : ''); };
-
-function takeMakes() {
-  write('one_frame', makes.value === 'one_frame' ? USUAL_FRAME : 0);
-  put('loop', makes.value === 'loop' ? 'on' : 'off');
-}
-
 function showMissing() {
   const isEnough = read('image') || (facts().starts !== 'picture' && read('prompt')?.trim());
   find('#start').dataset.missing = isEnough ? '' : `Add a ${facts().starts === 'picture' ? 'picture' : 'picture or a prompt'}`;
@@ -87,13 +80,8 @@ function takeEnter(event) {
   event.preventDefault();
   event.stopImmediatePropagation();
   if (event.repeat) return;
-  if (refill(event.target)) changed();
+  if (settle(event.target)) changed();
   find(document.documentElement.dataset.editing ? '#save' : '#start').click();
-}
-
-// Browsers bring only the cursor's line of a text field into view, and leave it under the start button.
-function showWholeField(event) {
-  if (event.key === 'Tab' && event.target.tagName === 'TEXTAREA') event.target.scrollIntoView({ block: 'nearest' });
 }
 
 function showJobs() {
@@ -115,7 +103,7 @@ const showExamples = (isShown) => {
 async function startExample(index) {
   showExamples(false);
   expectStage();
-  fill(await example(index, true));
+  await example(index, true).then(fill, ({ message }) => refuse(message));
   showStage();
 }
 
@@ -146,15 +134,11 @@ function prepareBoxes() {
   within('#memory-plan', '[data-preserved], [data-recommended]', ({ dataset }) => takeMemory(dataset));
   for (const note of ['#end-note', '#timeline-note']) within(note, 'button', () => put('mode', 'inverted'));
   within('#acting', '[data-setting]', ({ dataset }) => {
-    put(dataset.setting, dataset.default);
+    put(dataset.setting, '');
     find('#start').focus({ preventScroll: true }); // the button is about to disappear
   });
-  within('#extras-line', '.lt-forget', () => {
-    put('extras', '');
-    find('#set-prompt textarea').focus(); // the button is about to disappear
-  });
-  within('#extras-line', '[data-finish]', ({ dataset }) => finishFile({ path: dataset.finish }));
-  within('#extras-line', '[data-before]', ({ dataset }) => {
+  within('#acting', '[data-finish]', ({ dataset }) => finishFile({ path: dataset.finish }));
+  within('#acting', '[data-before]', ({ dataset }) => {
     put('extras', dataset.before);
     put('mode', 'inverted');
     put('image', null); // the video's last frame
@@ -167,8 +151,11 @@ function prepareBoxes() {
     closeDemo();
   });
   closeDemo();
-  makes.addEventListener('change', takeMakes);
-  onWritten((name) => { if (['loop', 'one_frame'].includes(name)) showMakes(); });
+  makes.addEventListener('change', ({ target: { value } }) => {
+    write('one_frame', value === 'one_frame' ? USUAL_FRAME : 0);
+    put('loop', value === 'loop' ? 'on' : 'off');
+  });
+  onWritten(() => { makes.value = (read('one_frame') && 'one_frame') || (read('loop') === 'on' ? 'loop' : ''); });
   find('#in-seed').addEventListener('input', () => write('random_seed', false)); // a number that is typed holds
   find('#show-examples').addEventListener('click', () => {
     showExamples(!('examples' in document.documentElement.dataset));
@@ -187,7 +174,10 @@ function listen() {
     if (target.name === 'model') renew('model');
   });
   document.addEventListener('keydown', takeEnter, true);
-  document.addEventListener('keyup', showWholeField);
+  // Browsers bring only the cursor's line of a text field into view, and leave it under the start button.
+  document.addEventListener('keyup', ({ key, target }) => {
+    if (key === 'Tab' && target.tagName === 'TEXTAREA') target.scrollIntoView({ block: 'nearest' });
+  });
 }
 
 export default async function startForm() {

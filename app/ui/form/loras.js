@@ -18,17 +18,12 @@ function choose(name, weight) {
     });
 }
 
-function addToPrompt(words) {
-  const text = read('prompt').trim();
-  put('prompt', text ? `${text}, ${words}` : words);
-}
-
 function makeRow({ name, triggers, problem }) {
   const title = name.replace(/\.safetensors$/i, '');
   const box = make('input', { type: 'checkbox', disabled: Boolean(problem) });
   const weight = make('input', { type: 'number', step: '0.05', value: '1', ariaLabel: `Weight of ${title}` });
   const label = make('label', {}, box, make('span', { textContent: title }));
-  const words = triggers.map((text) => makeButton(text, () => addToPrompt(text), { className: 'lt-quiet-button', ariaLabel: `Add “${text}” to the prompt` }));
+  const words = triggers.map((text) => makeButton(text, () => put('prompt', [read('prompt').trim(), text].filter(Boolean).join(', ')), { className: 'lt-quiet-button', ariaLabel: `Add “${text}” to the prompt` }));
   const lines = problem ? [make('p', { className: 'lt-hint', textContent: problem })] : [];
   if (words.length) lines.push(make('p', { className: 'lt-hint lt-triggers' }, 'Words for the prompt: ', ...words));
   const take = () => {

@@ -13,12 +13,10 @@ from app.ui.errors import page_error, page_words
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.downloads import Absence, NotHere
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import gb_text
 
 _EXAMPLES = Path(__file__).resolve().parents[3] / "assets" / "examples"
 _TAKES_DAYS = "This machine has no GPU, so a video of this model would take days."
-_PASSING_SECONDS = 8
 
 
 def options(choices: Iterable[tuple[str, str]], selected: str = "") -> str:
@@ -33,26 +31,27 @@ def hint(text: str) -> str:
     return f'<p class="lt-hint">{escape(text)}</p>' if text else ""
 
 
-def acting_chips(texts: Mapping[str, str]) -> str:
-    """Mark up what acts on the next video, by setting, as buttons that give each its default."""
-    return "".join(
-        f'<button type="button" data-setting="{name}" data-default="{escape(str(SETTINGS[name].default))}" '
-        f'aria-label="Leave out: {escape(text)}"><span>{escape(text)}</span> ×</button>'
+def acting_chips(texts: Mapping[str, str], before: str, video: str) -> str:
+    """Mark up what acts on the next video, by hidden field, as buttons that empty each of them.
+
+    Further ones give the field `extras` the value `before`, and finish a `video`, if these are not empty.
+    """
+    chips = "".join(
+        f'<button type="button" data-setting="{name}" aria-label="Leave out: {escape(text)}">'
+        f"<span>{escape(text)}</span> ×</button>"
         for name, text in texts.items()
     )
+    if before:
+        chips += f'<button type="button" data-before="{escape(before)}">Make what comes before it</button>'
+    if video:
+        chips += f'<button type="button" data-finish="{escape(video)}">Finish it</button>'
+    return chips
 
 
 def refusal_line(error: LongtakeError, prefix: str = "", *, is_alert: bool = False) -> str:
     """Mark up an error as one line."""
     role = ' role="alert"' if is_alert else ""
     return f'<p class="lt-refusal"{role}>{prefix}{escape(" ".join(page_error(error)))}</p>'
-
-
-def error_box(error: LongtakeError) -> str:
-    """Mark up an error as a box, which disappears when a setting changes."""
-    message, remedy = map(escape, page_error(error))
-    data = f' data-setting="{escape(error.setting)}"' if error.setting else ""
-    return f'<div class="lt-box lt-error" role="alert" data-refused{data}><b>{message}</b> {remedy}</div>'
 
 
 def download_question(error: NotHere, *, takes_days: bool) -> str:
@@ -67,7 +66,7 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
     )
 
 
-def model_note(info: ModelInfo, absence: Absence | None, remark: str, *, takes_days: bool) -> str:
+def model_note(info: ModelInfo, absence: Absence | None, remark: str, takes_days: bool) -> str:
     """Say what a user should know before using a model here; "" if there is nothing to say."""
     sentences = [escape(sentence) for sentence in (info.licence, remark) if sentence]
     if absence is not None:
@@ -85,7 +84,7 @@ def model_note(info: ModelInfo, absence: Absence | None, remark: str, *, takes_d
 
 def passing_note(text: str, *, saved: bool = False) -> str:
     """Mark up a notice that disappears by itself; a `saved` one ends the editing of a job."""
-    data = f'data-seconds="{_PASSING_SECONDS}"{" data-saved" if saved else ""}'
+    data = 'data-seconds="8" data-saved' if saved else 'data-seconds="8"'
     return f'<div class="lt-box" role="status" {data}>{escape(text)}</div>'
 
 
@@ -136,7 +135,7 @@ def example_cards(info: ModelInfo) -> str:
     if not cards:
         return ""
     return (
-        '<section class="lt-offer" aria-label="Examples"><h2>Click an example to make its video</h2>'
+        '<section class="lt-offer" aria-label="Examples"><h2>Try it: press an example</h2>'
         f'<div class="lt-cards">{cards}</div>'
         '<p class="lt-hint">Or choose a picture of your own, write what should happen, and press Start '
         "Generation. The video grows here, section by section.</p></section>"

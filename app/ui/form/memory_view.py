@@ -9,14 +9,14 @@ from html import escape
 from app.ui.errors import page_error
 from app.ui.form.markup import hint, refusal_line
 from app.ui.planner import MEMORY_SETTINGS, Planner
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import STAGES
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import Budget, DoesNotFit, StagePlan
-from diffusers_helper.planning.set_ups import SetUp, recommend
+from diffusers_helper.planning.set_ups import recommend
 from diffusers_helper.planning.times import forecast
 from diffusers_helper.planning.video import VideoPlan
-from diffusers_helper.request import GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import gb_text
 
 # A bar over the whole device cannot show anything smaller than this share of it.
@@ -30,9 +30,16 @@ _MAIN_MEMORY = (
 
 
 def report(
-    planner: Planner, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
+    planner: Planner,
+    request: GenerationRequest | InputError,
+    info: ModelInfo,
+    shape: tuple[int, int] | None = None,
 ) -> tuple[str, str]:
-    """Describe a plan: the text in the fold's head, and the markup within it."""
+    """Describe a plan, or what is wrong with it: the text in the fold's head, and the markup within it."""
+    if isinstance(request, InputError):
+        is_ours = request.setting in SETTINGS and SETTINGS[request.setting].section == "Memory"
+        is_shown = is_ours or request.setting == "lora"
+        return "", refusal_line(request, is_alert=True) if is_shown else ""
     if not planner.has_cap and request.vram_cap_gb is None:
         text = "Only the driver knows how much memory this card has, so the plan is made when a video starts."
         return "planned at the start", f'<p class="lt-plan-say">{text}</p>'
@@ -76,21 +83,19 @@ def _head(planner: Planner, budget: Budget, stages: Sequence[StagePlan], text: s
 
 
 def _table(plan: VideoPlan) -> str:
-    rows = "".join(_row(stage, plan.job.of(stage.stage) is plan.job) for stage in plan.job.all_stages)
+    rows = ""
+    for stage in plan.job.all_stages:
+        streamed = gb_text(stage.streamed_bytes) if stage.streamed_bytes else "–"
+        cells = (gb_text(stage.held_bytes), streamed, gb_text(stage.peak_bytes))
+        figures = "".join(f"<td>{cell}</td>" for cell in cells)
+        card = "" if plan.job.of(stage.stage) is plan.job else ", on the second card"
+        rows += f'<tr><th scope="row">{STAGES[stage.stage].network}{card}</th>{figures}</tr>'
     return (
         '<details class="lt-plan-stages"><summary>Stage by stage</summary><table><caption>In GB: weights '
         "that stay, weights streamed per pass, predicted peak</caption><thead><tr>"
         '<th scope="col">Stage</th><th scope="col">Stays</th><th scope="col">Streamed</th>'
         f'<th scope="col">Peak</th></tr></thead><tbody>{rows}</tbody></table></details>'
     )
-
-
-def _row(stage: StagePlan, is_first_card: bool) -> str:
-    streamed = gb_text(stage.streamed_bytes) if stage.streamed_bytes else "–"
-    cells = (gb_text(stage.held_bytes), streamed, gb_text(stage.peak_bytes))
-    figures = "".join(f"<td>{cell}</td>" for cell in cells)
-    card = "" if is_first_card else ", on the second card"
-    return f'<tr><th scope="row">{STAGES[stage.stage].network}{card}</th>{figures}</tr>'
 
 
 def _bar(budget: Budget, stage: StagePlan) -> str:
@@ -171,19 +176,16 @@ def recommended_line(
         recommendation = recommend(request, info, planner.plan)
     except LongtakeError:  # what is wrong is said above
         return ""
-    if plan is not None and _is_recommended(request, info, plan, recommendation.set_up):
+    best = recommendation.set_up
+    wanted = best.info.name, best.request.weight_dtype, best.request.preserved_gb, best.side
+    planned = info.name, plan and plan.weight_dtype, request.preserved_gb, request.resolution or info.side
+    if plan is not None and planned == wanted:
         text = f"This is the recommended set-up for this card. {recommendation.reasons}"
         return hint(text) if plan.step_bytes else ""
-    settings = recommendation.set_up.settings
-    if recommendation.set_up.info is info:
+    settings = best.settings
+    if best.info is info:
         del settings["model"]  # which the form may know by another name
     button = (
         f'<button type="button" data-recommended="{escape(json.dumps(settings))}">{_RECOMMENDED}</button>'
     )
     return _line_with_buttons(recommendation.words, button)
-
-
-def _is_recommended(request: GenerationRequest, info: ModelInfo, plan: VideoPlan, set_up: SetUp) -> bool:
-    planned = (info.name, plan.weight_dtype, request.preserved_gb, request.resolution or info.side)
-    recommended = set_up.request
-    return planned == (set_up.info.name, recommended.weight_dtype, recommended.preserved_gb, set_up.side)

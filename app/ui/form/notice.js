@@ -8,9 +8,7 @@ const notice = document.querySelector('#notice');
 const box = () => notice.querySelector('.lt-box');
 
 /** A refusal is about the settings as they were. */
-export function dropRefusal() {
-  if (box()?.dataset.refused !== undefined) showNotice('');
-}
+export const dropRefusal = () => { if (box()?.dataset.refused !== undefined) showNotice(''); };
 
 export function showNotice(markup) {
   notice.innerHTML = markup;
@@ -25,10 +23,11 @@ export function showNotice(markup) {
   else if (setting) lead(setting);
 }
 
-export function refuse(sentence) {
+/** Show an error's text; the settings' field that it concerns is marked. */
+export function refuse(sentence, setting = '') {
   if (!sentence) return;
   const shown = make('div', { className: 'lt-box lt-error', role: 'alert', textContent: sentence });
-  shown.dataset.refused = '';
+  Object.assign(shown.dataset, { refused: '', setting });
   showNotice(shown.outerHTML);
 }
 

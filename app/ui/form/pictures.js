@@ -1,6 +1,6 @@
 // The fields of pictures: what they show, and the crop over each picture, which can be moved and zoomed. And the files
 // that are pasted or dropped anywhere on the page, or chosen: pictures, files with a recipe, LoRAs and batches.
-import { actOnce, make } from '../elements.js';
+import { actOnce, asPng, chooseFiles, drawn, make, onPress } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
 import { recallValue } from '../storage.js';
 import { goTo, place } from '../tabs.js';
@@ -47,6 +47,33 @@ export function makeMovable(slider, { at, way, move, done }) {
   });
 }
 
+/** What multiplies the present zoom by a factor. */
+function zoomFrom() {
+  const zoom = read('zoom');
+  return (factor) => put('zoom', Math.min(8, Math.max(0.25, Number((zoom * factor).toFixed(2)))));
+}
+
+/** Let two fingers on the start picture zoom its crop, which is not moved meanwhile. */
+function acceptPinch(well, hole) {
+  const fingers = new Map(); // the last event of each
+  let [began, zoom] = [0, null];
+  const apart = () => {
+    const [one, other] = fingers.values();
+    return Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
+  };
+  well.addEventListener('pointerdown', (event) => {
+    if (event.pointerType === 'touch') fingers.set(event.pointerId, event);
+    if (fingers.size !== 2) return;
+    [began, zoom] = [apart(), zoomFrom()];
+    for (const id of fingers.keys()) if (hole.hasPointerCapture(id)) hole.releasePointerCapture(id);
+  });
+  well.addEventListener('pointermove', (event) => {
+    if (fingers.has(event.pointerId)) fingers.set(event.pointerId, event);
+    if (fingers.size === 2) zoom(apart() / began);
+  });
+  for (const end of ['pointerup', 'pointercancel']) well.addEventListener(end, ({ pointerId }) => fingers.delete(pointerId));
+}
+
 class Field {
   #name;
   #block;
@@ -68,11 +95,12 @@ class Field {
       move: (start, way) => this.#move(start, way),
       done: changed,
     });
-    this.#hole.addEventListener('keydown', ({ key }) => { if (name === START && key in ZOOM) this.#zoom(ZOOM[key]); });
+    if (name === START) acceptPinch(this.#find('.lt-well'), this.#hole);
+    this.#hole.addEventListener('keydown', ({ key }) => { if (name === START && key in ZOOM) zoomFrom()(ZOOM[key]); });
     this.#hole.addEventListener('wheel', (event) => {
       if (name !== START || document.activeElement !== this.#hole) return;
       event.preventDefault();
-      this.#zoom(event.deltaY < 0 ? 1.1 : 1 / 1.1);
+      zoomFrom()(event.deltaY < 0 ? 1.1 : 1 / 1.1);
     });
     onDescribed(() => {
       this.#described = this.#find('img')?.getAttribute('src') ?? null;
@@ -113,8 +141,9 @@ class Field {
     const [across, down] = this.#moves;
     const [x, y] = this.#position.map((share) => Math.round(100 * share));
     this.#frame.dataset.moves = [across && 'across', down && 'down'].filter(Boolean).join(' ');
-    this.#hole.tabIndex = across || down ? 0 : -1;
-    this.#hole.setAttribute('aria-disabled', !(across || down));
+    const isFree = across || down || this.#name === START; // which can be zoomed
+    this.#hole.tabIndex = isFree ? 0 : -1;
+    this.#hole.setAttribute('aria-disabled', !isFree);
     this.#hole.setAttribute('aria-orientation', across ? 'horizontal' : 'vertical');
     this.#hole.setAttribute('aria-valuenow', across ? x : y);
     if (across && down) this.#hole.setAttribute('aria-valuetext', `${x} % across, ${y} % down`);
@@ -132,10 +161,6 @@ class Field {
     write(this.#block.dataset.crop, within(isFree ? x + right : (this.#moves[0] ? x : y) + right + down));
     if (this.#name === START) write('crop_y', isFree ? within(y + down) : null);
     this.#place();
-  }
-
-  #zoom(factor) {
-    put('zoom', Math.min(8, Math.max(0.25, Number((read('zoom') * factor).toFixed(2)))));
   }
 
   #show() {
@@ -185,11 +210,9 @@ async function photograph() {
     snap.onclick = () => done(video.videoWidth > 0);
     leave.onclick = dialog.onclose = () => done(false);
   });
-  const canvas = make('canvas', { width: video.videoWidth, height: video.videoHeight });
-  if (isTaken) canvas.getContext('2d').drawImage(video, 0, 0);
+  const blob = isTaken && await asPng(drawn(video, video.videoWidth, video.videoHeight));
   for (const track of stream.getTracks()) track.stop();
   dialog.close();
-  const blob = isTaken && await new Promise((done) => { canvas.toBlob(done, 'image/png'); });
   return blob ? new File([blob], 'camera.png', { type: 'image/png' }) : null;
 }
 
@@ -305,23 +328,11 @@ function prepareField(field) {
   });
 }
 
-// Buttons for files that can be dropped as well: LoRAs, and batches with their pictures
-function prepareOthers() {
-  const input = document.querySelector('#file-other');
-  for (const button of document.querySelectorAll('[data-accept]')) {
-    button.addEventListener('click', () => {
-      input.accept = button.dataset.accept;
-      input.click();
-    });
-  }
-  input.addEventListener('change', () => {
-    handle([...input.files]);
-    input.value = '';
-  });
-}
-
 export function acceptPictures() {
-  prepareOthers();
+  // Buttons for files that can be dropped as well: LoRAs, and batches with their pictures
+  for (const button of document.querySelectorAll('[data-accept]')) {
+    onPress(button, async () => handle(await chooseFiles(button.dataset.accept, true)));
+  }
   for (const field of document.querySelectorAll('.lt-picture')) prepareField(field);
   document.addEventListener('paste', paste);
   document.addEventListener('dragover', (event) => {

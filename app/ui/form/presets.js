@@ -1,22 +1,16 @@
 // The presets: a button beside the form's end, and a dialog in which settings are saved, used and passed on.
-import { make, makeButton, onPress, onSubmit, setText } from '../elements.js';
+import { chooseFiles, make, makeButton, onPress, onSubmit, saveFile, setText } from '../elements.js';
 import { get, post, upload } from '../server.js';
 import { keptSettings, restoreForm } from './describe.js';
 
 const START = 'start'; // the preset with which the page begins
 const dialog = document.querySelector('#presets');
 const find = (selector) => dialog.querySelector(selector);
-const [name, file] = [find('[type="text"]'), find('[type="file"]')];
+const name = find('[type="text"]');
 
 const titleOf = (preset) => (preset === START ? 'Default' : preset);
 const report = (words) => setText(find('[role="status"]'), words);
 const asFile = (preset, text) => new File([text], `${preset}.json`, { type: 'application/json' });
-
-function download(given) {
-  const address = URL.createObjectURL(given);
-  make('a', { href: address, download: given.name }).click();
-  setTimeout(() => URL.revokeObjectURL(address));
-}
 
 function show(presets) {
   find('p').hidden = presets.length > 0;
@@ -45,7 +39,7 @@ function makeRow(preset) {
       show(await post('form/presets/default', { name: preset }));
       report(`New pages and “Reset to defaults” now use “${title}”.`);
     })]),
-    act('Export', async () => download(asFile(preset, await get('form/presets/export', { name: preset })))),
+    act('Export', async () => saveFile(asFile(preset, await get('form/presets/export', { name: preset })))),
     act('Remove', async () => {
       const text = await get('form/presets/export', { name: preset });
       show(await post('form/presets/remove', { name: preset }));
@@ -74,9 +68,8 @@ async function save() {
 }
 
 async function takeFile() {
-  const [given] = file.files;
+  const [given] = await chooseFiles('.json,.mp4,.png');
   if (!given) return;
-  file.value = '';
   const preset = given.name.replace(/\.[^.]*$/, '').slice(0, 50).trim();
   await take(preset, given);
   report(`“${preset}” is saved.`);
@@ -86,8 +79,7 @@ export function startPresets() {
   const [importing, closing] = find('.lt-preset-ends').children;
   onPress(document.querySelector('#open-presets'), open, report);
   onSubmit(find('form'), save, report);
-  onPress(importing, () => file.click());
-  file.addEventListener('change', () => takeFile().catch((error) => report(error.message)));
+  onPress(importing, takeFile, report);
   onPress(closing, () => dialog.close());
   dialog.addEventListener('click', ({ target }) => { if (target === dialog) dialog.close(); });
 }

@@ -41,7 +41,7 @@ async function attempt({ id, settings, mayDownload }) {
     const markup = await postUntil(AbortSignal.timeout(LIMIT), 'form/start', { press: id, settings, may_download: mayDownload });
     return () => showNotice(markup);
   } catch (error) {
-    return error.isAway ? null : () => refuse(error.message);
+    return error.isAway ? null : () => refuse(error.message, error.setting);
   }
 }
 
@@ -141,7 +141,7 @@ export function press(button) {
   else if (button.id === 'end') actOnce(button, async () => showNotice(await post('form/end')), refuse);
   else {
     showNotice('');
-    actOnce(button, save, refuse);
+    actOnce(button, () => save().catch(({ message, setting }) => refuse(message, setting)));
   }
 }
 

@@ -1,7 +1,7 @@
 // The prompt: those that were started in this browser, in a menu above it, and the help while one is typed. It names
 // the words that the model does not know, and says on the start button what to expect of a video without a
 // prompt.
-import { make, makeButton, setText } from '../elements.js';
+import { make, makeButton, setOptions, setText } from '../elements.js';
 import { keep, recallTexts } from '../storage.js';
 import { facts, onDescribed, put } from './describe.js';
 import { onWritten } from './values.js';
@@ -13,9 +13,10 @@ const TIME = /\[\s*\d[\d.,:]*(?:\s*s(?:ec(?:ond)?s?)?)?(?:\s*[-–—]\s*\d[\d.,
 const PAUSE = 900; // milliseconds without a key before a screen reader is reported
 const MOST_SHOWN = 12;
 const MOST_PROMPTS = 30;
+const FORGET = '\n'; // is no prompt
 
 const prepared = document.querySelector('#prompt-parts').content;
-const [history, help] = prepared.children;
+const [earlier, help] = prepared.children;
 const [unknownLine, spoken] = help.children;
 let isAllUnknown = false;
 let speaking = 0;
@@ -62,14 +63,6 @@ function reportPrompt() {
   speaking = setTimeout(() => setText(spoken, unknownLine.hidden ? '' : unknownLine.textContent), PAUSE);
 }
 
-function prepareHelp() {
-  box.setAttribute('aria-describedby', 'lt-unknown');
-  for (const name of ['input', 'blur']) box.addEventListener(name, reportPrompt);
-  onDescribed(reportPrompt);
-  onWritten((name) => { if (name === 'prompt') reportPrompt(); });
-  reportPrompt();
-}
-
 const earlierPrompts = () => recallTexts('prompts').slice(0, MOST_PROMPTS);
 
 function keepPrompts(list) {
@@ -82,34 +75,28 @@ export function rememberPrompt() {
   if (text) keepPrompts([text, ...earlierPrompts().filter((prompt) => prompt !== text)].slice(0, MOST_PROMPTS));
 }
 
-function makeMenu(list) {
-  const head = make('summary', { textContent: `Earlier prompts (${list.length})` });
-  const items = list.map((text) => make('li', {}, makeButton(text, () => {
-    menu.open = false;
-    put('prompt', text);
-    box.focus();
-  })));
-  const clear = makeButton('Forget them', () => {
-    keepPrompts([]);
-    box.focus();
-  }, { className: 'lt-clear' });
-  const menu = make('details', { className: 'lt-history' }, head, make('div', {}, make('ul', {}, ...items), clear));
-  menu.addEventListener('keydown', (event) => {
-    if (event.key !== 'Escape' || !menu.open) return;
-    menu.open = false;
-    head.focus();
-  });
-  return menu;
-}
-
 function drawPrompts() {
   const list = earlierPrompts();
-  history.replaceChildren(...(list.length ? [makeMenu(list)] : []));
+  earlier.hidden = !list.length;
+  setOptions(earlier, [['', `Earlier prompts (${list.length})`], ...list.map((text) => [text, text]), [FORGET, 'Forget them']]);
+}
+
+function takeEarlier() {
+  const { value } = earlier;
+  earlier.value = '';
+  if (value === FORGET) keepPrompts([]);
+  else put('prompt', value);
+  box.focus();
 }
 
 export function preparePrompts() {
   document.querySelector('#set-prompt').append(prepared); // not into the label, whose text names the prompt
   box.setAttribute('aria-keyshortcuts', 'Control+Enter');
+  earlier.addEventListener('change', takeEarlier);
   drawPrompts();
-  prepareHelp();
+  box.setAttribute('aria-describedby', 'lt-unknown');
+  for (const name of ['input', 'blur']) box.addEventListener(name, reportPrompt);
+  onDescribed(reportPrompt);
+  onWritten((name) => { if (name === 'prompt') reportPrompt(); });
+  reportPrompt();
 }

@@ -1,6 +1,6 @@
 // The strip of the video's sections, each with a field for its words. The server says what each field holds, and turns
 // what is written there into a prompt with times; meanwhile a hidden field keeps it, and a start sends that as well.
-import { actOnce, hasChanged, make, makeButton, setText } from '../elements.js';
+import { chooseFiles, hasChanged, make, makeButton, setText } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
 import { changed, facts, onDescribed } from './describe.js';
 import { makeMovable, within } from './pictures.js';
@@ -11,17 +11,17 @@ import { read, write } from './values.js';
  * called with a section's index and its picture, `{ path, crop }` or null, and `report` with an error's text.
  */
 function makeTile(save, report) {
-  const choose = makeButton('+ Picture', () => input.click());
+  const choose = makeButton('+ Picture', take, {}, report);
   const image = make('img', { tabIndex: 0, draggable: false, role: 'slider', ariaValueMin: 0, ariaValueMax: 100 });
   const remove = makeButton('×', () => { save(section.place, null); choose.focus(); });
-  const input = make('input', { type: 'file', hidden: true });
   let section = {};
   let crop = 0.5;
 
   async function take() {
     const { place } = section;
-    const { path } = await upload(input.files[0]);
-    input.value = '';
+    const [file] = await chooseFiles();
+    if (!file) return;
+    const { path } = await upload(file);
     await post('form/picture', { file: { path } });
     save(place, { path, crop: 0.5 });
   }
@@ -32,7 +32,6 @@ function makeTile(save, report) {
     image.style.objectPosition = `${100 * crop}% ${100 * crop}%`;
   }
 
-  input.addEventListener('change', () => actOnce(choose, take, report));
   makeMovable(image, {
     at: () => crop,
     way: (x, y) => [-x / image.getBoundingClientRect().width, -y / image.getBoundingClientRect().height],
@@ -40,7 +39,7 @@ function makeTile(save, report) {
     done: () => save(section.place, { ...section.picture, crop }),
   });
   return {
-    element: make('div', { className: 'lt-placed' }, choose, image, remove, input),
+    element: make('div', { className: 'lt-placed' }, choose, image, remove),
     /** Show the picture of a section; the first one begins with the start picture, which has its own field. */
     show(now) {
       section = now;

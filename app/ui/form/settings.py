@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from typing_extensions import TypedDict
 
-from app.batch import random_seed
 from app.jobs.job import Job
 from app.jobs.view import title_of
 from app.ui.catalogue import Catalogue
@@ -52,7 +51,7 @@ AFTER_SECTION = SettingInfo(
     "After Each Section",
     "While it waits, the device is free; closing the page loses nothing.",
     "What to make",
-    choices={"go_on": "Go on by itself", "wait": "Wait for me"}, name="after_section", default="go_on",
+    choices={"go_on": "Go on", "wait": "Wait for me"}, name="after_section", default="go_on",
 )  # fmt: skip
 START_CONTROLS = {control.name: control for control in (VARIANTS, AFTER_SECTION)}
 """The controls of the form that say how videos are started, and are no settings of them."""
@@ -154,10 +153,6 @@ def waits(settings: dict[str, Any]) -> bool:
     return AFTER_SECTION.check(settings.get(AFTER_SECTION.name, AFTER_SECTION.default)) == "wait"
 
 
-def seed_of(settings: dict[str, Any]) -> Any:
-    return random_seed() if settings.get("random_seed") is True else settings.get("seed")
-
-
 def usable_values(catalogue: Catalogue, text: object) -> dict[str, Any]:
     """Select the usable part of the values that a browser kept, as untrusted JSON."""
     stored = json_or_none(text)
@@ -221,27 +216,25 @@ class Restored:
         if job.request.finish:  # what was finished has settings for the form, if Longtake made it
             return cls.of_recipe(read_recipe(folder.original), title_of(job), catalogue)
         settings = json.loads(job.request.to_json())
-        try:
+        title = f"“{shorten(title_of(job), _MOST_TITLE, placeholder='…')}”"
+        with _readable(job):
             if settings["video"]:
                 settings["video"] = upload_name(_uploaded_copy(job, folder.original, "original.mp4"))
-            pictures = write_uploads(stored_pictures(folder, picture_paths(job.request)))
-            spans = Lineage.read(folder.lineage).spans
-        except OSError as error:
-            raise InputError(
-                f"The files of job {job.id} cannot be read ({error.strerror}); expected its folder.",
-                "Choose another video.",
-            ) from error
-        return cls._of(
-            f"“{shorten(title_of(job), _MOST_TITLE, placeholder='…')}”", settings, spans, catalogue, pictures
-        )
+            pictures = stored_pictures(folder, picture_paths(job.request))
+            recipe = Recipe(settings, Lineage.read(folder.lineage).spans, pictures=pictures)
+            return cls.of_recipe(recipe, title, catalogue)
 
     @classmethod
     def of_recipe(cls, recipe: Recipe, name: str, catalogue: Catalogue) -> Self:
-        notices = recipe.notices_on(catalogue.planner.profile.machine.card)
-        if "model" not in recipe.settings:
+        settings, notices = recipe.settings, recipe.notices_on(catalogue.planner.profile.machine.card)
+        if "model" not in settings:
             notices = (*notices, "The recipe does not say where its model is. Choose the model yourself.")
         pictures = write_uploads(recipe.pictures)
-        return cls._of(name, recipe.settings, recipe.spans, catalogue, pictures, notices)
+        controlled = page_settings(with_pictures(settings, pictures), catalogue)
+        if settings.get(START_PICTURE) == "":
+            pictures = {START_PICTURE: "", **pictures}
+        extras = Extras.of(settings, recipe.spans).to_text()
+        return cls(name, controlled, extras, pictures=pictures, notices=notices)
 
     @classmethod
     def of_preset(cls, preset: Recipe, name: str) -> Self:
@@ -249,21 +242,6 @@ class Restored:
         extras = Extras.of(preset.settings, ()).to_text()
         settings = with_lora_names(preset.settings)
         return cls(name, settings, extras, is_whole=False, notices=preset.notices)
-
-    @classmethod
-    def _of(
-        cls,
-        name: str,
-        settings: Mapping[str, Any],
-        spans: tuple[Span, ...],
-        catalogue: Catalogue,
-        pictures: Mapping[str, str],
-        notices: tuple[str, ...] = (),
-    ) -> Self:
-        extras = Extras.of(settings, spans).to_text()
-        controlled = page_settings(with_pictures(settings, pictures), catalogue)
-        no_picture = {START_PICTURE: ""} if settings.get(START_PICTURE) == "" else {}
-        return cls(name, controlled, extras, pictures={**no_picture, **pictures}, notices=notices)
 
     def to_dict(self) -> RestoredForm:
         data = {name: value for name, value in asdict(self).items() if name != "pictures"}
@@ -276,6 +254,17 @@ def page_settings(settings: Mapping[str, Any], catalogue: Catalogue) -> dict[str
     names = PAGE_SETTINGS.keys() - set(PICTURES)
     selected = {name: value for name, value in with_lora_names(settings).items() if name in names}
     return selected | {name: catalogue.name_of(selected[name]) for name in ("model",) if name in selected}
+
+
+@contextlib.contextmanager
+def _readable(job: Job) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"The files of job {job.id} cannot be read ({error.strerror}); expected its folder.",
+            "Choose another video.",
+        ) from error
 
 
 def _uploaded_copy(job: Job, file: Path, name: str) -> Path:
@@ -306,13 +295,8 @@ def continuation_of(job: Job, catalogue: Catalogue) -> Restored:
         raise InputError(
             f"Job {job.id} has no finished video; expected one to continue.", "Choose another video."
         )
-    try:
+    with _readable(job):
         copy = _uploaded_copy(job, job.video, job.video.name)
-    except OSError as error:
-        raise InputError(
-            f"The video of job {job.id} cannot be read ({error.strerror}); expected its folder.",
-            "Choose another video.",
-        ) from error
     changes = {TIMED_PICTURES: "", "loop": "off"}
     if "forward" in info_of(job.request.model).modes:
         changes["mode"] = "forward"

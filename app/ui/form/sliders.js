@@ -26,13 +26,13 @@ export function lengthAt(share, low, high) {
 }
 
 function report(field, text) {
-  field.closest('.lt-field').append(word);
+  field.closest('.lt-field, li, label, div').append(word);
   word.textContent = text;
   clearTimeout(leaving);
   leaving = setTimeout(() => word.remove(), TOLD_FOR);
 }
 
-/** A number field with its slider. `choose` is called when a key on the slider has changed it. */
+/** A number field with its slider. `choose` is called when a key on the slider has changed it. The result shows its value. */
 function makeSlider(block, choose) {
   const field = block.querySelector('[type="number"]');
   const range = block.querySelector('[type="range"]');
@@ -67,24 +67,18 @@ function makeSlider(block, choose) {
   range.addEventListener('input', () => set(isLength ? lengthAt(Number(range.value), low, high) : Number(range.value)));
   field.addEventListener('input', show);
   show();
-  return {
-    show,
-    /** Move a number outside the range to the nearer end; false if it was inside. */
-    settle() {
-      const given = field.value;
-      if (given === '' || Number(given) === within(Number(given), low, high)) return false;
-      set(Number(given));
-      report(field, `${given} is not possible, so it was changed to ${field.value}.`);
-      return true;
-    },
-  };
+  return show;
 }
 
-/** Give a field that was emptied its value back; false if it has one. */
-export function refill(field) {
-  if (field.type !== 'number' || field.value || !before.get(field)) return false;
-  field.value = before.get(field);
-  report(field, `A number is needed here, so ${field.value} stays.`);
+/** Give a field that was emptied its value back, and move a slider's number to the nearer end of its range; false for any other. */
+export function settle(field) {
+  const given = field.value;
+  if (field.type !== 'number' || (!given && !before.get(field))) return false;
+  const { min = -Infinity, max = Infinity } = field.closest('.lt-slider') ? field : {};
+  const value = given ? within(Number(given), Number(min), Number(max)) : before.get(field);
+  if (given && Number(given) === value) return false;
+  field.value = value;
+  report(field, given ? `${given} is not possible, so it was changed to ${value}.` : `A number is needed here, so ${value} stays.`);
   return true;
 }
 
@@ -93,12 +87,15 @@ export function prepareSliders(changed) {
   const form = document.querySelector('#form');
   const blocks = [...form.querySelectorAll('.lt-slider')];
   const sliders = new Map(blocks.map((block) => [block.querySelector('[type="number"]').name, makeSlider(block, changed)]));
-  onWritten((name) => sliders.get(name)?.show());
+  onWritten((name) => sliders.get(name)?.());
   form.addEventListener('focusin', ({ target }) => { if (target.type === 'number') before.set(target, target.value); });
   form.addEventListener('focusout', ({ target }) => {
-    const isRefilled = refill(target);
-    sliders.get(target.name)?.show();
-    if (sliders.get(target.name)?.settle() || isRefilled) changed();
+    const isSettled = settle(target);
+    sliders.get(target.name)?.();
+    if (isSettled) changed();
   });
-  form.addEventListener('input', ({ target }) => { if (target.type === 'number' && target.value) word.remove(); });
+  document.addEventListener('input', ({ target }) => {
+    if (target.value?.length === target.maxLength) report(target, `At most ${target.maxLength} letters fit in here.`);
+    else if (target.value) word.remove();
+  });
 }

@@ -4,42 +4,36 @@ import { post } from '../server.js';
 import { clock, dayOf } from '../text.js';
 
 const PAUSE = 120; // milliseconds, so that a pointer on its way to another card loads nothing
-let stopPlaying = () => {}; // stops the card whose video plays
+const video = make('video', { muted: true, loop: true, playsInline: true, ariaHidden: 'true' }); // on the card that plays
+let soon = 0;
+
+video.addEventListener('playing', () => { video.closest('.lt-video-card').dataset.playing = 'true'; });
+
+function stop() {
+  clearTimeout(soon);
+  delete video.closest('.lt-video-card')?.dataset.playing;
+  video.remove();
+  dropVideo(video);
+}
 
 function preparePlay(element, find) {
   const [link, still] = ['a', 'img'].map((part) => element.querySelector(part));
-  let video = null;
-  let soon = 0;
-
-  function stop() {
-    clearTimeout(soon);
-    delete element.dataset.playing;
-    if (video) dropVideo(video);
-    video?.remove();
-    video = null;
-  }
-
-  function play() {
-    if (video || !find()) return;
-    stopPlaying();
-    stopPlaying = stop;
-    video = make('video', { muted: true, loop: true, playsInline: true, ariaHidden: 'true', src: find() });
-    video.addEventListener('playing', () => { element.dataset.playing = 'true'; });
-    still.after(video);
-    video.play().catch(stop);
-  }
 
   function playSoon() {
-    if (reducedMotion.matches) return;
-    clearTimeout(soon);
-    soon = setTimeout(play, PAUSE);
+    if (reducedMotion.matches || link.contains(video)) return;
+    stop();
+    soon = setTimeout(() => {
+      if (!find()) return;
+      still.after(video);
+      video.src = find();
+      video.play().catch(() => {});
+    }, PAUSE);
   }
 
   link.addEventListener('pointerenter', (event) => { if (event.pointerType === 'mouse') playSoon(); });
   link.addEventListener('pointerleave', (event) => { if (event.pointerType === 'mouse') stop(); });
   link.addEventListener('focus', () => { if (link.matches(':focus-visible')) playSoon(); });
-  link.addEventListener('blur', stop);
-  link.addEventListener('click', stop);
+  for (const event of ['blur', 'click']) link.addEventListener(event, stop);
 }
 
 /** A card, whose element is an item of a list. `onError` is called with the text of an error. */
@@ -81,9 +75,9 @@ export function makeCard(onError) {
 }
 
 /** Mark a video as a favourite, or remove the mark. The result is its data with the new mark. */
-export async function setFavourite(video) {
-  const [{ favourite }] = await post('queue/favourite', { jobs: [video.job], favourite: !video.favourite });
-  return { ...video, favourite };
+export async function setFavourite(data) {
+  const [{ favourite }] = await post('queue/favourite', { jobs: [data.job], favourite: !data.favourite });
+  return { ...data, favourite };
 }
 
 /** Show on a button if a video is a favourite. One with room for a star has words of its own. */

@@ -5,8 +5,8 @@ The browser inserts the data as text only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,12 +29,11 @@ from diffusers_helper.models.registry import find_model, model_family, model_nam
 from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import setting_names
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import count_text, size_text
 
 # Characters of a prompt on a card and beneath a branch; the opened video shows all of them.
 _MOST_WORDS, _MOST_TREE_WORDS = 300, 80
-_THUMB = re.compile(r"\d{4,9}\.webp")
 Shown = dict[str, Any]
 MOST_CARDS = 200
 _MOST_STATES = 20
@@ -47,12 +46,15 @@ def card(job: Job, commands: Collection[Command], stack: Stack | None = None) ->
     With a stack, the card stands for its jobs.
     """
     named = download(job)
+    length = f"{job.frames / plan_of(job.request).fps:.2f} s" if job.frames else ""
+    if job.request.one_frame:
+        length = "Picture"
     return view(job, commands) | {
         "job": job.id,
         "state": job.state,
         "sentence": "" if job.state == "finished" else WORDS[job.state].label,
         "words": job.request.prompt[:_MOST_WORDS],
-        "length": _length_text(job),
+        "length": length if job.frames else "",
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
         "created": job.created,
         "newest": stack.newest if stack else job.created,
@@ -66,28 +68,17 @@ def card(job: Job, commands: Collection[Command], stack: Stack | None = None) ->
     }
 
 
-def _length_text(job: Job) -> str:
-    if not job.frames:
-        return ""
-    seconds = job.frames / plan_of(job.request).fps
-    return "Picture" if job.request.one_frame else f"{seconds:.2f} s"
-
-
 def model_title(model: str) -> str:
     """Find a model's title by its name in a request. The title of a folder is its last part."""
     return find_model(model).title if model in model_names() else Path(model).name
 
 
 def _still(job: Job) -> str:
-    folder = JobFolder(job.folder)
-    try:
-        names = sorted(path.name for path in folder.thumbs.iterdir() if _THUMB.fullmatch(path.name))
-    except OSError:  # no section has been finished yet
-        names = []
-    if not names:
-        return start_picture(job) or ""
-    name = names[-1 if job.request.mode == "inverted" else 0]
-    return file_url(job, f"{folder.thumbs.name}/{name}")
+    """Build the address of a picture of the video's beginning, or else of the one that it starts with."""
+    number = 1
+    with suppress(OSError):
+        number = num_finished_sections(JobFolder(job.folder)) if job.request.mode == "inverted" else 1
+    return thumb_url(job, number) or start_picture(job) or ""
 
 
 # The settings of a branch that have separate fields in its form.
@@ -116,14 +107,10 @@ def _size(file: Path) -> int | None:
 
 def _control(name: str, value: Any) -> Shown:
     setting = SETTINGS[name]
-    numeric = {"low": setting.low, "high": setting.high, "step": setting.step} if setting.is_number else {}
     return {
-        "name": name,
-        "label": setting.label,
-        "value": value,
-        "choices": list(setting.choices.items()),
-        **numeric,
-    }
+        "name": name, "label": setting.label, "value": value, "choices": list(setting.choices.items()),
+        "low": setting.low, "high": setting.high, "step": setting.step,
+    }  # fmt: skip
 
 
 _NONE_KEPT = "No section of this video was finished, so there is nothing to continue from."
@@ -135,21 +122,6 @@ _ONE_SECTION = (
 _ONE_PICTURE = "This is one picture. To make a video of it, take it into the form."
 
 
-def _why_not_longer(most: int, why_not: str, *, is_whole: bool, has_room: bool) -> str:
-    if not is_whole:
-        return "Only a video whose sections are all finished can be made longer."
-    if most < 1:
-        return why_not
-    return "" if has_room else f"A video can have at most {MAX_SECONDS:g} s."
-
-
-def _longer_words(request: GenerationRequest, keep: int) -> str:
-    if request.mode == "forward":
-        return "Adds time after the end; the video stays."
-    seconds = keep * plan_of(request).section_seconds
-    return f"Adds time at the start; the last {seconds:.1f} s stay."
-
-
 def branch_facts(job: Job) -> Shown:
     """Tell what a branch of a job can keep and change."""
     folder, request = JobFolder(job.folder), job.request
@@ -158,11 +130,17 @@ def branch_facts(job: Job) -> Shown:
     family = model_family(request.model)
     plan = family.plain_sections(request)
     longest, each = len(family.plain_sections(request, MAX_SECONDS)) - len(plan), plan.section_seconds
-    further = [name for name in setting_names("section") if name not in _OWN_FIELDS]
+    kept_by_longer = f"Adds time at the start; the last {most * each:.1f} s stay."
+    if request.mode == "forward":
+        kept_by_longer = "Adds time after the end; the video stays."
     unit = _ONE_PICTURE if request.one_frame else _ONE_SECTION
+    why_not_longer = unit if most < 1 else "" if longest else f"A video can have at most {MAX_SECONDS:g} s."
+    if num_sections < sections:
+        why_not_longer = "Only a video whose sections are all finished can be made longer."
+    further = [name for name in setting_names("section") if name not in _OWN_FIELDS]
     return {
         "whyNot": "" if most > 0 else _NONE_KEPT if not num_sections else unit,
-        "whyNotLonger": _why_not_longer(most, unit, is_whole=num_sections >= sections, has_room=longest > 0),
+        "whyNotLonger": why_not_longer,
         "kept": [kept_words(request, keep) for keep in range(1, most + 1)],
         "prompt": request.prompt,
         "seed": str(request.seed),  # a browser's numbers have gaps above 2^53
@@ -170,7 +148,7 @@ def branch_facts(job: Job) -> Shown:
         "further": [_control(name, getattr(request, name)) for name in further],
         "section": each,
         "longer": round(longest * each, 1) if num_sections >= sections and most else 0,
-        "keptByLonger": _longer_words(request, most) if most > 0 else "",
+        "keptByLonger": kept_by_longer,
     }
 
 
@@ -274,12 +252,21 @@ class HistoryCalls:
         """Gather everything that the page shows of one video, with its states, files and tree of branches."""
         record = self._service.job(job)
         data = self._presenter.show_job(job)
+        states = [
+            {
+                "state": transition.state,
+                "label": WORDS[transition.state].label,
+                "time": transition.time or None,
+                "reason": page_words(transition.reason, record.folder.parent),
+            }
+            for transition in self._service.history.transitions(job)
+        ]
         return data | {
             "preview": None,  # only the stage shows it
             "plays": True,
             "words": "beside",  # this tab has the whole width
             "card": card(record, self._service.commands(record)),
-            "states": self._states(record),
+            "states": states,
             "files": files(record),
             "tree": _tree(self._service.history.tree(job), job),
             "branch": branch_facts(record),
@@ -292,17 +279,6 @@ class HistoryCalls:
     def history_continue(self, job: str) -> RestoredForm:
         """Return settings for the form that continue a finished video after its end."""
         return continuation_of(self._service.job(job), self._catalogue).to_dict()
-
-    def _states(self, job: Job) -> list[Shown]:
-        return [
-            {
-                "state": transition.state,
-                "label": WORDS[transition.state].label,
-                "time": transition.time or None,
-                "reason": page_words(transition.reason, job.folder.parent),
-            }
-            for transition in self._service.history.transitions(job.id)
-        ]
 
 
 def history_router(calls: HistoryCalls, service: JobService) -> APIRouter:

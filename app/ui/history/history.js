@@ -24,6 +24,7 @@ const past = document.querySelector('.lt-past');
 const find = (selector) => past.querySelector(selector);
 const [list, more, favourites, models] = ['.lt-videos', '.lt-more', '.lt-find-favourites', '.lt-find-model'].map(find);
 let cards = new Map(); // by job
+const headings = new Map(); // by day
 let shownCards = []; // what the server said of those that are no further versions
 const stacks = new Map(); // what it said of the versions in the stacks that are open, by their roots
 let next = ''; // what the next page begins after
@@ -53,13 +54,6 @@ function wanted() {
   };
 }
 
-// An observer also reports when it begins, so it sees an end that has stayed in sight.
-function watchEnd() {
-  more.hidden = !next;
-  end.unobserve(more);
-  if (next) requestAnimationFrame(() => end.observe(more));
-}
-
 function draw() {
   const before = cards;
   cards = new Map();
@@ -76,17 +70,11 @@ function draw() {
     const versions = (data.root && stacks.get(data.root)) || [];
     const drawn = [drawCard(data, versions.length > 0), ...versions.filter(({ job }) => job !== data.job).map((version) => drawCard(version, false))];
     drawn.forEach((element) => { element.dataset.stacked = versions.length > 0; });
-    return isNewDay ? [dayHeading(day), ...drawn] : drawn;
+    if (isNewDay && !headings.has(day)) headings.set(day, make('li', { className: 'lt-day' }, make('h3', { textContent: day })));
+    return isNewDay ? [headings.get(day), ...drawn] : drawn;
   }));
   list.dataset.shown = cards.size;
   showPicked();
-}
-
-const headings = new Map();
-
-function dayHeading(day) {
-  if (!headings.has(day)) headings.set(day, make('li', { className: 'lt-day' }, make('h3', { textContent: day })));
-  return headings.get(day);
 }
 
 function show(found, before) {
@@ -94,7 +82,9 @@ function show(found, before) {
   shownCards = [...(before ? shownCards.filter(isNew) : []), ...found.cards];
   draw();
   next = found.next;
-  watchEnd();
+  more.hidden = !next;
+  end.unobserve(more); // an observer also reports when it begins, so it sees an end that has stayed in sight
+  if (next) requestAnimationFrame(() => end.observe(more));
   report([note, found.say].filter(Boolean).join(' '));
   setText(find('.lt-gallery-none'), found.none);
   if (!hasChanged(models, found.models)) return;
@@ -125,11 +115,6 @@ async function load(before = '', limit = PAGE) {
   }
 }
 
-async function turnStack({ dataset: { root } }) {
-  if (!stacks.delete(root)) await readStack(root);
-  draw();
-}
-
 const picked = () => [...cards.values()].filter((card) => card.isPicked).map((card) => card.data);
 
 /** Show what can be done with the selected videos, the size of whose ZIP file is known before it is made. */
@@ -157,11 +142,6 @@ function comparePicked() {
     video,
     act: (other) => remove([other.video]),
   })));
-}
-
-function pickNone() {
-  for (const card of cards.values()) card.isPicked = false;
-  showPicked();
 }
 
 const refresh = () => load('', Math.min(MOST, Math.max(1, Math.ceil(shownCards.length / PAGE)) * PAGE));
@@ -354,13 +334,18 @@ export default function startHistory() {
   find('.lt-space').addEventListener('toggle', () => { showSpace().catch((error) => report(error.message)); });
   onPress(find('.lt-space-empty'), () => erase('empty_trash', {}), report);
   list.addEventListener('click', ({ target }) => {
-    if (target.matches('.lt-stack')) actOnce(target, () => turnStack(target), report);
+    if (!target.matches('.lt-stack')) return;
+    const { root } = target.dataset;
+    actOnce(target, () => Promise.resolve(stacks.delete(root) || readStack(root)).then(draw), report);
   });
   list.addEventListener('change', showPicked);
   offerToFinish(find('.lt-finish-file'), find('.lt-finish-input'), report);
   find('.lt-picked-compare').addEventListener('click', comparePicked);
   onPress(find('.lt-picked-remove'), () => remove(picked()));
-  find('.lt-picked-none').addEventListener('click', pickNone);
+  find('.lt-picked-none').addEventListener('click', () => {
+    for (const card of cards.values()) card.isPicked = false;
+    showPicked();
+  });
   past.addEventListener('keydown', takeKey);
   whenShown('history', turnTo);
   onJobsReported(follow);

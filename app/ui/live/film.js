@@ -1,6 +1,6 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
-import { fillList, fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, setText } from '../elements.js';
+import { fillList, fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, roam, setText } from '../elements.js';
 import { prepareActions, prepareReport } from './actions.js';
 import { prepareExports } from './exports.js';
 import { prepareFinishing } from './finishing.js';
@@ -11,7 +11,7 @@ import { prepareTakes } from './takes.js';
 
 const PAUSE = 2000; // milliseconds between two readings
 const NEAR = 8; // pixels from the end within which a reader follows the log
-const NOTHING = { job: '', poster: null, crop: 0.5, ratio: null, video: null };
+const NOTHING = { job: '', poster: null, video: null };
 const stageView = document.querySelector('.lt-view');
 
 /** The view for a video of the history: a copy of the stage's, before anything is shown in it. */
@@ -69,11 +69,6 @@ function showFigures(find, { job, figures, memory }) {
   fillRows(find('.lt-memory tbody'), memory.rows, makeRow);
 }
 
-function showFacts(card, { state, job, section, sections, step, percent = 0, video }) {
-  const facts = { state, job, section, sections, step, percent: Math.floor(percent), frames: video?.frames ?? 0 };
-  for (const [name, value] of Object.entries(facts)) card.dataset[name] = value ?? '';
-}
-
 function showProgress(find, scene) {
   const whole = Math.floor(scene.percent);
   const meter = find('.lt-meter');
@@ -93,16 +88,10 @@ function showDownload(link, { video, isOpen }) {
   setText(link, video.download);
 }
 
-function showFailure(find, failure) {
-  find('.lt-failure').hidden = !failure;
-  setText(find('.lt-failure-message'), failure?.message ?? '');
-  setText(find('.lt-failure-remedy'), failure?.remedy ?? '');
-  setText(find('.lt-report'), failure?.report ?? '');
-}
-
 function showStatus(view, scene) {
   const find = (selector) => view.querySelector(selector);
-  showFacts(find('.lt-status'), scene);
+  const { state, job, section = '', sections = '', step = '', percent = 0, video } = scene;
+  Object.assign(find('.lt-status').dataset, { state, job, section, sections, step, percent: Math.floor(percent), frames: video?.frames ?? 0 });
   find('.lt-records').hidden = !scene.job;
   if (!scene.job) return;
   setText(find('.lt-headline'), scene.headline);
@@ -114,7 +103,9 @@ function showStatus(view, scene) {
   showDownload(find('.lt-download'), scene);
   find('.lt-warnings').hidden = !scene.warnings.length;
   fillRows(find('.lt-warnings'), scene.warnings, makeItem);
-  showFailure(find, scene.failure);
+  find('.lt-failure').hidden = !scene.failure;
+  const { message = '', remedy = '', report = '' } = scene.failure ?? {};
+  for (const [part, text] of Object.entries({ 'failure-message': message, 'failure-remedy': remedy, report })) setText(find(`.lt-${part}`), text);
   showFigures(find, scene);
   fillList(find('.lt-settings'), scene.settings);
 }
@@ -188,16 +179,7 @@ function makeStrip(strip, jump, press) {
     reveal(strip, cells[next].button);
   }
 
-  strip.addEventListener('keydown', (event) => {
-    const buttons = cells.map((cell) => cell.button);
-    const from = buttons.indexOf(document.activeElement);
-    const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: buttons.length - 1 }[event.key];
-    if (to === undefined || !buttons[to]) return;
-    event.preventDefault();
-    buttons.forEach((button, index) => { button.tabIndex = index === to ? 0 : -1; });
-    buttons[to].focus({ preventScroll: true });
-    reveal(strip, buttons[to]);
-  });
+  roam(strip, () => cells.map((cell) => cell.button), (button) => reveal(strip, button));
   return {
     show(scene) {
       const wanted = `${scene.job} ${scene.cells.length}`;
@@ -221,6 +203,13 @@ function makeStrip(strip, jump, press) {
   };
 }
 
+/** Place the start picture as the video is cut from it, whose shape is known from its first event on. */
+function placePicture(picture, { ratio, crop: [x, y, zoom] }) {
+  const wide = picture.naturalWidth / picture.naturalHeight / (ratio || 1.6) || 1;
+  const [width, height] = [zoom * Math.max(1, wide), zoom * Math.max(1, 1 / wide)].map((share) => 100 * share);
+  Object.assign(picture.style, { width: `${width}%`, height: `${height}%`, left: `${(100 - width) * x}%`, top: `${(100 - height) * y}%` });
+}
+
 /** A film in a view. `open` shows another job; `expect` is called when a user has queued or resumed a video. */
 export function makeFilm(view, open, expect = () => {}) {
   const find = (selector) => view.querySelector(selector);
@@ -233,6 +222,9 @@ export function makeFilm(view, open, expect = () => {}) {
   const showStill = prepareStill(find('.lt-still'), player, report);
   const showExports = prepareExports(find('.lt-export'), report);
   const log = prepareLog(find('.lt-log'));
+  let shown = {};
+  const place = () => { if (shown.poster) placePicture(find('.lt-poster'), shown); };
+  find('.lt-poster').addEventListener('load', place);
   const showTakes = prepareTakes(find('.lt-takes'), panel, open, report);
   offerCopy(find('.lt-copy'), find('.lt-report'));
   return {
@@ -252,6 +244,8 @@ export function makeFilm(view, open, expect = () => {}) {
       panel.show(scene);
       showTakes(scene.takes ?? null, scene.job);
       player.show(scene);
+      shown = scene;
+      place();
       showStill(scene);
       showExports(scene);
       log.show(scene);

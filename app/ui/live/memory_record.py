@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,16 +38,6 @@ class _Record(BaseModel):
 
 def memory_of(file: Path) -> MemoryData | None:
     """Read the values that the page shows of the file; None if it cannot be read."""
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return _read_cached(file, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=32)
-def _read_cached(file: Path, changed: int, size: int) -> MemoryData | None:
-    """Read the file. `changed` and `size` are only keys for the cache."""
     try:
         return _data(_Record.model_validate_json(read_file(file, _MAX_BYTES)))
     except (OSError, ValueError, KeyError):

@@ -70,7 +70,7 @@ export class Panel {
   /** Let the video go on with the words in the field, and without a wait for the user if it does not wait. */
   async goOn(waits = true) {
     const { job } = this.#scene;
-    if (this.#mode === 'steer' && this.#find('words').value !== this.#shown) await this.#changeWords();
+    await this.#saveWords();
     if (!waits) await post('queue/wait', { jobs: [job], wait: false });
     await post('queue/resume', { jobs: [job] });
   }
@@ -144,6 +144,10 @@ export class Panel {
     this.#report(checked ? 'It waits for you after each section; the device is free meanwhile.' : 'It goes on by itself.');
   }
 
+  async #saveWords() {
+    if (this.#mode === 'steer' && this.#find('words').value !== this.#shown) await this.#changeWords();
+  }
+
   async #changeWords() {
     const { value } = this.#find('words');
     await post('queue/change', { job: this.#scene.job, changes: { prompt: value.trim() } });
@@ -180,7 +184,9 @@ export class Panel {
   async #threeTakes() {
     const { job } = this.#scene;
     if (this.#mode === 'steer') {
+      await this.#saveWords();
       await post('queue/takes', { job });
+      this.#close();
       this.#report('Three takes are in the queue. Each waits after one section, so that you can keep the best.');
       return;
     }

@@ -1,5 +1,5 @@
 // The stage: the video so far, or the start picture, with controls, keys and full screen.
-import { dropVideo, make, reducedMotion, setOptions, setText } from '../elements.js';
+import { asPng, drawn, dropVideo, reducedMotion, setOptions, setText } from '../elements.js';
 
 const FRAME = 1 / 30; // the shortest duration of a frame, in seconds
 const LOAD_LIMIT = 30000; // milliseconds
@@ -284,7 +284,6 @@ export class Player {
       this.#job = scene.job;
       this.#clear(scene.poster);
       this.#poster = scene.poster;
-      this.#parts.poster.style.objectPosition = `${100 * scene.crop}% ${100 * scene.crop}%`;
     }
     if (this.#loops === null) this.#setLoop(scene.plays && !reducedMotion.matches);
     if (scene.poster !== this.#poster && scene.video?.isPicture) this.#clear(this.#poster = scene.poster);
@@ -299,11 +298,8 @@ export class Player {
   /** The frame or the picture that is shown, as a PNG. */
   frame() {
     const { shown, hasVideo } = this.#videos;
-    const [source, width, height] = hasVideo ? [shown, shown.videoWidth, shown.videoHeight]
-      : [this.#parts.poster, this.#parts.poster.naturalWidth, this.#parts.poster.naturalHeight];
-    const canvas = make('canvas', { width, height });
-    canvas.getContext('2d').drawImage(source, 0, 0);
-    return new Promise((done) => { canvas.toBlob(done, 'image/png'); });
+    const { poster } = this.#parts;
+    return asPng(hasVideo ? drawn(shown, shown.videoWidth, shown.videoHeight) : drawn(poster, poster.naturalWidth, poster.naturalHeight));
   }
 
   #setLoop(loops) {

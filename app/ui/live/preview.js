@@ -1,12 +1,6 @@
 // The rough preview of the section that is being made. The user may enlarge it or hide it for good.
-import { hasChanged, make, reducedMotion, setText } from '../elements.js';
+import { drawn, hasChanged, reducedMotion, setText } from '../elements.js';
 import { keep, recall } from '../storage.js';
-
-function stillOf(picture) {
-  const canvas = make('canvas', { width: picture.naturalWidth, height: picture.naturalHeight });
-  canvas.getContext('2d').drawImage(picture, 0, 0);
-  return canvas.toDataURL();
-}
 
 function draw(picture, data) {
   if (!reducedMotion.matches) {
@@ -14,7 +8,7 @@ function draw(picture, data) {
     return;
   }
   const moving = new Image();
-  moving.addEventListener('load', () => { picture.src = stillOf(moving); });
+  moving.addEventListener('load', () => { picture.src = drawn(moving, moving.naturalWidth, moving.naturalHeight).toDataURL(); });
   moving.src = data;
 }
 

@@ -39,7 +39,6 @@ class Cell:
     start: float
     end: float
     state: CellState
-    thumbnail: str | None
     text: str
 
 
@@ -84,7 +83,6 @@ class LiveJob:
     seconds_in_front: float = 0.0
     last_sign: float = 0.0
     warnings: list[str] = field(default_factory=list[str])
-    thumbnails: dict[int, str] = field(default_factory=dict[int, str])
     stages: dict[Stage | None, float] = field(default_factory=dict[Stage | None, float])
     end: events.Finished | events.Cancelled | events.Failed | None = None
     _stage_began: float = 0.0
@@ -126,7 +124,8 @@ class LiveJob:
         elif isinstance(event, events.SectionFinished):
             self._finish_section(event)
         elif isinstance(event, events.Warned):
-            self.warnings.append(event.message)
+            if event.message != RESUMED:  # a user did it
+                self.warnings.append(event.message)
             if event.message in (RESUMED, TAKEN_OVER):
                 self._restart(event.time)
         elif isinstance(event, events.Finished | events.Cancelled | events.Failed):
@@ -198,8 +197,6 @@ class LiveJob:
         self.video = event.video
         self.video_frames = event.frames
         self.preview = None
-        if event.thumbnail is not None:
-            self.thumbnails[event.section] = event.thumbnail
 
     @property
     def sections(self) -> int:
@@ -249,8 +246,7 @@ class LiveJob:
             if index == len(self.plan) - 1:
                 end = self.plan.seconds
             start, end = start + before, end + before
-            text = self.section_texts.get(number, "")
-            cells.append(Cell(number, start, end, state, self.thumbnails.get(number), text))
+            cells.append(Cell(number, start, end, state, self.section_texts.get(number, "")))
         return cells
 
     @property

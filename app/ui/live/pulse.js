@@ -60,12 +60,6 @@ function timeText(scene, since, isLost) {
   return left < -LATE ? `longer than expected · ${soFar}` : soFar;
 }
 
-// The page cannot distinguish a broken connection from a server that has ended.
-function lostWords({ isOpen }) {
-  const video = isOpen ? ' If the server has ended, the video continues once it runs again.' : '';
-  return `This page reconnects by itself.${video}`;
-}
-
 /** How long the present stage has been going on, beside its estimate, and then the scene's remark. */
 function remarkText({ spent, expected, expectedText, remark }, since) {
   const time = duration(spent + since);
@@ -98,7 +92,9 @@ export function preparePulse(view) {
     setText(find('.lt-pulse-text'), words);
     if (scene.isRunning) setText(find('.lt-eta'), timeText(scene, waited / 1000, isLost));
     if (typeof scene.expected === 'number') setText(find('.lt-remark'), remarkText(scene, isLost ? 0 : waited / 1000));
-    sayLost(isLost ? lostWords(scene) : '');
+    // The page cannot distinguish a broken connection from a server that has ended.
+    const more = scene.isOpen ? ' If the server has ended, the video continues once it runs again.' : '';
+    sayLost(isLost ? `This page reconnects by itself.${more}` : '');
     if (isLost && now - retried >= RETRY_EVERY) {
       retried = now;
       connect();

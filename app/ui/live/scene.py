@@ -92,8 +92,11 @@ def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneD
     live = scene.live
     if live is None:
         return {"job": "", "state": "idle", "beat": round(now, 1)}
-    elapsed = _elapsed(live, now)
+    end = live.job.ended or (now if live.job.state in BEGUN else None)
+    elapsed = max(0.0, end - live.job.started) if end and live.job.started else live.last_sign
+    warnings = Counter(page_words(warning, live.job.folder.parent) for warning in live.warnings)
     running = live.job.state == "running"
+    took = f"took {duration(elapsed)}" if live.job.is_over else f"{duration(elapsed)} so far"
     is_paused = scene.queue_is_paused
     headline = words.headline(live, scene.jobs_first, scene.commands, queue_is_paused=is_paused)
     seconds_left = words.trusted_seconds_left(live, live.seconds_left(elapsed)) if running else None
@@ -113,9 +116,9 @@ def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneD
         "sectionPercent": round(live.section_percent, 1),
         "isGuess": live.is_guess,
         "elapsed": round(elapsed, 1),
-        "took": words.time_taken(live, elapsed),
+        "took": took if elapsed else "",
         "left": rounded_seconds(seconds_left),
-        "warnings": _warnings(live),
+        "warnings": [f"{text} ({n} times)" if n > 1 else text for text, n in warnings.items()],
         "cells": [] if live.job.request.one_frame else [_cell_data(live, cell) for cell in live.cells],
         "settings": words.settings(live.job.request),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
@@ -133,11 +136,6 @@ def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneD
         }
     data["isWorthKeeping"] = live.job.is_over and bool(data["video"] or data.get("failure"))
     return data
-
-
-def _elapsed(live: LiveJob, now: float) -> float:
-    end = live.job.ended or (now if live.job.state in BEGUN else None)
-    return max(0.0, end - live.job.started) if end and live.job.started else live.last_sign
 
 
 def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
@@ -158,7 +156,8 @@ def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
 
 def _steering_data(scene: Scene, live: LiveJob) -> SceneData | None:
     """Say what a user may direct while the video grows; None if nothing comes next."""
-    next_cell = words.next_section(live)
+    num_begun = live.sections_made + (live.job.state == "running" and live.section > live.sections_made)
+    next_cell = next((cell for cell in live.cells if cell.number == num_begun + 1), None)
     if live.job.is_over or not live.job.started or next_cell is None:
         return None
     return {
@@ -171,11 +170,6 @@ def _steering_data(scene: Scene, live: LiveJob) -> SceneData | None:
 
 def rounded_seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
-
-
-def _warnings(live: LiveJob) -> list[str]:
-    times = Counter(page_words(warning, live.job.folder.parent) for warning in live.warnings)
-    return [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
 
 
 def _pulse_data(live: LiveJob, elapsed: float, seconds_left: float | None) -> SceneData:
@@ -195,24 +189,20 @@ def _pulse_data(live: LiveJob, elapsed: float, seconds_left: float | None) -> Sc
 
 
 def _picture_data(live: LiveJob) -> SceneData:
-    folder = JobFolder(live.job.folder)
+    folder, request = JobFolder(live.job.folder), live.job.request
     ratio = live.width / live.height if live.height else None
     picture: SceneData = {
         "blank": "Nothing was made" if live.job.is_over else "The video appears here, section by section",
         "poster": start_picture(live.job),
         "first": file_url(live.job, folder.first.name) if folder.first.exists() else None,
-        "crop": live.job.request.crop,
+        "crop": [request.crop, request.crop if request.crop_y is None else request.crop_y, request.zoom],
         "ratio": ratio and round(ratio, 4),
         "widest": _MAX_ENLARGEMENT * live.width,
         "words": "beneath" if ratio is None or ratio > _MAX_RATIO_BESIDE else "beside",
         "video": None,
-        "continues": live.video is not None
-        and live.job.state == "finished"
-        and not live.job.request.one_frame,
-        "isSmall": live.job.state == "finished"
-        and 0 < live.width <= _SMALL
-        and not live.job.request.one_frame,
-        "isFinishing": bool(live.job.request.finish),
+        "continues": live.video is not None and live.job.state == "finished" and not request.one_frame,
+        "isSmall": live.job.state == "finished" and 0 < live.width <= _SMALL and not request.one_frame,
+        "isFinishing": bool(request.finish),
         "before": _before(live.job),
         "offersMore": live.video is not None and bool(WORDS[live.job.state].ending),
         "preview": None,
@@ -226,7 +216,7 @@ def _picture_data(live: LiveJob) -> SceneData:
         seconds = live.video_frames / live.plan.fps
         is_picture = live.job.request.one_frame > 0 and picture["first"] is not None
         if is_picture:
-            picture["poster"] = picture["first"]
+            picture |= {"poster": picture["first"], "crop": [0.5, 0.5, 1]}
         name = download_name(live.job.request.prompt, live.job.id, 0 if is_finished else live.video_frames)
         label = f"Download the video{'' if is_finished else ' so far'} ({seconds:.2f} s)"
         picture["video"] = {
@@ -257,12 +247,7 @@ def _before(job: Job) -> SceneData | None:
 
 
 def _cell_data(live: LiveJob, cell: Cell) -> SceneData:
-    thumbs = JobFolder(live.job.folder).thumbs.name
     percent = round(live.section_percent, 1)
-    if cell.thumbnail:
-        thumb = file_url(live.job, f"{thumbs}/{Path(cell.thumbnail).name}")
-    else:  # no event has the thumbnail of a section that a branch kept
-        thumb = thumb_url(live.job, cell.number) if cell.state == "done" else None
     spoken_state, mark = {
         "waiting": ("waiting", ""),
         "running": (words.section_activity(live), f"{int(percent)} %"),
@@ -279,7 +264,7 @@ def _cell_data(live: LiveJob, cell: Cell) -> SceneData:
         "begin": round(cell.start, 3),
         "label": _span(cell),
         "state": cell.state,
-        "thumb": thumb,
+        "thumb": thumb_url(live.job, cell.number) if cell.state == "done" else None,
     }
 
 

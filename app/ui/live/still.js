@@ -1,5 +1,5 @@
 // The frame that the stage shows, which a user saves, or uses as a picture of the next video.
-import { make, onPress } from '../elements.js';
+import { onPress, saveFile } from '../elements.js';
 import { putPicture } from '../form/describe.js';
 import { upload } from '../server.js';
 import { goTo, place } from '../tabs.js';
@@ -17,13 +17,6 @@ export function prepareStill(fold, player, report) {
     return new File([content], `${name}.png`, { type: 'image/png' });
   }
 
-  async function save() {
-    const file = await take();
-    const link = make('a', { href: URL.createObjectURL(file), download: file.name });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 0);
-  }
-
   async function use(name) {
     const picture = await upload(await take());
     if (place()[0] !== 'create') goTo('create');
@@ -31,7 +24,7 @@ export function prepareStill(fold, player, report) {
   }
 
   const on = (name, act) => onPress(fold.querySelector(`[data-use="${name}"]`), act, report);
-  on('save', save);
+  on('save', async () => saveFile(await take()));
   for (const name of ['image', 'end_image']) on(name, () => use(name));
   return (now) => {
     scene = now;

@@ -7,9 +7,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 from app.jobs.job import MOVABLE
@@ -22,8 +20,8 @@ from app.ui.live.watch import watch
 from diffusers_helper.models.added import ADDED_MODELS
 
 # Each update of a page costs time, so many pages get fewer of them; a page expects one every few seconds.
-_PAUSE_SECONDS_A_PAGE, _MOST_PAUSE_SECONDS = 0.02, 2.0
-_POLL_SECONDS = 1.0  # after which a page without a change looks if its watch still runs
+_PAUSE_SECONDS, _PAUSE_SECONDS_A_PAGE, _MOST_PAUSE_SECONDS = 0.1, 0.02, 2.0
+_AWAY_SECONDS = 1.0
 # A page advances these by itself. Each message costs it milliseconds, so these alone are only a sign of life.
 _MOVING_VALUES = ("beat", "elapsed", "spent", "quiet", "left")
 _BEAT_SECONDS = 2.5
@@ -43,10 +41,10 @@ class _Update(NamedTuple):
 
 
 class _Watch:
-    """A thread that watches the jobs until `is_wanted` is false. It calls `on_change` after each change."""
+    """A thread that watches the jobs until `is_wanted` is false."""
 
-    def __init__(self, service: JobService, job_id: str, on_change: Callable[[], object]) -> None:
-        self._service, self._job_id, self._on_change = service, job_id, on_change
+    def __init__(self, service: JobService, job_id: str) -> None:
+        self._service, self._job_id = service, job_id
         self.latest: _Update | None = None
         self.is_wanted = True
         self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
@@ -57,7 +55,7 @@ class _Watch:
             try:
                 return self._follow()
             except TROUBLE:  # the outputs folder is away
-                time.sleep(_POLL_SECONDS)
+                time.sleep(_AWAY_SECONDS)
 
     def _follow(self) -> None:
         presenter = Presenter(self._service)
@@ -74,7 +72,6 @@ class _Watch:
                 "can_end": current.open_jobs > 0,
             }  # fmt: skip
             self.latest = self._update(data)
-            self._on_change()
 
     def _update(self, data: scene.SceneData) -> _Update:
         steady = {name: data[name] for name in data if name not in _MOVING_VALUES}
@@ -95,7 +92,6 @@ class Updates:
         self._service = service
         self._pages = list[str]()  # the jobs that users have chosen, one for each page
         self._watches = dict[str, _Watch]()  # by those jobs
-        self._changed = asyncio.Event()
 
     def is_open(self, job_id: str) -> bool:
         running, waiting = self._service.open_jobs()
@@ -109,14 +105,12 @@ class Updates:
         """
         self._pages.append(job)
         if job not in self._watches or not self._watches[job].thread.is_alive():
-            on_change = partial(self._wake_from_thread, asyncio.get_running_loop())
-            self._watches[job] = _Watch(self._service, job, on_change)
+            self._watches[job] = _Watch(self._service, job)
         last = last_sent = None
         sent_at = -math.inf
         is_alive = True
         try:
             while is_alive and (job_watch := self._watches.get(job)):
-                changed = self._changed
                 is_alive = job_watch.thread.is_alive()
                 update = job_watch.latest
                 if update is not None and update is not last:
@@ -125,19 +119,9 @@ class Updates:
                     if is_new or time.monotonic() - sent_at >= _BEAT_SECONDS:
                         yield update.whole if is_new else update.beat
                         last_sent, sent_at = update, time.monotonic()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
-                await asyncio.sleep(min(_MOST_PAUSE_SECONDS, _PAUSE_SECONDS_A_PAGE * len(self._pages)))
+                pause = max(_PAUSE_SECONDS, _PAUSE_SECONDS_A_PAGE * len(self._pages))
+                await asyncio.sleep(min(_MOST_PAUSE_SECONDS, pause))
         finally:
             self._pages.remove(job)
             if job not in self._pages and (unused_watch := self._watches.pop(job, None)):
                 unused_watch.is_wanted = False
-
-    def _wake_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let all pages read the watch's `latest`. Its thread calls this."""
-        with suppress(RuntimeError):  # the server has ended, and its loop is closed
-            loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()

@@ -20,6 +20,10 @@ from diffusers_helper.units import about, count_text, duration, gb_text
 _MIN_GUESS_SECONDS = 60.0
 _MAX_TITLE = 120  # characters
 _MIN_EXPECTED_SECONDS = 7.5  # below this, an estimate says only "a few seconds"
+_WORK: dict[Stage | None, str] = {
+    "sample": "the step being computed", "decode": "the part being decoded",
+    "write": "the section being written", "finish": "the frame being finished",
+}  # fmt: skip
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
@@ -31,11 +35,11 @@ def headline(
         return state_headline
     for command, word in _STOPS.items():
         if command in commands:
-            return f"{word}: {_current_work(live)} is finished first"
+            return f"{word}: {_WORK.get(live.stage, 'the current work')} is finished first"
     if live.job.state == "queued" and queue_is_paused:
         return "Waiting until the queue is resumed"
     if live.job.waits:
-        return "Waiting for its model"
+        return "Waiting"
     if live.job.state == "queued":
         first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
         return f"Waiting for its turn{first}"
@@ -115,13 +119,6 @@ def announcement(live: LiveJob, headline: str, seconds_left: float | None) -> di
     }
 
 
-def time_taken(live: LiveJob, elapsed: float) -> str:
-    """Say how long a job that is not running has been made; "" if it has not begun."""
-    if live.job.state == "running" or not elapsed:
-        return ""
-    return f"took {duration(elapsed)}" if live.job.is_over else f"{duration(elapsed)} so far"
-
-
 def made_with(live: LiveJob) -> list[tuple[str, str]]:
     rows = [("Size", f"{live.width} × {live.height}, {live.plan.fps:.5g} fps")] if live.width else []
     return [*rows, ("Made on", live.job.card)] if live.job.card else rows
@@ -133,20 +130,6 @@ def section_activity(live: LiveJob) -> str:
     if live.in_tail:
         return f"decoding, part {live.piece} of {live.pieces}" if live.pieces else "decoding"
     return f"step {live.step} of {live.steps}" if live.step else "running"
-
-
-def _current_work(live: LiveJob) -> str:
-    descriptions: dict[Stage | None, str] = {
-        "decode": "the part being decoded", "write": "the section being written",
-        "sample": "the step being computed", "finish": "the frame being finished",
-    }  # fmt: skip
-    return descriptions.get(live.stage, "the current work")
-
-
-def next_section(live: LiveJob) -> Cell | None:
-    """Find the first section, in the order of making, that is not begun; None if there is none."""
-    num_begun = live.sections_made + (live.job.state == "running" and live.section > live.sections_made)
-    return next((cell for cell in live.cells if cell.number == num_begun + 1), None)
 
 
 def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
@@ -187,10 +170,6 @@ def remark(
     if live.is_guess:
         return "This first video shows how fast the machine is."
     if live.job.request.mode == "inverted" and live.sections > 1:
-        if not live.sections_done:
-            return "It is made from end to start, which keeps the picture from drifting."
-        if live.section == live.sections:
-            return "The end exists; the beginning is being made now."
         return "The video grows towards its beginning."
     return "The video grows at its end." if live.sections > 1 else ""
 

@@ -7,7 +7,7 @@ seconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,20 +21,22 @@ from app.redact import plain_paths
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.fields import File, Text, Values
-from app.ui.models.present import ModelPresenter, card_plans, component_title, copy_offer, format_plans
-from app.ui.pictures import add_upload
+from app.ui.models.present import ModelPresenter, component_title, copy_offer
+from app.ui.pictures import add_upload, uploaded
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.registry import models_by_component
-from diffusers_helper.files import file_signature, named_folder, visible_files
+from diffusers_helper.files import file_signature
 from diffusers_helper.models.added import check_new_name, name_for
 from diffusers_helper.models.installed import remove
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.planning import set_ups
+from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import size_text
-from diffusers_helper.weights.inspection import STANDARD_NAMES, Inspection, inspect_weights, is_shard
-from diffusers_helper.weights.reading import INDEX, SUFFIXES, names_weights, weight_files
+from diffusers_helper.weights.folder import VARIABLE, weights_folder, weights_names
+from diffusers_helper.weights.inspection import Inspection, inspect_weights
+from diffusers_helper.weights.reading import INDEX, SUFFIXES, weight_files
 from diffusers_helper.weights.tensors import layout_problem
 
-VARIABLE = "LONGTAKE_WEIGHTS"
 _MOST_LISTED, _MOST_SIGNS = 400, 1000
 
 
@@ -105,46 +107,18 @@ class ModelCalls:
             "kept": {part: list(users) for part, users in removal.kept.items()},
         }  # fmt: skip
 
-    def models_formats(self, model: str) -> dict[str, Any]:
+    def models_formats(self, model: str) -> list[dict[str, Any]]:
         """Tell what these cards would do with the weights if the transformer's file had another format."""
-        return format_plans(self._catalogue.info(model), self._catalogue.key(model))
+        return [asdict(plan) for plan in set_ups.plans_by_format(*self._usual(model, "default"))]
 
     def models_plan(self, model: str, weight_dtype: str = "default") -> list[dict[str, Any]]:
         """Tell what cards of 8 to 24 GB would do with a model's weights, for its own settings otherwise."""
-        return card_plans(self._catalogue.info(model), self._catalogue.key(model), weight_dtype)
+        return [asdict(plan) for plan in set_ups.plans_by_card(*self._usual(model, weight_dtype))]
 
-
-def weights_folder(environ: Mapping[str, str]) -> Path:
-    """Find the folder that the environment names, or `weights` in the current folder. It need not exist.
-
-    Raises:
-        InputError: If there is no such home folder.
-    """
-    return named_folder(environ, VARIABLE, "weights")
-
-
-def weights_names(folder: Path) -> list[str]:
-    """List what the folder and its folders hold, sorted, by paths relative to it.
-
-    These are single files with weights, indices of several files, and folders in diffusers' layout.
-    """
-    return sorted(set(_names(folder)), key=lambda name: (name.lower(), name))
-
-
-def _names(folder: Path) -> Iterator[str]:
-    for place, files in visible_files(folder):
-        here = place.relative_to(folder)
-        weights = [name for name in files if names_weights(name, (*SUFFIXES, INDEX))]
-        names = [here.as_posix()] if here.parts and _is_part(files, weights) else []
-        names = names or [(here / name).as_posix() for name in weights if not is_shard(Path(name))]
-        yield from (name for name in names if name.isprintable())
-
-
-def _is_part(files: Collection[str], weights: Collection[str]) -> bool:
-    lower = [name.lower() for name in weights]
-    plain = [name for name in lower if name.endswith(".safetensors")]
-    is_clear = len(plain) == 1 or any(name in STANDARD_NAMES or name.endswith(INDEX) for name in lower)
-    return "config.json" in files and bool(plain) and is_clear
+    def _usual(self, model: str, weight_dtype: str) -> tuple[GenerationRequest, ModelInfo]:
+        info, name = self._catalogue.info(model), self._catalogue.key(model)
+        settings = {"mode": info.modes[0], "steps": info.steps, "weight_dtype": weight_dtype}
+        return GenerationRequest(image="any", model=name, **settings), info
 
 
 def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
@@ -220,11 +194,6 @@ def _remembered(path: Path, signs: tuple[object, ...]) -> Inspection:
     return inspect_weights(path)
 
 
-def _check_upload(path: Path) -> None:
-    if problems := inspect_weights(path).problems:
-        raise InputError(plain_paths(problems[0]), "Choose another file.")
-
-
 def _entry(folder: Path, name: str) -> dict[str, Any]:
     """Read the facts about one entry: the part that it can be, or "" and a problem."""
     path = folder / name
@@ -287,7 +256,9 @@ class OwnFileCalls:
 
     def models_file_add(self, file: File, name: Text) -> str:
         """Copy an uploaded file with weights to the folder for them, and return its name there."""
-        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"), _check_upload)
+        if problems := inspect_weights(uploaded(file)).problems:
+            raise InputError(plain_paths(problems[0]), "Choose another file.")
+        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"))
 
     def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:
         """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
@@ -310,26 +281,20 @@ class OwnFileCalls:
                     f"The {part} cannot be used: {plain_paths(problem)} Nothing was added.",
                     "Choose another file.",
                 )
-        if base and base not in self._catalogue.names:
-            components = ", ".join(self._catalogue.names)
-            raise InputError(f"base is {short_repr(base)}; expected one of {components}.", "Correct it.")
+        if base:
+            self._catalogue.info(base)  # which refuses what is none of the models
         key = self._catalogue.key(base) if base else ""
         self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
         return self._presenter.describe(model)
 
 
 def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
-    router = api_router("models")
+    gets = models.models_copy, files.models_files, files.models_inspect
+    posts = (
+        models.models_get, models.models_pause, models.models_cancel, models.models_verify,
+        models.models_convert, models.models_remove, files.models_add,
+    )  # fmt: skip
+    router = api_router("models", get=gets, post=posts)
     router.get("")(models.models_list)
-    router.get("/copy")(models.models_copy)
-    router.get("/files")(files.models_files)
-    router.get("/inspect")(files.models_inspect)
-    router.post("/get")(models.models_get)
-    router.post("/pause")(models.models_pause)
-    router.post("/cancel")(models.models_cancel)
-    router.post("/verify")(models.models_verify)
-    router.post("/convert")(models.models_convert)
-    router.post("/remove")(models.models_remove)
-    router.post("/add")(files.models_add)
     router.post("/files/add")(files.models_file_add)
     return router

@@ -19,7 +19,6 @@ let wanted = ''; // the model that the address names, or that was added
 const isShown = () => place()[0] === 'models' && !document.hidden;
 const revisionNow = () => `${queueNow().revision} ${queueNow().models}`;
 const complain = (words) => setText(find('.lt-models-problem'), words);
-
 const report = (words) => setText(find('.lt-models-reported'), words);
 
 function draw(models, disk) {

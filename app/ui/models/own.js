@@ -1,12 +1,11 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
-import { actOnce, fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, setOptions, setText } from '../elements.js';
+import { chooseFiles, fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, setOptions, setText } from '../elements.js';
 import { get, postLong, upload } from '../server.js';
 
 const PAUSE = 1000; // milliseconds between two looks at a model that is being added
 const section = document.querySelector('.lt-own');
 const find = (part) => section.querySelector(`.lt-own-${part}`);
 const [list, form, base] = ['files', 'form', 'base'].map(find);
-const input = section.querySelector('[type="file"]');
 let rows = [];
 let added = null; // called with the name of a new model, and shows it
 let timer = 0;
@@ -15,12 +14,11 @@ let isSubmitting = false;
 let isNamed = false; // whether the user has written a name
 let asked = 0; // the number of the last request, since only the last answer counts
 
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const report = (words) => setText(find('reported'), words);
 const chosen = () => rows.filter(({ box }) => box.checked);
 
 function factsTable(facts) {
-  const types = Object.entries(facts.dtypes).map(([type, share]) => `${type} ${percent(share)}`).join(', ');
+  const types = Object.entries(facts.dtypes).map(([type, share]) => `${type} ${(100 * share).toFixed(1)} %`).join(', ');
   return makeTable([], [
     ['Format', facts.format], ['Model', [facts.model, facts.variant].filter(Boolean).join(' ')],
     ['Names of tensors', facts.key_style], ['Tensors', facts.tensors], ['Types', types],
@@ -144,8 +142,8 @@ export function offerBases(models) {
 }
 
 async function addFile() {
-  const [given] = input.files;
-  input.value = '';
+  const [given] = await chooseFiles('.safetensors,.gguf');
+  if (!given) return;
   report(`${given.name} is being copied…`);
   const { path } = await upload(given);
   report(`${await postLong('models/files/add', { file: { path }, name: given.name })} is in the list now.`);
@@ -156,8 +154,7 @@ async function addFile() {
 export function prepareOwnFiles(showModel) {
   added = showModel;
   onPress(find('again'), () => loadFiles());
-  find('new').addEventListener('click', () => input.click());
-  input.addEventListener('change', () => actOnce(find('new'), addFile, report));
+  onPress(find('new'), addFile, report);
   onSubmit(form, submit);
   find('name').addEventListener('input', ({ target }) => { isNamed = target.value !== ''; });
 }

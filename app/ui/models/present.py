@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from app.jobs.downloads.manager import DownloadProgress
@@ -55,7 +54,7 @@ class ModelPresenter:
 
     def describe_all(self) -> dict[str, Any]:
         infos = self._catalogue.infos
-        models = [self._describe(name, info) for name, info in infos.items()]
+        models = [*map(self.describe, infos)]
         disk = "All models are on this machine."
         if absence := next(filter(None, map(absence_of, infos.values())), None):
             folder, free = plain_paths(str(absence.folder)), gb_text(absence.free_bytes)
@@ -65,9 +64,7 @@ class ModelPresenter:
         return {"models": models, "disk": disk, "weight_types": types, "is_busy": is_busy}
 
     def describe(self, name: str) -> dict[str, Any]:
-        return self._describe(name, self._catalogue.info(name))
-
-    def _describe(self, name: str, info: ModelInfo) -> dict[str, Any]:
+        info = self._catalogue.info(name)
         components = installed_components(info)
         here_bytes = sum(component.here_bytes for component in components)
         missing_bytes = sum(component.missing_bytes for component in components)
@@ -77,11 +74,18 @@ class ModelPresenter:
         problems = self._service.downloads.problems(name) if is_hub else None
         memory_fact, sentences = self._memory(name, info)
         time_fact, time_sentence = self._time(name, info)
-        size = _size_words(here_bytes, missing_bytes, complete=complete)
+        size = f"{size_text(here_bytes)} on this machine" if here_bytes else ""
+        if not complete:
+            size = f"{f'{size}, about' if size else 'About'} {gb_text(missing_bytes)} GB to download"
+        sources = info.components.values()
+        repositories = dict.fromkeys(source.location for source in sources if source.revision is not None)
         absence = absence_of(info)
         state = progress.activity or _state(here_bytes, complete=complete)
         removal = _removal(info) if (is_hub and here_bytes) or is_added else None
-        room = "" if complete or absence is None or absence.has_room else _no_room(absence)
+        room = ""
+        if absence and not (complete or absence.has_room):
+            advice = "Free some, or set HF_HOME to a folder on a larger disk."
+            room = f"There is not enough space: {absence.sizes}. {advice}"
         return {
             "model": name,
             "title": info.title,
@@ -96,7 +100,7 @@ class ModelPresenter:
             "parts": [_component_facts(component) for component in components],
             "facts": " · ".join(filter(None, (size, memory_fact, time_fact))),
             "needs": [*sentences, time_sentence],
-            "sources": _sources(info),
+            "sources": [{"name": name, "address": f"{_HUB}{name}"} for name in repositories],
             "licence": info.licence,
             "progress": _progress(progress),
             "problem": " ".join(filter(None, map(page_words, (progress.message, progress.remedy)))) or room,
@@ -185,48 +189,10 @@ def _refused_copy(reason: str) -> dict[str, str]:
     return {"name": "", "words": "", "refusal": reason}
 
 
-def card_plans(info: ModelInfo, name: str, weight_dtype: str) -> list[dict[str, Any]]:
-    settings = {"mode": info.modes[0], "steps": info.steps, "weight_dtype": weight_dtype}
-    request = GenerationRequest(image="any", model=name, **settings)
-    return [_card(plan) for plan in set_ups.plans_by_card(request, info)]
-
-
-def format_plans(info: ModelInfo, name: str) -> dict[str, Any]:
-    """Give the plans for each format of the transformer's file, as rows of text with one cell a card."""
-    request = GenerationRequest(image="any", model=name, mode=info.modes[0], steps=info.steps)
-    rows = [
-        {
-            "format": ", ".join(plan.formats),
-            "file": gb_text(plan.file_bytes),
-            "default": [card.short(card.default) for card in plan.cards],
-            "automatic": [card.short(card.fewest_copies) for card in plan.cards],
-        }
-        for plan in set_ups.plans_by_format(request, info)
-    ]
-    return {"cards": [f"{size} GB" for size in set_ups.CARDS_GB], "rows": rows}
-
-
-def _card(plan: set_ups.CardPlan) -> dict[str, Any]:
-    return asdict(plan) | {
-        "card": f"{plan.card_gb} GB",
-        "cap": gb_text(plan.default.cap_bytes if plan.default else plan.cap_bytes),
-        "least": gb_text(plan.smallest_cap_bytes, round_up=True),
-        "rows": [list(fit.cells[1:]) for fit in plan.fits],
-    }
-
-
 def _state(here_bytes: int, *, complete: bool = False) -> str:
     if complete:
         return "complete"
     return "incomplete" if here_bytes else "missing"
-
-
-def _size_words(here_bytes: int, missing_bytes: int, *, complete: bool) -> str:
-    if complete:
-        return f"{size_text(here_bytes)} on this machine"
-    if not here_bytes:
-        return f"About {gb_text(missing_bytes)} GB to download"
-    return f"{size_text(here_bytes)} on this machine, about {gb_text(missing_bytes)} GB to download"
 
 
 def _actions(
@@ -281,7 +247,9 @@ def component_title(component: str) -> str:
 
 
 def _component_facts(component: InstalledComponent) -> dict[str, Any]:
-    folder, source = _shown_folder(component.folder), plain_paths(component.source)
+    path, source = str(component.folder), plain_paths(component.source)
+    # A folder in the hub's cache is shortened to its path there, and any other to what others may read.
+    folder = path[path.index(_CACHE_PREFIX) :] if _CACHE_PREFIX in path else plain_paths(path)
     num_bytes = component.here_bytes or component.missing_bytes
     return {
         "part": component.component,
@@ -294,40 +262,24 @@ def _component_facts(component: InstalledComponent) -> dict[str, Any]:
     }
 
 
-def _shown_folder(folder: Path) -> str:
-    """Shorten a folder in the hub's cache to its path there, and any other to what others may read."""
-    path = str(folder)
-    return path[path.index(_CACHE_PREFIX) :] if _CACHE_PREFIX in path else plain_paths(path)
-
-
-def _sources(info: ModelInfo) -> list[dict[str, str]]:
-    sources = info.components.values()
-    names = dict.fromkeys(source.location for source in sources if source.revision is not None)
-    return [{"name": name, "address": f"{_HUB}{name}"} for name in names]
-
-
 def _progress(progress: DownloadProgress) -> dict[str, Any]:
-    text = _pair(progress.done_bytes, progress.total_bytes) if progress.total_bytes else ""
+    done, total = progress.done_bytes, progress.total_bytes
+    text = f"{gb_text(done)} of {gb_text(total)} GB"
+    if total < GB:
+        text = f"{size_text(done)} of {size_text(total)}" if total else ""
     if progress.bytes_per_second:
         text += f", {progress.bytes_per_second / 1e6:.1f} MB/s"
-    if progress.seconds_left is not None and progress.done_bytes < progress.total_bytes:
+    if progress.seconds_left is not None and done < total:
         text += f", {about(progress.seconds_left)} left"
-    fraction = progress.done_bytes / progress.total_bytes if progress.total_bytes else 0.0
-    is_interrupted = progress.activity in ("paused", "failed") and progress.total_bytes > 0
+    is_interrupted = progress.activity in ("paused", "failed") and total > 0
     return asdict(progress) | {
         "is_shown": is_interrupted or progress.activity in _BUSY,
         "is_download": progress.activity not in ("verifying", "converting"),
-        "percent": round(100 * min(1.0, fraction), 1),
+        "percent": round(100 * min(1.0, done / (total or 1)), 1),
         "words": text or "Starting…",  # the program for it starts, which takes seconds
         "message": page_words(progress.message),
         "remedy": page_words(progress.remedy),
     }
-
-
-def _pair(done: int, total: int) -> str:
-    if total < GB:
-        return f"{size_text(done)} of {size_text(total)}"
-    return f"{gb_text(done)} of {gb_text(total)} GB"
 
 
 def _removal(info: ModelInfo) -> dict[str, Any] | None:
@@ -344,9 +296,3 @@ def _removal(info: ModelInfo) -> dict[str, Any] | None:
         "parts": list(removal.files),
         "kept": list(removal.kept),
     }
-
-
-def _no_room(absence: Absence) -> str:
-    return (
-        f"There is not enough space: {absence.sizes}. Free some, or set HF_HOME to a folder on a larger disk."
-    )

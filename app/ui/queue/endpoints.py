@@ -299,25 +299,14 @@ class JobCalls:
 
 
 def queue_router(jobs: JobCalls, cards: CardCalls) -> APIRouter:
-    router = api_router("queue")
+    posts = (
+        jobs.jobs_hold, jobs.jobs_go_on, jobs.jobs_cancel, jobs.jobs_pause, jobs.jobs_resume,
+        jobs.jobs_reorder, jobs.jobs_remove, jobs.jobs_restore, jobs.jobs_delete, jobs.jobs_empty_trash,
+        jobs.jobs_duplicate, jobs.jobs_branch, jobs.jobs_change, jobs.jobs_wait, jobs.jobs_takes,
+        jobs.jobs_favourite,
+    )  # fmt: skip
+    router = api_router("queue", get=[jobs.jobs_usage], post=posts)
     router.get("")(jobs.jobs_queue)
-    router.post("/hold")(jobs.jobs_hold)
-    router.post("/go_on")(jobs.jobs_go_on)
-    router.post("/cancel")(jobs.jobs_cancel)
-    router.post("/pause")(jobs.jobs_pause)
-    router.post("/resume")(jobs.jobs_resume)
-    router.post("/reorder")(jobs.jobs_reorder)
-    router.post("/remove")(jobs.jobs_remove)
-    router.post("/restore")(jobs.jobs_restore)
-    router.post("/delete")(jobs.jobs_delete)
-    router.post("/empty_trash")(jobs.jobs_empty_trash)
-    router.get("/usage")(jobs.jobs_usage)
-    router.post("/duplicate")(jobs.jobs_duplicate)
-    router.post("/branch")(jobs.jobs_branch)
-    router.post("/change")(jobs.jobs_change)
-    router.post("/wait")(jobs.jobs_wait)
-    router.post("/takes")(jobs.jobs_takes)
-    router.post("/favourite")(jobs.jobs_favourite)
     router.post("/cards/leave")(cards.cards_leave)
     router.post("/cards/pause")(cards.cards_pause)
     router.post("/cards/return")(cards.cards_return)

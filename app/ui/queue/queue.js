@@ -39,11 +39,6 @@ function watch(job) {
   watchRunning(job);
 }
 
-async function open(job) {
-  await openOnStage(job);
-  goTo('create');
-}
-
 async function load() {
   const now = revisionNow();
   asked += 1;
@@ -234,7 +229,7 @@ function takeCardClick({ target }) {
 }
 
 const ACTS = {
-  watch: (job) => (isMovable(job) ? open(job.id).catch(complain) : watch(job.id)),
+  watch: (job) => (isMovable(job) ? openOnStage(job.id).then(() => goTo('create')).catch(complain) : watch(job.id)),
   edit: (job) => editJob(job).catch(complain),
   pause: (job) => change(() => post('queue/pause', { jobs: [job.id] })),
   resume: (job) => change(() => post('queue/resume', { jobs: [job.id] })),

@@ -24,7 +24,7 @@ from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine
@@ -167,7 +167,7 @@ def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytes
     assert describer.describe(values | {"image": {"path": "/etc/passwd"}})["facts"]["crops"] == {}
     text = describer.describe(values | {"image": {"path": str(_text(tmp_path))}})
     assert "not a picture" in text["markup"]["picture-note"]
-    broken = values | {"seconds": "<b>", "steps": None, "cfg": "x", "model": ["x"], "seed": "<i>"}
+    broken = values | {"seconds": "<b>", "steps": None, "cfg": "x", "seed": "<i>"}
     assert describer.describe(broken)["markup"]["length"] == ""
     assert "<" not in describer.describe(broken)["facts"]["look"]
     service.start()
@@ -258,9 +258,6 @@ def test_an_example_is_made_with_the_models_own_settings(
     assert (request.seconds, request.steps, request.resolution) == (filled["seconds"], 4, None)
     with Image.open(request.image) as made, Image.open("assets/examples/the-white-ball-moves-up.png") as own:
         assert made.tobytes() == own.convert("RGB").tobytes()
-    for model, index in (("demo", 99), ("demo", None), ("gone", 0)):
-        assert actions.form_example(model, index, True) == {}  # pyright: ignore[reportArgumentType]
-    assert len(service.jobs()) == 1
 
 
 def test_a_model_that_is_removed_between_two_readings_is_left_out(
@@ -275,12 +272,3 @@ def test_a_model_that_is_removed_between_two_readings_is_left_out(
     assert "demo" in options
     assert "gone" not in options
     assert [one["model"] for one in ModelPresenter(service, catalogue).describe_all()["models"]] == ["demo"]
-    readings = iter([DEMO])
-
-    def info(catalogue: Catalogue, name: str) -> ModelInfo:
-        for one in readings:
-            return one
-        raise InputError("gone", "")
-
-    monkeypatch.setattr(Catalogue, "info", info)
-    assert actions.form_model("demo", "inverted") == {}

@@ -58,6 +58,14 @@ def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
     kept(page, '"crop":0.5')
 
 
+# Returns the height and the upper edge of the picture on the stage, as shares of the video's height.
+PLACED = """() => {
+    const [picture, video] = ['.lt-poster', '.lt-fit'].map((part) =>
+        document.querySelector(part).getBoundingClientRect());
+    return [picture.height / video.height, (picture.top - video.top) / video.height];
+}"""
+
+
 def test_a_landscape_photo_becomes_an_upright_video_of_the_part_that_is_dragged_and_zoomed(
     page: Any, stand: Stand, photo: Path
 ) -> None:
@@ -81,11 +89,21 @@ def test_a_landscape_photo_becomes_an_upright_video_of_the_part_that_is_dragged_
     kept(page, '"crop_y":1')
     page.keyboard.press("ArrowRight")
     kept(page, '"crop":0.02')
+    box = hole.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    screen = page.context.new_cdp_session(page)
+    for kind, apart in ("touchStart", 20), ("touchMove", 30), ("touchEnd", 0):
+        fingers = [{"x": x + way * apart, "y": y, "id": way + 1} for way in (-1, 1) if apart]
+        screen.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": fingers})
+    kept(page, '"zoom":3.')
+    kept(page, '"crop":0.02')
     start(page, None)
     job = stand.service.job(status(page, state="running").get_attribute("data-job"))
     request = job.request
     assert (request.picture_shape, request.crop, request.crop_y) == ("9:16", 0.02, 1)
-    assert request.zoom == pytest.approx(2.14, abs=0.03)
+    assert request.zoom == pytest.approx(1.5 * 2.14, abs=0.05)
+    # Until there is a frame, the stage shows the same part of the picture.
+    assert page.evaluate(PLACED) == pytest.approx([request.zoom, 1 - request.zoom], abs=0.02)
     assert size_of(job) == (96, 176)
     page.get_by_role("button", name="Reset to defaults").click()
     page.wait_for_function("document.querySelector('[name=zoom]').value === '1'")
@@ -164,3 +182,6 @@ def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Sta
     for seconds in (1, 1.1, 5, 19.9, 20, 21, 119, 120):
         share = page.evaluate(f"async (seconds) => (await {sliders}).shareOf(seconds, 1, 120)", seconds)
         assert page.evaluate(f"async (at) => (await {sliders}).lengthAt(at, 1, 120)", share) == seconds
+    page.get_by_label("Prompt", exact=True).focus()
+    page.keyboard.insert_text("a" * 4001)
+    page.get_by_text("At most 4000 letters fit in here.").wait_for()

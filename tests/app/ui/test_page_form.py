@@ -176,23 +176,20 @@ def test_ctrl_enter_starts_and_earlier_prompts_come_back(page: Any, stand: Stand
     ready(page)
     page.set_input_files("input[type=file]", str(photo))
     size(page, "Video: 144 × 112")
-    box = prompt_box(page)
+    box, earlier = prompt_box(page), page.get_by_label("Earlier prompts")
     for number, text in enumerate((PROMPT, "the camera <b>pans</b> left"), 1):
         box.fill(text)
         box.press("Control+Enter")
         page.get_by_role("button", name="End Generation").and_(page.locator(":enabled")).wait_for()
-        page.wait_for_function(
-            "(n) => window.document.querySelectorAll('#lt-history li').length === n", arg=number
-        )
+        earlier.get_by_text(f"Earlier prompts ({number})").wait_for(state="attached")
     page.locator("#start", has_text="number 3").wait_for()
     assert [job.request.prompt for job in stand.service.jobs()] == ["the camera <b>pans</b> left", PROMPT]
-    page.get_by_text("Earlier prompts (2)").press("Enter")
-    assert page.locator("#lt-history li").all_inner_texts() == ["the camera <b>pans</b> left", PROMPT]
-    page.locator("#lt-history li button").nth(1).press("Enter")
+    options = ["Earlier prompts (2)", "the camera <b>pans</b> left", PROMPT, "Forget them"]
+    assert earlier.locator("option").all_inner_texts() == options
+    earlier.select_option(PROMPT)
     assert box.input_value() == PROMPT
-    page.get_by_text("Earlier prompts (2)").click()
-    page.get_by_role("button", name="Forget them").click()
-    page.locator(".lt-history").wait_for(state="detached")
+    earlier.select_option("Forget them")
+    earlier.wait_for(state="hidden")
 
 
 def test_a_double_click_is_one_press(page: Any, stand: Stand, photo: Path) -> None:

@@ -20,7 +20,9 @@ def choose_picture(page: Any, photo: Path) -> None:
     page.set_input_files("#set-image input[type=file]", str(photo))
     page.get_by_label("Prompt", exact=True).fill("a ball")
     page.get_by_text("Say what happens when").click()
-    page.locator(".lt-sections input[type=file]").nth(3).set_input_files(str(photo))
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Choose a picture for 3.6").click()
+    chooser.value.set_files(photo)
     chip(page, "1 picture at 3.6 s").wait_for()
     page.get_by_text("Say what happens when").click()
 
@@ -61,6 +63,9 @@ def test_what_one_makes_is_in_sight_above_the_folds(page: Any, stand: Stand, pho
     makes = page.get_by_label("Makes")
     assert makes.input_value() == "loop"
     page.set_input_files("#file-image", str(photo))
+    makes.select_option("A video")
+    makes.select_option("A loop")
+    assert (makes.input_value(), page.locator("[name=loop]").input_value()) == ("loop", "on")
     makes.select_option("One picture")
     page.locator('#start[data-many="makes a picture"]').wait_for()
     assert page.get_by_label("number input for Change the Picture").input_value() == "9"
@@ -101,7 +106,7 @@ def test_another_start_picture_ends_the_continuation_of_a_video(
 ) -> None:
     video = GrowingVideo(tmp_path, width=96, height=64, mode="forward", crf=16)
     content = video.add_section(scene(30)).read_bytes()
-    carried = page.locator("#extras-line").get_by_text("Video to Continue: holiday.mp4.")
+    carried = page.locator("#acting").get_by_text("Video to Continue: holiday.mp4.")
     for name, act in {
         "remove": lambda: page.locator("#set-image [data-from='']").click(),
         "choose": lambda: page.set_input_files("#set-image input[type=file]", str(photo)),
@@ -167,6 +172,6 @@ def test_a_dropped_video_of_longtake_gives_its_settings_or_is_continued(page: An
     page.wait_for_function("document.querySelector('[name=prompt]').value === 'a ring'")
     assert page.locator("[name=extras]").input_value() == ""
     offered.get_by_role("button", name="Continue the video instead").click()
-    page.locator("#extras-line").get_by_text("Video to Continue").wait_for()
+    page.locator("#acting").get_by_text("Video to Continue").wait_for()
     page.wait_for_selector("#set-image img")
     assert page.locator("[name=prompt]").input_value() == "a ring"

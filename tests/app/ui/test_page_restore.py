@@ -78,7 +78,7 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     content = video.add_section(scene(30)).read_bytes()
     drop(page, content, "holiday.mp4", "video/mp4")
     page.wait_for_selector("#set-image img")
-    page.locator("#extras-line").get_by_text("Video to Continue: holiday.mp4.").wait_for()
+    page.locator("#acting").get_by_text("Video to Continue: holiday.mp4.").wait_for()
     assert notice(page, "continues").inner_text() == "The new video continues holiday.mp4 (1.0 s).\n\nClose"
     page.get_by_label("Prompt", exact=True).fill("a ball")
     page.click("#start:not([disabled])")
@@ -150,7 +150,7 @@ def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
     page.get_by_role("button", name="Make what comes before it").click()
     page.locator("#picture-note").get_by_text("What comes before a video needs a picture").wait_for()
     page.wait_for_selector('#start[data-missing="Add a picture"]')
-    page.locator("#extras-line").get_by_text("New Part of a Continued Video: Before it.").wait_for()
+    page.locator("#acting").get_by_text("New Part of a Continued Video: Before it.").wait_for()
     page.set_input_files("#set-image input[type=file]", str(photo))
     page.click("#start:not([disabled])")
     wait_until(lambda: len(stand.service.jobs()) == 1)
@@ -201,7 +201,7 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
     page.wait_for_selector("#set-image img")
     assert page.get_by_label("How Many").input_value() == "3"
-    page.locator('#start[data-many="3 videos with different seeds"]').click()
+    page.locator('#start[data-many="makes 3 videos with different seeds"]').click()
     wait_until(lambda: len(stand.service.jobs()) == 6)
     page.locator("#start").click()
     wait_until(lambda: len(stand.service.jobs()) == 9)
@@ -252,7 +252,9 @@ def test_a_preset_is_saved_used_made_the_default_and_passed_on(
     dialog.get_by_text("The preset is back.").wait_for()
     file = tmp_path / "Given.json"
     file.write_bytes(exported.replace(b"17", b"19"))
-    page.set_input_files('input[aria-label="File with settings"]', str(file))
+    with page.expect_file_chooser() as chooser:
+        dialog.get_by_role("button", name="Import a file with settings").click()
+    chooser.value.set_files(file)
     dialog.get_by_text("“Given” is saved.").wait_for()
     dialog.get_by_role("button", name="Use: Given").click()
     page.wait_for_selector('#fold-look > summary[data-state*="19 steps"]')

@@ -125,7 +125,9 @@ def test_a_section_begins_with_a_picture_that_is_moved(
     assert [tile.is_visible() for tile in tiles.all()] == [False, True, True, True]
     tall = tmp_path / "tall.png"
     Image.linear_gradient("L").resize((240, 640)).save(tall)
-    tiles.nth(2).locator("input").set_input_files(str(tall))
+    with page.expect_file_chooser() as chooser:
+        tiles.nth(2).get_by_role("button", name="Choose a picture").click()
+    chooser.value.set_files(tall)
     part = page.get_by_role("slider", name="Part of the picture for 2.4 – 3.6 s that the video shows")
     part.wait_for()
     part.focus()

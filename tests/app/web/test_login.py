@@ -88,6 +88,7 @@ def test_the_password_opens_and_guessing_is_slowed_down(locked: tuple[str, Any])
         assert "SameSite=lax" in cookie
     token = "; ".join(cookie.partition(";")[0] for cookie in cookies)
     assert ask(url, "/config", headers={"Cookie": token}).status == 200
+    assert b'<a href="logout">Log out</a>' in ask(url, headers={"Cookie": token}).body
     assert ask(url, "/config", headers={"Cookie": re.sub("=.*?(;|$)", r"=wrong\1", token)}).status == 401
     statuses = [log_in(url, "falsch", user).status for user in ["anna", "bert"] * (LOGIN_ATTEMPTS // 2)]
     assert set(statuses) == {400}

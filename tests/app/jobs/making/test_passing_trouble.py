@@ -175,9 +175,12 @@ def test_a_job_whose_files_cannot_be_read_now_waits_alone_and_keeps_its_log(
         patch.setattr("app.jobs.storage.recovery.events_in", read_log)
         studio.service.start()
         assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
-        assert studio.service.job(queued.id).state == "queued"
+        waiting = studio.service.job(queued.id)
+        words = "The folder of this video cannot be read (Input/output error)."
+        assert (waiting.state, waiting.message) == ("queued", words)
         assert not studio.service.job(begun.id).is_over
     assert isinstance(studio.events(queued)[-1], Finished)
+    assert studio.service.job(queued.id).message == ""
     events = studio.events(begun)
     assert isinstance(events[-1], Finished)
     assert sections_of(events) == [1, 2, 3]

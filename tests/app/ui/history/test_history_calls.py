@@ -11,7 +11,7 @@ from app.jobs.job import Job, NoSuchJob
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.history.endpoints import HistoryCalls
-from app.ui.pictures import uploaded_file
+from app.ui.pictures import Upload, uploaded
 from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import wait_until
@@ -145,7 +145,7 @@ def test_the_settings_of_a_video_come_with_its_picture(
 ) -> None:
     job = made(sharing, service, seed=2**62 + 1)
     reported = calls.history_settings(job.id)
-    picture = uploaded_file(reported["pictures"]["image"], "image")
+    picture = uploaded(Upload(path=reported["pictures"]["image"]))
     assert Path(picture).read_bytes() == JobFolder(job.folder).input.read_bytes()
     settings = json.loads(reported["text"])["settings"]
     assert (settings["seed"], settings["prompt"], settings["model"]) == (2**62 + 1, "a ball", "demo")

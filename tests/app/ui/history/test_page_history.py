@@ -334,8 +334,8 @@ def test_these_settings_fill_the_form_with_the_picture(page: Any, stand: Stand, 
     one, other = (json.loads(each.request.to_json()) for each in (job, again))
     assert {**one, "image": ""} == {**other, "image": ""}
     assert JobFolder(job.folder).input.read_bytes() == JobFolder(again.folder).input.read_bytes()
-    page.get_by_role("button", name="Forget this").click()
-    page.get_by_text("Sampler: Euler.").wait_for(state="detached")
+    page.get_by_role("button", name="Leave out: Sampler: Euler.").click()
+    page.get_by_text("Sampler: Euler.").first.wait_for(state="detached")
 
 
 def test_a_copied_link_opens_the_video_in_a_new_tab(page: Any, stand: Stand, make: Any) -> None:

@@ -106,7 +106,7 @@ def test_the_cells_lie_side_by_side_in_order_of_the_video(mode: Mode, seconds: f
     assert (cells[0].start, cells[-1].end) == (0.0, live.plan.seconds)
     numbers = [cell.number for cell in cells]
     assert sorted(numbers, reverse=mode == "inverted") == numbers
-    assert all(cell.state == "done" and f"{cell.number:04}.webp" in str(cell.thumbnail) for cell in cells)
+    assert all(cell.state == "done" for cell in cells)
     assert live.hidden_in_front == 0.0
 
 

@@ -100,6 +100,7 @@ def test_a_directed_video_outlasts_its_server_and_its_recipe_makes_the_same_byte
 
     until(second, "paused")  # it still waits after each section
     status(touch.page, state="paused", job=second.id)
+    touch.press(touch.page.get_by_text("Direct it"))
     touch.press(touch.page.get_by_label("Wait for me after each section"))
     touch.page.get_by_text("It goes on by itself.").wait_for()
     touch.press_button("Resume")

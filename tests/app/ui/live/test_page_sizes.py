@@ -112,7 +112,7 @@ def test_after_the_first_video_all_but_the_folded_parts_are_still_in_sight(
     stand.engine.go(FIRST + 1)
     status(page, state="finished")
     quick = page.locator(".lt-examples")
-    page.get_by_text("Earlier prompts (1)").wait_for()
+    page.locator("#earlier-prompts").wait_for()
     assert quick.bounding_box()["height"] < 40
     assert quick.bounding_box()["width"] <= page.locator("#set-prompt").bounding_box()["width"]
     page.wait_for_function(ALL_IN_SIGHT)

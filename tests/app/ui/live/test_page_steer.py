@@ -94,6 +94,17 @@ def test_takes_play_side_by_side_and_one_goes_on(page: Any, stand: Stand, photo:
     assert states == ["cancelled", "cancelled", "cancelled"]
 
 
+def test_takes_have_the_words_that_were_typed(page: Any, stand: Stand, photo: Path) -> None:
+    job = grown(stand, photo, 1)
+    status(page, state="paused", job=job.id)
+    page.get_by_text("Direct it").click()
+    page.get_by_label("What happens next").fill("it goes up")
+    page.get_by_role("button", name="Three takes of the next section").click()
+    page.get_by_role("region", name="Takes").get_by_text("3 of 3 takes ready").wait_for()
+    assert {take.request.prompt for take in stand.service.jobs()[:3]} == {"it goes up"}
+    assert page.locator(".lt-panel").is_hidden()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_at_the_end_of_an_unfinished_video_its_last_section_is_marked(
     page: Any, stand: Stand, photo: Path, mode: Mode

@@ -16,11 +16,12 @@ from app.jobs.downloads import process
 from app.jobs.downloads.process import Adding
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.models.endpoints import OwnFileCalls, weights_folder, weights_names
+from app.ui.models.endpoints import OwnFileCalls
 from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.weights.folder import weights_folder, weights_names
 from tests.support.staged_engine import StagedEngine
 
 FILE, SECOND = "diffusion_models/FramePack F1.safetensors", "diffusion_models/other.safetensors"

@@ -117,7 +117,7 @@ def test_a_video_waits_for_its_model_and_the_demo_goes_on(
     assert (hub.asked, stand.service.jobs()) == ([], [])
     page.locator("#start").click()
     page.get_by_role("button", name=re.compile("Download .* and start")).click()
-    page.get_by_text("Waiting for its model").first.wait_for()
+    page.get_by_text("Waiting", exact=True).first.wait_for()
     page.get_by_text(re.compile(r"Its model is being downloaded: \d+ %")).first.wait_for()
 
     choose_model(page, "Longtake demo model")
