@@ -151,9 +151,7 @@ class Upscaler:
                 part = pixels[(top - upper) * scale : (bottom - upper) * scale]
                 part = part[:, (left - near) * scale : (right - near) * scale]
                 result[top * scale : bottom * scale, left * scale : right * scale] = part
-        return (
-            result if scale == self._factor else _reduced(result, self._factor * height, self._factor * width)
-        )
+        return _true_to(frame, result, self._factor)
 
     def _computed(self, pixels: np.ndarray) -> np.ndarray:
         import numpy as np
@@ -177,11 +175,24 @@ def tiles(length: int, tile: int, margin: int) -> Iterator[tuple[int, int, int, 
         yield begin, end, max(0, begin - margin), min(length, end + margin)
 
 
-def _reduced(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+def _true_to(frame: np.ndarray, result: np.ndarray, factor: int) -> np.ndarray:
+    """Scale a result to a factor, and correct it so that it becomes the frame again when it is reduced.
+
+    The network shifts colours by up to eight levels, and is worse than Lanczos in PSNR without this. It is a
+    step of back-projection (Irani and Peleg, "Improving Resolution by Image Registration", 1991).
+    """
     import numpy as np
     from PIL import Image
 
-    return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.LANCZOS))
+    height, width = frame.shape[:2]
+    size = width * factor, height * factor
+    picture = Image.fromarray(result)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.LANCZOS)
+    error = frame.astype(np.float32) - np.asarray(picture.resize((width, height), Image.Resampling.BOX))
+    channels = (Image.fromarray(np.ascontiguousarray(error[..., index])) for index in range(3))
+    corrections = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
+    return np.clip(np.rint(np.asarray(picture) + np.stack(corrections, -1)), 0, 255).astype(np.uint8)
 
 
 def _folder() -> Path:

@@ -19,7 +19,7 @@ _MAX_RATE = 120
 # The filter looks at two frames before and two after each new one, so with them, every segment gets the
 # frames that the whole video would have. A search that starts from earlier motion would need them all.
 _MARGIN = 3
-_FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:me=umh:vsbmc=1:scd=fdiff"
+_FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:me=umh:vsbmc=1:scd=fdiff:scd_threshold=5"
 
 
 def _rate(value: str) -> str:
