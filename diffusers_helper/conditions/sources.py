@@ -68,7 +68,7 @@ def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tupl
     if is_constant:
         exact = (1 / mean).limit_denominator(1001)  # times are often in milliseconds
         stated = (stated_rate or exact, Fraction(round(1 / mean)), exact)
-        rate = next(rate for rate in stated if abs(rate * mean - 1) < _TOLERANCE)
+        rate = next((rate for rate in stated if abs(rate * mean - 1) < _TOLERANCE), exact)
     else:
         usual = 1 / (median(end - begin for begin, end in pairwise(begins)) or mean)
         rate = Fraction(min(_USUAL_RATES, key=lambda rate: abs(rate - usual)))

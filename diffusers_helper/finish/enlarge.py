@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.units import GB
 
@@ -66,11 +66,9 @@ class Enlarge(Step):
     def shape(self, shape: Shape) -> Shape:
         larger = Shape(shape.width * self.enlarge, shape.height * self.enlarge, shape.rate, shape.frames)
         if larger.pixels > MAX_PIXELS:
-            raise InputError(
-                setting="finish", problem=f"has enlarge:{self.enlarge}",
-                expected=f"at most {MAX_PIXELS / 1e6:.0f} million pixels; {larger.width}x{larger.height} are "
-                f"{larger.pixels / 1e6:.0f} million", remedy="Choose a smaller factor.",
-            )  # fmt: skip
+            most, size = f"{MAX_PIXELS / 1e6:.0f} million", f"{larger.width}x{larger.height}"
+            expected = f"at most {most} pixels; {size} are {larger.pixels / 1e6:.0f} million"
+            raise refusal(f"enlarge:{self.enlarge}", expected, "Choose a smaller factor.")
         return larger
 
     def check(self) -> None:

@@ -65,12 +65,12 @@ def test_a_trim_takes_the_frames_of_its_times() -> None:
         ("wobble", "has 'wobble'; expected some of trim"),
         ("trim:2-1", "expected a time to begin and one to end with"),
         ("speed:1/0", "expected a number from 0.1 to 10.0"),
-        ("smooth:60,smooth:48", "has 'smooth twice'"),
+        ("smooth:60,smooth:48", "has smooth twice"),
         ("source:96x64*30@30,trim:5-", "but the video has 1.00 s"),
         ("source:96x64*30@60,smooth:60", "more than the 60 frames per second"),
         ("source:96x64*30@30,source:96x64*8@30,join:5", "at most 4, half of the shortest"),
         ("source:4096x2304*9@30,enlarge:3", "12288x6912 are 85 million"),
-        ("source:96x64*30000@30,speed:0.1", "has 'a video of 10000 s'; expected at most 1200 s"),
+        ("source:96x64*30000@30,speed:0.1", "has a video of 10000 s; expected at most 1200 s"),
     ],
 )  # fmt: skip
 def test_a_text_that_cannot_be_done_is_refused_in_words(text: str, problem: str) -> None:
