@@ -11,17 +11,9 @@ from diffusers_helper.errors import FailureCode, short_repr
 # The stages in the order in which they run; the last three are repeated for each section. "attention" and
 # "convolutions" run only on a GPU, for a card and shapes that are new to this machine.
 Stage = Literal[
-    "attention",
-    "load",
-    "text",
-    "convolutions",
-    "vae_encode",
-    "vision",
-    "sample",
-    "decode",
-    "write",
+    "attention", "load", "text", "convolutions", "vae_encode", "vision", "sample", "decode", "write",
     "finish",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ NODES = {
     "ROCMFramePackConditions": ("ROCm FramePack Conditions", "framepack.parts"),
     "ROCMFramePackSampler": ("ROCm FramePack Sampler", "framepack.parts"),
     "ROCMFramePackDecode": ("ROCm FramePack Decode", "framepack.parts"),
+    "ROCMFinishVideo": ("ROCm Finish Video", "framepack.finish"),
 }
 
 

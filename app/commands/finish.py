@@ -26,15 +26,13 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
 from diffusers_helper.request import SETTINGS
 
-_FLAGS = {
-    "reverse": "play it backwards",
-    "loop": "play it to the end and back again",
-    "colours": "give all frames the colours of the first one",
-    "mute": "leave the sound out",
-}
-_VALUES = {
+_STEPS = {
     "trim": ("FROM-TO", "the part to take, in seconds, such as 0.5-2 or 1-"),
+    "reverse": ("", "play it backwards"),
+    "loop": ("", "play it to the end and back again"),
     "speed": ("N", "0.5 is half as fast; with --smooth, frames are made in between"),
+    "colours": ("", "give all frames the colours of the first one"),
+    "mute": ("", "leave the sound out"),
     "enlarge": ("2|3|4", "make it larger, with Real-ESRGAN"),
     "weights": ("NAME", "animevideov3, or x4plus for photographs on a GPU"),
     "smooth": ("FPS|2x", "more frames per second, along the motion, such as 60"),
@@ -45,8 +43,10 @@ def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = add_command(
         commands, "finish", finish_video,
         argument("video", metavar="VIDEO", help="a video file, or the id of a job of --outputs"),
-        *(argument(f"--{name}", metavar=unit, help=text) for name, (unit, text) in _VALUES.items()),
-        *(switch(f"--{name}", text) for name, text in _FLAGS.items()),
+        *(
+            argument(f"--{name}", metavar=unit, help=text) if unit else switch(f"--{name}", text)
+            for name, (unit, text) in _STEPS.items()
+        ),
         argument(
             "--join", action="append", default=[], metavar="OTHER",
             help="put another video or job behind it; give it once for each",
@@ -89,9 +89,8 @@ def finish_video(arguments: argparse.Namespace) -> int:
 
 
 def _steps(arguments: argparse.Namespace) -> str:
-    values = {name: getattr(arguments, name) for name in _VALUES}
-    words = [f"{name}:{value}" for name, value in values.items() if value is not None]
-    words += [name for name in _FLAGS if getattr(arguments, name)]
+    values = {name: getattr(arguments, name) for name in _STEPS}
+    words = [name if value is True else f"{name}:{value}" for name, value in values.items() if value]
     words += [f"join:{arguments.fade}"] if arguments.join else []
     if not words and not arguments.sound:
         raise InputError("There is nothing to do to the video.", "Give at least one step. See --help.")

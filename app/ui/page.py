@@ -9,7 +9,6 @@ from string import Template
 
 from fastapi import APIRouter
 
-from app.jobs.exports import Exports
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS
 from app.ui import scripts
@@ -23,7 +22,7 @@ from app.ui.form.markup import model_markup, options
 from app.ui.generate import generate_endpoints
 from app.ui.history.endpoints import HistoryCalls, history_router
 from app.ui.live.endpoints import LiveCalls, live_router
-from app.ui.live.exports import ExportCalls, exports_router
+from app.ui.live.exports import exports_router
 from app.ui.live.subscribe import Updates
 from app.ui.loras import LoraCalls
 from app.ui.models.endpoints import ModelCalls, OwnFileCalls, models_router
@@ -50,8 +49,6 @@ def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool 
     """Build the page of a job service, which may be started later."""
     jobs, cards = JobCalls(service, catalogue), CardCalls(service)
     history, live = HistoryCalls(service, catalogue), LiveCalls(service)
-    formats = Exports()
-    exports = ExportCalls(service, formats)
     presets, drops, loras = FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls()
     models, files = ModelCalls(service, catalogue), OwnFileCalls(service, catalogue)
     finishing = FinishCalls(service, catalogue)
@@ -60,15 +57,13 @@ def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool 
         queue_router(jobs, cards),
         history_router(history, service),
         live_router(live, Updates(service)),
-        exports_router(exports, service, formats),
+        exports_router(service),
         models_router(models, files),
         finish_router(finishing),
     ]
     endpoints = [
         *generate_endpoints(service, catalogue),
-        *gradio_endpoints(
-            jobs, history, live, exports, cards, presets, drops, loras, models, files, finishing
-        ),
+        *gradio_endpoints(jobs, history, live, cards, presets, drops, loras, models, files, finishing),
     ]
     return Page(_document(catalogue, has_password), routers, endpoints)
 

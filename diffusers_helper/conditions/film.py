@@ -70,13 +70,15 @@ class Film:
             with suppress(FFmpegError, OverflowError):
                 self.container.seek(int((self._origin + start) / self._time_base), stream=self.stream)
 
-    def seek(self, time: Fraction) -> None:
-        """Go to a key frame before a time, in the formats that know where it is."""
+    def seek(self, time: Fraction) -> bool:
+        """Go to a key frame before a time, in the formats that know where it is; False for the others."""
         from av.error import FFmpegError
 
         if time > 0 and self.container.format.name.startswith(_INDEXED):
             with suppress(FFmpegError, OverflowError):
                 self.container.seek(int((self._origin + time) / self._time_base), stream=self.stream)
+                return True
+        return False
 
     def times(self) -> list[Fraction]:
         """List when each frame is shown, and when the last one ends, without decoding any."""

@@ -21,13 +21,7 @@ from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.picture_names import is_picture_name, paths_in, timed_picture_name, with_pictures
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import (
-    PICTURES,
-    SETTINGS,
-    START_PICTURE,
-    TIMED_PICTURES,
-    GenerationRequest,
-)
+from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.setting import lines_of, text_of
 from diffusers_helper.untrusted.limited_json import plain_json
 

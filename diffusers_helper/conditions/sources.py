@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _RATES = Fraction(1), Fraction(120)
-_USUAL_RATE = 60  # at most, for a video of a changing rate
+_USUAL_RATES = 24, 25, 30, 50, 60  # of which a video of a changing rate gets the nearest
 _JITTER = 0.2  # the share of a frame's time by which a constant rate may be written inexactly
+_TOLERANCE = 0.01  # between the rate that a file states and that of its times
 _LEAD_SECONDS = 1  # key frames are looked for so much earlier, since an index may be of decoding times
 
 
@@ -43,7 +44,7 @@ def read_source(path: Path) -> VideoFacts:
     with limited_memory():
         with opened(path) as film:
             times = film.times()
-            usual_rate = film.stream.average_rate
+            stated_rate = film.stream.average_rate
             has_sound = any(stream.codec_context for stream in film.container.streams.audio)
             name = film.name
         with opened(path) as film:
@@ -52,23 +53,28 @@ def read_source(path: Path) -> VideoFacts:
                 problem = f"{name} has no frame that can be decoded."
                 raise PictureError(problem, "Convert it to MP4 with H.264.")
             size = to_picture(frame, film).size
-    rate = rate_of(times, usual_rate)
-    frames = max(1, round((times[-1] - times[0]) * rate))
-    return VideoFacts(Shape(*size, rate, frames), has_sound)
+    return VideoFacts(Shape(*size, *rate_and_frames(times, stated_rate)), has_sound)
 
 
-def rate_of(times: list[Fraction], usual_rate: Fraction | None) -> Fraction:
-    """Find the rate of a video from the times of its frames: its own if it is constant, else a usual one."""
-    mean = (times[-1] - times[0]) / (len(times) - 1)
-    if not mean:
-        return Fraction(1)
-    rate = 1 / mean
-    deviation = max(abs(time - times[0] - index * mean) for index, time in enumerate(times[:-1]))
-    if deviation <= _JITTER * mean:
-        if usual_rate and abs(usual_rate / rate - 1) < 0.01:
-            rate = usual_rate
-        return min(max(rate.limit_denominator(1001), _RATES[0]), _RATES[1])
-    return Fraction(min(max(1, round(1 / (median(b - a for a, b in pairwise(times)) or mean))), _USUAL_RATE))
+def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tuple[Fraction, int]:
+    """Find the rate of a video, which is its own if it is constant, and the number of its frames at it.
+
+    `times` are those of its frames, and of the end.
+    """
+    begins = [time - times[0] for time in times[:-1]]
+    mean = begins[-1] / max(1, len(begins) - 1) or times[-1] - times[0] or Fraction(1)
+    deviation = max(abs(begin - index * mean) for index, begin in enumerate(begins))
+    is_constant = deviation <= _JITTER * mean
+    if is_constant:
+        exact = (1 / mean).limit_denominator(1001)  # times are often in milliseconds
+        stated = (stated_rate or exact, Fraction(round(1 / mean)), exact)
+        rate = next((rate for rate in stated if abs(rate * mean - 1) < _TOLERANCE), exact)
+    else:
+        usual = 1 / (median(end - begin for begin, end in pairwise(begins)) or mean)
+        rate = Fraction(min(_USUAL_RATES, key=lambda rate: abs(rate - usual)))
+    limited = min(max(rate, _RATES[0]), _RATES[1])
+    frames = len(begins) if is_constant and limited == rate else round((times[-1] - times[0]) * limited)
+    return limited, max(1, frames)
 
 
 def with_sources(request: GenerationRequest) -> GenerationRequest:
@@ -102,12 +108,13 @@ class SourceReader:
         shape = self.finishing.sources[0].shape
         pending = wanted[::-1]
         with opened(self.paths[source]) as film:
-            if seeks:
-                film.seek(Fraction(wanted[0]) / shape.rate - _LEAD_SECONDS)
-            last = None
+            has_moved = seeks and film.seek(Fraction(wanted[0]) / shape.rate - _LEAD_SECONDS)
+            last, first = None, 0
             for index, frame in at_rate(film, shape.rate):
-                if seeks and last is None and index > pending[-1]:
+                if last is None and has_moved and index > pending[-1]:
                     return
+                first = index if last is None and not has_moved else first  # where the video begins
+                index -= first
                 last = frame
                 while pending and pending[-1] <= index:
                     yield pending.pop(), self._fitted(to_picture(frame, film))

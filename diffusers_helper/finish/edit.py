@@ -13,8 +13,7 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
-from diffusers_helper.errors import InputError
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, flag
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, flag, refusal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,11 +95,8 @@ class Edit(Step):
             start, stop = (round(Fraction(text) * rate) if text else None for text in self.trim.split("-"))
             begin, end = start or 0, min(first, first if stop is None else stop)
         if begin >= end:
-            problem = f"has trim:{self.trim}, but the video has {float(first / rate):.2f} s"
-            expected = "a part of the video"
-            raise InputError(
-                setting="finish", problem=problem, expected=expected, remedy="Correct the times."
-            )
+            length = f"{float(first / rate):.2f} s"
+            raise refusal(f"trim:{self.trim}, but the video has {length}", "a part of the video")
         return [range(begin, end), *map(range, others)]
 
     @lru_cache(maxsize=64)  # noqa: B019 - an edit is a value, and a page asks for the same one again and again
@@ -108,11 +104,8 @@ class Edit(Step):
         clips = self.clips(rate)
         fade = max(0, self.join)
         if len(clips) > 1 and 2 * fade > min(map(len, clips)):
-            raise InputError(
-                setting="finish", problem=f"has join:{fade}",
-                expected=f"at most {min(map(len, clips)) // 2}, half of the shortest video's frames",
-                remedy="Choose a shorter cross-fade.",
-            )  # fmt: skip
+            most = min(map(len, clips)) // 2
+            raise refusal(f"join:{fade}", f"at most {most}, half of the shortest video's frames")
         mixtures = list(joined(clips, fade))
         if self.reverse:
             mixtures.reverse()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from diffusers_helper.errors import InputError, LongtakeError
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop
+from diffusers_helper.errors import LongtakeError
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.units import GB
 
@@ -66,11 +66,9 @@ class Enlarge(Step):
     def shape(self, shape: Shape) -> Shape:
         larger = Shape(shape.width * self.enlarge, shape.height * self.enlarge, shape.rate, shape.frames)
         if larger.pixels > MAX_PIXELS:
-            raise InputError(
-                setting="finish", problem=f"has enlarge:{self.enlarge}",
-                expected=f"at most {MAX_PIXELS / 1e6:.0f} million pixels; {larger.width}x{larger.height} are "
-                f"{larger.pixels / 1e6:.0f} million", remedy="Choose a smaller factor.",
-            )  # fmt: skip
+            most, size = f"{MAX_PIXELS / 1e6:.0f} million", f"{larger.width}x{larger.height}"
+            expected = f"at most {most} pixels; {size} are {larger.pixels / 1e6:.0f} million"
+            raise refusal(f"enlarge:{self.enlarge}", expected, "Choose a smaller factor.")
         return larger
 
     def check(self) -> None:
@@ -151,9 +149,7 @@ class Upscaler:
                 part = pixels[(top - upper) * scale : (bottom - upper) * scale]
                 part = part[:, (left - near) * scale : (right - near) * scale]
                 result[top * scale : bottom * scale, left * scale : right * scale] = part
-        return (
-            result if scale == self._factor else _reduced(result, self._factor * height, self._factor * width)
-        )
+        return _true_to(frame, result, self._factor)
 
     def _computed(self, pixels: np.ndarray) -> np.ndarray:
         import numpy as np
@@ -177,11 +173,24 @@ def tiles(length: int, tile: int, margin: int) -> Iterator[tuple[int, int, int, 
         yield begin, end, max(0, begin - margin), min(length, end + margin)
 
 
-def _reduced(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+def _true_to(frame: np.ndarray, result: np.ndarray, factor: int) -> np.ndarray:
+    """Scale a result to a factor, and correct it so that it becomes the frame again when it is reduced.
+
+    The network shifts colours by up to eight levels, and is worse than Lanczos in PSNR without this. It is a
+    step of back-projection (Irani and Peleg, "Improving Resolution by Image Registration", 1991).
+    """
     import numpy as np
     from PIL import Image
 
-    return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.LANCZOS))
+    height, width = frame.shape[:2]
+    size = width * factor, height * factor
+    picture = Image.fromarray(result)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.LANCZOS)
+    error = frame.astype(np.float32) - np.asarray(picture.resize((width, height), Image.Resampling.BOX))
+    channels = (Image.fromarray(np.ascontiguousarray(error[..., index])) for index in range(3))
+    corrections = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
+    return np.clip(np.rint(np.asarray(picture) + np.stack(corrections, -1)), 0, 255).astype(np.uint8)
 
 
 def _folder() -> Path:

@@ -19,7 +19,7 @@ from diffusers_helper.families.packing import FrameIndices, Section, SectionPlan
 from diffusers_helper.finish.edit import Edit
 from diffusers_helper.finish.enlarge import Enlarge
 from diffusers_helper.finish.smooth import Smooth
-from diffusers_helper.finish.step import Shape, Step
+from diffusers_helper.finish.step import Shape, Step, refusal
 from diffusers_helper.setting import lines_of
 
 STEPS: tuple[type[Step], ...] = (Edit, Enlarge, Smooth)
@@ -45,7 +45,7 @@ class VideoFacts:
     def of(cls, text: str) -> Self:
         match = _SHAPE.fullmatch(text)
         if not match or not int(match[3]) or not Fraction(match[4]):
-            raise _refusal(f"{_SOURCE}:{text}", "none, as the videos say this themselves")
+            raise refusal(f"{_SOURCE}:{text}", "none, as the videos say this themselves")
         return cls(Shape(int(match[1]), int(match[2]), Fraction(match[4]), int(match[3])), bool(match[5]))
 
     def __str__(self) -> str:
@@ -73,11 +73,11 @@ class Finishing:
             if word == _SOURCE:
                 sources.append(VideoFacts.of(value))
             elif word not in WORDS:
-                raise _refusal(word, f"some of {', '.join(WORDS)}")
+                raise refusal(short_repr(word), f"some of {', '.join(WORDS)}")
             elif value != values.setdefault(WORDS[word], {}).setdefault(word, value):
-                raise _refusal(f"{word} twice", "it once")
+                raise refusal(f"{word} twice", "it once")
         if len(sources) > _MAX_SOURCES:
-            raise _refusal(f"{len(sources)} videos", f"at most {_MAX_SOURCES}")
+            raise refusal(f"{len(sources)} videos", f"at most {_MAX_SOURCES}")
         steps = [step.of(values[step]) for step in STEPS if step in values]
         return cls(tuple(steps)).with_sources(tuple(sources))
 
@@ -95,7 +95,7 @@ class Finishing:
         if sources:
             result = finishing.result
             if result.seconds > _MAX_SECONDS:
-                raise _refusal(f"a video of {result.seconds:.0f} s", f"at most {_MAX_SECONDS} s")
+                raise refusal(f"a video of {result.seconds:.0f} s", f"at most {_MAX_SECONDS} s")
         return finishing
 
     @property
@@ -174,9 +174,3 @@ def finishing_lines(text: str) -> Iterator[Finishing]:
                 remedy="Join the finished videos.",
             )  # fmt: skip
         yield finishing
-
-
-def _refusal(problem: str, expected: str) -> InputError:
-    return InputError(
-        setting="finish", problem=f"has {short_repr(problem)}", expected=expected, remedy="Correct the text."
-    )

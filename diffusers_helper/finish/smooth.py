@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
-from diffusers_helper.errors import InputError
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +18,7 @@ _MAX_RATE = 120
 # The filter looks at two frames before and two after each new one, so with them, every segment gets the
 # frames that the whole video would have. A search that starts from earlier motion would need them all.
 _MARGIN = 3
-_FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:me=umh:vsbmc=1:scd=fdiff"
+_FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:me=umh:vsbmc=1:scd=fdiff:scd_threshold=5"
 
 
 def _rate(value: str) -> str:
@@ -39,11 +38,8 @@ class Smooth(Step):
     def shape(self, shape: Shape) -> Shape:
         rate = 2 * shape.rate if self.smooth == _DOUBLE else Fraction(self.smooth)
         if not shape.rate < rate <= _MAX_RATE:
-            raise InputError(
-                setting="finish", problem=f"has smooth:{self.smooth}",
-                expected=f"more than the {float(shape.rate):.5g} frames per second that the video has, and "
-                f"at most {_MAX_RATE}", remedy="Choose another rate.",
-            )  # fmt: skip
+            least = f"the {float(shape.rate):.5g} frames per second that the video has"
+            raise refusal(f"smooth:{self.smooth}", f"more than {least}, and at most {_MAX_RATE}")
         return Shape(shape.width, shape.height, rate, max(1, round(shape.frames * rate / shape.rate)))
 
     def seconds(self, shape: Shape) -> float:

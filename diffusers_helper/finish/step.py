@@ -90,6 +90,10 @@ class Step:
         raise NotImplementedError
 
 
+def refusal(problem: str, expected: str, remedy: str = "Correct the text.") -> InputError:
+    return InputError(setting="finish", problem=f"has {problem}", expected=expected, remedy=remedy)
+
+
 def flag(value: str) -> bool:
     if value:
         raise ValueError(value)
@@ -100,7 +104,4 @@ def _parsed(word: str, value: str, parse: Callable[[str], Any], expected: str) -
     try:
         return parse(value)
     except (ValueError, ZeroDivisionError) as error:
-        raise InputError(
-            setting="finish", problem=f"has {word} {short_repr(value)}", expected=expected,
-            remedy="Correct it, or leave it out.",
-        ) from error  # fmt: skip
+        raise refusal(f"{word} {short_repr(value)}", expected) from error

@@ -16,9 +16,16 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from zipfile import ZIP64_LIMIT, ZipFile, ZipInfo
 
+import av
+import numpy as np
+from av.codec.context import ThreadType
+from av.container import OutputContainer
+from av.error import FFmpegError
+from av.packet import Packet
+from av.video.reformatter import ColorRange
 from PIL import Image
 
 from diffusers_helper.conditions.film import MAX_SECONDS, open_container, opened
@@ -26,13 +33,9 @@ from diffusers_helper.conditions.footage import all_frames, last_frames
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import replacing
 from diffusers_helper.output import gif
+from diffusers_helper.output.video import converted
 from diffusers_helper.provenance.metadata import Embedded, append_pictures, png_chunks, read_embedded
 from diffusers_helper.units import size_text
-
-if TYPE_CHECKING:
-    from av.container import OutputContainer
-    from av.packet import Packet
-    from av.video.stream import VideoStream
 
 _BT709 = 1  # the code of bt709 for primaries, transfer and matrix in ITU-T H.273
 _THREADS = 4  # a number of its own for each machine would change the bytes of some encoders
@@ -46,7 +49,6 @@ class Format:
     """A format of an exported video.
 
     Attributes:
-        encoder: FFmpeg's name of the encoder; "" if it needs none.
         share: What it takes of the bytes of the video in H.264, roughly; 0 if this has no bearing on it.
     """
 
@@ -56,18 +58,14 @@ class Format:
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     share: float = 0.0
 
-    @property
-    def is_video(self) -> bool:
-        return bool(self.encoder)
 
-
-_X265_DELAY = 2  # the frames by which decoding runs ahead of presentation, with x265's pyramid of B-frames
-_X265 = "log-level=error:pools=4:frame-threads=1"
+# With B-frames, x265 leaves the times of very short videos undefined.
+_X265 = {"x265-params": "log-level=error:pools=4:frame-threads=1:bframes=0"}
 _SVT = {"svtav1-params": "lp=2"}
 _CARDS = {"nvenc": "Nvidia's NVENC", "amf": "AMD's AMF", "qsv": "Intel's Quick Sync"}
 FORMATS = {
     "h264": Format("MP4, H.264", ".mp4", "libx264", {"preset": "medium", "crf": "16"}, 1.0),
-    "hevc": Format("MP4, HEVC", ".mp4", "libx265", {"crf": "18", "x265-params": _X265}, 0.4),
+    "hevc": Format("MP4, HEVC", ".mp4", "libx265", {"crf": "18", **_X265}, 0.4),
     "av1": Format("MP4, AV1", ".mp4", "libsvtav1", {"crf": "22", "preset": "7", **_SVT}, 0.35),
     "vp9": Format("WebM, VP9", ".webm", "libvpx-vp9", {"crf": "18", "b": "0", "cpu-used": "3"}, 0.45),
     "gif": Format("GIF", ".gif"),
@@ -99,20 +97,13 @@ def format_of(target: Path, codec: str = "") -> str:
     return codec or names[0]
 
 
-def _container(form: Format) -> str:
-    return form.suffix[1:]
-
-
 def is_usable(name: str) -> bool:
     """Try a format's encoder by one frame: a library has those of cards that this machine lacks."""
-    import av
-    from av.error import FFmpegError
-
     form = FORMATS[name]
-    if not form.is_video:
+    if not form.encoder:
         return True
     with suppress(FFmpegError, ValueError, OSError), ExitStack() as stack:
-        container = av.open(io.BytesIO(), "w", format=_container(form))
+        container = av.open(io.BytesIO(), "w", format=form.suffix[1:])
         stack.callback(container.close)
         picture = Image.new("RGB", (_TRIAL_SIZE, _TRIAL_SIZE))
         return any(_encoded(container, [picture], form, picture.size, Fraction(30)))
@@ -189,8 +180,6 @@ def _rate_and_count(video: Path) -> tuple[Fraction, int]:
 
 
 def _write_video(video: Path, target: Path, form: Format, embedded: Embedded) -> Iterator[Progress]:
-    import av
-
     done = 0
 
     def counted(pictures: Iterable[Image.Image], width: int, height: int) -> Iterator[Image.Image]:
@@ -201,12 +190,12 @@ def _write_video(video: Path, target: Path, form: Format, embedded: Embedded) ->
 
     text, pictures = embedded
     rate, count = _rate_and_count(video)
-    is_mp4 = _container(form) == "mp4"
+    is_mp4 = form.suffix == ".mp4"
     options = _BITEXACT | ({"movflags": "+faststart"} if is_mp4 else {})
     with ExitStack() as stack:
         frames = stack.enter_context(closing(all_frames(video, rate)))
         source = stack.enter_context(open_container(video))
-        output = stack.enter_context(av.open(target, "w", format=_container(form), options=options))
+        output = stack.enter_context(av.open(target, "w", format=form.suffix[1:], options=options))
         if text is not None:
             output.metadata["comment"] = text.decode("utf-8", "replace")
         first = next(frames)
@@ -232,11 +221,7 @@ def _encoded(
     rate: Fraction,
 ) -> Iterator[Packet]:
     """Add a stream at once, and return its packets: all streams must be there before the first packet."""
-    import av
-    from av.codec.context import ThreadType
-    from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
-
-    stream = cast("VideoStream", container.add_stream(form.encoder, rate=rate, options=dict(form.options)))
+    stream = cast(Any, container.add_stream(form.encoder, rate=rate, options=dict(form.options)))
     codec: Any = stream.codec_context
     codec.width, codec.height = size
     is_on_card = not form.options
@@ -245,62 +230,22 @@ def _encoded(
     codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
     codec.color_range = ColorRange.MPEG
     codec.thread_count, codec.thread_type = _THREADS, ThreadType.FRAME
-    if form.encoder == "libx265" or form.encoder.startswith("hevc"):
+    if form.label.startswith("MP4, HEVC"):
         codec.codec_tag = "hvc1"  # Apple's players know no other name
     if is_on_card:
         codec.bit_rate = int(size[0] * size[1] * rate * _BITS_PER_PIXEL)
-    reformatter = VideoReformatter()
-    flags = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
-
-    def packets() -> Iterator[Packet]:
-        for index, picture in enumerate(pictures):
-            frame = reformatter.reformat(
-                av.VideoFrame.from_image(picture), format=codec.pix_fmt, dst_colorspace=Colorspace.ITU709,
-                dst_color_range=ColorRange.MPEG, threads=1, interpolation=flags,
-            )  # fmt: skip
-            frame.pts, frame.time_base = index, codec.time_base
-            yield from stream.encode(frame)
-        yield from stream.encode(None)
-
-    return _in_order(packets()) if form.encoder == "libx265" else packets()
-
-
-def _in_order(packets: Iterator[Packet]) -> Iterator[Packet]:
-    """Number the packets by the order of decoding: x265 leaves their times undefined in very short videos."""
-    for index, packet in enumerate(packets):
-        packet.dts = index - _X265_DELAY
-        yield packet
+    frames = converted(map(np.asarray, pictures), codec.time_base)
+    return chain.from_iterable(map(stream.encode, chain(frames, [None])))
 
 
 def _sound(source: Any, output: OutputContainer, is_mp4: bool) -> Iterator[Packet]:
-    """Copy the sound, or encode it again where the container takes another codec."""
+    """Encode the sound again, after adding its stream at once."""
     if not source.streams.audio:
         return iter(())
-    heard = source.streams.audio[0]
-    if is_mp4 and heard.codec_context.name in ("aac", "mp3", "opus"):
-        copy: Any = output.add_stream_from_template(heard)
-        return _copied(source, heard, copy)
-    stream: Any = output.add_stream("aac" if is_mp4 else "libopus", rate=48000)
-    stream.layout = "stereo" if heard.channels > 1 else "mono"
-    return _resampled(source, heard, stream)
-
-
-def _copied(source: Any, heard: Any, stream: Any) -> Iterator[Packet]:
-    for packet in source.demux(heard):
-        if packet.dts is not None:
-            packet.stream = stream
-            yield packet
-
-
-def _resampled(source: Any, heard: Any, stream: Any) -> Iterator[Packet]:
-    from av.audio.resampler import AudioResampler
-
-    codec = stream.codec_context
-    resampler = AudioResampler(codec.format, codec.layout, codec.rate, frame_size=codec.frame_size or None)
-    for frame in chain(source.decode(heard), [None]):
-        for part in resampler.resample(frame):
-            yield from stream.encode(part)
-    yield from stream.encode(None)
+    stream: Any = output.add_stream("aac" if is_mp4 else "libopus", rate=48000, layout="stereo")
+    frames = chain(source.decode(source.streams.audio[0]), [None])
+    # PyAV resamples to what the encoder takes.
+    return chain.from_iterable(map(stream.encode, frames))
 
 
 def _write_frames(video: Path, target: Path, embedded: Embedded) -> Iterator[Progress]:

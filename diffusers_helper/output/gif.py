@@ -8,25 +8,21 @@ from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import av
+from av.error import BlockingIOError, EOFError
+from av.filter.graph import Graph
+from av.video.frame import VideoFrame
 from PIL import Image
 
 from diffusers_helper.conditions.footage import all_frames
 
-if TYPE_CHECKING:
-    from av.filter.graph import Graph
-    from av.video.frame import VideoFrame
-
 MAX_BYTES, MAX_SIDE = 10_000_000, 480  # the most that most chats take
-_TRIES = 6
+_MIN_SIDE = 100
 _UNIT = Fraction(1, 100)  # of the times in a GIF, in seconds
 # Viewers show frames of less than two units more slowly than they should be.
 _DELAY, _LONG_DELAY, _LONG_SECONDS = 5, 10, 10
-
-
-class _TooLargeError(Exception):
-    """Is raised with the frames after which a file had more bytes than it may, and their longer side."""
 
 
 def delay_of(seconds: Fraction, rate: Fraction) -> int:
@@ -34,58 +30,47 @@ def delay_of(seconds: Fraction, rate: Fraction) -> int:
     return max(_LONG_DELAY if seconds > _LONG_SECONDS else _DELAY, round(100 / rate))
 
 
-def write_gif(video: Path, target: Path, seconds: Fraction, rate: Fraction) -> Iterator[tuple[int, int]]:
-    """Write a GIF of a video of this length and rate, smaller at each try.
+def write_gif(
+    video: Path, target: Path, seconds: Fraction, rate: Fraction, side: int = MAX_SIDE
+) -> Iterator[tuple[int, int]]:
+    """Write a GIF of a video of this length and rate, and a smaller one if it has too many bytes.
 
     Yields:
         The frames that are done, and how many there are.
     """
     delay = delay_of(seconds, rate)
     num_frames = max(1, round(seconds * 100 / delay))
-    side, limit = MAX_SIDE, MAX_BYTES
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            for done in _try(video, target, side, delay, limit=limit if tries_left else math.inf):
-                yield done, max(done, num_frames)
-        except _TooLargeError as error:
-            done, tried_side = error.args
-            side = int(tried_side * max(0.4, 0.8 * math.sqrt(done / num_frames)))
-        else:
-            return
-
-
-def _try(video: Path, target: Path, side: int, delay: int, *, limit: float) -> Iterator[int]:
-    import av
 
     def frames() -> Iterator[VideoFrame]:
         for index, picture in enumerate(all_frames(video, Fraction(100, delay))):
             picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-            frame = av.VideoFrame.from_image(picture)
+            frame = VideoFrame.from_image(picture)
             frame.pts, frame.time_base = index * delay, _UNIT
             yield frame
 
-    palette = _palette(frames())
+    def is_too_large() -> bool:
+        return side > _MIN_SIDE and target.stat().st_size > MAX_BYTES
+
+    coloured = _with_palette(frames(), _palette(frames()))
     with av.open(target, "w", format="gif", options={"fflags": "+bitexact"}) as output:
         stream: Any = output.add_stream("gif", rate=Fraction(100, delay))
         stream.pix_fmt, stream.codec_context.time_base = "pal8", _UNIT
-        coloured = _with_palette(frames(), palette)
         first = next(coloured)
         stream.width, stream.height = first.width, first.height
-        number = 0
-        for number, frame in enumerate(chain([first], coloured), 1):
+        done = 0
+        for done, frame in enumerate(chain([first], coloured), 1):
             output.mux(stream.encode(frame))
-            yield number
-            if target.stat().st_size > limit:
+            yield done, max(done, num_frames)
+            if is_too_large():
                 break
         output.mux(stream.encode(None))
-    if target.stat().st_size > limit:
-        raise _TooLargeError(number, max(first.width, first.height))
+    if is_too_large():
+        smaller = int(max(first.width, first.height) * max(0.4, 0.8 * math.sqrt(done / num_frames)))
+        yield from write_gif(video, target, seconds, rate, smaller)
 
 
 def _palette(frames: Iterator[VideoFrame]) -> VideoFrame:
     """Choose the 256 colours that suit all frames. One pass for them keeps the memory small."""
-    from av.filter.graph import Graph
-
     graph = Graph()
     graph.threads = 1
     first = next(frames)
@@ -97,8 +82,6 @@ def _palette(frames: Iterator[VideoFrame]) -> VideoFrame:
 
 
 def _with_palette(frames: Iterator[VideoFrame], palette: VideoFrame) -> Iterator[VideoFrame]:
-    from av.filter.graph import Graph
-
     graph = Graph()
     graph.threads = 1
     first = next(frames)
@@ -116,12 +99,6 @@ def _with_palette(frames: Iterator[VideoFrame], palette: VideoFrame) -> Iterator
         colours.push(frame)
     for frame in chain([first], frames, [None]):
         film.push(frame)
-        yield from _pulled(graph)
-
-
-def _pulled(graph: Graph) -> Iterator[VideoFrame]:
-    from av.error import BlockingIOError, EOFError
-
-    with suppress(BlockingIOError, EOFError):
-        while True:
-            yield cast("VideoFrame", graph.vpull())
+        with suppress(BlockingIOError, EOFError):
+            while True:
+                yield cast("VideoFrame", graph.vpull())

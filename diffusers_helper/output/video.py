@@ -66,6 +66,23 @@ _VERSION = re.compile(r"video-(\d+)\.mp4")
 _NO_FRAMES = np.empty((0, 0, 0, 3), np.uint8)
 
 
+def converted(frames: Iterable[np.ndarray], time_base: Fraction) -> Iterator[av.VideoFrame]:
+    """Convert RGB to what encoders take, alike on any machine."""
+    reformatter = VideoReformatter()
+    for index, pixels in enumerate(frames):
+        frame = reformatter.reformat(
+            av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24"),
+            format="yuv420p",
+            dst_colorspace=Colorspace.ITU709,
+            dst_color_range=ColorRange.MPEG,
+            interpolation=_SWSCALE_FLAGS,
+            threads=1,
+        )
+        frame.pts = index
+        frame.time_base = time_base
+        yield frame
+
+
 class GrowingVideo:
     """The writer of one job's video, section by section, which continues where an earlier writer ended.
 
@@ -242,7 +259,7 @@ class GrowingVideo:
             with av.open(temporary, "w", format="mp4", options=_BITEXACT) as container:
                 stream = self._open_encoder(container, x264)
                 strip_sei = BitStreamFilterContext(_STRIP_SEI, stream)
-                for frame in itertools.chain(self._convert(frames), [None]):
+                for frame in itertools.chain(converted(frames, self._time_base), [None]):
                     for packet in stream.encode(frame):
                         for stripped in strip_sei.filter(packet):
                             stripped.stream = stream
@@ -260,21 +277,6 @@ class GrowingVideo:
         codec.thread_count = _THREADS
         codec.thread_type = ThreadType.FRAME
         return stream
-
-    def _convert(self, frames: Iterable[np.ndarray]) -> Iterator[av.VideoFrame]:
-        reformatter = VideoReformatter()
-        for index, pixels in enumerate(frames):
-            frame = reformatter.reformat(
-                av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24"),
-                format="yuv420p",
-                dst_colorspace=Colorspace.ITU709,
-                dst_color_range=ColorRange.MPEG,
-                interpolation=_SWSCALE_FLAGS,
-                threads=1,
-            )
-            frame.pts = index
-            frame.time_base = self._time_base
-            yield frame
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
         """Join segments, given in temporal order, by stream copy into one file, and return its frame count.

@@ -21,7 +21,7 @@ from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.models.downloads import NotHere, absence_of
 from diffusers_helper.models.registry import ModelInfo, find_model, model_names
 from diffusers_helper.planning.variables import conv_rung
-from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, GenerationRequest
+from diffusers_helper.request import FINISHING, PICTURES, SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.setting import SettingInfo, number_or_text, text_of
 from diffusers_helper.timed_pictures import timed_pictures_of
 from diffusers_helper.units import count_text
@@ -37,6 +37,7 @@ _FIRST = ("prompt", "model", "seconds", "seed", "steps")
 _ADDED = ("lora", "weight_dtype", "attention")
 _LAST_ADDED_INDEX = [*SETTINGS].index(_ADDED[-1])
 _SETTINGS_BEFORE, _SETTINGS_AFTER = [*SETTINGS][:_LAST_ADDED_INDEX], [*SETTINGS][_LAST_ADDED_INDEX + 1 :]
+NOT_HERE = ("then", *FINISHING)  # another node finishes videos
 _OTHERS = [name for name in _SETTINGS_BEFORE if name not in {*_FIRST, *_ADDED}]
 
 
@@ -76,7 +77,9 @@ class ROCMFramePackVideo(VideoNode):
     DESCRIPTION = "Make a video that does what a sentence says, and usually starts with a picture."
     SEARCH_ALIASES = ("image to video", "i2v", "framepack", "longtake")
     REQUIRED = setting_inputs(_FIRST)
-    OPTIONAL = setting_inputs([*_OTHERS, *_ADDED, *_SETTINGS_AFTER])
+    OPTIONAL = setting_inputs(
+        [*_OTHERS, *_ADDED, *(name for name in _SETTINGS_AFTER if name not in NOT_HERE)]
+    )
 
     def work(self, inputs: Any) -> dict[str, Any]:
         info = find_model(inputs.model)
@@ -95,10 +98,8 @@ def make_video(
 
         write_pictures(images, folder)
         result = generate(request, models, folder=folder / "job", resume_from=resume_from, **options)
-    video = result.video
     lines = [f"{count_text(result.frames, 'frame')} in {result.video}.", *notes]
-    video_file = comfy("comfy_api.input_impl").VideoFromFile(str(video))
-    return reported(title, lines, (_frames(video), str(video), video_file))
+    return reported(title, lines, video_outputs(result.video))
 
 
 @contextmanager
@@ -123,7 +124,7 @@ def prepared_engine(info: ModelInfo) -> Iterator[tuple[Any, dict[str, Any], list
         device_type = host.get_torch_device().type
         models = load_models(info, device=device_type, cancel=interrupt, convolutions=convolutions)
         local = Local(dict(os.environ), is_guest=True)
-        yield models, {"on_event": _event_listener(notes), "cancel": interrupt, "local": local}, notes
+        yield models, {"on_event": event_listener(notes), "cancel": interrupt, "local": local}, notes
 
 
 def take_pictures(settings: dict[str, Any]) -> dict[str, Image.Image]:
@@ -169,7 +170,7 @@ def new_folder() -> Path:
     return Path(comfy("folder_paths").get_output_directory(), "framepack", secrets.token_hex(4)).absolute()
 
 
-def _event_listener(notes: list[str]) -> Callable[[Event], None]:
+def event_listener(notes: list[str]) -> Callable[[Event], None]:
     show = progress_bar()
     section_steps = [0]
 
@@ -190,6 +191,10 @@ def _preview(path: str | None) -> tuple[str, Image.Image, int] | None:
         return None
     with Image.open(path) as picture:
         return ("JPEG", picture.convert("RGB"), _PREVIEW_SIDE)
+
+
+def video_outputs(video: Path) -> tuple[Tensor, str, Any]:
+    return _frames(video), str(video), comfy("comfy_api.input_impl").VideoFromFile(str(video))
 
 
 def _frames(video: Path) -> Tensor:

@@ -21,6 +21,7 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import CROPS, PICTURES, SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.units import count_text
 from rocm_nodes.framepack.node import (
+    NOT_HERE,
     VideoNode,
     make_video,
     new_folder,
@@ -41,7 +42,7 @@ _CONDITIONS = (
     "video", "extend", "picture_shape", "zoom", "crop_y",
 )  # fmt: skip
 _DECODER = ("crf",)
-_SAMPLER = tuple(name for name in SETTINGS if name not in (*_MODEL, *_CONDITIONS, *_DECODER))
+_SAMPLER = tuple(name for name in SETTINGS if name not in (*_MODEL, *_CONDITIONS, *_DECODER, *NOT_HERE))
 _FIRST = ("seconds", "seed", "steps")  # what stands first among the sampler's inputs
 _MODELS_OWN = "the model's own"
 # The parts that a file in one of ComfyUI's folders can replace

@@ -1,7 +1,9 @@
 """Tests of the video node, with a tiny model and a double of ComfyUI."""
 
 import importlib
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +13,10 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import SETTINGS
 from rocm_nodes import NODE_CLASS_MAPPINGS
-from rocm_nodes.framepack.node import take_pictures
+from rocm_nodes.framepack.node import NOT_HERE, take_pictures
+from tests.support.clips import scene
 from tests.support.comfy_double import Comfy, Interrupted
+from tests.support.films import write_film
 from tests.support.loras import write_lora
 from tests.support.node_runs import picture, run
 from tests.support.tiny_model import tiny_transformer
@@ -21,10 +25,25 @@ from tests.support.tiny_model import tiny_transformer
 def test_its_inputs_are_the_settings() -> None:
     types = NODE_CLASS_MAPPINGS["ROCMFramePackVideo"].INPUT_TYPES()
     assert list(types["required"]) == ["prompt", "model", "seconds", "seed", "steps"]
-    assert set(types["required"]) | set(types["optional"]) == set(SETTINGS)
+    assert set(types["required"]) | set(types["optional"]) == {*SETTINGS} - {*NOT_HERE}
     assert types["required"]["steps"][1]["max"] == SETTINGS["steps"].high
     assert types["optional"]["vae_tile"][1]["default"] == "auto"
     assert types["optional"]["sampler"][0] == ["unipc", "euler"]
+
+
+def test_a_video_is_joined_and_made_smoother(comfy: Comfy, tmp_path: Path) -> None:
+    film = write_film(tmp_path / "film.mp4", [*scene(12)])
+    source = SimpleNamespace(get_stream_source=lambda: str(film))
+    in_memory = SimpleNamespace(get_stream_source=lambda: BytesIO(film.read_bytes()))
+    (frames, video, played), text = run(
+        "ROCMFinishVideo", video=source, join=in_memory, steps="smooth:60,join:2"
+    )
+    assert frames.shape == (44, 64, 96, 3)
+    assert Path(video).is_relative_to(comfy.root / "output" / "framepack")
+    assert played.file == video
+    assert video in text
+    assert comfy.shown[-1] == (44, 44)
+    assert "unload_all_models" in comfy.calls
 
 
 def test_a_way_that_there_is_not_is_refused_before_anything_is_moved(

@@ -30,7 +30,8 @@ def test_a_node_without_its_packages_says_so_in_its_place(
     plain = registry.version_of
     monkeypatch.setattr(registry, "version_of", lambda name: versions.get(name, plain(name)))
     classes, titles = registry.node_tables()
-    name, needing = "ROCMFramePackVideo", {one for one in classes if one.startswith("ROCMFramePack")}
+    name = "ROCMFramePackVideo"
+    needing = {one for one, (_, module) in registry.NODES.items() if module.startswith("framepack.")}
     assert {one for one in classes if classes[one] is not NODE_CLASS_MAPPINGS[one]} == needing
     ending = f" (needs {', '.join(versions)})"
     assert {one for one, title in titles.items() if title.endswith(ending)} == needing

@@ -22,7 +22,7 @@ from diffusers_helper.request import GenerationRequest
 _MOST_JOINED = 31
 
 
-class VideoSource(BaseModel):
+class VideoSource(BaseModel, frozen=True):
     """A video: the id of a `job`, or else the `path` that the route for uploads returned."""
 
     job: str = ""

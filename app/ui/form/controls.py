@@ -11,16 +11,11 @@ from typing import Any, get_args
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.markup import model_markup, options
-from app.ui.form.settings import PAGE_SETTINGS, START_CONTROLS, defaults
+from app.ui.form.settings import FOLLOWING, PAGE_SETTINGS, START_CONTROLS, defaults
 from app.ui.planner import MEMORY_SETTINGS
 from diffusers_helper.request import CROPS, TIMED_PICTURES
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, Section, SettingInfo
 
-# What most people want after a video, of all that the setting can say
-_THEN = {
-    "": "Nothing", "enlarge:2": "Enlarge it 2 times", "enlarge:4": "Enlarge it 4 times",
-    "smooth:60": "Smooth it to 60 frames a second", "enlarge:2,smooth:60": "Enlarge and smooth it",
-}  # fmt: skip
 _TEMPLATE = Path(__file__).with_name("form.html")
 # Fields without a control of their own, into which scripts write
 _HIDDEN = (*CROPS, "crop_y", TIMED_PICTURES, "lora", "loop", "extras")
@@ -97,7 +92,7 @@ def _control(setting: SettingInfo, value: Any) -> str:
     heading = _heading(setting)
     if setting.is_picture:
         return _picture(setting)
-    if choices := _THEN if setting.name == "then" else setting.choices if "shape" in setting.name else {}:
+    if choices := FOLLOWING if setting.name == "then" else setting.choices if "shape" in setting.name else {}:
         return _SELECT.format(**heading, options=options(choices.items(), value))
     if setting.choices:
         return _radios(setting, tuple(setting.choices), value)

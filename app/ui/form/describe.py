@@ -18,7 +18,7 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form.markup import acting_chips, hint, model_note, refusal_line
 from app.ui.form.memory_view import report
-from app.ui.form.settings import AFTER_SECTION, PAGE_SETTINGS, VARIANTS, Extras, to_request
+from app.ui.form.settings import AFTER_SECTION, FOLLOWING, PAGE_SETTINGS, VARIANTS, Extras, to_request
 from app.ui.loras import with_lora_files
 from app.ui.pictures import Size, crop_of, upload_path
 from app.ui.timeline import plan_of, strip, usable_value
@@ -221,8 +221,8 @@ def _acting(settings: dict[str, Any], summary: str) -> dict[str, str]:
         texts[TIMED_PICTURES] = f"{count_text(len(pictures), 'picture')} at {times}" if times else ""
     loras = parsed_choices(str(settings.get("lora") or ""))
     texts["lora"] = f"LoRA: {', '.join(choice.name for choice in loras)}" if loras else ""
-    if then := settings.get("then"):
-        texts["then"] = f"Afterwards {then}"
+    if then := str(settings.get("then") or ""):
+        texts["then"] = f"Then {FOLLOWING.get(then, then).lower()}"
     return {name: text for name, text in texts.items() if text}
 
 

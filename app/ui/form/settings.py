@@ -53,6 +53,11 @@ AFTER_SECTION = SettingInfo(
     "What to make",
     choices={"go_on": "Go on", "wait": "Wait for me"}, name="after_section", default="go_on",
 )  # fmt: skip
+FOLLOWING = {
+    "": "Nothing", "enlarge:2": "Enlarge it 2 times", "enlarge:4": "Enlarge it 4 times",
+    "smooth:60": "Smooth it to 60 frames a second", "enlarge:2,smooth:60": "Enlarge and smooth it",
+}  # fmt: skip
+"""What most people want after a video, of all that the setting `then` can say, with the words for it."""
 START_CONTROLS = {control.name: control for control in (VARIANTS, AFTER_SECTION)}
 """The controls of the form that say how videos are started, and are no settings of them."""
 # The form's values that are not settings of a video, with their defaults.

@@ -61,7 +61,7 @@ def card(job: Job, commands: Collection[Command], stack: Stack | None = None) ->
         "root": stack.root if stack and stack.count > 1 else "",
         "versions": stack.count if stack else 1,
         "bytes": (named and _size(named[1])) or 0,
-        "model": model_title(job.request.model),
+        "model": finishing.words if (finishing := job.request.finishing) else model_title(job.request.model),
         "favourite": job.favourite,
         "still": _still(job),
         "video": video_url(job),
@@ -170,9 +170,10 @@ def _tree_row(twig: TreeNode, parent: Job, opened: str) -> Shown:
         made = num_finished_sections(JobFolder(job.folder))
     except OSError:  # this folder cannot be read now, but the others can
         made = 0
-    sections = max(made if job.is_over else len(plan_of(job.request)), kept + 1)
+    finishing = job.request.finishing
+    sections = max(made if job.is_over or finishing else len(plan_of(job.request)), kept + 1)
     facts = [
-        f"seed {job.request.seed}",
+        finishing.words if finishing else f"seed {job.request.seed}",
         WORDS[job.state].label,
         job.request.prompt[:_MOST_TREE_WORDS] or "No prompt",
     ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse
-from typing_extensions import TypedDict
 
 from app.jobs.exports import Exports
 from app.jobs.job import Job
@@ -22,75 +21,41 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.units import size_text
 
 
-class FormatOffer(TypedDict):
-    """A format, with the estimated size of the video in it."""
+def exports_router(service: JobService) -> APIRouter:
+    router, exports = api_router("exports"), Exports()
 
-    format: str
-    label: str
-    size: str
-
-
-class Exported(TypedDict):
-    """An exported file: its address, the name to save it by, and its size."""
-
-    url: str
-    name: str
-    size: str
-
-
-class ExportCalls:
-    """The calls for one service. The docstring of a method is what programs read about it."""
-
-    def __init__(self, service: JobService, exports: Exports) -> None:
-        self._service, self._exports = service, exports
-
-    def exports_list(self, job: str) -> list[FormatOffer]:
-        """List the formats to which a video can be exported here, with estimated sizes."""
+    @router.get("/{job}")
+    def exports_list(job: str) -> list[dict[str, str]]:
         return [
             {
                 "format": offer["format"],
                 "label": offer["label"],
                 "size": f"{'' if offer['is_exact'] else 'about '}{size_text(offer['bytes'])}",
             }
-            for offer in self._exports.offers(self._service.job(job))
+            for offer in exports.offers(service.job(job))
         ]
 
-    def exports_make(self, job: str, format: str) -> Exported:
-        """Export a video, wait for it, and tell the address of the file."""
-        record = self._service.job(job)
-        for _ in self._exports.make(record, format):
-            pass
-        return _exported(record, format, self._exports.file(record, format))
-
-
-def exports_router(calls: ExportCalls, service: JobService, exports: Exports) -> APIRouter:
-    router = api_router("exports")
-    router.get("/{job}")(calls.exports_list)
-
     @router.post("/{job}")
-    def make(job: str, format: Text) -> StreamingResponse:
-        lines = _lines(service.job(job), format, exports)
+    def exports_make(job: str, format: Text) -> StreamingResponse:
+        """Export a video, and tell of it in lines of JSON, the last of which names the file."""
+        lines = (json.dumps(line) + "\n" for line in _steps(exports, service.job(job), format))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     return router
 
 
-def _lines(job: Job, format: str, exports: Exports) -> Iterator[str]:
-    """Export a video, and yield objects in JSON: the `share` that is done, then the file or the `refusal`."""
-    answer: Mapping[str, Any]
+def _steps(exports: Exports, job: Job, format: str) -> Iterator[dict[str, Any]]:
+    """Yield the `share` that is done, None before its turn, and then the file or the `refusal`."""
     try:
         for share in exports.make(job, format):
-            yield json.dumps({"share": share}) + "\n"
-        answer = _exported(job, format, exports.file(job, format))
+            yield {"share": share}
+        file = exports.file(job, format)
     except (LongtakeError, OSError) as error:  # also when the job is removed meanwhile
-        answer = {"refusal": page_words(str(error), job.folder.parent)}
-    yield json.dumps(answer) + "\n"
-
-
-def _exported(job: Job, format: str, file: Path) -> Exported:
+        yield {"refusal": page_words(str(error), job.folder.parent)}
+        return
     name = Path(download_name(job.request.prompt, job.id, 0 if job.state == "finished" else job.frames))
     codec = f"-{format}" if file.suffix == name.suffix else ""
-    return {
+    yield {
         "url": file_url(job, f"{file.parent.name}/{file.name}"),
         "name": f"{name.stem}{codec}{file.suffix}",
         "size": size_text(file.stat().st_size),

@@ -1,0 +1,134 @@
+"""Tests of jobs that finish videos: what follows a video, what is told before, and how they are asked for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.jobs.finishing import add_following, forecast, press_after
+from app.jobs.job import allows
+from app.jobs.pace import PaceBook, seconds_left
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.finish.endpoints import FinishCalls, VideoSource
+from app.ui.pictures import Upload
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Finished, Warned
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
+from tests.support.clips import scene
+from tests.support.films import write_film
+from tests.support.shared import Sharing, events
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Sharing]:
+    sharing = Sharing(tmp_path)
+    yield sharing
+    sharing.close()
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    return write_film(tmp_path / "film.mp4", [*scene(30)])
+
+
+def test_what_follows_a_video_is_queued_once_and_in_turn(sharing: Sharing) -> None:
+    service = sharing.open(adopt=False)
+    sharing.go(service)
+    job = sharing.add(service, "a blue ball", then="trim:0.2-, enlarge:2\nreverse", crf=20)
+    assert isinstance(events(service, job)[-1], Finished)
+    (second,) = service.history.made_by(press_after(job.id))
+    assert second.request.finishing is not None
+    assert second.request.finishing.words == "trim:0.2-,enlarge:2"
+    assert (second.request.then, second.request.prompt, second.request.crf) == ("reverse", "a blue ball", 20)
+    assert (second.parent, second.kept) == (job.id, 0)
+    assert Path(second.request.video).read_bytes() == (JobFolder(job.folder).video).read_bytes()
+    assert not forecast(service.queue.store, second.request).is_measured
+    events(service, second)
+    assert forecast(service.queue.store, second.request).is_measured
+    (third,) = service.history.made_by(press_after(second.id))
+    assert (third.parent, third.request.then) == (second.id, "")
+    # After a crash before the end was written, the end comes again.
+    add_following(service.queue.store, service.job(job.id), JobFolder(job.folder).video)
+    assert service.history.made_by(press_after(job.id)) == [service.job(second.id)]
+    assert [node.job.id for node in service.history.tree(job.id)] == [job.id, second.id, third.id]
+
+
+def test_what_cannot_follow_is_said_and_the_video_is_finished(sharing: Sharing) -> None:
+    service = sharing.open()
+    sharing.go(service)
+    job = sharing.add(service, then="smooth:24")
+    *_, warned, end = events(service, job)
+    assert isinstance(end, Finished)
+    assert isinstance(warned, Warned)
+    assert "more than the 30 frames per second" in warned.message
+    assert not service.history.made_by(press_after(job.id))
+
+
+def calls(service: JobService) -> FinishCalls:
+    return FinishCalls(service, Catalogue())
+
+
+def test_programs_finish_jobs_and_uploads(
+    sharing: Sharing, film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    service = sharing.open()
+    sharing.go(service)
+    job = sharing.add(service, "a blue ball")
+    events(service, job)
+    upload = VideoSource(path=str(film))
+    steps = "join:6,enlarge:2,smooth:60"
+    plan = calls(service).finish_plan(VideoSource(job=job.id), steps, [upload])
+    assert (plan["width"], plan["height"], plan["fps"], plan["is_measured"]) == (192, 128, 60, False)
+    assert plan["frames"] == 2 * (service.job(job.id).frames + 30 - 6)
+    record = calls(service).finish_start(VideoSource(job=job.id), steps, [upload], Upload(path=str(film)))
+    finishing = service.job(record["id"])
+    assert record["title"] == "a blue ball"
+    assert record["request"]["join"] == f"jobs/{finishing.id}/original_1"
+    assert not any(allows(finishing, action) for action in ("branch", "change"))
+    assert Lineage.read(JobFolder(finishing.folder).lineage).parent == job.id
+    assert seconds_left([finishing], PaceBook(service)) == [None]
+    for source, problem in {
+        VideoSource(path="/etc/passwd"): "not an upload",
+        VideoSource(job="x"): "no job",
+    }.items():
+        with pytest.raises(InputError, match=problem):
+            calls(service).finish_plan(source, steps)
+
+
+def test_a_full_disk_is_foreseen(sharing: Sharing, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = sharing.open(start=False)
+    sharing.add(service)
+    usage = shutil.disk_usage(sharing.outputs)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(film.parent))
+    with pytest.raises(InputError, match=r"takes about .* KB on the way, and 1000 bytes are free"):
+        calls(service).finish_start(VideoSource(path=str(film)), "reverse")
+
+
+def test_the_command_tells_what_it_would_make(
+    film: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell = ["--out", str(tmp_path / "outputs"), "--dry-run"]
+    assert (
+        main(["finish", str(film), "--speed", "0.5", "--smooth", "2x", "--join", str(film), *tell, "--json"])
+        == 0
+    )
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["frames"], plan["fps"], plan["seconds"]) == (120, 30, 4)
+    assert main(["finish", str(film), "--trim", "-0.5", "--mute", *tell]) == 0
+    assert "96x64, 15 frames, 0.50 s at 30 fps" in capsys.readouterr().out
+    for arguments, problem in {
+        (str(film),): "There is nothing to do to the video.",
+        (str(film), "--enlarge", "5"): "has enlarge '5'",
+        ("gone.mp4", "--reverse"): "gone.mp4 is no file and no job",
+    }.items():
+        assert main(["finish", *arguments, *tell]) == 2
+        assert problem in capsys.readouterr().err

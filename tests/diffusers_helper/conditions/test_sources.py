@@ -1,0 +1,141 @@
+"""Tests of the videos that are finished: their facts, their frames by index, and their sound in step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from diffusers_helper.conditions.footage import all_frames
+from diffusers_helper.conditions.sound import RATE, read_sound, soundtrack, write_sound
+from diffusers_helper.conditions.sources import SourceReader, read_source
+from diffusers_helper.errors import InputError, PictureError
+from diffusers_helper.finish.finishing import Finishing
+from tests.support.clips import scene
+from tests.support.films import Adds, adds_film, flat, with_matrix, write_film, write_streams
+
+CLIP = scene(90)
+GOPS = {"preset": "ultrafast", "crf": "4", "g": "12", "bf": "3"}
+
+
+def clicks(seconds: float, times: list[float]) -> Adds:
+    """Return what adds silence with a short loud tone at each time."""
+
+    def add(container: Any) -> Callable[[], None]:
+        stream: Any = container.add_stream("pcm_s16le", rate=RATE, layout="mono")
+
+        def write() -> None:
+            samples = np.zeros((1, int(seconds * RATE)), np.int16)
+            for time in times:
+                begin = int(time * RATE)
+                samples[0, begin : begin + 480] = 20_000
+            frame = av.AudioFrame.from_ndarray(samples, "s16", "mono")
+            frame.sample_rate, frame.pts = RATE, 0
+            container.mux([*stream.encode(frame), *stream.encode(None)])
+
+        return write
+
+    return add
+
+
+def onsets(samples: np.ndarray) -> list[float]:
+    """Return the times at which something loud begins, in milliseconds."""
+    loud = np.flatnonzero(np.abs(samples.astype(int)).max(-1) > 5000)
+    return [
+        round(index / RATE * 1000)
+        for index, before in zip(loud, [-RATE, *loud], strict=False)
+        if index - before > RATE / 50
+    ]
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv", "film.avi"])
+def test_frames_by_index_are_those_of_the_whole(name: str, tmp_path: Path) -> None:
+    film = write_film(tmp_path / name, [*CLIP], options=GOPS)
+    facts = read_source(film)
+    assert str(facts) == "source:96x64*90@30"
+    whole = np.stack([*map(np.asarray, all_frames(film))])
+    read = SourceReader([film], Finishing.of(str(facts)))
+    for indices in ([0], [89], [50, 51, 60], [*range(30, 45)], [11, 12]):
+        assert np.array_equal(np.stack([read(0, indices)[index] for index in indices]), whole[indices])
+    # The frames of another segment do not depend on what was read before; what is missing at the end stays.
+    assert np.array_equal(read(0, [95])[95], whole[89])
+
+
+def test_others_get_the_size_and_the_rate_of_the_first(tmp_path: Path) -> None:
+    first = write_film(tmp_path / "first.mp4", [*CLIP[:30]])
+    other = write_film(tmp_path / "other.mp4", [flat((8 * n, 90, 90), (64, 64)) for n in range(24)], rate=24)
+    facts = [read_source(path) for path in (first, other)]
+    finishing = Finishing.of(",".join(map(str, facts)))
+    assert (finishing.result.frames, finishing.result.rate) == (60, 30)
+    frames = SourceReader([first, other], finishing)(1, range(30))
+    assert {frame.shape for frame in frames.values()} == {(64, 96, 3)}
+    reds = [int(frames[index][32, 48, 0]) for index in range(30)]
+    assert np.abs(np.array(reds) - [8 * int((index + 0.5) * 24 / 30) for index in range(30)]).max() < 6
+
+
+@pytest.mark.parametrize(
+    ("times", "rate", "frames"),
+    [
+        ([*range(30)], "30", 30),
+        ([n + (n > 10) + 3 * (n > 20) for n in range(30)], "30", 34),  # a phone that skips
+        ([5 * n for n in range(6)], "6", 6),
+        ([0, 1, 2, 300], "30", 301),
+    ],
+)  # fmt: skip
+def test_the_rate_follows_from_the_times(times: list[int], rate: str, frames: int, tmp_path: Path) -> None:
+    film = write_film(tmp_path / "film.mkv", [*CLIP[: len(times)]], times=times)
+    shape = read_source(film).shape
+    assert (str(shape.rate), shape.frames) == (rate, frames)
+
+
+def test_a_turned_film_has_the_size_that_a_player_shows(tmp_path: Path) -> None:
+    film = with_matrix(write_film(tmp_path / "film.mp4"), 0, 1, -1, 0)
+    assert str(read_source(film)) == "source:128x192*30@30"
+
+
+def test_unusable_films_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    long = write_film(tmp_path / "long.mkv", [*CLIP[:2]], rate=1, times=[0, 3 * 3600])
+    playlist = tmp_path / "list.mp4"
+    playlist.write_text(f"ffconcat version 1.0\nfile '{long}'\n")
+    song = write_streams(tmp_path / "song.mkv", clicks(1, []))
+    problems = {long: "has 10801 s; expected at most 600", playlist: "is no MP4, MOV", song: "has no picture"}
+    for path, problem in problems.items():
+        with pytest.raises(PictureError, match=problem):
+            read_source(path)
+
+
+def test_the_sound_follows_trims_joins_and_fades(tmp_path: Path) -> None:
+    film = write_streams(tmp_path / "a.mkv", adds_film([*CLIP]), clicks(3, [0.5, 2.0, 2.9]))
+    silent = write_film(tmp_path / "b.mp4", [*CLIP[:30]])
+    facts = [read_source(path) for path in (film, silent, film)]
+    assert [fact.has_sound for fact in facts] == [True, False, True]
+    finishing = Finishing.of(",".join(map(str, facts)) + ",trim:1.5-,join:15")
+    samples = soundtrack(finishing, [film, silent, film], None)
+    assert samples is not None
+    assert len(samples) / RATE == finishing.result.seconds == 1.5 + 1 + 3 - 2 * 0.5
+    # The last click is faded out with its picture, and the third source begins at 1.5 s.
+    assert onsets(samples) == [500, 2000, 3500, 4400]
+    write_sound(samples, tmp_path / "sound.mp4")
+    decoded = read_sound(tmp_path / "sound.mp4", Fraction(0), Fraction(9, 2))
+    assert np.abs(np.array(onsets(decoded)) - onsets(samples)).max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("words", "has_sound"), [("reverse", False), ("speed:2", False), ("mute", False), ("enlarge:2", True)]
+)
+def test_sound_that_cannot_follow_is_left_out(words: str, has_sound: bool, tmp_path: Path) -> None:
+    film = write_streams(tmp_path / "a.mkv", adds_film([*CLIP[:30]]), clicks(1, [0.5]))
+    finishing = Finishing.of(f"{read_source(film)},{words}")
+    assert (soundtrack(finishing, [film], None) is not None) == has_sound
+    # A chosen sound is cut, or padded with silence.
+    chosen = soundtrack(finishing, [film], write_streams(tmp_path / "song.wav", clicks(0.8, [0.1])))
+    assert chosen is not None
+    assert (len(chosen) / RATE, onsets(chosen)) == (finishing.result.seconds, [100])
+    with pytest.raises(InputError, match=re.escape("The sound of b.mp4 cannot be used (it has none)")):
+        soundtrack(finishing, [film], write_film(tmp_path / "b.mp4"))

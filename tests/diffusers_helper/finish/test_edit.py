@@ -1,0 +1,102 @@
+"""Tests of the edit in integers: which frames of which sources are shown when, and with which weights."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffusers_helper.errors import InputError
+from diffusers_helper.finish.edit import Edit, colour_levels, with_levels
+from diffusers_helper.finish.finishing import Finishing, finishing_lines
+from tests.support.clips import scene
+
+RATE = Fraction(30)
+lengths = st.lists(st.integers(2, 40), min_size=1, max_size=4).map(tuple)
+
+
+@given(sources=lengths, fade=st.integers(0, 5), data=st.data())
+def test_every_frame_of_every_source_is_shown_once(
+    sources: tuple[int, ...], fade: int, data: st.DataObject
+) -> None:
+    fade = min(fade, min(sources) // 2)
+    mixtures = Edit(join=fade, sources=sources).mixtures(RATE)
+    assert len(mixtures) == sum(sources) - fade * (len(sources) - 1)
+    order = [entry[:2] for mixture in mixtures for entry in mixture]
+    expected = [(source, frame) for source, length in enumerate(sources) for frame in range(length)]
+    assert sorted(order) == expected
+    for mixture in mixtures:
+        assert sum(weight for _, _, weight in mixture) in (1, fade + 1)
+        assert all(weight > 0 for _, _, weight in mixture)
+
+
+@given(sources=lengths, reverse=st.booleans(), loop=st.booleans(), speed=st.fractions(Fraction(1, 10), 10))
+def test_reverse_loop_and_speed_only_choose_frames(
+    sources: tuple[int, ...], reverse: bool, loop: bool, speed: Fraction
+) -> None:
+    plain = [*Edit(sources=sources).mixtures(RATE)]
+    ordered = plain[::-1] if reverse else plain
+    ordered += ordered[-2:0:-1] if loop else []
+    edited = Edit(reverse=reverse, loop=loop, speed=speed, sources=sources).mixtures(RATE)
+    assert len(edited) == max(1, round(len(ordered) / speed))
+    indices = [ordered.index(mixture) for mixture in edited]
+    assert loop or indices == sorted(indices)
+    assert Edit(reverse=reverse, loop=loop, sources=sources).mixtures(RATE) == tuple(ordered)
+
+
+def test_a_trim_takes_the_frames_of_its_times() -> None:
+    for trim, frames in {
+        "0.5-2": range(15, 60),
+        "1-": range(30, 90),
+        "-0.1": range(3),
+        "2-9": range(60, 90),
+    }.items():
+        mixtures = Edit(trim=trim, sources=(90,)).mixtures(RATE)
+        assert [frame for ((_, frame, _),) in mixtures] == [*frames]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("enlarge:5", "has enlarge '5'; expected one of 2, 3, 4"),
+        ("wobble", "has 'wobble'; expected some of trim"),
+        ("trim:2-1", "expected a time to begin and one to end with"),
+        ("speed:1/0", "expected a number from 0.1 to 10.0"),
+        ("smooth:60,smooth:48", "has smooth twice"),
+        ("source:96x64*30@30,trim:5-", "but the video has 1.00 s"),
+        ("source:96x64*30@60,smooth:60", "more than the 60 frames per second"),
+        ("source:96x64*30@30,source:96x64*8@30,join:5", "at most 4, half of the shortest"),
+        ("source:4096x2304*9@30,enlarge:3", "12288x6912 are 85 million"),
+        ("source:96x64*30000@30,speed:0.1", "has a video of 10000 s; expected at most 1200 s"),
+    ],
+)  # fmt: skip
+def test_a_text_that_cannot_be_done_is_refused_in_words(text: str, problem: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        Finishing.of(text)
+    assert problem in str(refusal.value)
+
+
+def test_a_text_is_written_in_the_order_of_the_steps_and_plans_its_segments() -> None:
+    finishing = Finishing.of("source:95x64*73@30000/1001+sound, smooth:2x enlarge:3,speed:0.5")
+    assert str(finishing) == "source:95x64*73@30000/1001+sound,speed:1/2,enlarge:3,smooth:2x"
+    assert finishing.words == "speed:1/2,enlarge:3,smooth:2x"
+    result = finishing.result
+    # A slow motion keeps the frames, at half the rate, and the frames in between are made.
+    assert (result.width, result.height, result.rate, result.frames) == (284, 192, RATE * 1000 / 1001, 146)
+    assert [index for segment in finishing.segments for index in segment] == [*range(146)]
+    assert finishing.plan.total_frames == 146
+    assert abs(finishing.plan.seconds - 2 * 73 * 1001 / 30000) < 1e-9
+    with pytest.raises(InputError, match="no join"):
+        [*finishing_lines("enlarge:2\njoin:3")]
+
+
+def test_steady_colours_undo_a_drift_and_leave_the_same_frame_alone() -> None:
+    frame = scene(1)[0]
+    reference = colour_levels(frame)
+    assert np.abs(with_levels(frame, reference).astype(int) - frame).max() <= 1
+    drifted = np.clip(frame * 0.9 + (12, 4, -6), 0, 255).astype(np.uint8)
+    error = np.abs(with_levels(drifted, reference).astype(int) - frame).mean()
+    assert error < 1 < 8 < np.abs(drifted.astype(int) - frame).mean()
