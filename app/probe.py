@@ -74,6 +74,8 @@ def _bench(*arguments: Any) -> Iterator[dict[str, Any]]:
 def _facts() -> Iterator[dict[str, Any]]:
     import torch
 
+    from cache.kitchen import kitchen
+
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "hip": torch.version.hip or "",
@@ -96,6 +98,10 @@ def _facts() -> Iterator[dict[str, Any]]:
     has_kernels = not missing_kernels(facts.get("arch", ""), facts.get("arch_list", ()))
     facts["kernel"] = _kernel(device) if has_kernels else ""
     yield facts
+    # This may end the process.
+    if package := kitchen():
+        backends = package.list_backends().items()
+        yield {"kitchen": [name for name, backend in backends if backend["available"]]}
 
 
 def _kernel(device: Any) -> str:

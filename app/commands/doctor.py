@@ -31,7 +31,13 @@ from diffusers_helper.machine.local import (
     refused_backends,
     store_kernel,
 )
-from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
+from diffusers_helper.machine.packages import (
+    KITCHEN,
+    kitchen_problem,
+    rocm_of_torch,
+    version_numbers,
+    version_of,
+)
 from diffusers_helper.machine.sysfs import (
     ROOT,
     VISIBLE_VARIABLES,
@@ -121,8 +127,9 @@ def examine(
     return [
         _machine(machine, profile, facts), *_cards(machine, profile, environ, root),
         *_torch(machine, facts, environ, root),
-        *(_attention(machine, kernel) if kernel else ()), *_refused(profile, local), *_memory(root),
-        _sleep(), _disk(outputs), *_environment(profile, environ), *_job(model, profile, root, local),
+        *(_attention(machine, kernel) if kernel else ()), *_kernels(facts), *_refused(profile, local),
+        *_memory(root), _sleep(), _disk(outputs), *_environment(profile, environ),
+        *_job(model, profile, root, local),
     ]  # fmt: skip
 
 
@@ -231,6 +238,16 @@ def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
         if machine.kind == "rocm"
         else "Update the driver and torch, and run doctor again.",
     )  # fmt: skip
+
+
+def _kernels(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    version = version_of(KITCHEN)
+    if version and facts:
+        text = kitchen_problem() or "its import fails, or ends the process; PyTorch's own kernels are used"
+        if backends := facts.get("kitchen"):
+            yield Finding("kernels", f"{KITCHEN} {version} has kernels for {', '.join(backends)}")
+        else:
+            yield Finding("kernels", f"{KITCHEN} {version}: {text}", "note")
 
 
 def _refused(profile: Profile, local: Local) -> Iterator[Finding]:

@@ -96,6 +96,24 @@ def test_a_radeon_is_described_with_whose_values_are_in_force(root: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("version", "backends", "expected"),
+    [
+        ("", [], []),
+        ("0.2.40", ["hip", "eager"], ["comfy-kitchen 0.2.40 has kernels for hip, eager"]),
+        ("0.2.40", [], ["comfy-kitchen 0.2.40: its import fails, or ends the process"]),
+    ],
+)
+def test_the_optional_kernels_are_told(
+    version: str, backends: list[str], expected: list[str], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda name: version)
+    monkeypatch.setattr(doctor, "kitchen_problem", lambda: "")
+    report = look(root, {**CPU, "kitchen": backends} if backends else CPU)
+    texts = [finding.text.partition(";")[0] for finding in report if finding.topic == "kernels"]
+    assert texts == expected
+
+
+@pytest.mark.parametrize(
     ("facts", "problem", "remedy"),
     [
         ({}, "torch: does not start", "webui.sh"),
