@@ -32,10 +32,10 @@ def main() -> None:
         answers.write(json.dumps(answer).encode() + b"\n")
 
 
-def _attention(*arguments: Any) -> Iterator[dict[str, Any]]:
-    from diffusers_helper.attention.dispatch import try_backends
+def _try_kernels(*arguments: Any) -> Iterator[dict[str, Any]]:
+    from diffusers_helper.attention.trial import try_kernels
 
-    return try_backends(*arguments)
+    return try_kernels(*arguments)
 
 
 def _convolutions(
@@ -117,7 +117,7 @@ def _kernel(device: Any) -> str:
 
 
 _QUESTIONS: dict[str, Callable[..., Iterator[Any]]] = {
-    "facts": _facts, "attention": _attention, "convolutions": _convolutions, "bench": _bench,
+    "facts": _facts, "kernels": _try_kernels, "convolutions": _convolutions, "bench": _bench,
 }  # fmt: skip
 
 if __name__ == "__main__":

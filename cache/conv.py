@@ -97,6 +97,7 @@ class ConvLadder:
         self._forced = forced
         self._on_first_call = on_first_call
         self._after_first_call = after_first_call
+        self.left_out: tuple[str, ...] = ()
         self._chosen: dict[Any, Rung] = {}
         self._proven: set[tuple[ConvCase, str]] = set()
         self.attempts: Counter[str] = Counter()
@@ -169,7 +170,14 @@ class ConvLadder:
 
     @property
     def open_routes(self) -> RouteStore | None:
-        return None if self._forced else self._routes
+        """The store for measurements; None if nothing is to be chosen by them."""
+        return None if self._forced or self.left_out else self._routes
+
+    def leave_out(self, *names: str) -> None:
+        """Try these rungs no longer, and those that were left out before again."""
+        if self.left_out != names:
+            self.left_out = names
+            self._chosen.clear()
 
     def reload(self) -> None:
         self._routes.reload()
@@ -220,7 +228,7 @@ class ConvLadder:
 
     def _order(self, case: ConvCase) -> list[Rung]:
         """List the rungs to try, with the stored choice first. There is always at least one."""
-        able = [rung for rung in RUNGS.values() if rung.supports(case)]
+        able = [rung for rung in RUNGS.values() if rung.supports(case) and rung.name not in self.left_out]
         if self._forced is not None:
             if RUNGS[self._forced].supports(case):
                 return [RUNGS[self._forced]]

@@ -62,6 +62,11 @@ def kitchen_problem() -> str:
     return package_problem({KITCHEN: version_of(KITCHEN)}, {KITCHEN: _KITCHEN_VERSIONS})
 
 
+def kitchen_version() -> str:
+    """Name the package with its version, as jobs and recipes do; "" if it cannot be used."""
+    return "" if kitchen_problem() else f"{KITCHEN} {version_of(KITCHEN)}"
+
+
 def install_command(versions: Mapping[str, str], needed: Mapping[str, str]) -> str:
     packages = " ".join(f'"{name}{needed[name]}"' for name in unfit(versions, needed))
     return f'"{sys.executable}" -m pip install {packages}'  # every shell knows these quotes

@@ -17,6 +17,7 @@ from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import (
     ATTENTIONS,
+    KERNELS,
     SAMPLERS,
     SETTINGS,
     VAE_PRECISIONS,
@@ -52,6 +53,7 @@ requests = st.builds(
     vae_cleanup=st.integers(0, 1000),
     crop=st.floats(0, 1),
     attention=st.sampled_from([*ATTENTIONS]),
+    kernels=st.sampled_from([*KERNELS]),
 )
 
 
@@ -68,6 +70,7 @@ def test_defaults_are_framepacks() -> None:
         "vision_change": "linear",
         "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1",
         "picture_shape": "own", "zoom": 1.0, "crop_y": None, "clip_frames": 0,
+        "kernels": "auto",
     }  # fmt: skip
 
 
@@ -149,7 +152,7 @@ def test_resolutions_outside_the_range_are_refused(value: object) -> None:
     [
         ("mode", "inverted or forward"), ("sampler", "unipc or euler"),
         ("attention", "auto or native or sliced or flash or efficient or math or triton or aiter or sage"),
-        ("vae_precision", "auto or fp32 or fp16 or bf16"),
+        ("kernels", "auto or plain or fused"), ("vae_precision", "auto or fp32 or fp16 or bf16"),
         ("weight_dtype", "auto or default or bf16 or fp16 or fp8_e4m3fn or fp8_e5m2 or int8"),
     ],
 )  # fmt: skip

@@ -51,6 +51,7 @@ LATER = {
     "shape",
     "one_frame",
     "clip_frames",
+    "kernels",
 }
 
 
