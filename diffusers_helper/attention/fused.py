@@ -14,25 +14,37 @@ import torch
 from diffusers.models.normalization import AdaLayerNormZero, AdaLayerNormZeroSingle
 from torch import Tensor, nn
 
-from cache.kitchen import kitchen
-from diffusers_helper.attention.backends import FUSED
+from cache.kitchen import backend_of, kitchen
+from diffusers_helper.attention.backends import FAST_8_BIT, PLAIN
+from diffusers_helper.errors import InputError
+from diffusers_helper.loading.casting import ROTATION, SCALE
 
 _ROTATION_ARGUMENT = 3  # of the attention of Helios and Wan; FramePack's has a name
 
 
 def use_kernels(network: nn.Module, kernels: str) -> AbstractContextManager[None]:
-    return fused_blocks(network) if kernels == FUSED else nullcontext()
+    if kernels == PLAIN or kitchen() is None:
+        return nullcontext()
+    return fused_blocks(network, in_8_bit=kernels == FAST_8_BIT)
 
 
 @contextmanager
-def fused_blocks(network: nn.Module) -> Iterator[None]:
+def fused_blocks(network: nn.Module, *, in_8_bit: bool = False) -> Iterator[None]:
     """Let the blocks of a network compute norms, modulations and rotations with comfy-kitchen's kernels.
 
     FramePack's norm of queries and keys is of one head and becomes one with the rotation. That of Helios and
-    Wan spans all heads and stays torch's.
+    Wan spans all heads and stays torch's. `in_8_bit` also replaces the products of weights in int8.
     """
+    layers = [layer for layer in network.modules() if in_8_bit and hasattr(layer, SCALE)]
+    if in_8_bit and not layers:
+        raise InputError(
+            setting="kernels", problem="is fast8, but the weights are not in int8", expected="int8 weights",
+            remedy="Set `weight_dtype` to int8, or `kernels` to auto.",
+        )  # fmt: skip
     rotations = _Rotations()
     with ExitStack() as restored:
+        for layer in layers:
+            restored.enter_context(_replaced(layer, _fast_product(layer)))
         modules: Iterator[Any] = network.modules()
         for module in modules:
             if isinstance(module, AdaLayerNormZero | AdaLayerNormZeroSingle):
@@ -60,6 +72,23 @@ def _modulated(norm: Any) -> Callable[..., tuple[Tensor, ...]]:
     def forward(x: Tensor, *, emb: Tensor) -> tuple[Tensor, ...]:
         shift, scale, *others = norm.linear(norm.silu(emb)).split(x.shape[-1], dim=1)
         return kitchen().adaln(x, scale[:, None], shift[:, None], norm.norm.eps), *others
+
+    return forward
+
+
+def _fast_product(layer: Any) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        size = getattr(layer, ROTATION)
+        arguments = {
+            "x": x, "weight": layer.weight, "weight_scale": getattr(layer, SCALE), "bias": layer.bias,
+            "out_dtype": x.dtype, "convrot": bool(size), "convrot_groupsize": size or 256,
+        }  # fmt: skip
+        if x.is_cuda and backend_of("int8_linear", arguments) == "eager":
+            raise InputError(
+                setting="kernels", problem="is fast8, for which comfy-kitchen has no compiled kernel here",
+                expected="a way that this card has", remedy="Set `kernels` to auto.",
+            )  # fmt: skip
+        return kitchen().int8_linear(**arguments)
 
     return forward
 

@@ -11,6 +11,7 @@ import torch
 
 from diffusers_helper.attention.backends import (
     BLOCKS,
+    FAST_8_BIT,
     FUSED,
     PLAIN,
     candidate_backends,
@@ -183,8 +184,8 @@ class MemoryPlans:
 
     @property
     def kernels(self) -> str:
-        """Name the package whose kernels compute the blocks' element-wise work; "" if none does."""
-        return kitchen_version() if self.request.kernels == FUSED else ""
+        """Name the package whose kernels the blocks use, as `kitchen_version` does; "" if there is none."""
+        return kitchen_version(self.request.kernels) if self.request.kernels != PLAIN else ""
 
     def expected_seconds(self) -> dict[str, float]:
         plan = self._video
@@ -285,7 +286,7 @@ def _tried(
 
 
 def _check_kernels(name: str) -> None:
-    if name == FUSED and (problem := kitchen_problem()):
+    if name in (FUSED, FAST_8_BIT) and (problem := kitchen_problem()):
         raise InputError(
             setting="kernels", problem=f"is {name}, but comfy-kitchen cannot be used ({problem})",
             expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from diffusers_helper.attention.backends import BACKENDS, FUSED, NATIVE, PLAIN
+from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_original
@@ -48,7 +48,7 @@ from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIAB
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, read_uses, record_use, write_uses
-from diffusers_helper.request import AFTER, AUTO, START_PICTURE, GenerationRequest
+from diffusers_helper.request import AFTER, AUTO, KERNELS, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import OnStep
 from diffusers_helper.sampling.step_cache import Blocks, Passes, open_passes
 from diffusers_helper.vae.engine import VaeEngine
@@ -342,12 +342,14 @@ def _with_kernels(
     """Set the kernels with which an earlier run has begun, and say if this machine has others."""
     if earlier_folder is None or not earlier_folder.attention.exists():
         return request, ""
-    earlier_kernels, kernels = _stored_text(earlier_folder.kernels), kitchen_version()
+    earlier_kernels = _stored_text(earlier_folder.kernels)
+    choice = earlier_kernels.partition(" ")[0]
+    kernels = kitchen_version(choice) if choice in KERNELS else ""
     note = ""
     if earlier_kernels not in ("", kernels):
         note = f"This video was begun with {earlier_kernels} and goes on with {kernels or 'PyTorch alone'}. "
         note += "What follows may differ slightly."
-    return replace(request, kernels=FUSED if earlier_kernels and kernels else PLAIN), note
+    return replace(request, kernels=choice if kernels else PLAIN), note
 
 
 def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:

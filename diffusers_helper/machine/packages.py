@@ -62,9 +62,9 @@ def kitchen_problem() -> str:
     return package_problem({KITCHEN: version_of(KITCHEN)}, {KITCHEN: _KITCHEN_VERSIONS})
 
 
-def kitchen_version() -> str:
-    """Name the package with its version, as jobs and recipes do; "" if it cannot be used."""
-    return "" if kitchen_problem() else f"{KITCHEN} {version_of(KITCHEN)}"
+def kitchen_version(kernels: str) -> str:
+    """Name kernels of the package with its version, as jobs and recipes do; "" if it cannot be used."""
+    return "" if kitchen_problem() else f"{kernels} kernels of {KITCHEN} {version_of(KITCHEN)}"
 
 
 def install_command(versions: Mapping[str, str], needed: Mapping[str, str]) -> str:

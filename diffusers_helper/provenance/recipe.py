@@ -138,7 +138,7 @@ class Recipe:
         if device and device.partition(" ")[0] != card:
             notices.append(f"The video was made on {device}; made again on {card}, its bytes will differ.")
         kernels = made_with.get("kernels", "")
-        if kernels not in ("", kitchen_version()):
+        if kernels not in ("", kitchen_version(kernels.partition(" ")[0])):
             notices.append(f"The video was made with {kernels}, which is not here; its bytes will differ.")
         if version != __version__:  # which may have another demo model, too
             notices.append(

@@ -15,6 +15,7 @@ from torch import nn
 from app.trials import try_kernels
 from diffusers_helper.attention.fused import rotation_matrices, use_kernels
 from diffusers_helper.attention.trial import try_kernels as try_here
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.machine.local import Facts, blocks_key, fastest_backends, store_trial
 from diffusers_helper.machine.packages import kitchen_version
@@ -148,7 +149,7 @@ def test_a_resumed_job_has_the_kernels_with_which_it_began(
     plain, _ = make(tiny_request(small_scene, seconds=seconds_for(2), steps=1), models, tmp_path / "plain")
     assert not torch.equal(plain.latents, whole.latents)
     torch.testing.assert_close(whole.latents, plain.latents, atol=1e-3, rtol=1e-3)
-    assert (tmp_path / "whole/kernels").read_text() == kitchen_version()
+    assert (tmp_path / "whole/kernels").read_text() == kitchen_version("fused")
     assert not (tmp_path / "plain/kernels").exists()
     assert not any(isinstance(event, Warned) for event in events)
 
@@ -158,12 +159,32 @@ def test_a_resumed_job_has_the_kernels_with_which_it_began(
     resumed, _ = make(request, models, tmp_path / "begun", resume_from=tmp_path / "begun")
     assert resumed.video.read_bytes() == whole.video.read_bytes()
     recipe = read_recipe(resumed.video)
-    assert recipe.made_with["kernels"] == kitchen_version()
+    assert recipe.made_with["kernels"] == kitchen_version("fused")
     assert not [notice for notice in recipe.notices_on("cpu") if "comfy-kitchen" in notice]
 
     for module in ("job.setup", "provenance.recipe"):
-        monkeypatch.setattr(f"diffusers_helper.{module}.kitchen_version", lambda: "")
+        monkeypatch.setattr(f"diffusers_helper.{module}.kitchen_version", lambda kernels: "")
     assert [notice for notice in recipe.notices_on("cpu") if "which is not here" in notice]
     _, events = make(request, models, tmp_path / "elsewhere", resume_from=tmp_path / "elsewhere")
     told = next(event.message for event in events if isinstance(event, Warned))
-    assert told.startswith(f"This video was begun with {kitchen_version()} and goes on with PyTorch alone.")
+    assert told.startswith(
+        f"This video was begun with {kitchen_version('fused')} and goes on with PyTorch alone."
+    )
+
+
+def test_products_in_8_bit_differ_by_what_is_said_and_are_taken_only_when_chosen(
+    tiny_model: Path, small_scene: Path, tmp_path: Path
+) -> None:
+    """Expect a layer's rounding of about 1 %, in a job whose weights are in int8, and a refusal elsewhere."""
+    models = load_tiny(tiny_model)
+    settings: dict[str, Any] = {"steps": 1, "weight_dtype": "int8"}
+    results = dict[str, Any]()
+    for kernels in ("plain", "fused", "fast8"):
+        request = tiny_request(small_scene, kernels=kernels, **settings)
+        results[kernels] = make(request, models, tmp_path / kernels)[0]
+    plain, fused, fast = (result.latents for result in results.values())
+    assert (fused - plain).norm() / plain.norm() < 1e-4
+    assert 1e-4 < (fast - plain).norm() / plain.norm() < 0.05
+    assert read_recipe(results["fast8"].video).made_with["kernels"] == kitchen_version("fast8")
+    with pytest.raises(InputError, match="kernels is fast8, but the weights are not in int8"):
+        make(tiny_request(small_scene, kernels="fast8"), models, tmp_path / "refused")
