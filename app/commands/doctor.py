@@ -28,8 +28,10 @@ from diffusers_helper.machine.local import (
     DEVIATION_VARIABLE,
     DiskSpeeds,
     Local,
+    fastest,
     refused_backends,
     store_kernel,
+    stored_trials,
 )
 from diffusers_helper.machine.packages import (
     KITCHEN,
@@ -127,7 +129,8 @@ def examine(
     return [
         _machine(machine, profile, facts), *_cards(machine, profile, environ, root),
         *_torch(machine, facts, environ, root),
-        *(_attention(machine, kernel) if kernel else ()), *_kernels(facts), *_refused(profile, local),
+        *(_attention(machine, kernel) if kernel else ()), *_kernels(facts), *_choices(profile, local),
+        *_refused(profile, local),
         *_memory(root), _sleep(), _disk(outputs), *_environment(profile, environ),
         *_job(model, profile, root, local),
     ]  # fmt: skip
@@ -248,6 +251,19 @@ def _kernels(facts: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding("kernels", f"{KITCHEN} {version} has kernels for {', '.join(backends)}")
         else:
             yield Finding("kernels", f"{KITCHEN} {version}: {text}", "note")
+
+
+def _choices(profile: Profile, local: Local) -> Iterator[Finding]:
+    card = profile.machine.card
+    for key, trial in stored_trials(local.kernels, card).items():
+        figures = [
+            f"{name} {1000 * result['seconds']:.3g} ms, off by {result['error']:.1%}"
+            if "seconds" in result
+            else f"{name} failed ({result['failed']})"
+            for name, result in trial.items()
+        ]
+        text = f"{key}: {fastest(key, trial, profile.deviation)} is taken; {'; '.join(figures)}"
+        yield Finding("kernels", text)
 
 
 def _refused(profile: Profile, local: Local) -> Iterator[Finding]:
