@@ -19,7 +19,7 @@ for argument in "$@"; do
     fi
 done
 
-set_up torch requirements
+set_up torch requirements kernels
 if [[ $setup_only == no ]]; then
     exec "$venv/bin/python" "$root/demo_gradio.py" "${arguments[@]}"
 fi

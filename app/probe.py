@@ -32,10 +32,10 @@ def main() -> None:
         answers.write(json.dumps(answer).encode() + b"\n")
 
 
-def _attention(*arguments: Any) -> Iterator[dict[str, Any]]:
-    from diffusers_helper.attention.dispatch import try_backends
+def _try_kernels(*arguments: Any) -> Iterator[dict[str, Any]]:
+    from diffusers_helper.attention.trial import try_kernels
 
-    return try_backends(*arguments)
+    return try_kernels(*arguments)
 
 
 def _convolutions(
@@ -95,6 +95,8 @@ def _export(video: str, target: str, name: str) -> Iterator[Any]:
 def _facts() -> Iterator[dict[str, Any]]:
     import torch
 
+    from cache.kitchen import kitchen
+
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "hip": torch.version.hip or "",
@@ -117,6 +119,10 @@ def _facts() -> Iterator[dict[str, Any]]:
     has_kernels = not missing_kernels(facts.get("arch", ""), facts.get("arch_list", ()))
     facts["kernel"] = _kernel(device) if has_kernels else ""
     yield facts
+    # This may end the process.
+    if package := kitchen():
+        backends = package.list_backends().items()
+        yield {"kitchen": [name for name, backend in backends if backend["available"]]}
 
 
 def _kernel(device: Any) -> str:
@@ -132,7 +138,7 @@ def _kernel(device: Any) -> str:
 
 
 _QUESTIONS: dict[str, Callable[..., Iterator[Any]]] = {
-    "facts": _facts, "attention": _attention, "convolutions": _convolutions, "bench": _bench,
+    "facts": _facts, "kernels": _try_kernels, "convolutions": _convolutions, "bench": _bench,
     "formats": _formats, "export": _export,
 }  # fmt: skip
 

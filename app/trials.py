@@ -23,7 +23,7 @@ from diffusers_helper.library_errors import last_trouble
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.signals import SIGHUP, SIGINT, SIGKILL, SIGTERM
 
-_ATTENTION_SECONDS, _POLL_SECONDS = 120.0, 0.2
+_KERNEL_SECONDS, _POLL_SECONDS = 120.0, 0.2
 _END_SECONDS = 120.0  # for a process that has answered everything, or that writes what it leaves behind
 # The exit codes of processes that somebody else has ended, the kernel included when memory runs out.
 _EXTERNAL_EXIT_CODES = [-number for number in (SIGHUP, SIGINT, SIGKILL, SIGTERM)]
@@ -31,7 +31,7 @@ _EXTERNAL_EXIT_CODES = [-number for number in (SIGHUP, SIGINT, SIGKILL, SIGTERM)
 
 def local_with_trials(environ: Mapping[str, str]) -> Local:
     return replace(
-        this_local(environ), try_attention=partial(try_attention, environ=environ),
+        this_local(environ), try_kernels=partial(try_kernels, environ=environ),
         measure_convolutions=partial(measure_convolutions, environ=environ),
     )  # fmt: skip
 
@@ -96,27 +96,30 @@ def _end_of(code: int, errors: str) -> ProbeEnd:
     return ProbeEnd(f"its process ended with {code}{f' ({line})' if line else ''}", is_transient)
 
 
-def try_attention(
-    backends: Sequence[str], *shape: object, environ: Mapping[str, str], seconds: float = _ATTENTION_SECONDS,
+def try_kernels(
+    candidates: Sequence[str], *shape: object, environ: Mapping[str, str], seconds: float = _KERNEL_SECONDS,
     on_progress: Callable[[int, int], object] = lambda done, total: None, cancel: CancelToken | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Collect the results of `attention.dispatch.try_backends` from processes that its kernels may end.
+    """Collect the results of `attention.trial.try_kernels` from processes that its kernels may end.
 
     Args:
-        shape: The other arguments of `try_backends`.
-        on_progress: Called with the number of backends tried and of all, first with none tried.
+        shape: The other arguments of that function.
+        on_progress: Called with the number of candidates tried and of all, first with none tried.
     """
     results = list[dict[str, Any]]()
 
     def on_result(result: dict[str, Any]) -> None:
         results.append(result)
-        on_progress(len(results), len(backends))
+        on_progress(len(results), len(candidates))
 
-    on_progress(0, len(backends))
-    while remaining := backends[(num_before := len(results)) :]:
-        end = ask_probe(["attention", remaining, *shape], on_result, environ, seconds, cancel)
-        if len(results) < len(backends) and (end.reason or len(results) == num_before):
-            failed = {"backend": backends[len(results)], "failed": end.reason or "its process gave no answer"}
+    on_progress(0, len(candidates))
+    while remaining := candidates[(num_before := len(results)) :]:
+        end = ask_probe(["kernels", remaining, *shape], on_result, environ, seconds, cancel)
+        if len(results) < len(candidates) and (end.reason or len(results) == num_before):
+            failed = {
+                "backend": candidates[len(results)],
+                "failed": end.reason or "its process gave no answer",
+            }
             on_result({**failed, "passes": True} if end.is_transient or end.is_late else failed)
     return results
 

@@ -1,7 +1,8 @@
 """The ladder of convolutions, which decides once per case which rung computes it, and stores the decision.
 
-The first rung is the plain call of torch. A rung is skipped if it raised a recognised error, ended a process
-at this case or at several others, or was measured to be slower than another one.
+The first rung is comfy-kitchen's kernel on the cards that have one, and the plain call of torch elsewhere. A
+rung is skipped if it raised a recognised error, ended a process at this case or at several others, or was
+measured to be slower than another one.
 """
 
 from __future__ import annotations
@@ -18,8 +19,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from cache.conv_routes import ConvCase, RouteStore, shorten
-from cache.conv_rungs import RUNGS, SMALLER_RUNGS, Convolution, FlatConvolution, Rung, parse_call
+from cache.conv_rungs import (
+    KITCHEN_CARDS,
+    PLAIN,
+    RUNGS,
+    SMALLER_RUNGS,
+    Convolution,
+    FlatConvolution,
+    Rung,
+    parse_call,
+)
 from diffusers_helper.library_errors import Trouble, trouble_of
+from diffusers_helper.machine.packages import KITCHEN, kitchen_problem, version_of
 
 _log = logging.getLogger(__name__)
 
@@ -39,13 +50,18 @@ def classify(error: BaseException) -> Trouble | None:
 
 @functools.cache
 def card_of(device: torch.device) -> tuple[str, str]:
-    """Look up a device's architecture, such as `cpu`, `sm_90` or `gfx1100`, and its version of ROCm."""
+    """Look up a device's architecture, such as `cpu`, `sm_90` or `gfx1100`, and its version of ROCm.
+
+    The version of comfy-kitchen follows where its convolution can be used, so that another one is tried anew.
+    """
     arch = device.type
     rocm = "none"
     if device.type == "cuda":
         properties = cast(Any, torch.cuda).get_device_properties(device)
         if torch.version.hip is not None:
             arch, rocm = str(properties.gcnArchName).split(":")[0], torch.version.hip
+            if arch.startswith(KITCHEN_CARDS) and not kitchen_problem():
+                rocm += f",{KITCHEN}-{version_of(KITCHEN)}"
         else:
             arch = f"sm_{properties.major}{properties.minor}"
     return arch, rocm
@@ -81,6 +97,7 @@ class ConvLadder:
         self._forced = forced
         self._on_first_call = on_first_call
         self._after_first_call = after_first_call
+        self.left_out: tuple[str, ...] = ()
         self._chosen: dict[Any, Rung] = {}
         self._proven: set[tuple[ConvCase, str]] = set()
         self.attempts: Counter[str] = Counter()
@@ -153,7 +170,14 @@ class ConvLadder:
 
     @property
     def open_routes(self) -> RouteStore | None:
-        return None if self._forced else self._routes
+        """The store for measurements; None if nothing is to be chosen by them."""
+        return None if self._forced or self.left_out else self._routes
+
+    def leave_out(self, *names: str) -> None:
+        """Try these rungs no longer, and those that were left out before again."""
+        if self.left_out != names:
+            self.left_out = names
+            self._chosen.clear()
 
     def reload(self) -> None:
         self._routes.reload()
@@ -161,11 +185,10 @@ class ConvLadder:
 
     def changes(self, device: torch.device) -> str:
         """Describe which rungs of the ladder are left out, or come first, for any case on a device."""
-        first_rung = next(iter(RUNGS))
         changed_routes = {
             text: (route.rung, sorted(route.failed), sorted(route.deadly))
             for text, route in self._routes.routes(card_of(device)[0]).items()
-            if route.rung not in ("", first_rung) or route.failed or route.deadly
+            if route.rung not in ("", PLAIN) or route.failed or route.deadly
         }
         return f"{sorted(changed_routes.items())} {len(self.errors)}"
 
@@ -205,7 +228,7 @@ class ConvLadder:
 
     def _order(self, case: ConvCase) -> list[Rung]:
         """List the rungs to try, with the stored choice first. There is always at least one."""
-        able = [rung for rung in RUNGS.values() if rung.supports(case)]
+        able = [rung for rung in RUNGS.values() if rung.supports(case) and rung.name not in self.left_out]
         if self._forced is not None:
             if RUNGS[self._forced].supports(case):
                 return [RUNGS[self._forced]]

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: five ways to compute a 3D convolution, four of which can also compute a 2D one.
+"""The rungs of the ladder: six ways to compute a 3D convolution, five of which can also compute a 2D one.
 
 They differ in their kernels and in the memory that they need. Their results are equal up to the rounding of
 the dtype. An input x has the shape (B, C, T, H, W).
@@ -16,10 +16,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from cache.conv_routes import ConvCase
+from cache.kitchen import backend_of, is_refused, kitchen
 
 # The most bytes that `taps` and `tiles` unfold at a time. The kernels may unfold these once more.
 STEP_BYTES = 128 * 1024**2
 _HALVES = (torch.float16, torch.bfloat16)
+
+PLAIN = "miopen"  # the rung that is torch's own call
+KITCHEN_CARDS = ("gfx110", "gfx115", "gfx120")
 
 Sizes = int | Sequence[int]
 
@@ -82,6 +86,29 @@ def parse_call(
 def _expand(sizes: Sizes, count: int) -> tuple[int, ...]:
     expanded = (sizes,) if isinstance(sizes, int) else tuple(sizes)
     return expanded * count if len(expanded) == 1 else expanded
+
+
+def kitchen_conv(x: Tensor, conv: Convolution) -> Tensor:
+    """Compute in fp16 with comfy-kitchen's kernel, which needs no MIOpen and pads nothing itself."""
+    pad = [size for side in reversed(conv.padding) for size in (side, side)]
+    padded = functional.pad(x, pad) if any(pad) else x
+    arguments = {
+        "x": padded,
+        "weight": conv.weight,
+        "bias": conv.bias,
+        "residual": None,
+        "stride": [*conv.stride],
+    }
+    try:
+        backend = backend_of("fp16_conv3d", arguments)
+        result: Tensor | None = kitchen().fp16_conv3d(**arguments) if backend else None
+    except Exception as error:
+        raise RuntimeError(f"comfy-kitchen: {error}") from error
+    if result is None or (backend == "eager" and x.is_cuda):
+        raise RuntimeError("comfy-kitchen has no compiled kernel here")
+    if not bool(result.isfinite().all()) and bool(x.isfinite().all()):
+        raise RuntimeError("comfy-kitchen gave values that are not finite")
+    return result
 
 
 def miopen(x: Tensor, conv: Convolution) -> Tensor:
@@ -202,6 +229,20 @@ def _tile_size(result: tuple[int, ...], weight: tuple[int, ...], item_bytes: int
             return size
 
 
+def _suits_kitchen(case: ConvCase) -> bool:
+    """Tell whether the kernel for the matrix cores of RDNA3, 3.5 and 4 takes a case; others go to torch."""
+    channels = case.weight[:2]
+    return (
+        case.arch.startswith(KITCHEN_CARDS)
+        and case.dtype == "float16"
+        and case.groups == 1
+        and set(case.dilation) == {1}
+        and channels[0] % 8 == 0
+        and (channels[1] % 8 == 0 or channels[1] < 8)
+        and not is_refused()
+    )
+
+
 def _has_frames(case: ConvCase) -> bool:
     # Other numbers have no 2D convolution on a GPU.
     return not case.is_flat and "float" in case.dtype
@@ -221,7 +262,8 @@ class Rung:
 RUNGS: dict[str, Rung] = {
     rung.name: rung
     for rung in (
-        Rung("miopen", miopen),
+        Rung("kitchen", kitchen_conv, _suits_kitchen),
+        Rung(PLAIN, miopen),
         Rung("taps", taps, _has_frames),
         Rung("native", native),
         Rung("tiles", tiles, _has_two_pixels),

@@ -53,7 +53,7 @@ _TEXTS: dict[Trouble, tuple[str, ...]] = {
     "kernel": (
         "hiperrornobinaryforgpu", "hiperrorinvaliddevicefunction", "invalid device function",
         "no kernel image is available", "cudnn_status_", "unable to find an engine",
-        "could not create a primitive",
+        "could not create a primitive", "comfy-kitchen",
     ),
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.attention.dispatch import use_attention_backend
+from diffusers_helper.attention.fused import use_kernels
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.timeline import drafts_of, lora_weights_of, seed_of
@@ -197,6 +198,7 @@ def denoise(
         noisy = noise.to(job.models.device)
         with (
             use_attention_backend(network, *job.memory.plans.attention),
+            use_kernels(network, job.memory.plans.request.kernels),
             job.passes(request, network, work.blocks(network, noisy)) as passes,
         ):
             denoiser = work.denoiser(network, condition, context, passes)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Self
 
-from diffusers_helper.attention.backends import BACKENDS
+from diffusers_helper.attention.backends import BACKENDS, BLOCKS, FAST_8_BIT
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
 from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
@@ -32,6 +32,7 @@ WEIGHT_TYPES = {
     "fp8_e4m3fn": "8 bit", "fp8_e5m2": "8 bit, wide range", "int8": "8 bit, whole numbers",
 }  # fmt: skip
 ATTENTIONS = {AUTO: "Automatic", **{name: backend.label for name, backend in BACKENDS.items()}}
+KERNELS = {AUTO: "Automatic", **BLOCKS, FAST_8_BIT: "Fused, fast 8 bit"}
 SHAPES = {"1:1": "Square", "4:3": "4:3", "16:9": "16:9, wide", "3:4": "3:4", "9:16": "9:16, tall"}
 OWN, LIGHT = "own", "light"
 AFTER, BEFORE = "after", "before"
@@ -308,6 +309,13 @@ class GenerationRequest:
         "Sound", "The sound of the finished video, in place of that of `video`.",
         "Size and output", unit="file", scope="input", on_page=False, summary=name_of,
     )] = ""
+    kernels: Annotated[str, SettingInfo(
+        "Kernels",
+        "Fused kernels compute norms and rotations in fewer passes through memory, which changes the pixels "
+        "slightly. Automatic tries them on the card; plain takes none but PyTorch's. Fast 8 bit also "
+        "rounds what weights in int8 are multiplied with, which changes the result of a layer by about 1 %.",
+        "Memory", choices=KERNELS,
+    )] = AUTO
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -264,6 +264,14 @@ install_requirements() {
         pip_install --quiet -r "$root/requirements.txt" -c "$venv/constraints.txt" "${source[@]}"
 }
 
+# The kernels only save time, so whatever hinders their installation is told and does not end the set-up.
+install_kernels() {
+    [[ $hardware == cuda || $cards =~ gfx1(03|1|2) ]] || return 0
+    say "Installing the optional kernels ..."
+    pip_install --quiet --no-deps --only-binary :all: -r "$root/requirements-kernels.txt" >/dev/null 2>&1 ||
+        say "The optional kernels cannot be had for this machine. Longtake works without them."
+}
+
 # Prints the requirements of the extra `test`, one a line.
 test_requirements() {
     sed -n '/^test = \[/,/^\]/s/^ *"\(.*\)",$/\1/p' "$root/pyproject.toml"
@@ -286,6 +294,7 @@ recipe_of() {
                 "$torch_version$([[ $torch_builds != amd* ]] || echo " $cards")"
             ;;
         requirements) cat "$root/requirements.txt" "$root/constraints.txt" ;;
+        kernels) say "$hardware" && cat "$root/requirements-kernels.txt" ;;
         test_requirements) test_requirements && cat "$root/constraints.txt" ;;
     esac
 }
@@ -356,7 +365,7 @@ COMMAND
     mv "$command.new" "$command"
 }
 
-# set_up LAYER...: completes these layers of .venv (torch, requirements, test_requirements), and does nothing
+# set_up LAYER...: completes these layers of .venv (torch, requirements, kernels, test_requirements), and does nothing
 # if they are complete.
 set_up() {
     local layer

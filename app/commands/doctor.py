@@ -28,10 +28,18 @@ from diffusers_helper.machine.local import (
     DEVIATION_VARIABLE,
     DiskSpeeds,
     Local,
+    fastest,
     refused_backends,
     store_kernel,
+    stored_trials,
 )
-from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
+from diffusers_helper.machine.packages import (
+    KITCHEN,
+    kitchen_problem,
+    rocm_of_torch,
+    version_numbers,
+    version_of,
+)
 from diffusers_helper.machine.sysfs import (
     ROOT,
     VISIBLE_VARIABLES,
@@ -121,8 +129,10 @@ def examine(
     return [
         _machine(machine, profile, facts), *_cards(machine, profile, environ, root),
         *_torch(machine, facts, environ, root),
-        *(_attention(machine, kernel) if kernel else ()), *_refused(profile, local), *_memory(root),
-        _sleep(), _disk(outputs), *_environment(profile, environ), *_job(model, profile, root, local),
+        *(_attention(machine, kernel) if kernel else ()), *_kernels(facts), *_choices(profile, local),
+        *_refused(profile, local),
+        *_memory(root), _sleep(), _disk(outputs), *_environment(profile, environ),
+        *_job(model, profile, root, local),
     ]  # fmt: skip
 
 
@@ -231,6 +241,29 @@ def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
         if machine.kind == "rocm"
         else "Update the driver and torch, and run doctor again.",
     )  # fmt: skip
+
+
+def _kernels(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    version = version_of(KITCHEN)
+    if version and facts:
+        text = kitchen_problem() or "its import fails, or ends the process; PyTorch's own kernels are used"
+        if backends := facts.get("kitchen"):
+            yield Finding("kernels", f"{KITCHEN} {version} has kernels for {', '.join(backends)}")
+        else:
+            yield Finding("kernels", f"{KITCHEN} {version}: {text}", "note")
+
+
+def _choices(profile: Profile, local: Local) -> Iterator[Finding]:
+    card = profile.machine.card
+    for key, trial in stored_trials(local.kernels, card).items():
+        figures = [
+            f"{name} {1000 * result['seconds']:.3g} ms, off by {result['error']:.1%}"
+            if "seconds" in result
+            else f"{name} failed ({result['failed']})"
+            for name, result in trial.items()
+        ]
+        text = f"{key}: {fastest(key, trial, profile.deviation)} is taken; {'; '.join(figures)}"
+        yield Finding("kernels", text)
 
 
 def _refused(profile: Profile, local: Local) -> Iterator[Finding]:

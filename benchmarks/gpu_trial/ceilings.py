@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.gpu_trial.kitchen import rotation_of
 from benchmarks.gpu_trial.trial import NEEDS_GPU, Case, Figures, Trial, deviation
+from diffusers_helper.attention.fused import rotation_matrices
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.planning.estimates import latent_tokens
 from diffusers_helper.weights.reading import weight_files
@@ -147,7 +147,7 @@ def _elementwise(trial: Trial, heads: int, tokens: int, head_dim: int) -> Iterat
     norm = RMSNorm(head_dim, eps=1e-6).to(x.device, x.dtype).requires_grad_(False)
     cos, sin = trial.random(2, tokens, head_dim // 2, dtype=torch.float32).repeat_interleave(2, -1)
     shift, scale = trial.random(2, 1, 1, heads * head_dim)
-    flat, matrices = x.flatten(2), rotation_of(cos, sin)
+    flat, matrices = x.flatten(2), rotation_matrices((cos, sin))
 
     def rotated() -> Tensor:
         return cast(Any, apply_rotary_emb)(norm(x), (cos, sin), sequence_dim=1)

@@ -15,8 +15,9 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from benchmarks.gpu_trial.kitchen import kitchen
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, blocks_of, deviation
+from cache.kitchen import kitchen
+from diffusers_helper.attention.fused import fused_blocks
 from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, frame_indices
 from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.memory.measuring import wait_for
@@ -147,7 +148,7 @@ def fused(trial: Trial) -> Iterator[Case]:
     """Yield the plain step, with comfy-kitchen's kernels, and with compiled blocks: resident and streamed."""
     step, expected = Step(trial), list[Tensor]()
     changes: dict[str, Change] = {
-        "plain": lambda network: nullcontext(), "comfy-kitchen": kitchen,
+        "plain": lambda network: nullcontext(), "comfy-kitchen": kitchen_blocks,
         "compiled blocks": compiled_blocks(trial),
     }  # fmt: skip
     count = len(step.blocks)
@@ -170,6 +171,13 @@ def _changed(step: Step, change: Change, streamed: int, expected: list[Tensor]) 
         **figures, "first_seconds": first, "streamed_blocks": streamed, "backends": backends,
         "deviation": deviation(found, expected[0]),
     }  # fmt: skip
+
+
+@contextmanager
+def kitchen_blocks(network: nn.Module) -> Iterator[list[str]]:
+    """Let blocks use comfy-kitchen's kernels as a job does, and yield the back ends that it has here."""
+    with fused_blocks(network):
+        yield [name for name, backend in kitchen().list_backends().items() if backend["available"]]
 
 
 def compiled_blocks(trial: Trial) -> Change:

@@ -26,7 +26,7 @@ class AttentionBackend:
     is_tried: bool = False
 
 
-NATIVE, SLICED = "native", "sliced"
+NATIVE, SLICED, KITCHEN = "native", "sliced", "kitchen"
 BACKENDS: Mapping[str, AttentionBackend] = {
     NATIVE: AttentionBackend("PyTorch's choice", "native", scores="as chosen", is_tried=True),
     SLICED: AttentionBackend("In slices", scores="slice"),
@@ -42,7 +42,15 @@ BACKENDS: Mapping[str, AttentionBackend] = {
     "sage": AttentionBackend(
         "SageAttention", "sage", "sageattention", "version 2 is built from source", is_tried=True
     ),
+    KITCHEN: AttentionBackend(
+        "comfy-kitchen, 8 bit", "", "comfy_kitchen", "pip install -r requirements-kernels.txt", is_tried=True
+    ),
 }
+
+# The ways to compute the element-wise work of a transformer's blocks.
+PLAIN, FUSED = "plain", "fused"
+BLOCKS: Mapping[str, str] = {PLAIN: "PyTorch alone", FUSED: "Fused"}
+FAST_8_BIT = "fast8"  # fused, and products of weights in int8 with inputs that are rounded to int8
 
 # The most that one slice takes. Smaller slices are slower (`benchmarks/attention.py`).
 _MAX_SLICE_BYTES = 256 * 1024**2

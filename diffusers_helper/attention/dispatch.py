@@ -1,18 +1,11 @@
-"""Attention by diffusers' dispatcher or in slices, and the trial of attention backends.
-
-The trial measures the speed of backends at one shape, and compares their results with fp32 math. A package
-that was built for another card may end the process, so the trial runs in a process of its own.
-"""
+"""Attention by diffusers' dispatcher, in slices, or by the kernel of comfy-kitchen."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import product
-from math import inf
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,30 +14,37 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from diffusers_helper.attention.backends import BACKENDS, NATIVE, slice_size
-from diffusers_helper.attention.operation import operation_of
-from diffusers_helper.errors import InputError, first_line
-from diffusers_helper.library_errors import Trouble, memory_sizes, trouble_of
+from cache.kitchen import kitchen
+from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, SLICED, slice_size
+from diffusers_helper.errors import InputError
 
 
-class SlicedAttention(TorchFunctionMode):
-    """A context in which this thread's calls of SDPA are computed in slices of queries.
+class ReplacedAttention(TorchFunctionMode):
+    """A context in which another function with SDPA's arguments computes this thread's calls of SDPA."""
 
-    SDPA's math kernel stores the scores of all tokens with each other: 65 GB at FramePack's size. Here only
-    those of some queries of one head are stored, as each query's result depends on no other query.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, compute: Callable[..., Tensor]) -> None:
         super().__init__()
-        self._limit_bytes = limit_bytes
+        self._compute = compute
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         if func is scaled_dot_product_attention:
-            func = partial(sliced_attention, self._limit_bytes)
+            func = self._compute
         return func(*args, **(kwargs or {}))
+
+
+def kitchen_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """Compute SDPA with products in 8 bit. The text refiner's calls, which have masks, stay torch's."""
+    if attn_mask is not None or dropout_p or is_causal:
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    return kitchen().int8_attention(query, key, value, scale=scale)
 
 
 def sliced_attention(
@@ -54,6 +54,8 @@ def sliced_attention(
 ) -> Tensor:  # fmt: skip
     """Compute SDPA of (B, H, N, D) and (B, H, M, D) in slices that take up to `limit_bytes` each.
 
+    SDPA's math kernel stores the scores of all tokens with each other: 65 GB at FramePack's size. Here only
+    those of some queries of one head are stored, as each query's result depends on no other query.
     A GPU multiplies in fp16, which RDNA2 does twice and later cards up to a hundred times as fast as in fp32,
     and torch's softmax computes in fp32 inside. A head whose values overflow fp16 is computed in fp32.
     `attn_mask` broadcasts to (B, H, N, M): either whether a query sees a key, or what is added to the scores.
@@ -104,7 +106,7 @@ def use_attention_backend(network: nn.Module, backend: str, limit_bytes: int) ->
         if dispatcher_name:
             for processor in processors:
                 processor._attention_backend = dispatcher_name
-        with _slicing(backend, limit_bytes):
+        with _replacement(backend, limit_bytes):
             yield
     finally:
         for processor, name in zip(processors, previous, strict=True):
@@ -115,18 +117,25 @@ def attention_function(backend: str, limit_bytes: int) -> Callable[[Tensor, Tens
     dispatcher_name = _dispatcher_name(backend) or AttentionBackendName.NATIVE
 
     def compute(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        with _slicing(backend, limit_bytes):
+        with _replacement(backend, limit_bytes):
             return dispatch_attention_fn(query, key, value, backend=dispatcher_name)
 
     return compute
 
 
-def _slicing(backend: str, limit_bytes: int) -> AbstractContextManager[object]:
-    return SlicedAttention(limit_bytes) if BACKENDS[backend].scores == "slice" else nullcontext()
+def _replacement(backend: str, limit_bytes: int) -> AbstractContextManager[object]:
+    if backend == SLICED:
+        return ReplacedAttention(partial(sliced_attention, limit_bytes))
+    return ReplacedAttention(kitchen_attention) if backend == KITCHEN else nullcontext()
 
 
 def _dispatcher_name(backend: str) -> AttentionBackendName | None:
     """Name a backend in diffusers' dispatcher after diffusers has checked and loaded it; None for ours."""
+    if backend == KITCHEN and kitchen() is None:
+        raise InputError(
+            setting="attention", problem=f"is {backend}, which cannot be used here",
+            expected="a kernel that is installed", remedy="Set `attention` to auto.",
+        )  # fmt: skip
     if not BACKENDS[backend].dispatcher_name:
         return None
     try:
@@ -137,60 +146,3 @@ def _dispatcher_name(backend: str) -> AttentionBackendName | None:
             setting="attention", problem=f"is {backend}, which diffusers cannot use ({error})",
             expected="a kernel that is installed", remedy="Set `attention` to auto.",
         ) from error  # fmt: skip
-
-
-_NUM_RUNS = 3
-_NUM_ROWS = 16  # of the queries whose results are compared
-# The largest ratio of the error's root mean square to that of the result. It is about 1 for a wrong result.
-_MAX_ERROR = 0.1
-_TEMPORARY: tuple[Trouble, ...] = ("device_memory", "host_memory")
-
-
-def try_backends(
-    backends: Iterable[str], heads: int, tokens: int, head_dim: int, dtype: str, limit_bytes: int
-) -> Iterator[dict[str, Any]]:
-    """Yield for each backend its median seconds, its error and its operation, or why it cannot be used.
-
-    A reason that may be gone at the next trial, such as a lack of memory, is marked by `passes`. After an
-    error that may stop the device, another process has to try the remaining backends.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    shape = (1, tokens, heads, head_dim)
-    for backend in backends:
-        try:
-            torch.manual_seed(0)
-            inputs = [torch.randn(shape, device=device, dtype=getattr(torch, dtype)) for _ in range(3)]
-            yield {"backend": backend, **_try(attention_function(backend, limit_bytes), *inputs)}
-        except Exception as error:  # noqa: BLE001 - whatever a kernel raises, the next one is tried
-            yield {"backend": backend, "failed": first_line(error), **_temporary_mark(error)}
-            if trouble_of(error) == "device":
-                return
-
-
-def _temporary_mark(error: Exception) -> dict[str, bool]:
-    """Mark an error that may be gone at the next trial. What is larger than the card never fits."""
-    sizes = memory_sizes(str(error))
-    is_too_large = sizes.get("tried", 0) > sizes.get("capacity", inf)
-    return {"passes": True} if trouble_of(error) in _TEMPORARY and not is_too_large else {}
-
-
-@torch.inference_mode()
-def _try(compute: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor) -> dict[str, Any]:
-    operation, result = operation_of(lambda: compute(query, key, value))
-    rows = torch.linspace(0, query.shape[1] - 1, _NUM_ROWS, device=query.device).long()
-    expected = _attention_in_fp32(query[:, rows], key, value)
-    error = ((result[:, rows].float() - expected).square().mean() / expected.square().mean()).sqrt().item()
-    if not error <= _MAX_ERROR:
-        return {"failed": f"its results differ by {error:.2g} of their size"}
-    seconds = list[float]()
-    for _ in range(_NUM_RUNS):
-        start = time.perf_counter()
-        compute(query, key, value).flatten()[0].item()  # waits for the result
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": median(seconds), "error": error, "kernel": operation}
-
-
-def _attention_in_fp32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    query, key, value = (tensor.float().transpose(1, 2) for tensor in (query, key, value))
-    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-    return (scores.softmax(-1) @ value).transpose(1, 2)

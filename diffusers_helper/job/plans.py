@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
-from diffusers_helper.attention.backends import candidate_backends, check_backend
-from diffusers_helper.errors import LongtakeError
+from diffusers_helper.attention.backends import (
+    BLOCKS,
+    FAST_8_BIT,
+    FUSED,
+    PLAIN,
+    candidate_backends,
+    check_backend,
+)
+from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.loading.casting import EIGHT_BIT, WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import (
     Local,
     Speeds,
+    blocks_key,
     fastest,
     shape_key,
     speeds,
@@ -23,6 +31,7 @@ from diffusers_helper.machine.local import (
     store_trial,
     stored_trials,
 )
+from diffusers_helper.machine.packages import kitchen_problem, kitchen_version
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
 from diffusers_helper.memory.staging import host_copy_speed
@@ -108,7 +117,9 @@ class MemoryPlans:
             self.helper = open_device(second_device(self.device.torch_device))
         self._local = local
         self.size = (height, width)
-        request, profile = _with_attention(request, profile, models.info, self.size, local, stored_attention)
+        request, profile = _with_kernels_tried(
+            request, profile, models.info, self.size, local, stored_attention
+        )
         self._calibration = calibration_of(local.calibration, machine.card)
         self._video = plan_video(
             request, models.info, profile, shape=self.size, local=local,
@@ -117,6 +128,7 @@ class MemoryPlans:
         first, attention = self._video.first, self._video.attention
         self.request, self._profile, self.smaller = first.request, first.profile, first.smaller
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
+        _log.info("kernels: %s", self.request.kernels)
         self.notes = choice_notes(first)
         if vae_precision:
             self.widen_vae(vae_precision)
@@ -170,6 +182,11 @@ class MemoryPlans:
     def attention(self) -> tuple[str, int]:
         return self.smaller.demands[0].attention.value, self._profile.slice_bytes
 
+    @property
+    def kernels(self) -> str:
+        """Name the package whose kernels the blocks use, as `kitchen_version` does; "" if there is none."""
+        return kitchen_version(self.request.kernels) if self.request.kernels != PLAIN else ""
+
     def expected_seconds(self) -> dict[str, float]:
         plan = self._video
         is_first = plan.step is None or plan.step.source != MEASURED
@@ -216,36 +233,61 @@ class MemoryPlans:
         return self._profile.machine.is_apu
 
 
-def _with_attention(
+def _with_kernels_tried(
     request: GenerationRequest, profile: Profile, info: ModelInfo, size: tuple[int, int], local: Local,
     stored_attention: tuple[str, int] | None,
 ) -> tuple[GenerationRequest, Profile]:  # fmt: skip
-    """Set the backend with which the job computes attention in the request and the profile.
+    """Set the ways to compute attention, and the other work of the blocks, in the request and the profile.
 
-    It is the backend that an earlier run has stored, or that the user has set. Otherwise, the backends that
-    this GPU has are tried at the job's shape, unless that was done before.
+    They are those that an earlier run has stored, or that the user has set. Otherwise, the ways that this GPU
+    has are tried at the job's shape, unless that was done before.
     """
     if stored_attention:
         request = replace(request, attention=stored_attention[0])
         profile = replace(profile, slice_bytes=stored_attention[1])
     has_gpu = profile.machine.kind != "cpu"
     is_open = request.attention == AUTO
-    if has_gpu and is_open and profile.attention.source != YOU and local.try_attention:
-        sized_request = request
-        if request.weight_dtype == AUTO:
-            sized_request = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
-        networks = known_networks(info, profile, weight_dtype=sized_request.weight_dtype)
-        text = longest_text(sized_request, info)
-        shape = attention_shape(sized_request, info.family, networks, *size, text)
-        facts = local.kernels
-        card = profile.machine.card
-        key = shape_key(*shape)
-        trials = stored_trials(facts, card).get(key, {})
-        if backends := [backend for backend in candidate_backends() if backend not in trials]:
-            trial = store_trial(facts, card, key, local.try_attention(backends, *shape, profile.slice_bytes))
-            profile = profile.with_measurements(local)
-            # Slices after failures that pass are for this job alone, so they are not among those seen.
-            backend = fastest(key, trial, profile.deviation)
-            profile = replace(profile, backends={**profile.backends, key: backend})
+    sized_request = request
+    if request.weight_dtype == AUTO:
+        sized_request = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
+    networks = known_networks(info, profile, weight_dtype=sized_request.weight_dtype)
+    shape = attention_shape(sized_request, info.family, networks, *size, longest_text(sized_request, info))
+    if request.kernels == PLAIN:
+        profile = replace(profile, backends={})
+    elif has_gpu and is_open and profile.attention.source != YOU:
+        limit = profile.slice_bytes
+        profile = _tried(profile, local, shape_key(*shape), candidate_backends(), *shape, limit)
+    if request.kernels == AUTO:
+        kernels = PLAIN
+        if has_gpu and not kitchen_problem():
+            spans_heads = networks["transformer"].config.get("qk_norm") != "rms_norm"
+            key = blocks_key(shape, spans_heads=spans_heads)
+            profile = _tried(profile, local, key, tuple(BLOCKS), *shape, 0, spans_heads)
+            kernels = profile.backends.get(key, PLAIN)
+        request = replace(request, kernels=kernels)
+    _check_kernels(request.kernels)
     check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile
+
+
+def _tried(
+    profile: Profile, local: Local, key: str, candidates: Sequence[str], *arguments: object
+) -> Profile:
+    facts = local.kernels
+    card = profile.machine.card
+    trials = stored_trials(facts, card).get(key, {})
+    untried = [name for name in candidates if name not in trials]
+    if not untried or not local.try_kernels:
+        return profile
+    trial = store_trial(facts, card, key, local.try_kernels(untried, *arguments))
+    profile = profile.with_measurements(local)
+    # Slices after failures that pass are for this job alone, so they are not among those seen.
+    return replace(profile, backends={**profile.backends, key: fastest(key, trial, profile.deviation)})
+
+
+def _check_kernels(name: str) -> None:
+    if name in (FUSED, FAST_8_BIT) and (problem := kitchen_problem()):
+        raise InputError(
+            setting="kernels", problem=f"is {name}, but comfy-kitchen cannot be used ({problem})",
+            expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
+        )  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from diffusers_helper.attention.backends import BACKENDS, NATIVE
+from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
@@ -35,6 +35,7 @@ from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.packages import kitchen_version
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.models.sizes import TRANSFORMERS, own_loras
 from diffusers_helper.output.capture import Recorder
@@ -47,7 +48,7 @@ from diffusers_helper.planning.variables import DEBUG_VARIABLE, ENCODINGS_VARIAB
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, read_uses, record_use, write_uses
-from diffusers_helper.request import AFTER, AUTO, START_PICTURE, GenerationRequest
+from diffusers_helper.request import AFTER, AUTO, KERNELS, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import OnStep
 from diffusers_helper.sampling.step_cache import Blocks, Passes, open_passes
 from diffusers_helper.vae.engine import VaeEngine
@@ -197,6 +198,8 @@ class OpenJob:
         made_with["device"] = f"{self.memory.plans.card} {self.models.device_name}"
         if self.memory.plans.attention[0] != NATIVE:
             made_with["attention"] = self.memory.plans.attention[0]
+        if kernels := self.memory.plans.kernels:
+            made_with["kernels"] = kernels
         return Recipe.of(
             self.request, self.lineage.spans, read_uses(self.folder.vae),
             model=None if info.folder and info.name != DEFAULT_MODEL else info.name,
@@ -234,7 +237,8 @@ def open_job(
     start_shape = (start_picture.height, start_picture.width) if start_picture else None
     height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
-    largest_request = _largest_request(lineage, _with_weight_dtype(request, earlier_folder))
+    sized_request, kernels_note = _with_kernels(_with_weight_dtype(request, earlier_folder), earlier_folder)
+    largest_request = _largest_request(lineage, sized_request)
     job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
@@ -244,15 +248,17 @@ def open_job(
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
         write_atomic(job_folder.weight_type, request.weight_dtype.encode())
-    _write_facts(job_folder, earlier_folder, lineage, plans.attention)
+    _write_facts(job_folder, earlier_folder, lineage, plans)
     video = GrowingVideo(
         job_folder.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
     report.started(video, plans.attention[0], plans.expected_seconds())
     original, join_note = _join_original(job_folder, request, family, video, report)
     notes = *plans.notes, *time_notes(request, family), _unknown_words(request, models)
-    for warning in filter(None, (video.warning, join_note, *notes)):
+    for warning in filter(None, (kernels_note, video.warning, join_note, *notes)):
         report.warned(warning)
+    if ladder := models.convolutions.ladder:
+        ladder.leave_out(*(["kitchen"] if request.kernels == PLAIN else []))
     on_trial = partial(report.trying, "convolutions")
     before_vae = partial(choose_convolutions, plans, sections, local, on_trial, cancel)
     memory = JobMemory(plans, job_folder, report, cancel, before_vae)
@@ -270,9 +276,9 @@ def _plan_memory(
     request: GenerationRequest, models: Models, shape: tuple[int, int], local: Local, report: Report,
     cancel: CancelToken, earlier_folder: JobFolder | None,
 ) -> MemoryPlans:  # fmt: skip
-    if try_attention := local.try_attention:
-        try_attention = partial(try_attention, on_progress=partial(report.trying, "attention"), cancel=cancel)
-        local = replace(local, try_attention=try_attention)
+    if try_kernels := local.try_kernels:
+        try_kernels = partial(try_kernels, on_progress=partial(report.trying, "attention"), cancel=cancel)
+        local = replace(local, try_kernels=try_kernels)
     return MemoryPlans(
         request, models, *shape, local,
         vae_precision=_earlier_vae_precision(earlier_folder),
@@ -304,10 +310,12 @@ def _recorder_and_encodings(job_folder: JobFolder, local: Local) -> tuple[Record
 
 
 def _write_facts(
-    job_folder: JobFolder, earlier_folder: JobFolder | None, lineage: Lineage, attention: tuple[str, int]
+    job_folder: JobFolder, earlier_folder: JobFolder | None, lineage: Lineage, plans: MemoryPlans
 ) -> None:
     """Write the facts on this run and an earlier one that a later run needs to the job's folder."""
-    write_atomic(job_folder.attention, "{} {}".format(*attention).encode())
+    write_atomic(job_folder.attention, "{} {}".format(*plans.attention).encode())
+    if plans.kernels or job_folder.kernels.exists():
+        write_atomic(job_folder.kernels, plans.kernels.encode())
     if not job_folder.lineage.exists():
         lineage.write(job_folder.lineage)
     if earlier_folder and earlier_folder != job_folder:  # the encoded picture of the earlier run is reused
@@ -326,6 +334,22 @@ def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | N
     ):
         return request
     return replace(request, weight_dtype=dtype)
+
+
+def _with_kernels(
+    request: GenerationRequest, earlier_folder: JobFolder | None
+) -> tuple[GenerationRequest, str]:
+    """Set the kernels with which an earlier run has begun, and say if this machine has others."""
+    if earlier_folder is None or not earlier_folder.attention.exists():
+        return request, ""
+    earlier_kernels = _stored_text(earlier_folder.kernels)
+    choice = earlier_kernels.partition(" ")[0]
+    kernels = kitchen_version(choice) if choice in KERNELS else ""
+    note = ""
+    if earlier_kernels not in ("", kernels):
+        note = f"This video was begun with {earlier_kernels} and goes on with {kernels or 'PyTorch alone'}. "
+        note += "What follows may differ slightly."
+    return replace(request, kernels=choice if kernels else PLAIN), note
 
 
 def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:

@@ -27,7 +27,7 @@ _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a
 # since torch's attention reads the weight of such a layer itself.
 CASTABLE = (nn.Linear, nn.Embedding)
 SCALE = "weight_scale"
-_ROTATION = "weight_rotation"
+ROTATION = "weight_rotation"
 _SCALES_ATTRIBUTE = "found_row_scales"  # keeps a weight's scales between jobs with other types
 _REPORT_SECONDS = 1.0
 # The type that each value of the setting `weight_dtype` names.
@@ -75,7 +75,7 @@ class RestoringCasting(LayerwiseCastingHook):
             # T5 casts the input of some layers to the type in which their weights are stored.
             args = tuple(arg.to(self.compute_dtype) for arg in args)
         self._stored_weight = stored_weight
-        weight = unrotated(stored_weight.to(self.compute_dtype), getattr(module, _ROTATION, 0))
+        weight = unrotated(stored_weight.to(self.compute_dtype), getattr(module, ROTATION, 0))
         scale = getattr(module, SCALE, None)
         module.weight.data = weight if scale is None else weight.mul_(scale)
         return args, kwargs
@@ -124,7 +124,7 @@ def add_scales(layer: nn.Module, scales: Tensor) -> None:
     """Let a layer multiply its weight with scales, which the memory management counts with the weight."""
     cast(Any, scales).storage_dtype = scales.dtype
     layer.register_buffer(SCALE, scales, persistent=False)
-    setattr(layer, _ROTATION, rotation_of(scales))
+    setattr(layer, ROTATION, rotation_of(scales))
 
 
 def rotation_of(scales: Tensor) -> int:

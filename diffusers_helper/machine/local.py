@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.attention.backends import BACKENDS, NATIVE, SLICED
+from diffusers_helper.attention.backends import BACKENDS, BLOCKS, NATIVE, PLAIN, SLICED
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.packages import version_of
@@ -77,14 +77,14 @@ class Local:
     """The settings of a machine, as opposed to those of a job.
 
     As a guest, the process belongs to another program, whose limits stay. The functions try and measure
-    kernels in processes of their own: `attention.dispatch.try_backends`, and
+    kernels in processes of their own: `attention.trial.try_kernels`, and
     `cache.conv_tuning.measure_in_processes`.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: Path | None = None
     is_guest: bool = False
-    try_attention: Callable[..., list[dict[str, Any]]] | None = None
+    try_kernels: Callable[..., list[dict[str, Any]]] | None = None
     measure_convolutions: Callable[..., str] | None = None
 
     smaller_plans = _FactsFile("smaller_plans.json")  # the levels of jobs that ran out of memory
@@ -178,6 +178,7 @@ class DiskSpeeds:
 _TOKENS = 1024  # Shapes whose numbers of tokens differ by less share an entry.
 # Another backend than the preferred one has to be faster by this factor, so that noise does not decide.
 _MIN_GAIN = 1.1
+_BLOCKS = "blocks"
 DEVIATION_VARIABLE = "LONGTAKE_ATTENTION_DEVIATION"
 _DEVIATION, _MAX_DEVIATION = 1.0, 10.0  # percent; rounding to bf16 gives 0.2 to 0.4, and 8 bits 1.4 to 1.5
 _FP32_SHARE = 0.1  # of the bound, where a model computes in fp32
@@ -192,7 +193,7 @@ def store_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> No
 
 
 Trial = Mapping[str, Mapping[str, Any]]
-"""The results of `attention.dispatch.try_backends` for one shape, by backend."""
+"""The results of `attention.trial.try_kernels` for one shape, by backend."""
 
 
 def deviation_of(environ: Mapping[str, str]) -> float:
@@ -219,7 +220,7 @@ def stored_trials(facts: Facts, card: str) -> dict[str, Trial]:
 def store_trial(facts: Facts, card: str, key: str, results: Sequence[Mapping[str, Any]]) -> Trial:
     """Store the lasting results of a trial of one shape, and merge all results with the stored ones."""
     for result in results:
-        _log.info("attention of %s: %s", key, ", ".join(f"{name} {value}" for name, value in result.items()))
+        _log.info("%s: %s", key, ", ".join(f"{name} {value}" for name, value in result.items()))
         if result["backend"] == NATIVE and "kernel" in result:
             store_kernel(facts, card, version_of("torch"), result["kernel"])
     stored_trial = stored_trials(facts, card).get(key, {})
@@ -230,22 +231,23 @@ def store_trial(facts: Facts, card: str, key: str, results: Sequence[Mapping[str
 
 
 def fastest_backends(facts: Facts, card: str, deviation: float) -> dict[str, str]:
-    """Find the backend that `auto` takes on a card, by `shape_key`; see `deviation_of`."""
+    """Find the way that `auto` takes on a card, by `shape_key` or `blocks_key`; see `deviation_of`."""
     return {key: fastest(key, trial, deviation) for key, trial in stored_trials(facts, card).items()}
 
 
 def fastest(key: str, trial: Trial, deviation: float) -> str:
-    """Find the fastest backend of a trial whose results are close enough to fp32 math, or else slices."""
+    """Find the fastest way of a trial whose results are close enough to fp32 math, or else a sure one."""
+    candidates, sure = (BLOCKS, PLAIN) if key.startswith(_BLOCKS) else (BACKENDS, SLICED)
     accurate = {
         backend: trial[backend]["seconds"]
-        for backend in BACKENDS
+        for backend in candidates
         if backend in trial
         and "failed" not in trial[backend]
         and "math" not in trial[backend]["kernel"]
         and trial[backend]["error"] <= _max_deviation(key, deviation)
     }
     max_seconds = min(accurate.values(), default=0.0) * _MIN_GAIN
-    return next((backend for backend, seconds in accurate.items() if seconds <= max_seconds), SLICED)
+    return next((backend for backend, seconds in accurate.items() if seconds <= max_seconds), sure)
 
 
 def refused_backends(facts: Facts, card: str, deviation: float) -> dict[str, float]:
@@ -263,6 +265,10 @@ def _max_deviation(key: str, deviation: float) -> float:
 
 def shape_key(heads: int, tokens: int, head_dim: int, dtype: str) -> str:
     return f"{heads} heads of {head_dim}, up to {-(-tokens // _TOKENS) * _TOKENS} tokens, {dtype}"
+
+
+def blocks_key(shape: tuple[int, int, int, str], *, spans_heads: bool) -> str:
+    return f"{_BLOCKS}{' with norms of all heads' if spans_heads else ''}, {shape_key(*shape)}"
 
 
 def _key(card: str, torch_version: str = "") -> str:

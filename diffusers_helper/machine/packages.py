@@ -21,6 +21,9 @@ FRAMEPACK = {
     "imageio": ">=2.37",
 }
 
+KITCHEN = "comfy-kitchen"  # optional; requirements-kernels.txt pins the version that was tried
+_KITCHEN_VERSIONS = ">=0.2.40,<0.3"
+
 
 @cache
 def version_of(name: str) -> str:
@@ -52,6 +55,16 @@ def package_problem(versions: Mapping[str, str], needed: Mapping[str, str]) -> s
     ]
     missing = [name for name in unfit_names if not versions[name]]
     return "; ".join([*outdated, *([f"it lacks {', '.join(missing)}"] if missing else [])])
+
+
+def kitchen_problem() -> str:
+    """Say why comfy-kitchen cannot be used, as far as its version tells; "" if it can."""
+    return package_problem({KITCHEN: version_of(KITCHEN)}, {KITCHEN: _KITCHEN_VERSIONS})
+
+
+def kitchen_version(kernels: str) -> str:
+    """Name kernels of the package with its version, as jobs and recipes do; "" if it cannot be used."""
+    return "" if kitchen_problem() else f"{kernels} kernels of {KITCHEN} {version_of(KITCHEN)}"
 
 
 def install_command(versions: Mapping[str, str], needed: Mapping[str, str]) -> str:

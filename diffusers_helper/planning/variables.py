@@ -17,7 +17,7 @@ ENCODINGS_VARIABLE, FP32_VARIABLE = "LONGTAKE_ENCODINGS", "LONGTAKE_FP32"
 FIND_MODE_VARIABLE, FIND_ENFORCE_VARIABLE = "MIOPEN_FIND_MODE", "MIOPEN_FIND_ENFORCE"
 # The ways to compute a convolution (`cache.conv_rungs.RUNGS`), the choice among them, and no choice at all.
 CONV_AUTO, CONV_OFF = "auto", "off"
-CONV_RUNGS = (CONV_AUTO, "miopen", "taps", "native", "tiles", "cpu", CONV_OFF)
+CONV_RUNGS = (CONV_AUTO, "kitchen", "miopen", "taps", "native", "tiles", "cpu", CONV_OFF)
 FIND_MODES = {
     "NORMAL": "times every kernel for each new shape: slow at first, the fastest kernel afterwards",
     "FAST": "takes the kernel that MIOpen's database or heuristic names, without a search; may be slow",

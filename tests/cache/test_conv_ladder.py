@@ -9,6 +9,7 @@ import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cache import conv
+from cache import conv, conv_rungs
 from cache.conv import ConvLadder, case_of
 from cache.conv_routes import ConvCase, RouteStore
 from cache.conv_rungs import RUNGS, Convolution, Rung
@@ -79,7 +80,7 @@ def test_when_every_rung_fails_the_last_error_is_raised_and_the_next_call_tries_
         for _ in range(2):
             with pytest.raises(RuntimeError, match="No suitable algorithm"):
                 learned.conv3d(*call)
-    assert asked == [*RUNGS, *RUNGS]
+    assert asked == 2 * [name for name in RUNGS if name != "kitchen"]
     assert torch.equal(learned.conv3d(*call), functional.conv3d(*call))
 
 
@@ -202,7 +203,7 @@ def case_of_size(side: int, **changes: Any) -> ConvCase:
 
 
 def avoided(learned: ConvLadder, case: ConvCase) -> set[str]:
-    return set(RUNGS) - {rung.name for rung in learned._order(case)}
+    return set(RUNGS) - {"kitchen"} - {rung.name for rung in learned._order(case)}
 
 
 def test_after_two_deaths_the_rungs_are_avoided_on_this_card(tmp_path: Path) -> None:
@@ -273,10 +274,45 @@ def test_on_rocm_what_works_is_remembered(
     assert [route.rung for route in RouteStore(tmp_path).routes("gfx1100").values()] == ["miopen"]
 
 
+@pytest.mark.parametrize(
+    ("computes", "expected", "reason"),
+    [
+        (functional.conv3d, "kitchen", ""),
+        (lambda *call, **others: functional.conv3d(*call, **others) / 0, "miopen", "not finite"),
+        (lambda *call, **others: [][0], "miopen", "comfy-kitchen: list index"),
+        (None, "miopen", ""),
+    ],
+    ids=["right", "infinite", "raises", "cannot be imported"],
+)
+def test_a_radeon_takes_the_kernel_that_needs_no_miopen_unless_it_fails(
+    computes: Any, expected: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(conv, "card_of", lambda device: ("gfx1100", "7.2"))
+    double = SimpleNamespace(
+        fp16_conv3d=lambda x, weight, bias, residual, stride: computes(x, weight, bias, stride=stride)
+    )
+    monkeypatch.setattr(conv_rungs, "kitchen", lambda: double)
+    monkeypatch.setattr(conv_rungs, "is_refused", lambda: computes is None)
+    monkeypatch.setattr(conv_rungs, "backend_of", lambda function, arguments: "hip")
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(shape, generator=generator).half() for shape in ((1, 8, 4, 6, 5), (16, 8, 3, 3, 3), (16,))
+    )
+    learned = ladder(tmp_path)
+    result = learned.conv3d(x, weight, bias, (1, 2, 2), (1, 1, 1))
+    torch.testing.assert_close(
+        result, functional.conv3d(x, weight, bias, (1, 2, 2), (1, 1, 1)), rtol=2e-3, atol=2e-3
+    )
+    (route,) = RouteStore(tmp_path).routes("gfx1100").values()
+    assert route.rung == expected
+    assert reason in "".join(route.failed.values())
+
+
 DYING = """
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 

@@ -15,6 +15,7 @@ from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import (
     ATTENTIONS,
+    KERNELS,
     SAMPLERS,
     SETTINGS,
     VAE_PRECISIONS,
@@ -50,6 +51,7 @@ requests = st.builds(
     vae_cleanup=st.integers(0, 1000),
     crop=st.floats(0, 1),
     attention=st.sampled_from([*ATTENTIONS]),
+    kernels=st.sampled_from([*KERNELS]),
 )
 
 
@@ -67,6 +69,7 @@ def test_defaults_are_framepacks() -> None:
         "loop": "off", "video": "", "extend": "after", "pictures": "", "shape": "1:1",
         "picture_shape": "own", "zoom": 1.0, "crop_y": None, "clip_frames": 0, "carried_frames": 1,
         "hold_colours": "off", "decoder": "own", "then": "", "finish": "", "join": "", "sound": "",
+        "kernels": "auto",
     }  # fmt: skip
 
 
@@ -148,7 +151,7 @@ def test_resolutions_outside_the_range_are_refused(value: object) -> None:
     [
         ("mode", "inverted or forward"), ("sampler", "unipc or euler"),
         ("attention", "auto or native or sliced or flash or efficient or math or triton or aiter or sage"),
-        ("vae_precision", "auto or fp32 or fp16 or bf16"),
+        ("kernels", "auto or plain or fused or fast8"), ("vae_precision", "auto or fp32 or fp16 or bf16"),
         ("weight_dtype", "auto or default or bf16 or fp16 or fp8_e4m3fn or fp8_e5m2 or int8"),
     ],
 )  # fmt: skip

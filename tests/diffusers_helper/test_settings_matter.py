@@ -49,7 +49,7 @@ PLANS: dict[str, Case] = {
     "attention": ({}, {"attention": "sliced"}),
 }  # fmt: skip
 # Each model has tests of its own, as have the clips of Wan, and clean-ups are counted.
-ELSEWHERE = {"model", "vae_cleanup", "clip_frames", "carried_frames", "hold_colours", "decoder"}
+ELSEWHERE = {"model", "vae_cleanup", "clip_frames", "carried_frames", "hold_colours", "decoder", "kernels"}
 
 
 @pytest.fixture(scope="module")

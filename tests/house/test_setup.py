@@ -257,6 +257,17 @@ def test_a_second_start_installs_nothing(checkout: FreshCheckout) -> None:
     assert checkout.installs() == []
 
 
+def test_kernels_come_to_cards_that_have_them_and_their_lack_ends_nothing(
+    checkout: FreshCheckout, index: str
+) -> None:
+    checkout.program("rocminfo", "#!/usr/bin/env bash\necho '  Name:    gfx1100'\n")
+    fails = 'case "$*" in *-kernels.txt*) echo ERROR: no wheel >&2; exit 1;; esac'
+    result = checkout.webui("--setup-only", TORCH_INDEX_URL=index, PIP_DOES=fails)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "cannot be had for this machine" in result.stdout
+    assert "requirements-kernels.txt" in checkout.installs()[-1]
+
+
 def test_changed_requirements_are_added_to_what_is_there(checkout: FreshCheckout, index: str) -> None:
     checkout.webui("--setup-only", TORCH_INDEX_URL=index)
     checkout.installs()

@@ -1,10 +1,11 @@
-"""Packages that pass for flash-attn and SageAttention, whose kernels do what a test wants."""
+"""Packages that pass for flash-attn, SageAttention and comfy-kitchen, whose kernels do what a test wants."""
 
 from pathlib import Path
 
-# The bodies of kernels (B, N, H, D).
+# The bodies of kernels (B, N, H, D); comfy-kitchen's has (B, H, N, D).
 RIGHT = "return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)"
 WRONG = "return q * 0 + 1"
+RIGHT_IN_KITCHEN = "return sdpa(q, k, v)"
 ABORTS = "os.abort()"
 IS_KILLED = "os.kill(os.getpid(), 9)"
 LOSES = 'raise RuntimeError("HIP error: an illegal memory access was encountered")'
@@ -13,6 +14,7 @@ RAISES = 'raise RuntimeError("no kernel image is available")'
 
 _PACKAGES = {
     "flash_attn": ("2.8.0", ("flash_attn_func", "flash_attn_varlen_func")),
+    "comfy_kitchen": ("0.2.40", ("int8_attention", "adaln", "rms_rope1", "apply_rope1")),
     "sageattention": (
         "2.2.0",
         (
@@ -27,7 +29,8 @@ def write_kernel(folder: Path, package: str, body: str) -> None:
     """Write a package to a folder that can be in PYTHONPATH."""
     version, names = _PACKAGES[package]
     text = "import os, time\nfrom torch.nn.functional import scaled_dot_product_attention as sdpa\n"
-    text += "".join(f"\ndef {name}(q, k, v, **others):\n    {body}\n" for name in names)
+    text += "".join(f"\ndef {name}(q, k, v=None, *more, **others):\n    {body}\n" for name in names)
+    text += "\nclass registry:\n    get_capable_backend = staticmethod(lambda *_: 'hip')\n"
     (folder / package).mkdir()
     (folder / package / "__init__.py").write_text(text)
     inner = "_wrapped_flash_attn_backward = _wrapped_flash_attn_forward = None\n"

@@ -9,7 +9,10 @@ from pathlib import Path
 from tests.support.jobs import TIMEOUT
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_FILES = ("webui.sh", "scripts/setup.sh", "requirements.txt", "constraints.txt", "pyproject.toml")
+_FILES = (
+    *("webui.sh", "scripts/setup.sh", "requirements.txt", "requirements-kernels.txt", "constraints.txt"),
+    "pyproject.toml",
+)
 _TOOLS = (
     *("bash", "cat", "chmod", "cp", "df", "dirname", "du", "env", "flock", "grep", "mkdir", "readlink"),
     *("mv", "rm", "sed", "sleep", "tail", "timeout", "touch"),

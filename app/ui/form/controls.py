@@ -91,7 +91,10 @@ def _heading(setting: SettingInfo) -> dict[str, str]:
 def _control(setting: SettingInfo, value: Any) -> str:
     heading = _heading(setting)
     if setting.is_picture:
-        return _picture(setting)
+        is_start = setting.name == START_PICTURE
+        words = "Drop a picture here, paste one, or click to choose" if is_start else "Drop one, or click"
+        sources = _SOURCES if is_start else ""
+        return _PICTURE.format(**heading, crop=setting.crop, words=words, sources=sources)
     if choices := FOLLOWING if setting.name == "then" else setting.choices if "shape" in setting.name else {}:
         return _SELECT.format(**heading, options=options(choices.items(), value))
     if setting.choices:

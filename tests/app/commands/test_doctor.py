@@ -90,6 +90,24 @@ def test_a_radeon_is_described_with_whose_values_are_in_force(root: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("version", "backends", "expected"),
+    [
+        ("", [], []),
+        ("0.2.40", ["hip", "eager"], ["comfy-kitchen 0.2.40 has kernels for hip, eager"]),
+        ("0.2.40", [], ["comfy-kitchen 0.2.40: its import fails, or ends the process"]),
+    ],
+)
+def test_the_optional_kernels_are_told(
+    version: str, backends: list[str], expected: list[str], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda name: version)
+    monkeypatch.setattr(doctor, "kitchen_problem", lambda: "")
+    report = look(root, {**CPU, "kitchen": backends} if backends else CPU)
+    texts = [finding.text.partition(";")[0] for finding in report if finding.topic == "kernels"]
+    assert texts == expected
+
+
+@pytest.mark.parametrize(
     ("facts", "problem", "remedy"),
     [
         ({}, "torch: does not start", "webui.sh"),
@@ -140,12 +158,14 @@ def test_a_way_that_is_refused_for_its_deviation_is_named(root: Path, tmp_path: 
     write_card(root, 120001, 16 * GB)
     local, key = Local(folder=tmp_path / "cache"), shape_key(24, 18485, 128, "bfloat16")
     sage = {"backend": "sage", "seconds": 0.5, "error": 0.0142, "kernel": ""}
-    store_trial(local.kernels, "gfx1201", key, [sage])
+    store_trial(local.kernels, "gfx1201", key, [sage, {"backend": "kitchen", "failed": "no kernel"}])
     facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1201"}
     (found,) = (one for one in look(root, facts, local=local) if "left out" in one.text)
     assert (
         "SageAttention is left out, as its results differ by 1.4% from fp32 math; at most 1.0%" in found.text
     )
+    (choice,) = (one.text for one in look(root, facts, local=local) if "is taken" in one.text)
+    assert choice.endswith("sliced is taken; sage 500 ms, off by 1.4%; kitchen failed (no kernel)")
     assert (found.level, found.remedy) == ("ok", "Set LONGTAKE_ATTENTION_DEVIATION=2 to accept it.")
     wide = look(root, facts, {"LONGTAKE_ATTENTION_DEVIATION": "2"}, local=local)
     assert not [one for one in wide if "left out" in one.text]

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from app.machine import machine_of_card
-from app.trials import _end_of, try_attention
+from app.trials import _end_of, try_kernels
 from diffusers_helper.attention.backends import BACKENDS, candidate_backends
-from diffusers_helper.attention.dispatch import _temporary_mark, attention_function, try_backends
+from diffusers_helper.attention.dispatch import attention_function
+from diffusers_helper.attention.trial import _temporary_mark
+from diffusers_helper.attention.trial import try_kernels as try_here
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
 from diffusers_helper.events import Event, JobStarted
@@ -41,6 +43,7 @@ from tests.support.attention_kernels import (
     LOSES,
     RAISES,
     RIGHT,
+    RIGHT_IN_KITCHEN,
     WRONG,
     write_kernel,
 )
@@ -53,7 +56,8 @@ FLASH, MATH = "_scaled_dot_product_flash_attention", "_scaled_dot_product_attent
 def test_the_setting_has_every_way() -> None:
     assert SETTINGS["attention"].default == "auto"
     assert list(ATTENTIONS) == ["auto", *BACKENDS]
-    assert candidate_backends() == ("native",)  # nothing else is installed where the tests run
+    assert candidate_backends()[0] == "native"
+    assert {*candidate_backends()} <= {"native", "kitchen"}  # nothing else is installed where the tests run
 
 
 @pytest.mark.slow
@@ -61,7 +65,7 @@ def test_a_bad_kernel_costs_only_itself(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", ABORTS)
     write_kernel(tmp_path, "sageattention", WRONG)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    trials = try_attention(("triton", "sage", "native", "sliced", "aiter"), *SHAPE, environ=environ)
+    trials = try_kernels(("triton", "sage", "native", "sliced", "aiter"), *SHAPE, environ=environ)
     assert [trial["backend"] for trial in trials] == ["triton", "sage", "native", "sliced", "aiter"]
     assert trials[0]["failed"] == "its process ended with -6"
     assert trials[1]["failed"].startswith("its results differ by ")
@@ -75,11 +79,13 @@ def test_a_bad_kernel_costs_only_itself(tmp_path: Path) -> None:
 def test_a_kernel_that_raises_is_left_out_and_a_right_one_is_timed(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", RAISES)
     write_kernel(tmp_path, "sageattention", RIGHT)
+    write_kernel(tmp_path, "comfy_kitchen", RIGHT_IN_KITCHEN)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    raised, right = try_attention(("triton", "sage"), *SHAPE, environ=environ)
+    raised, *others = try_kernels(("triton", "sage", "kitchen"), *SHAPE, environ=environ)
     assert raised == {"backend": "triton", "failed": "no kernel image is available"}
-    assert right["seconds"] > 0
-    assert "failed" not in right
+    for right in others:
+        assert right["seconds"] > 0
+        assert "failed" not in right
 
 
 def test_a_kernel_that_gives_no_numbers_or_wrong_ones_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +97,8 @@ def test_a_kernel_that_gives_no_numbers_or_wrong_ones_is_left_out(monkeypatch: p
         whole = attention_function("native", limit_bytes)
         return lambda *inputs: whole(*inputs) * factors[backend]
 
-    monkeypatch.setattr("diffusers_helper.attention.dispatch.attention_function", attention)
-    *wrong, right = try_backends(factors, *SHAPE)
+    monkeypatch.setattr("diffusers_helper.attention.trial.attention_function", attention)
+    *wrong, right = try_here(factors, *SHAPE)
     said = [trial["failed"].removeprefix("its results differ by ") for trial in wrong]
     assert said[:2] == ["nan of their size", "0.2 of their size"]
     assert len(said) == 3  # of which the last is wrong in its last row alone
@@ -102,7 +108,7 @@ def test_a_kernel_that_gives_no_numbers_or_wrong_ones_is_left_out(monkeypatch: p
 def test_a_kernel_that_hangs_is_ended(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", HANGS)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    (trial,) = try_attention(("triton",), *SHAPE, environ=environ, seconds=1)
+    (trial,) = try_kernels(("triton",), *SHAPE, environ=environ, seconds=1)
     assert trial == {"backend": "triton", "failed": "it took more than 1 seconds", "passes": True}
 
 
@@ -114,7 +120,7 @@ def test_a_way_that_is_killed_may_be_tried_again_and_one_that_loses_the_card_har
     write_kernel(tmp_path, "sageattention", LOSES)
     environ, progress = {**os.environ, "PYTHONPATH": str(tmp_path)}, list[tuple[int, int]]()
     ways = ("triton", "sage", "native")
-    killed, lost, native = try_attention(
+    killed, lost, native = try_kernels(
         ways, *SHAPE, environ=environ, on_progress=lambda *counts: progress.append(counts)
     )
     assert killed == {"backend": "triton", "failed": "its process ended with -9", "passes": True}
@@ -128,7 +134,7 @@ def test_a_trial_ends_with_its_job(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", HANGS)
     cancel = CancelToken()
     with pytest.raises(GenerationCancelled):
-        try_attention(("triton",), *SHAPE, environ={}, on_progress=lambda *_: cancel.cancel(), cancel=cancel)
+        try_kernels(("triton",), *SHAPE, environ={}, on_progress=lambda *_: cancel.cancel(), cancel=cancel)
 
 
 OOM = "HIP out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity of 16.00 GiB of which 2.00 GiB"
@@ -273,22 +279,28 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
 
     def tried(*arguments: Any) -> list[dict[str, Any]]:
         calls.append(arguments)
-        return [result("native", 1.0, MATH)]
+        return [result(backend, 1.0, MATH) for backend in arguments[0]]
 
-    local, request = Local(folder=tmp_path, try_attention=tried), tiny_request(small_scene)
+    monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: "")
+    local, request = Local(folder=tmp_path, try_kernels=tried), tiny_request(small_scene)
     assert MemoryPlans(request, deep_models, 64, 64, local).attention == ("native", 2**28)
     assert calls == []
     monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card("gfx1100:24"))
     for _ in range(2):
         assert MemoryPlans(request, deep_models, 64, 64, local).attention[0] == "sliced"
-    ((ways, heads, tokens, head_dim, dtype, limit),) = calls
-    assert (ways, heads, head_dim, dtype, limit) == (["native"], 2, 16, "float32", 2**28)
+    (ways, heads, tokens, head_dim, dtype, limit), of_blocks = calls
+    assert of_blocks == (["plain", "fused"], 2, tokens, 16, "float32", 0, False)
+    assert (ways, heads, head_dim, dtype, limit) == ([*candidate_backends()], 2, 16, "float32", 2**28)
     assert 100 < tokens < 1024
     with pytest.raises(InputError, match="attention is triton, but the package flash_attn is not installed"):
         MemoryPlans(tiny_request(small_scene, attention="triton"), deep_models, 64, 64, local)
     stored = MemoryPlans(request, deep_models, 64, 64, local, stored_attention=("math", 77)).attention
     assert stored == ("math", 77)
-    assert len(calls) == 1
+    assert len(calls) == 2
+    plain = MemoryPlans(
+        tiny_request(small_scene, kernels="plain"), deep_models, 64, 64, Local(try_kernels=tried)
+    )
+    assert (plain.attention[0], len(calls)) == ("native", 2)
 
 
 def test_a_busy_card_is_asked_once_in_each_job_until_it_answers(
@@ -296,6 +308,7 @@ def test_a_busy_card_is_asked_once_in_each_job_until_it_answers(
 ) -> None:
     monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card("gfx1100:24"))
     monkeypatch.setattr("diffusers_helper.job.plans.candidate_backends", lambda: ("native", "triton"))
+    monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: "it is not here")
     wrong = {"backend": "triton", "failed": "no kernel image"}
     answers = [[BUSY, wrong], [BUSY], [result("native", 1.0, error=0)]]
     asked, events = list[list[str]](), list[Event]()
@@ -310,7 +323,7 @@ def test_a_busy_card_is_asked_once_in_each_job_until_it_answers(
     def attention(number: int) -> str:
         job = open_job(
             tiny_request(small_scene), deep_models, folder=tmp_path / f"job{number}",
-            on_event=events.append, local=Local(folder=tmp_path, try_attention=tried),
+            on_event=events.append, local=Local(folder=tmp_path, try_kernels=tried),
         )  # fmt: skip
         return job.memory.plans.attention[0]
 

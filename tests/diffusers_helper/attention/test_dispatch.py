@@ -1,6 +1,7 @@
 """Tests that a network attends in the chosen way, and that slices are exact and keep to their plan."""
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from diffusers_helper.attention.backends import BACKENDS, check_backend, slice_bytes, slice_size
 from diffusers_helper.attention.dispatch import (
-    SlicedAttention,
+    ReplacedAttention,
     attention_function,
     sliced_attention,
     use_attention_backend,
@@ -84,7 +85,7 @@ def test_slices_of_any_size_are_what_sdpa_gives(queries: int, keys: int, limit: 
     for mask in masks:
         for scale in (None, 0.1):
             expected = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-            with SlicedAttention(limit):
+            with ReplacedAttention(partial(sliced_attention, limit)):
                 result = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
             torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
 
@@ -92,7 +93,7 @@ def test_slices_of_any_size_are_what_sdpa_gives(queries: int, keys: int, limit: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_slices_of_16_bit_are_computed_in_32(dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(1, 2, 40, 16).to(dtype) for _ in range(3))
-    with SlicedAttention(SMALL):
+    with ReplacedAttention(partial(sliced_attention, SMALL)):
         result = scaled_dot_product_attention(q, k, v)
     expected = scaled_dot_product_attention(q.float(), k.float(), v.float())
     assert result.dtype == dtype

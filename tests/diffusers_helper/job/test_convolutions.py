@@ -234,5 +234,5 @@ def test_a_process_measures_and_may_end(tmp_path: Path) -> None:
 
 def test_the_engine_has_both_trials() -> None:
     local = local_with_trials({})
-    assert local.try_attention
+    assert local.try_kernels
     assert local.measure_convolutions

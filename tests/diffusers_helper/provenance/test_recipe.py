@@ -39,7 +39,7 @@ NOT_IN_A_RECIPE = {
 # These are recorded if they are not the defaults.
 LATER = {
     "prompt_blend", "shift", "step_cache", "attention", "end_strength", "vision_change", "loop", "pictures",
-    "shape", "one_frame", "clip_frames", "carried_frames", "hold_colours", "decoder",
+    "shape", "one_frame", "clip_frames", "carried_frames", "hold_colours", "decoder", "kernels",
 }  # fmt: skip
 
 

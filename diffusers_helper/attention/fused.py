@@ -1,0 +1,162 @@
+"""The element-wise work of a transformer's blocks, by the kernels of the package comfy-kitchen.
+
+Eager code sends the values of all tokens through memory for each operation of a norm, of its modulation and
+of the rotation of queries and keys. A kernel of the package does it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from diffusers.models.normalization import AdaLayerNormZero, AdaLayerNormZeroSingle
+from torch import Tensor, nn
+
+from cache.kitchen import backend_of, kitchen
+from diffusers_helper.attention.backends import FAST_8_BIT, PLAIN
+from diffusers_helper.errors import InputError
+from diffusers_helper.loading.casting import ROTATION, SCALE
+
+_ROTATION_ARGUMENT = 3  # of the attention of Helios and Wan; FramePack's has a name
+
+
+def use_kernels(network: nn.Module, kernels: str) -> AbstractContextManager[None]:
+    if kernels == PLAIN or kitchen() is None:
+        return nullcontext()
+    return fused_blocks(network, in_8_bit=kernels == FAST_8_BIT)
+
+
+@contextmanager
+def fused_blocks(network: nn.Module, *, in_8_bit: bool = False) -> Iterator[None]:
+    """Let the blocks of a network compute norms, modulations and rotations with comfy-kitchen's kernels.
+
+    FramePack's norm of queries and keys is of one head and becomes one with the rotation. That of Helios and
+    Wan spans all heads and stays torch's. `in_8_bit` also replaces the products of weights in int8.
+    """
+    layers = [layer for layer in network.modules() if in_8_bit and hasattr(layer, SCALE)]
+    if in_8_bit and not layers:
+        raise InputError(
+            setting="kernels", problem="is fast8, but the weights are not in int8", expected="int8 weights",
+            remedy="Set `weight_dtype` to int8, or `kernels` to auto.",
+        )  # fmt: skip
+    rotations = _Rotations()
+    with ExitStack() as restored:
+        for layer in layers:
+            restored.enter_context(_replaced(layer, _fast_product(layer)))
+        modules: Iterator[Any] = network.modules()
+        for module in modules:
+            if isinstance(module, AdaLayerNormZero | AdaLayerNormZeroSingle):
+                restored.enter_context(_replaced(module, _modulated(module)))
+            elif getattr(module, "norm_q", None) is not None:
+                restored.enter_context(_replaced(module, rotations.attention(module)))
+                for norm in (module.norm_q, module.norm_k):
+                    restored.enter_context(_replaced(norm, rotations.norm(norm, module.heads)))
+        yield
+
+
+@contextmanager
+def _replaced(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
+    previous = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if previous is not None:
+            module.forward = previous
+
+
+def _modulated(norm: Any) -> Callable[..., tuple[Tensor, ...]]:
+    def forward(x: Tensor, *, emb: Tensor) -> tuple[Tensor, ...]:
+        shift, scale, *others = norm.linear(norm.silu(emb)).split(x.shape[-1], dim=1)
+        return kitchen().adaln(x, scale[:, None], shift[:, None], norm.norm.eps), *others
+
+    return forward
+
+
+def _fast_product(layer: Any) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        size = getattr(layer, ROTATION)
+        arguments = {
+            "x": x, "weight": layer.weight, "weight_scale": getattr(layer, SCALE), "bias": layer.bias,
+            "out_dtype": x.dtype, "convrot": bool(size), "convrot_groupsize": size or 256,
+        }  # fmt: skip
+        if x.is_cuda and backend_of("int8_linear", arguments) == "eager":
+            raise InputError(
+                setting="kernels", problem="is fast8, for which comfy-kitchen has no compiled kernel here",
+                expected="a way that this card has", remedy="Set `kernels` to auto.",
+            )  # fmt: skip
+        return kitchen().int8_linear(**arguments)
+
+    return forward
+
+
+class _Rotations:
+    """What the attention of a block hands on to the norms of its queries and keys."""
+
+    def __init__(self) -> None:
+        self._now: Tensor | None = None
+        self._source: Any = None
+        self._matrices = dict[int, Tensor]()
+
+    def attention(self, attn: Any) -> Callable[..., Any]:
+        attend = attn.forward
+
+        def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            name, place = "image_rotary_emb", _ROTATION_ARGUMENT - 1
+            rotation = kwargs.pop(name, None)
+            if len(args) > place:
+                rotation = args[place]
+                args = *args[:place], None, *args[place + 1 :]
+            # A single block of FramePack appends the text's tokens, which are not rotated.
+            text = kwargs.get("encoder_hidden_states")
+            unrotated = text.shape[1] if text is not None and attn.add_q_proj is None else 0
+            self._now = None if rotation is None else self._matrices_of(rotation, unrotated)
+            try:
+                return attend(hidden_states, *args, **kwargs)
+            finally:
+                self._now = None
+
+        return forward
+
+    def norm(self, norm: Any, heads: int) -> Callable[[Tensor], Tensor]:
+        normed = norm.forward
+
+        def forward(x: Tensor) -> Tensor:
+            if self._now is None:
+                return normed(x)
+            if x.dim() == self._now.dim() - 2:  # (B, N, H, D)
+                return kitchen().rms_rope1(x, self._now, norm.weight.to(x.dtype), norm.eps)
+            by_head = normed(x).unflatten(2, (heads, -1))
+            return kitchen().apply_rope1(by_head, self._now).flatten(2)
+
+        return forward
+
+    def _matrices_of(self, rotation: Any, unrotated: int) -> Tensor:
+        """Compute the matrices, which all blocks of a pass share."""
+        if self._source is not rotation:
+            self._source = rotation
+            self._matrices.clear()
+        if unrotated not in self._matrices:
+            self._matrices[unrotated] = rotation_matrices(rotation, unrotated)
+        return self._matrices[unrotated]
+
+
+def rotation_matrices(rotation: Tensor | tuple[Tensor, Tensor], unrotated: int = 0) -> Tensor:
+    """Turn diffusers' rotary embedding into matrices (B, N + unrotated, 1, D / 2, 2, 2).
+
+    It has cosines and sines, each value twice: (N, D) for FramePack, (1, N, 1, D) for Wan, and both in one
+    tensor (B, N, 2 D) for Helios. The last `unrotated` tokens get the identity.
+    """
+    cos, sin = rotation if isinstance(rotation, tuple) else rotation.chunk(2, dim=-1)
+    batch = cos.shape[0] if cos.dim() > 2 else 1
+    cos, sin = (
+        values[..., ::2].float().reshape(batch, -1, 1, values.shape[-1] // 2) for values in (cos, sin)
+    )
+    matrices = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+    if not unrotated:
+        return matrices
+    identity = torch.eye(2, device=matrices.device).expand(batch, unrotated, *matrices.shape[2:])
+    return torch.cat([matrices, identity], dim=1)
