@@ -176,7 +176,7 @@ def test_what_a_user_did_survives_a_power_cut_and_what_was_cut_is_whole_or_undon
         states.append(told)
     steps = BY_A_USER.strip().splitlines()
     for number, (before, after) in enumerate(itertools.pairwise(states)):
-        for moment in range(moments[number] + 1, moments[number + 1] + 1):
+        for moment in [*range(moments[number] + 1, moments[number + 1]), moments[number + 1]]:
             service = JobService(disk.cut(tmp_path / f"cut-{moment}", moment) / "outputs")
             if moment == moments[number + 1]:
                 assert reported(service) == after, steps[number]

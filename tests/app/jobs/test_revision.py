@@ -1,4 +1,4 @@
-"""Tests that a page hears of everything that it shows: the revision of the jobs, and why they wait."""
+"""Tests that a page hears of everything that it shows, and that a card that left goes on as before."""
 
 from __future__ import annotations
 
@@ -55,3 +55,20 @@ def test_a_job_says_at_once_why_it_waits_however_often_that_changes(
     for change, words in [*changes.items()] * 2:
         change(name)
         assert words in studio.service.job(job.id).message
+
+
+def test_a_card_that_another_program_puts_back_makes_its_video_to_the_end(tmp_path: Path) -> None:
+    sharing = Sharing(tmp_path)
+    service, other = sharing.open(), sharing.open(start=False)
+    key = service.crew.workers[0].card.key
+    try:
+        job = sharing.add(service)
+        for _ in range(2):
+            until_state(service, job, "running")
+            service.crew.serve(key, leaves=True, now=True)
+            until_state(service, job, "queued")
+            other.queue.store.set_out(key, False)
+        sharing.go(service)
+        assert until_state(service, job, "finished").video
+    finally:
+        sharing.close()
