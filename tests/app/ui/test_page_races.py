@@ -227,8 +227,9 @@ def test_of_crossed_answers_of_a_search_the_last_question_counts(page: Any) -> N
     shown = page.evaluate("""async () => {
         const found = (name, next = '') => ({
             next, say: name, none: '', models: [], cards: [{
-                job: name, state: 'finished', root: '', versions: 1, still: '', length: '', sentence: '', seed: '1',
-                words: name, created: 1, newest: 1, model: '', favourite: false, bytes: 1, actions: [], video: '',
+                job: name, words: name, state: 'finished', root: '', versions: 1, still: '', length: '',
+                sentence: '', created: 1, newest: 1, seed: '1', model: '', favourite: false, bytes: 1,
+                actions: [], video: '',
             }],
         });
         const all = (selector) => [...document.querySelectorAll(selector)];
@@ -261,8 +262,8 @@ def test_what_a_model_was_before_a_press_is_not_shown_after_it(page: Any) -> Non
     labels = page.evaluate("""async () => {
         const models = (label) => ({ disk: '', is_busy: false, models: [{
             model: 'm', title: 'M', label, state: label, purpose: '', facts: '', needs: [], sources: [],
-            licence: '', parts: [], progress: { is_shown: false, percent: 0, words: '' }, problem: '', problems: null,
-            actions: [['pause', 'Pause']], asks: {},
+            licence: '', parts: [], progress: { is_shown: false, percent: 0, words: '' }, problem: '',
+            problems: null, actions: [['pause', 'Pause']], asks: {},
         }] });
         const labels = [];
         const answer = async (call, value) => {
