@@ -75,9 +75,9 @@ class QueueMachine(RuleBasedStateMachine):
     def here(self, *states: str) -> list[Known]:
         return [job for job in self.order if not job.is_removed and (not states or job.state in states)]
 
-    def pick(self, number: int, *states: str) -> Known | None:
+    def pick(self, number: int, *states: str) -> Known:
         jobs = self.here(*states)
-        return jobs[number % len(jobs)] if jobs else None
+        return jobs[number % len(jobs)]
 
     def note(self, job_id: str, prompt: str, by: int, **facts: int | str) -> Known:
         known = Known(job_id, prompt, **facts)  # pyright: ignore[reportArgumentType]
@@ -96,15 +96,13 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.here() and len(self.order) < MOST_JOBS)
     @rule(number=ANY, by=BY)
     def duplicate(self, number: int, by: int) -> None:
-        if job := self.pick(number):
-            self.note(self.programs[by].queue.duplicate(job.job).id, job.prompt, by)
+        job = self.pick(number)
+        self.note(self.programs[by].queue.duplicate(job.job).id, job.prompt, by)
 
     @precondition(lambda self: self.here())
     @rule(number=ANY, by=BY)
     def edit(self, number: int, by: int) -> None:
-        if not (job := self.pick(number)):
-            return
-        queue = self.programs[by].queue
+        job, queue = self.pick(number), self.programs[by].queue
         request = replace(queue.store.job(job.job).request, prompt="edited")
         if job.state in ("queued", "paused") and not job.has_begun:
             queue.edit(job.job, request)
@@ -116,10 +114,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.here()) > 1)
     @rule(number=ANY, other=ANY, place=st.sampled_from(["before", "after", "first", "last"]), by=BY)
     def move(self, number: int, other: int, place: str, by: int) -> None:
-        job, neighbour = self.pick(number), self.pick(other)
-        assert job
-        assert neighbour
-        queue = self.programs[by].queue
+        job, neighbour, queue = self.pick(number), self.pick(other), self.programs[by].queue
         moves = {
             "before": lambda: queue.move(job.job, before=neighbour.job),
             "after": lambda: queue.move(job.job, after=neighbour.job),
@@ -147,9 +142,9 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.here())
     @rule(number=ANY, command=st.sampled_from(["cancel", "pause", "stop_after_section"]), by=BY)
     def command(self, number: int, command: str, by: int) -> None:
-        if job := self.pick(number):
-            asked = getattr(self.programs[by].queue, command)(job.job)
-            assert asked == self.ask(job, command), (command, job.state)
+        job = self.pick(number)
+        asked = getattr(self.programs[by].queue, command)(job.job)
+        assert asked == self.ask(job, command), (command, job.state)
 
     def ask(self, job: Known, command: str) -> bool:
         """Do to the model what a command does to a job, and return whether it does something."""
@@ -169,8 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.here())
     @rule(number=ANY, on=st.booleans(), by=BY)
     def wait(self, number: int, on: bool, by: int) -> None:
-        if not (job := self.pick(number)):
-            return
+        job = self.pick(number)
         if job.state in OVER:
             with pytest.raises(InputError):
                 self.programs[by].steering.wait(job.job, on)
@@ -181,12 +175,12 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.here())
     @rule(number=ANY, by=BY)
     def resume(self, number: int, by: int) -> None:
-        if job := self.pick(number):
-            others = self.not_chosen(job)
-            self.programs[by].steering.resume(job.job)
-            self.put_back(job, by)
-            for other in others:
-                self.ask(other, "cancel")
+        job = self.pick(number)
+        others = self.not_chosen(job)
+        self.programs[by].steering.resume(job.job)
+        self.put_back(job, by)
+        for other in others:
+            self.ask(other, "cancel")
 
     def put_back(self, job: Known, by: int) -> None:
         self.submitted[by].add(job.job)
@@ -252,9 +246,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.here())
     @rule(number=ANY, by=BY, delete=st.booleans())
     def remove(self, number: int, by: int, delete: bool) -> None:
-        if not (job := self.pick(number)):
-            return
-        queue = self.programs[by].queue
+        job, queue = self.pick(number), self.programs[by].queue
         act = queue.delete if delete else queue.remove
         if job.state == "running":
             with pytest.raises(InputError, match="is being made"):
@@ -291,7 +283,7 @@ class QueueMachine(RuleBasedStateMachine):
         """A maker takes a job, and obeys what it is asked; otherwise it makes steps or sections, or fails."""
         if not does or not self.here("running"):
             self.claim(by)
-        job = self.pick(number, "running")
+        job = self.pick(number, "running") if self.here("running") else None
         for what in does:
             if job and job.state == "running":
                 self.go(job, what)
@@ -349,7 +341,7 @@ class QueueMachine(RuleBasedStateMachine):
             elif job.deaths >= MOST_DEATHS:
                 job.enter("failed")
             elif adopts or job.job in self.submitted[1 - by]:
-                job.state, job.step = "queued", 0
+                job.state = "queued"
             else:
                 continue
             job.step = 0
@@ -359,7 +351,6 @@ class QueueMachine(RuleBasedStateMachine):
     def find_the_disk_full(self, number: int, by: int, what: int) -> None:
         """A change that the disk has no room for is refused, and nothing has changed."""
         job, program = self.pick(number), self.programs[by]
-        assert job
         changes = (
             lambda: self.add("a", by), program.queue.pause_queue, program.queue.resume_queue,
             lambda: program.queue.move_first(job.job), lambda: program.queue.remove(job.job),
