@@ -14,7 +14,7 @@ from typing import Any
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MAX_SECONDS
-from diffusers_helper.files import link_or_copy, write_atomic
+from diffusers_helper.files import link_or_copy, sync_folder, write_atomic
 from diffusers_helper.models.registry import model_family, plan_of
 from diffusers_helper.provenance.job_folder import JobFolder, read_record
 from diffusers_helper.provenance.lineage import Lineage, Span, setting_names
@@ -90,6 +90,8 @@ class Branch:
             link_or_copy(file, target)
         if sums:
             write_atomic(folder.sums, json.dumps(sums, indent=1).encode())
+        for subfolder in filter(Path.is_dir, folder.path.iterdir()):
+            sync_folder(subfolder)  # the job's folder itself is synced when all is in it
         uses = tuple(use for use in read_uses(parent.vae) if use.section < max(num_kept, 1))
         if uses:
             write_uses(folder.vae, uses)

@@ -112,6 +112,7 @@ def test_variants_differ_in_their_seeds_alone(seed: int, count: int) -> None:
     assert made[0].seed == seed
     assert len({one.seed for one in made}) == len(made) == count
     assert len({(one.prompt, one.steps, one.image) for one in made}) == 1
+    assert [one.seed for one in variants(GenerationRequest(image="x", seed=MAX_SEED), 2)] == [MAX_SEED, 0]
 
 
 def test_the_number_of_variants_is_bounded() -> None:

@@ -70,12 +70,13 @@ class Disk:
                 os.link(path, self._own / "links" / str(number))
             shutil.copyfile(path, record)
         with (self._own / "log").open("a") as log:
-            log.write(f"{number} {record.name}\n")
+            log.write(f"{number}{'/' * path.is_dir()} {record.name}\n")
 
     def _write(self, number: str, folder: Path, latest: dict[str, str]) -> None:
         folder.mkdir()
         records = self._own / "records"
-        names = json.loads((records / latest[number]).read_text()) if number in latest else {}
+        own = latest.get(f"{number}/")
+        names = json.loads((records / own).read_text()) if own else {}
         for name, (inode, is_folder) in names.items():
             if is_folder:
                 self._write(str(inode), folder / name, latest)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from app.jobs.downloads.process import Adding, ModelProcess, Task
 from diffusers_helper.errors import InputError
-from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.files import read_file, sync_folder, write_atomic
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.models.downloads import NotHere, absence_of, missing_components
 from diffusers_helper.models.installed import installed_components
@@ -213,12 +213,17 @@ class Downloads:
 
     def _order(self, name: str, order: DownloadOrder) -> None:
         for folder in (self._folder.parent, self._folder):  # but not the folder that holds all jobs
-            folder.mkdir(exist_ok=True)
+            if not folder.is_dir():
+                folder.mkdir(exist_ok=True)
+                sync_folder(folder.parent)
         write_atomic(self._folder / f"{name}.json", json.dumps(asdict(order)).encode())
+        sync_folder(self._folder)
         self._changed()
 
     def _forget(self, name: str) -> None:
-        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / f"{name}.json").unlink()
+            sync_folder(self._folder)
 
     def _changed(self) -> None:
         with self._lock:

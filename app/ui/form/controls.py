@@ -13,7 +13,7 @@ from app.ui.errors import page_words
 from app.ui.form.markup import model_markup, options
 from app.ui.form.settings import FOLLOWING, PAGE_SETTINGS, START_CONTROLS, defaults
 from app.ui.planner import MEMORY_SETTINGS
-from diffusers_helper.request import CROPS, TIMED_PICTURES
+from diffusers_helper.request import CROPS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, Section, SettingInfo
 
 _TEMPLATE = Path(__file__).with_name("form.html")

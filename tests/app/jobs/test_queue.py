@@ -9,33 +9,13 @@ from PIL import Image
 from app.jobs.job import NoSuchJob
 from app.jobs.storage.rows import insert_row, row_of
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Finished, SectionFinished
 from diffusers_helper.provenance.job_folder import JobFolder
-from tests.support.shared import Sharing, events, until
+from tests.support.shared import Sharing
 
 
 def names(sharing: Sharing) -> str:
     """Return the prompts of the queue, each a letter, as another program sees them."""
     return "".join(job.request.prompt for job in sharing.open(start=False).queue.jobs())
-
-
-def test_jobs_change_their_places_and_are_made_in_that_order(sharing: Sharing) -> None:
-    service = sharing.open(start=False)
-    a, b, c, d, e = (sharing.add(service, name) for name in "abcde")
-    service.queue.move(e.id, before=b.id)
-    assert names(sharing) == "aebcd"
-    service.queue.move(a.id, after=c.id)
-    assert names(sharing) == "ebcad"
-    service.queue.move_first(d.id)
-    assert names(sharing) == "debca"
-    service.queue.move(b.id)
-    assert names(sharing) == "decab"
-    service.start()
-    sharing.go(service)
-    for job in (b, a):
-        assert isinstance(events(service, job)[-1], Finished)
-    made = sorted((a, b, c, d, e), key=lambda job: service.job(job.id).started or 0.0)
-    assert [job.request.prompt for job in made] == list("decab")
 
 
 def test_what_is_not_in_the_queue_cannot_be_moved(sharing: Sharing) -> None:
@@ -63,16 +43,6 @@ def test_a_job_that_has_not_begun_is_edited_and_checked_like_a_new_one(sharing: 
         service.queue.edit(job.id, sharing.request("never", model="nope"))
     assert json.loads(JobFolder(job.folder).request.read_text())["prompt"] == "after"
     assert sharing.open(start=False).job(job.id).request.prompt == "after"
-
-
-def test_a_job_that_has_begun_is_not_edited(sharing: Sharing) -> None:
-    service = sharing.open()
-    job = sharing.add(service, "as it is", seconds=3.6)
-    sharing.go(service, 7)
-    until(service, job, SectionFinished)
-    with pytest.raises(InputError, match="has begun"):
-        service.queue.edit(job.id, sharing.request("another"))
-    assert service.job(job.id).request.prompt == "as it is"
 
 
 def test_a_duplicate_differs_only_as_asked(sharing: Sharing) -> None:
@@ -109,29 +79,6 @@ def test_a_removed_job_comes_back_as_it_was_until_the_trash_is_emptied(sharing: 
             service.queue.restore(job_id)
     assert names(sharing) == "ac"
     assert c.folder.exists()
-
-
-def test_a_job_that_is_being_made_is_not_removed(sharing: Sharing) -> None:
-    service = sharing.open()
-    job = sharing.add(service, seconds=3.6)
-    sharing.go(service, 7)
-    until(service, job, SectionFinished)
-    with pytest.raises(InputError, match="is being made"):
-        sharing.open(start=False).queue.remove(job.id)
-    assert job.folder.exists()
-
-
-def test_a_queued_job_can_be_paused_and_goes_on_at_its_place(sharing: Sharing) -> None:
-    service = sharing.open(start=False)
-    a, b = sharing.add(service, "a"), sharing.add(service, "b")
-    assert service.queue.pause(a.id)
-    assert not service.queue.pause(a.id)
-    service.start()
-    sharing.go(service)
-    events(service, b)
-    assert service.job(a.id).state == "paused"
-    assert service.queue.resume(a.id).position == a.position
-    assert isinstance(events(service, a)[-1], Finished)
 
 
 def test_a_long_queue_and_a_long_history_are_listed_without_their_folders(

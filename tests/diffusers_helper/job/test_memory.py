@@ -3,7 +3,7 @@
 import gc
 import json
 import shutil
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torch import nn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event, Failed, Finished, Reading, StepDone, Warned
+from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.job import plans
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.setup import OpenJob
@@ -20,9 +21,11 @@ from diffusers_helper.loading import reading
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local, speeds, store_kernel
 from diffusers_helper.memory.store import Store
+from diffusers_helper.output.report import Report
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan
 from diffusers_helper.planning.vae import Task
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.runner import Runner
 from diffusers_helper.units import GB
@@ -262,3 +265,17 @@ def test_nothing_is_left_on_the_device_after_an_error(
     with pytest.raises(ZeroDivisionError):
         make(tiny_request(small_scene), deep_models, tmp_path / "job")
     assert stores[0].log[-1] == "flush exception-cleanup"
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("a fault")])
+def test_no_cap_outlasts_a_job(
+    error: Exception | None, deep_models: Models, small_scene: Path, tmp_path: Path
+) -> None:
+    folder, told = JobFolder(tmp_path), list[Event]()
+    memory_plans = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local())
+    report = Report(folder, plan_sections(1.0), told.append)
+    with suppress(RuntimeError), JobMemory(memory_plans, folder, report, CancelToken()):
+        assert memory_plans.device.cap_bytes
+        if error:
+            raise error
+    assert memory_plans.device.cap_bytes is None

@@ -88,8 +88,13 @@ def test_other_tiles_share_nothing(vae: AutoencoderKLHunyuanVideo) -> None:
     assert not torch.equal(tiled, first)
 
 
-def test_a_video_that_is_no_part_leaves_nothing_behind(vae: AutoencoderKLHunyuanVideo) -> None:
-    engine = VaeEngine(InWindows(vae))
-    for factor in (1, 2):  # at the same place, but another video
-        latents = factor * noise(9)
-        assert torch.equal(engine.decode(latents), vae.decode(latents, return_dict=False)[0])
+def test_a_video_that_is_no_part_leaves_nothing_behind_and_takes_nothing(
+    vae: AutoencoderKLHunyuanVideo,
+) -> None:
+    part = VideoPart(1, 0)
+    for parts in [None, None], [None, part], [part, None]:  # at the same place, but another video
+        engine = VaeEngine(InWindows(vae))
+        for factor, place in enumerate(parts, 1):
+            latents = factor * noise(5)
+            expected = vae.decode(latents, return_dict=False)[0]
+            assert torch.equal(engine.decode(latents, part=place), expected), parts

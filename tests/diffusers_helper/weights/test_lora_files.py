@@ -1,6 +1,7 @@
 """Tests of files with LoRAs: what is refused, and what their metadata say."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from diffusers_helper.lora_choice import (
 )
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
-from diffusers_helper.weights.lora_files import count_keys, loras_of, read_lora
+from diffusers_helper.weights.lora_files import LoraFile, count_keys, loras_of, read_lora, triggers_of
 from tests.support.loras import HUNYUAN, comfyui_name, numbered, write_lora
 
 PAIR = {
@@ -229,6 +230,14 @@ def test_the_words_that_call_it(metadata: dict[str, str], expected: tuple[str, .
     assert read_lora(file).triggers == expected
 
 
+def test_a_file_that_another_of_the_same_size_has_replaced_is_read_anew(tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    for number, words in enumerate(("a red ball", "a big boat", "a red ball")):
+        save_file(PAIR, file, {"trigger_words": words})
+        os.utime(file, ns=(0, number))
+        assert (read_lora(file).triggers, triggers_of(file)) == ((words,), (words,))
+
+
 @pytest.mark.parametrize(
     ("facts", "scale"),
     [
@@ -329,3 +338,19 @@ def test_the_folder_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     assert lora_folder({}) == tmp_path / "loras"
     assert lora_folder({"LONGTAKE_LORAS": "/srv/loras"}) == Path("/srv/loras")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("style", "both"), ("highlight", "both"), ("slow_flow", "both"), ("lowres", "both"),
+        ("style_high_noise", "high"), ("Style-HIGH", "high"), ("low_poly_high_noise", "high"),
+        ("style_low_noise", "low"), ("high_quality_low_noise", "low"), ("wan2.2-low4steps", "low"),
+    ],
+)  # fmt: skip
+def test_a_lora_for_high_or_low_noise_is_known_by_the_last_such_word_of_its_name(
+    name: str, expected: str
+) -> None:
+    lora = LoraFile(Path(f"{name}.safetensors"), (), 0, ())
+    suited = {"high": lora.suits("transformer"), "low": lora.suits("transformer_2")}
+    assert suited == {level: expected in (level, "both") for level in suited}

@@ -1,9 +1,9 @@
 /* A preloaded library that records each sync of a program, also those of SQLite.
 
    BAD_DISK_RECORD names a folder on the same file system. At each sync, a file's content or a folder's names in
-   JSON become a new file in `records`, and the file `log` gets the line "INODE NAME". A link to each file,
-   `links/INODE`, keeps other files from getting the same inode. Files outside the folder BAD_DISK_ROOT are not
-   recorded. */
+   JSON become a new file in `records`, and the file `log` gets the line "INODE NAME", or "INODE/ NAME" for a folder,
+   since a file may get the inode of a folder that is gone. A link to each file, `links/INODE`, keeps others from
+   getting the inode of a file. Files outside the folder BAD_DISK_ROOT are not recorded. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -66,7 +66,7 @@ static void record(int descriptor) {
     fclose(file);
     snprintf(target, sizeof target, "%s/log", own);
     if ((file = fopen(target, "a"))) {
-        fprintf(file, "%lu %s\n", inode, name);
+        fprintf(file, "%lu%s %s\n", inode, is_folder ? "/" : "", name);
         fclose(file);
     }
 }

@@ -1,5 +1,6 @@
 """Tests of the supervisor with engines that die or fall silent, over an engine that plays a script."""
 
+import itertools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,33 @@ def test_the_memory_killer_is_named_and_counts(
 
     engine = Hungry([[STARTED, stage(1), -signal.SIGKILL]] * 3 + [[END]], clock)
     assert failure(engine).detail.count("because the computer's memory was full") == 3
+
+
+CAUSES: dict[str, tuple[Any, str]] = {
+    "crash": (-signal.SIGABRT, "crashed"),
+    "kill": (-signal.SIGKILL, "was ended from outside"),
+    "silence": (1e6, "gave no sign of life"),
+    "memory": (-signal.SIGKILL, "the computer's memory was full"),
+}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(CAUSES, 3)), ids=" ".join)
+def test_the_cause_of_one_death_is_not_that_of_the_next(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
+) -> None:
+    kills = 4
+    monkeypatch.setattr(module, "_memory_kills", lambda: kills)
+
+    class Mixed(Script):
+        def run(self, job: Job, **settings: Any) -> Iterator[Event | None]:
+            nonlocal kills
+            kills += [*order, ""][self.attempts] == "memory"
+            yield from super().run(job, **settings)
+
+    runs = [[STARTED, done(n), stage(n + 1), CAUSES[cause][0]] for n, cause in enumerate(order, 1)]
+    said = warnings(make(Mixed([*runs, [END]], clock)))
+    for text, cause in zip(said, order, strict=True):
+        assert [name for name, (_, words) in CAUSES.items() if words in text] == [cause]
 
 
 def test_a_death_inside_a_trial_is_charged_to_its_rung(clock: Clock) -> None:
