@@ -79,7 +79,7 @@ def test_the_picture_depends_on_its_time_and_its_words_and_its_recipe_makes_it_a
     (frame,) = read(made.video)
     with Image.open(tmp_path / "job/first.png") as picture:
         assert picture.size == (frame.shape[1], frame.shape[0])
-        assert np.abs(np.asarray(picture).astype(int) - frame).mean() < 20  # compressed noise
+        assert np.abs(np.asarray(picture).astype(int) - frame).mean() < 25  # compressed noise
     for other in (replace(request, one_frame=20), replace(request, prompt="a blue ring")):
         changed, _ = make(other, models, tmp_path / f"{other.one_frame}-{other.prompt}")
         assert not torch.equal(changed.latents, made.latents)

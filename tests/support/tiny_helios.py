@@ -40,7 +40,7 @@ def tiny_transformer() -> HeliosTransformer3DModel:
 
 
 def tiny_vae() -> AutoencoderKLWan:
-    vae: Any = AutoencoderKLWan(base_dim=2, num_res_blocks=1).eval()
+    vae: Any = AutoencoderKLWan(base_dim=4, num_res_blocks=1).eval()
     with torch.inference_mode():
         # Random weights decode to nearly grey, so the output is spread over most of the range from -1 to 1.
         frames = vae.decode(torch.randn(1, 16, 3, 8, 8)).sample

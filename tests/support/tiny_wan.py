@@ -50,7 +50,7 @@ def tiny_transformer(*, has_experts: bool = False) -> WanTransformer3DModel:
 
 def tiny_vae() -> AutoencoderKLWan:
     vae: Any = AutoencoderKLWan(
-        base_dim=4, decoder_base_dim=4, z_dim=48, num_res_blocks=1, is_residual=True, in_channels=12,
+        base_dim=8, decoder_base_dim=8, z_dim=48, num_res_blocks=1, is_residual=True, in_channels=12,
         out_channels=12, patch_size=2, scale_factor_spatial=16, latents_mean=[0.1] * 48,
         latents_std=[0.8] * 48,
     ).eval()  # fmt: skip

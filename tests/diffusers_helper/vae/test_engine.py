@@ -23,20 +23,20 @@ Make = Callable[[], nn.Module]
 def hunyuan() -> nn.Module:
     torch.manual_seed(0)
     return AutoencoderKLHunyuanVideo(
-        block_out_channels=(8, 16, 16, 16), layers_per_block=1, norm_num_groups=4
+        block_out_channels=(4, 8, 8, 8), layers_per_block=1, norm_num_groups=4
     ).eval()
 
 
 def wan() -> nn.Module:
     torch.manual_seed(0)
-    return AutoencoderKLWan(base_dim=8, num_res_blocks=1).eval()
+    return AutoencoderKLWan(base_dim=4, num_res_blocks=1).eval()
 
 
 def wan_of_patches() -> nn.Module:
     """Return a VAE with patches, as Wan 2.2 has."""
     torch.manual_seed(0)
     return AutoencoderKLWan(
-        base_dim=8, decoder_base_dim=8, num_res_blocks=1, is_residual=True, in_channels=12,
+        base_dim=4, decoder_base_dim=4, num_res_blocks=1, is_residual=True, in_channels=12,
         out_channels=12, patch_size=2, scale_factor_spatial=16,
     ).eval()  # fmt: skip
 
