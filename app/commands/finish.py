@@ -24,6 +24,7 @@ from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import SETTINGS
 
 _STEPS = {
@@ -98,12 +99,14 @@ def _steps(arguments: argparse.Namespace) -> str:
 
 
 def _source(service: JobService, text: str) -> Job | Path:
-    """Find what a person names: a file, or else a job."""
-    path = expanded_path(text, "video")
-    if path.exists():
-        return path.absolute()
+    """Find what a person names: a job, also by its video, or another file."""
+    path = expanded_path(text, "video").absolute()
+    folder = JobFolder(path.parent)
+    is_of_job = path == folder.video and folder.path.parent == service.queue.store.outputs.absolute()
+    if path.exists() and not is_of_job:
+        return path
     try:
-        return service.job(text)
+        return service.job(folder.job if is_of_job else text)
     except NoSuchJob as error:
         raise InputError(
             f"{text} is no file and no job; expected a video.", "Check the path, or the job's id."

@@ -123,7 +123,10 @@ def sentence(
 
 
 def title_of(job: Job) -> str:
-    return " ".join(job.request.prompt.split()) or "a video without a prompt"
+    finishing = job.request.finishing
+    return " ".join(job.request.prompt.split()) or (
+        finishing.summary if finishing else "a video without a prompt"
+    )
 
 
 def share_done(job: Job) -> float:

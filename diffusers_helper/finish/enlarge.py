@@ -81,7 +81,7 @@ class Enlarge(Step):
             )  # fmt: skip
 
     def seconds(self, shape: Shape) -> float:
-        return 2.6e-5 * shape.pixels * shape.frames
+        return 1.5e-5 * shape.pixels * shape.frames
 
     def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
         weights = self.weights

@@ -109,6 +109,10 @@ class Finishing:
         """The text without the facts about the videos."""
         return str(replace(self, sources=()))
 
+    @property
+    def summary(self) -> str:
+        return self.words.replace(",", " · ").replace(":", " ")
+
     def shapes(self) -> list[Shape]:
         """List what each step gets, and what the last one makes."""
         shapes = [self.sources[0].shape]

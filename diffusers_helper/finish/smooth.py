@@ -18,7 +18,7 @@ _MAX_RATE = 120
 # The filter looks at two frames before and two after each new one, so with them, every segment gets the
 # frames that the whole video would have. A search that starts from earlier motion would need them all.
 _MARGIN = 3
-_FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bidir:me=umh:vsbmc=1:scd=fdiff:scd_threshold=5"
+_FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bilat:me=umh:mb_size=8:search_param=16:scd=fdiff:scd_threshold=5"
 
 
 def _rate(value: str) -> str:
@@ -43,7 +43,7 @@ class Smooth(Step):
         return Shape(shape.width, shape.height, rate, max(1, round(shape.frames * rate / shape.rate)))
 
     def seconds(self, shape: Shape) -> float:
-        return 2.2e-7 * shape.pixels * self.shape(shape).frames
+        return 4e-7 * shape.pixels * self.shape(shape).frames
 
     def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
         rate = self.shape(shape).rate

@@ -184,6 +184,8 @@ def remark(
         return " ".join(sentences)
     if shown_estimate(live) is not None:
         return ""  # its time is the remark
+    if finishing := live.job.request.finishing:
+        return finishing.summary
     if live.is_guess:
         return "This first video shows how fast the machine is."
     if live.job.request.mode == "inverted" and live.sections > 1:

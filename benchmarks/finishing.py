@@ -1,0 +1,86 @@
+"""How near enlarged pictures and frames in between come to the originals, and how long they take.
+
+    python benchmarks/finishing.py PICTURE... [--film FILM]
+
+Each picture is cut to a square, reduced by bicubic interpolation and enlarged again, by Real-ESRGAN and by
+Lanczos. Every other frame of the film is left out and made again: along the motion, by repeating the frame
+before it, and by blending its neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
+
+from diffusers_helper.conditions.footage import all_frames  # noqa: E402
+from diffusers_helper.conditions.picture import load_picture  # noqa: E402
+from diffusers_helper.finish.enlarge import Upscaler  # noqa: E402
+from diffusers_helper.finish.smooth import Smooth  # noqa: E402
+from diffusers_helper.finish.step import Shape, Workshop  # noqa: E402
+
+SIDE = 256
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def psnr(frames: np.ndarray, originals: np.ndarray) -> float:
+    error = np.mean((frames.astype(float) - originals) ** 2)
+    return float("inf") if not error else 10 * np.log10(255**2 / error)
+
+
+def enlarge(file: Path) -> None:
+    picture = ImageOps.fit(load_picture(file), (SIDE, SIDE), Image.Resampling.LANCZOS)
+    for factor in (2, 4):
+        small = picture.resize((SIDE // factor,) * 2, Image.Resampling.BICUBIC)
+        network = Upscaler("animevideov3", factor, None)
+        start = time.perf_counter()
+        enlarged = network.enlarged(np.asarray(small))
+        seconds = time.perf_counter() - start
+        lanczos = np.asarray(small.resize(picture.size, Image.Resampling.LANCZOS))
+        figures = [f"{psnr(result, np.asarray(picture)):.2f}" for result in (enlarged, lanczos)]
+        say(f"{file.name}, {factor}x: {' dB, Lanczos '.join(figures)} dB, {seconds:.2f} s")
+
+
+def smooth(film: Path) -> None:
+    frames = np.stack([np.asarray(frame) for frame in all_frames(film, 60)])
+    kept, missing = frames[::2], frames[1:-1:2]
+    height, width = frames.shape[1:3]
+
+    def read(begin: int, end: int) -> Iterator[np.ndarray]:
+        yield from kept[begin:end]
+
+    shape = Shape(width, height, Fraction(30), len(kept))
+    start = time.perf_counter()
+    smoothed = [*Smooth("60").open(read, shape, Workshop(lambda source, wanted: {}, say))(0, 2 * len(kept))]
+    seconds = time.perf_counter() - start
+    blended = (kept[:-1].astype(int) + kept[1:]) / 2
+    made = {"along the motion": np.stack(smoothed[1::2]), "repeated": kept, "blended": blended}
+    figures = [f"{name} {psnr(clip[: len(missing)], missing):.2f} dB" for name, clip in made.items()]
+    say(f"{film.name}: {', '.join(figures)}, {len(smoothed)} frames of {width}x{height} in {seconds:.1f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pictures", nargs="*", type=Path)
+    parser.add_argument("--film", type=Path)
+    arguments = parser.parse_args()
+    for picture in arguments.pictures:
+        enlarge(picture)
+    if arguments.film:
+        smooth(arguments.film)
+
+
+if __name__ == "__main__":
+    main()
