@@ -19,7 +19,7 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.step_caches import STEP_CACHES, StepCache, nearest_interp
 from diffusers_helper.framepack.work import blocks
 from diffusers_helper.memory.residency import Residency
-from diffusers_helper.sampling.step_cache import Passes, open_passes
+from diffusers_helper.sampling.step_cache import Passes, PassesByBlocks, _Branch, open_passes
 from tests.support.deep_model import pass_arguments
 
 STEPS = 10
@@ -233,3 +233,15 @@ def test_a_skipped_step_copies_at_most_the_block_that_decides(
         <= decides * sizes[0]
     )
     assert sum(copied) <= skips.count(False) * sum(sizes[first:])
+
+
+@pytest.mark.parametrize(("cache", "expected"), [("teacache", [1.0, 1.0]), ("first-block", [1.0, 3.0])])
+def test_the_signal_of_a_skipped_step_counts_for_the_next_one_where_the_rule_sums_it(
+    cache: str, expected: list[float]
+) -> None:
+    passes, changes = PassesByBlocks.__new__(PassesByBlocks), list[float]()
+    passes._cache, passes._steps = STEP_CACHES[cache], 9
+    state = _Branch(lambda step, change: not changes.append(change))  # skips each step that it may
+    for state.step, signal in enumerate((1.0, 2.0, 4.0)):
+        passes._measure(state, torch.tensor([signal]))
+    assert changes == expected
