@@ -13,7 +13,8 @@ from app.machine import user_folder
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import write_atomic
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
-from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES, check_names
+from diffusers_helper.request import PICTURES, SETTINGS, TIMED_PICTURES
+from diffusers_helper.setting import check_names
 
 START = "start"
 """The name of the preset whose settings the page starts with, if it exists."""
@@ -31,7 +32,7 @@ def preset_names(folder: Path) -> tuple[str, ...]:
 def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
     """Write a preset without pictures, and return its file. An older preset of that name is replaced."""
     file = _file(folder, name)
-    check_names(settings)
+    check_names(settings, SETTINGS)
     excluded = (*PICTURES, TIMED_PICTURES)
     values = {key: SETTINGS[key].check(value) for key, value in settings.items() if key not in excluded}
     if not values:

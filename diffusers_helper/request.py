@@ -7,18 +7,16 @@ endpoint and the help of the nodes are made from these definitions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any, Self
 
 from diffusers_helper.attention.backends import BACKENDS, BLOCKS, FAST_8_BIT
-from diffusers_helper.errors import InputError, PictureError, short_repr
+from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
 from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
 from diffusers_helper.finish.finishing import Finishing, finishing_line, finishing_lines
 from diffusers_helper.lora_choice import choices_of, lora_summary
-from diffusers_helper.setting import SettingInfo, lines_of, name_of, settings_of
+from diffusers_helper.setting import SettingInfo, check_names, lines_of, name_of, settings_of
 from diffusers_helper.timed_pictures import TimedPicture, pictures_summary, timed_pictures_of
 
 # A sampler is the function `sample_NAME` of the module NAME in `diffusers_helper.sampling`.
@@ -251,8 +249,7 @@ class GenerationRequest:
         "Change from Picture to Picture",
         "How the share of the next picture in what the vision encoder sees changes: linearly from section to "
         "section, or both pictures in equal shares throughout.",
-        "Look", choices={"linear": "Linear", "constant": "Constant"}, scope="section",
-    )] = "linear"
+        "Look", choices={"linear": "Linear", "constant": "Constant"}, scope="section")] = "linear"
     extend: Annotated[str, SettingInfo(
         "New Part of a Continued Video",
         "After the video that is continued, or before it: from a start picture to its first frame.",
@@ -277,45 +274,37 @@ class GenerationRequest:
     picture_shape: Annotated[str, SettingInfo(
         "Video Shape",
         "The width to the height to which the start picture is cropped; `crop` is the part to keep.",
-        "What to make", choices={OWN: "As the picture", **SHAPES}, scope="input",
-    )] = OWN
+        "What to make", choices={OWN: "As the picture", **SHAPES}, scope="input")] = OWN
     zoom: Annotated[float, SettingInfo(
         "Zoom",
         "A higher value takes a smaller part of the start picture: at 2, half its width or height. Below 1, "
         "a blurred copy is around it.",
-        "What to make", low=0.25, high=8, step=0.01, scope="input",
-    )] = 1.0
+        "What to make", low=0.25, high=8, step=0.01, scope="input")] = 1.0
     crop_y: Annotated[float | None, SettingInfo(
         "Crop Position, Up and Down",
         "0 keeps the upper end, 1 the lower end. `crop` is then for left and right alone.",
-        "What to make", low=0, high=1, step=0.01, if_empty="as `crop`", scope="input",
-    )] = None
+        "What to make", low=0, high=1, step=0.01, if_empty="as `crop`", scope="input")] = None
     then: Annotated[str, SettingInfo(
         "After the Video",
         "The steps that follow the finished video in a job of their own, such as enlarge:2,smooth:60.",
-        "Size and output", unit="steps", parse_lines=finishing_lines, scope="input",
-    )] = ""
+        "Size and output", unit="steps", parse_lines=finishing_lines, scope="input")] = ""
     finish: Annotated[str, SettingInfo(
         "Finish",
         "The steps that are done to `video`, instead of a new video: some of trim:0.5-2, join:12, reverse, "
         "loop, speed:0.5, colours, mute, enlarge:4 and smooth:60.",
-        "Size and output", unit="steps", parse_lines=finishing_line, scope="input", on_page=False,
-    )] = ""
+        "Size and output", unit="steps", parse_lines=finishing_line, scope="input", on_page=False)] = ""
     join: Annotated[str, SettingInfo(
         "Videos to Join", "The videos that `finish` puts behind `video`, one on each line.",
-        "Size and output", unit="file", parse_lines=lines_of, scope="input", on_page=False,
-    )] = ""
+        "Size and output", unit="file", parse_lines=lines_of, scope="input", on_page=False)] = ""
     sound: Annotated[str, SettingInfo(
         "Sound", "The sound of the finished video, in place of that of `video`.",
-        "Size and output", unit="file", scope="input", on_page=False, summary=name_of,
-    )] = ""
+        "Size and output", unit="file", scope="input", on_page=False, summary=name_of)] = ""
     kernels: Annotated[str, SettingInfo(
         "Kernels",
         "Fused kernels compute norms and rotations in fewer passes through memory, which changes the pixels "
         "slightly. Automatic tries them on the card; plain takes none but PyTorch's. Fast 8 bit also "
         "rounds what weights in int8 are multiplied with, which changes the result of a layer by about 1 %.",
-        "Memory", choices=KERNELS,
-    )] = AUTO
+        "Memory", choices=KERNELS)] = AUTO
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -399,7 +388,7 @@ class GenerationRequest:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        check_names(data)
+        check_names(data, SETTINGS)
         return cls(**data)
 
 
@@ -409,12 +398,3 @@ PICTURES = tuple(name for name, setting in SETTINGS.items() if setting.is_pictur
 FINISHING = ("finish", "join", "sound")  # what makes a request one for a finishing
 FILES = (*PICTURES, "video")  # what the page and its endpoints take as uploads
 CROPS = tuple(SETTINGS[name].crop for name in PICTURES)
-
-
-def check_names(names: Iterable[str]) -> None:
-    for name in sorted({*names} - {*SETTINGS}):
-        similar = ", ".join(get_close_matches(name, SETTINGS, cutoff=0.5))
-        expected = f"one of {similar}" if similar else "the name of one, such as prompt or seconds"
-        raise InputError(
-            f"{short_repr(name)} is not a setting; expected {expected}.", "Correct it, or leave it out."
-        )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import PurePath
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from diffusers_helper.errors import InputError
+from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.terminal import is_plain_text
 
 # This is enough for any prompt, whose tokens the model's tokenizer limits (`conditions.prompts`).
@@ -168,6 +169,15 @@ def settings_of(request: type) -> dict[str, SettingInfo]:
             default=None if request_field.default is MISSING else request_field.default,
         )
     return settings
+
+
+def check_names(names: Iterable[str], settings: Mapping[str, SettingInfo]) -> None:
+    for name in sorted({*names} - {*settings}):
+        similar = ", ".join(get_close_matches(name, settings, cutoff=0.5))
+        expected = f"one of {similar}" if similar else "the name of one, such as prompt or seconds"
+        raise InputError(
+            f"{short_repr(name)} is not a setting; expected {expected}.", "Correct it, or leave it out."
+        )
 
 
 def _bound(value: float) -> str:

@@ -14,8 +14,8 @@ from itertools import zip_longest
 from typing import Any
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.request import SETTINGS, check_names
-from diffusers_helper.setting import number_or_text
+from diffusers_helper.request import SETTINGS
+from diffusers_helper.setting import check_names, number_or_text
 
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # begin the files of Excel, LibreOffice and Numbers
 _UNCERTAIN = "cp949"  # Korean, in whose encoding a few words of Chinese look like Korean
@@ -122,7 +122,7 @@ def _problem_of(names: list[str]) -> str:
     if duplicates:
         return f"The column {short_repr(duplicates[0])} appears twice. Remove one of them."
     try:
-        check_names(filter(None, names))
+        check_names(filter(None, names), SETTINGS)
     except InputError as error:
         return str(error)
     return ""

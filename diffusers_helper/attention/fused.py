@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from cache.kitchen import backend_of, kitchen
 from diffusers_helper.attention.backends import FAST_8_BIT, PLAIN
 from diffusers_helper.errors import InputError
-from diffusers_helper.loading.casting import ROTATION, SCALE
 
+# The attributes of a layer whose weights are in int8 (`loading.casting`)
+SCALE, ROTATION = "weight_scale", "weight_rotation"
 _ROTATION_ARGUMENT = 3  # of the attention of Helios and Wan; FramePack's has a name
 
 

@@ -18,6 +18,7 @@ from diffusers.hooks.layerwise_casting import DEFAULT_SKIP_MODULES_PATTERN, Laye
 from diffusers.quantizers.gguf.utils import GGUFLinear
 from torch import Tensor, nn
 
+from diffusers_helper.attention.fused import ROTATION, SCALE
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.loading.keys import GGUFEmbedding
 from diffusers_helper.memory.weights import row_scales
@@ -26,8 +27,6 @@ _HOOK = "layerwise_casting"  # the name by which diffusers finds the type that a
 # The layers with many values. Convolutions have few, and methods of their own. Derived classes are left out,
 # since torch's attention reads the weight of such a layer itself.
 CASTABLE = (nn.Linear, nn.Embedding)
-SCALE = "weight_scale"
-ROTATION = "weight_rotation"
 _SCALES_ATTRIBUTE = "found_row_scales"  # keeps a weight's scales between jobs with other types
 _REPORT_SECONDS = 1.0
 # The type that each value of the setting `weight_dtype` names.

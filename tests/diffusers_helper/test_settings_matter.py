@@ -10,7 +10,7 @@ from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.video import plan_video
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import FINISHING, SETTINGS, GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.clips import read
 from tests.support.films import write_film
@@ -48,8 +48,11 @@ PLANS: dict[str, Case] = {
     "vae_threshold": ({}, {"vae_threshold": 0.1}),
     "attention": ({}, {"attention": "sliced"}),
 }  # fmt: skip
-# Each model has tests of its own, as have the clips of Wan, and clean-ups are counted.
-ELSEWHERE = {"model", "vae_cleanup", "clip_frames", "carried_frames", "hold_colours", "decoder", "kernels"}
+# Each has tests of its own.
+ELSEWHERE = {
+    "model", "vae_cleanup", "clip_frames", "carried_frames", "hold_colours", "decoder", "kernels", "then",
+    *FINISHING,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

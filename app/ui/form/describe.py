@@ -103,6 +103,7 @@ class Describer:
         lora = str(settings.get("lora") or "")
         timeline, cue_notes = strip(settings, info.family)
         carried, summary = _extras(settings)
+        continued = carried.settings.get("video", "")
         is_picture = usable_value(settings, "one_frame") > 0
         subject = "One frame" if is_picture else "What comes before a video" if carried.is_before else ""
         weights = {choice.file: f"{choice.weight:.15g}" for choice in parsed_choices(lora)}
@@ -113,7 +114,7 @@ class Describer:
             "ratio": round(width / height, 4),
             "size": f"Video: {width} × {height}" if start else "",
             "starts": "picture" if subject else "picture or words",
-            "continues": bool(carried.settings.get("video")) and not carried.is_before,
+            "continues": bool(continued) and not carried.is_before,
             "look": _look(settings, info, len(weights)),
             "when": "waits after each section" if settings.get(AFTER_SECTION.name) == "wait" else "",
             "timeline": timeline,
@@ -128,8 +129,7 @@ class Describer:
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
-        needs_no_picture = start or ("video" in carried.settings and not subject)
-        words_note = "" if needs_no_picture else _words_note(settings, info, shape, subject)
+        words_note = "" if start or (continued and not subject) else _words_note(settings, info, shape, subject)
         order_note = _order_note(settings, info)
         remark = info.remark(*shape, has_picture=bool(start), sections=len(plan) if plan else 1)
         markup = {
@@ -139,9 +139,7 @@ class Describer:
             "timeline-note": cue_notes + (order_note if settings.get(TIMED_PICTURES) else ""),
             "model-note": model_note(info, absence_of(info), remark, self._planner.takes_days(info)),
             "memory-plan": memory_plan,
-            "acting": acting_chips(
-                _acting(settings, summary), _before(carried, info), carried.settings.get("video", "")
-            ),
+            "acting": acting_chips(_acting(settings, summary), _before(carried, info), continued),
         }  # fmt: skip
         return {"markup": markup, "facts": facts}
 

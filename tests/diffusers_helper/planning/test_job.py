@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -297,3 +297,22 @@ def test_less_preserved_memory_than_the_document_asks_for_is_told(
     notes = [note for note in plan_with(Local(), profile, **settings).notes if "BlockAllocator" in note]
     assert len(notes) == (least is not None)
     assert not notes or notes[0].startswith(f"At least {least} of preserved memory are advised")
+
+
+def test_each_circumstance_of_a_plan_has_a_level_of_its_own() -> None:
+    keys = [
+        level_key(command(), FULL, RADEON, 640, 608),
+        level_key(command(), FULL, RADEON, 608, 640),
+        level_key(command(), FULL, replace(RADEON, helper_bytes=8 * GB), 640, 608),
+        level_key(command(), FULL, replace(RADEON, helper_bytes=12 * GB), 640, 608),
+        *(
+            level_key(command(**change), FULL, RADEON, 640, 608)
+            for change in (
+                {"vram_cap_gb": 9.0},
+                {"vae_tile": 128},
+                {"vae_chunk": 5},
+                {"step_cache": "teacache"},
+            )
+        ),
+    ]
+    assert len(set(keys)) == len(keys)

@@ -245,3 +245,12 @@ def test_the_signal_of_a_skipped_step_counts_for_the_next_one_where_the_rule_sum
     for state.step, signal in enumerate((1.0, 2.0, 4.0)):
         passes._measure(state, torch.tensor([signal]))
     assert changes == expected
+
+
+@pytest.mark.parametrize("steps", [10, 20, 25, 50])
+def test_easycache_skips_within_its_share_of_the_steps_alone(steps: int) -> None:
+    rule = STEP_CACHES["easycache"].rule(steps, ())
+    skipped = [step for step in range(steps) if rule(step, 0.0)]
+    assert skipped == [
+        step for step in range(steps) if 15 * steps <= 100 * step and 100 * (step + 1) <= 95 * steps
+    ]
