@@ -129,14 +129,14 @@ class Describer:
             "program": self._program(settings, info),
             "defaults": self._planner.defaults,
         }  # fmt: skip
-        words_note = "" if start or (continued and not subject) else _words_note(settings, info, shape, subject)
-        order_note = _order_note(settings, info)
+        has_start = start or (continued and not subject)
+        words_note = "" if has_start else _words_note(settings, info, shape, subject)
         remark = info.remark(*shape, has_picture=bool(start), sections=len(plan) if plan else 1)
         markup = {
             "length": self._length(settings, plan, request, info, shape) if plan else "",
             "picture-note": refusal_line(refusal, is_alert=True) if refusal else words_note,
-            "end-note": order_note if judged[END_PICTURE] else "",
-            "timeline-note": cue_notes + (order_note if settings.get(TIMED_PICTURES) else ""),
+            "end-note": _order_note(settings, info) if judged[END_PICTURE] else "",
+            "timeline-note": cue_notes + (_order_note(settings, info) if settings.get(TIMED_PICTURES) else ""),
             "model-note": model_note(info, absence_of(info), remark, self._planner.takes_days(info)),
             "memory-plan": memory_plan,
             "acting": acting_chips(_acting(settings, summary), _before(carried, info), continued),
