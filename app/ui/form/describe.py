@@ -85,8 +85,8 @@ class Describer:
     def describe(self, settings: dict[str, Any]) -> FormAnswer:
         """Describe the form as `markup` by the id of its element, and `facts`.
 
-        The facts are `crops` in percent of each picture, `size` as text, a state for each fold, the LoRAs,
-        the words that the model knows if they are few, and this machine's defaults, not to be kept.
+        The facts are `crops` in percent, `size` as text, a state for each fold, the LoRAs, the words that
+        the model knows if they are few, and this machine's defaults.
         """
         name, offered = settings.get("model"), self._catalogue.names  # it may have just been removed
         info = self._catalogue.info(name if name in offered else self._catalogue.preselected)
@@ -126,17 +126,17 @@ class Describer:
             "unused": _unused(settings, info),
             "words": info.vocabulary_words,
             "offered": [word for words in [*info.vocabulary.values()][:3] for word in words[:3]],
-            "program": self._program(settings, info),
-            "defaults": self._planner.defaults,
+            "program": self._program(settings, info), "defaults": self._planner.defaults,
         }  # fmt: skip
         has_start = start or (continued and not subject)
         words_note = "" if has_start else _words_note(settings, info, shape, subject)
+        order = _order_note(settings, info)
         remark = info.remark(*shape, has_picture=bool(start), sections=len(plan) if plan else 1)
         markup = {
             "length": self._length(settings, plan, request, info, shape) if plan else "",
             "picture-note": refusal_line(refusal, is_alert=True) if refusal else words_note,
-            "end-note": _order_note(settings, info) if judged[END_PICTURE] else "",
-            "timeline-note": cue_notes + (_order_note(settings, info) if settings.get(TIMED_PICTURES) else ""),
+            "end-note": order if judged[END_PICTURE] else "",
+            "timeline-note": cue_notes + (order if settings.get(TIMED_PICTURES) else ""),
             "model-note": model_note(info, absence_of(info), remark, self._planner.takes_days(info)),
             "memory-plan": memory_plan,
             "acting": acting_chips(_acting(settings, summary), _before(carried, info), continued),
