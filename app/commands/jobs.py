@@ -76,11 +76,14 @@ def report(arguments: argparse.Namespace, job: Job, text: str, **more: Any) -> N
 
 
 def _line(job: Job) -> str:
-    prompt = " ".join((job.message if job.damage else job.request.prompt).split())
+    finishing = job.request.finishing
+    steps = f"{finishing.summary}: " if finishing else ""
+    prompt = " ".join((job.message if job.damage else f"{steps}{job.request.prompt}").split())
     prompt = prompt if job.damage or len(prompt) <= _WORDS else f"{prompt[: _WORDS - 1]}…"
     star = "*" if job.favourite else " "
     state = "damaged" if job.damage else job.state
-    length = "picture" if job.request.one_frame else f"{job.request.seconds:5.1f} s"
+    seconds = finishing.result.seconds if finishing else job.request.seconds
+    length = "picture" if job.request.one_frame else f"{seconds:5.1f} s"
     return f"{job.id} {star} {state:<11} {length}  {prompt}"
 
 

@@ -38,7 +38,9 @@ def film(tmp_path: Path) -> Path:
     return write_film(tmp_path / "film.mp4", [*scene(30)])
 
 
-def test_what_follows_a_video_is_queued_once_and_in_turn(sharing: Sharing) -> None:
+def test_what_follows_a_video_is_queued_once_and_in_turn(
+    sharing: Sharing, capsys: pytest.CaptureFixture[str]
+) -> None:
     service = sharing.open(adopt=False)
     sharing.go(service)
     job = sharing.add(service, "a blue ball", then="trim:0.2-, enlarge:2\nreverse", crf=20)
@@ -58,6 +60,10 @@ def test_what_follows_a_video_is_queued_once_and_in_turn(sharing: Sharing) -> No
     add_following(service.queue.store, service.job(job.id), JobFolder(job.folder).video)
     assert service.history.made_by(press_after(job.id)) == [service.job(second.id)]
     assert [node.job.id for node in service.history.tree(job.id)] == [job.id, second.id, third.id]
+    assert main(["jobs", "list", "--outputs", str(service.queue.store.outputs)]) == 0
+    seconds = second.request.finishing.result.seconds
+    assert seconds != second.request.seconds
+    assert f"{seconds:5.1f} s  trim 0.2- · enlarge 2: a blue ball" in capsys.readouterr().out
 
 
 def test_what_cannot_follow_is_said_and_the_video_is_finished(sharing: Sharing) -> None:
