@@ -66,7 +66,7 @@ def refusal(answer: Answer) -> str:
     assert "Traceback" not in answer.text
     told = json.loads(answer.body)
     if "code" in told:
-        assert told.keys() == {"code", "message", "remedy"}
+        assert told.keys() == {"code", "message", "remedy", "setting"}
         return f"{told['message']} {told['remedy']}".strip()
     return told["error"]
 
