@@ -212,6 +212,7 @@ def test_a_mistake_of_the_server_is_answered_in_words_and_described_in_its_log(
         "code": "error",
         "message": "The server has made a mistake (ZeroDivisionError), which its log describes.",
         "remedy": "Try something else, and report it.",
+        "setting": "",
     }
     wait_until(lambda: "ZeroDivisionError" in caplog.text)
 
@@ -220,7 +221,7 @@ def test_each_error_of_the_page_s_calls_has_one_shape(stand: Stand, monkeypatch:
     def told(answer: Answer, status: int) -> str:
         assert answer.status == status, answer.text
         facts = json.loads(answer.body)
-        assert facts.keys() == {"code", "message", "remedy"}
+        assert facts.keys() == {"code", "message", "remedy", "setting"}
         return facts["message"]
 
     assert told(ask(stand.url, "/api/history/nothing"), 404).startswith("There is no job 'nothing'")
