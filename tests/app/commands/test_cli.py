@@ -13,7 +13,7 @@ import pytest
 from app.cli import main
 from app.jobs.service import JobService
 from diffusers_helper import __version__
-from diffusers_helper.request import SETTINGS
+from diffusers_helper.request import FINISHING, SETTINGS
 from tests.support.jobs import TIMEOUT, processes_in_group, wait_until
 from tests.support.program import Program, answer, check_contract, stream, until
 
@@ -150,7 +150,7 @@ def test_help_and_version(program: Program, capsys: pytest.CaptureFixture[str]) 
     assert "generate" in answer(capsys, "--help")[1]
     code, out, _ = answer(capsys, "generate", "--help")
     assert code == 0
-    for name in SETTINGS:
+    for name in {*SETTINGS} - {*FINISHING}:
         assert f"--{name.replace('_', '-')} " in out
     for words in ("1 to 120 (default: 5)", "default: 31337", "default: outputs", "inverted|forward", "130"):
         assert words in " ".join(out.split()), words

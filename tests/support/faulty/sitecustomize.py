@@ -9,7 +9,7 @@ _STAND_IN = Path(__file__).with_name("stand_in.py")
 
 _REPLACED = tuple(
     f"diffusers_helper.{name}"
-    for name in ("loading.loaders", "pipeline", "miopen_fallback", "job.card", "memory.device")
+    for name in ("loading.loaders", "pipeline", "miopen_fallback", "job.card", "job.finish", "memory.device")
 )
 
 
