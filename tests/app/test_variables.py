@@ -18,7 +18,7 @@ from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import ROOT, write_picture
 from tests.support.staged_engine import StagedEngine
 
-RUNGS = "auto, miopen, taps, native, tiles, cpu, off"
+RUNGS = "auto, kitchen, miopen, taps, native, tiles, cpu, off"
 WRONG = {
     "LONGTAKE_CONV_RUNG": ("bogus", f"one of {RUNGS}"),
     "LONGTAKE_DEBUG": ("yes", "one of 0, 1"),
