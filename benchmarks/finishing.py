@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -22,6 +23,7 @@ from PIL import Image, ImageOps
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
+from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.conditions.footage import all_frames  # noqa: E402
 from diffusers_helper.conditions.picture import load_picture  # noqa: E402
 from diffusers_helper.finish.enlarge import Upscaler  # noqa: E402
@@ -31,16 +33,12 @@ from diffusers_helper.finish.step import Shape, Workshop  # noqa: E402
 SIDE = 256
 
 
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-
-
 def psnr(frames: np.ndarray, originals: np.ndarray) -> float:
     error = np.mean((frames.astype(float) - originals) ** 2)
     return float("inf") if not error else 10 * np.log10(255**2 / error)
 
 
-def enlarge(file: Path) -> None:
+def enlarge(file: Path) -> Iterator[dict[str, Any]]:
     picture = ImageOps.fit(load_picture(file), (SIDE, SIDE), Image.Resampling.LANCZOS)
     for factor in (2, 4):
         small = picture.resize((SIDE // factor,) * 2, Image.Resampling.BICUBIC)
@@ -49,11 +47,12 @@ def enlarge(file: Path) -> None:
         enlarged = network.enlarged(np.asarray(small))
         seconds = time.perf_counter() - start
         lanczos = np.asarray(small.resize(picture.size, Image.Resampling.LANCZOS))
-        figures = [f"{psnr(result, np.asarray(picture)):.2f}" for result in (enlarged, lanczos)]
-        say(f"{file.name}, {factor}x: {' dB, Lanczos '.join(figures)} dB, {seconds:.2f} s")
+        made = {"Real-ESRGAN": enlarged, "Lanczos": lanczos}
+        figures = {f"{way} dB": round(psnr(result, np.asarray(picture)), 2) for way, result in made.items()}
+        yield {"file": file.name, "factor": factor, **figures, "seconds": round(seconds, 2)}
 
 
-def smooth(film: Path) -> None:
+def smooth(film: Path) -> dict[str, Any]:
     frames = np.stack([np.asarray(frame) for frame in all_frames(film, 60)])
     kept, missing = frames[::2], frames[1:-1:2]
     height, width = frames.shape[1:3]
@@ -63,24 +62,30 @@ def smooth(film: Path) -> None:
 
     shape = Shape(width, height, Fraction(30), len(kept))
     start = time.perf_counter()
-    smoothed = [*Smooth("60").open(read, shape, Workshop(lambda source, wanted: {}, say))(0, 2 * len(kept))]
+    smoothed = [*Smooth("60").open(read, shape, Workshop(lambda source, wanted: {}, print))(0, 2 * len(kept))]
     seconds = time.perf_counter() - start
     blended = (kept[:-1].astype(int) + kept[1:]) / 2
     made = {"along the motion": np.stack(smoothed[1::2]), "repeated": kept, "blended": blended}
-    figures = [f"{name} {psnr(clip[: len(missing)], missing):.2f} dB" for name, clip in made.items()]
-    say(f"{film.name}: {', '.join(figures)}, {len(smoothed)} frames of {width}x{height} in {seconds:.1f} s")
+    figures = {f"{way} dB": round(psnr(clip[: len(missing)], missing), 2) for way, clip in made.items()}
+    facts = {"file": film.name, "frames": len(smoothed), "width": width, "height": height}
+    return {**facts, **figures, "seconds": round(seconds, 1)}
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pictures", nargs="*", type=Path)
     parser.add_argument("--film", type=Path)
     arguments = parser.parse_args()
-    for picture in arguments.pictures:
-        enlarge(picture)
-    if arguments.film:
-        smooth(arguments.film)
+    with Rows(__file__) as rows:
+        for picture in arguments.pictures:
+            for row in enlarge(picture):
+                rows.add(row)
+        if arguments.film:
+            rows.add(smooth(arguments.film))
+    for row in rows:
+        sys.stdout.write(f"{', '.join(f'{name} {value}' for name, value in row.items())}\n")
+    return rows.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,6 +25,9 @@ from diffusers_helper.request import START_PICTURE
 MAX_TEXT, MAX_PICTURE = 4 * 2**20, 64 * 2**20
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MATROSKA = b"\x1aE\xdf\xa3"
+_WEBM_TAG = (0x18538067, 0x1254C367, 0x7373, 0x67C8)  # the elements Segment, Tags, Tag and SimpleTag
+_TAG_NAME, _TAG_STRING = 0x45A3, 0x4487
+_MOST_ELEMENTS = 10_000
 _KEYWORD = "Longtake recipe"
 _PICTURE_CHUNK = b"ltPc"  # the case of the letters means that it is ancillary, private and safe to copy
 _NAMED_CHUNK = b"ltNp"
@@ -78,7 +81,7 @@ def read_embedded(file: BinaryIO) -> Embedded | None:
         return _read_png(file)
     if header.startswith(_MATROSKA):
         file.seek(0)
-        return _read_webm(file)
+        return _read_webm(file, size)
     return _read_mp4(file, size) if header[4:8] == b"ftyp" else None
 
 
@@ -97,16 +100,38 @@ def _read_mp4(file: BinaryIO, size: int) -> Embedded:
     return _content(file, start, end), pictures
 
 
-def _read_webm(file: BinaryIO) -> Embedded:
-    import av
-    from av.error import FFmpegError
+def _read_webm(file: BinaryIO, size: int) -> Embedded:
+    """Read a tag as RFC 9559 describes it: a stranger's file comes to no library of films here."""
+    regions = [(0, size)]
+    for kind in _WEBM_TAG:
+        elements = [element for region in regions for element in _elements(file, *region)]
+        regions = [(start, end) for element_kind, start, end in elements if element_kind == kind]
+    for region in regions:
+        parts = {kind: (start, end) for kind, start, end in _elements(file, *region)}
+        if parts.keys() >= {_TAG_NAME, _TAG_STRING} and _content(file, *parts[_TAG_NAME]) == b"COMMENT":
+            return _content(file, *parts[_TAG_STRING]), {}
+    return None, {}
 
-    try:
-        with av.open(file, format="matroska", metadata_errors="replace") as container:
-            comment = container.metadata.get("COMMENT")
-    except (FFmpegError, ValueError) as error:
-        raise _damaged(first_line(error)) from error
-    return comment.encode() if comment else None, {}
+
+def _elements(file: BinaryIO, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    for _ in range(_MOST_ELEMENTS):
+        if start >= end:
+            return
+        kind, start = _number(file, start, has_marker=True)
+        length, start = _number(file, start)
+        stop = min(end, start + length)  # an unknown length is the largest number
+        yield kind, start, stop
+        start = stop
+    raise _damaged("it has more parts than any recipe")
+
+
+def _number(file: BinaryIO, start: int, *, has_marker: bool = False) -> tuple[int, int]:
+    """Read a number whose first bits tell how many bytes it has, and where it ends."""
+    length = 9 - _content(file, start, start + 1)[0].bit_length()
+    if length > 8:
+        raise _damaged("a number is too long")
+    value = int.from_bytes(_content(file, start, start + length))
+    return value if has_marker else value & (2 ** (7 * length) - 1), start + length
 
 
 def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:

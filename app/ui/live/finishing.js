@@ -85,9 +85,9 @@ class Finishing {
   }
 
   async #offer(select) {
-    const { cards } = await get('history', { limit: MOST, states: ['finished'] });
+    const { cards } = await get('history', { limit: MOST });
     const name = ({ created, words }) => `${dayOf(created)}, ${clock(created)} · ${words || 'No prompt'}`.slice(0, MOST_WORDS);
-    const videos = cards.filter((card) => card.video && card.length !== 'Picture');
+    const videos = cards.filter((card) => card.video && !card.sentence && card.length !== 'Picture');
     setOptions(select, [['', 'Add a video…'], ...videos.map((card) => [card.job, name(card)])]);
   }
 

@@ -140,8 +140,8 @@ def test_an_incomplete_command_is_answered_in_one_line(
     assert "--help" in err
     if not arguments:
         assert err.startswith(
-            "The command is missing; expected one of page, generate, finish, jobs, export, tune, bench, plan, doctor, "
-            "models, inspect, replay, install-comfyui-nodes, uninstall-comfyui-nodes, join."
+            "The command is missing; expected one of page, generate, finish, jobs, export, tune, bench, "
+            "plan, doctor, models, inspect, replay, install-comfyui-nodes, uninstall-comfyui-nodes, join."
         )
 
 

@@ -58,8 +58,8 @@ def test_a_job_that_has_begun_keeps_its_settings(
         "app.ui.form.actions.upload_paths", lambda _: {"image": str(branch.folder / "input.png")}
     )
     actions = Actions(service, Catalogue())
-    reported = actions.form_save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})
-    assert "has begun; expected one that has not" in reported
+    with pytest.raises(InputError, match="has begun; expected one that has not"):
+        actions.form_save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})
     assert service.job(branch.id).request.seed == branch.request.seed
 
 
@@ -72,6 +72,5 @@ def test_what_a_script_gives_fills_the_form_and_the_rest_is_the_default() -> Non
     assert filled["vram_cap_gb"] == Catalogue().planner.defaults["vram_cap_gb"]
     assert filled["resolution"] == 128
     for useless in ("", "[]", "{", "5"):
-        answer = actions.form_fill(useless, "")
-        assert list(answer) == ["notice"]
-        assert "These settings cannot be read" in answer["notice"]
+        with pytest.raises(InputError, match="These settings cannot be read"):
+            actions.form_fill(useless, "")
