@@ -41,7 +41,7 @@ def plan(request: GenerationRequest, profile: Profile, shape: tuple[int, int] | 
 
 def is_too_tight(name: str, family: str, size_gb: int, kind: str) -> bool:
     """Return whether a model's own resolution needs more of a card than defaults may take."""
-    if name == "wan-a14b":  # a clip has four times the tokens of a section of Helios
+    if name.startswith("wan-a14b"):  # a clip has four times the tokens of a section of Helios
         return size_gb <= (10 if family == "gfx1151" else 8)
     # Weights in eight bits make it fit, except on gfx1151, where sampling is estimated to take more memory.
     return name in HELIOS and size_gb == 8 and family != "cpu" and (kind == "default" or family == "gfx1151")
