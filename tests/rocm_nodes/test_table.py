@@ -11,7 +11,7 @@ from tests.support.node_runs import KNOWN, unlike
 
 
 def test_every_public_id_is_there() -> None:
-    ours = {"ROCMOptimizedVAEEncode", "ROCMOptimizedVAEEncodeTiled"}
+    ours = {"ROCMOptimizedVAEEncode", "ROCMOptimizedVAEEncodeTiled", "ROCMFinishVideo"}
     ours |= {f"ROCMFramePack{part}" for part in ("Video", "Loader", "Conditions", "Sampler", "Decode")}
     assert set(KNOWN) | ours == set(NODE_CLASS_MAPPINGS)
     assert set(NODE_DISPLAY_NAME_MAPPINGS) == set(NODE_CLASS_MAPPINGS)

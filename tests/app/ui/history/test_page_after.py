@@ -55,7 +55,7 @@ def test_two_videos_play_in_step_under_a_slider_and_the_better_one_stays(
         border.press("ArrowRight")
     right = "getComputedStyle(document.querySelectorAll('#compare video')[1]).clipPath"
     page.wait_for_function(f"{right} === 'inset(0px 0px 0px 30%)'")
-    page.get_by_label("Position in the videos").press("Home")
+    page.get_by_label("Time in both videos").press("Home")
     page.wait_for_function(f"{TIMES}.every((time) => time === 0)")
     check(page, "compared")
     page.get_by_role("button", name="Keep left, remove right").click()
