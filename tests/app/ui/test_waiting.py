@@ -14,7 +14,7 @@ from app.jobs.service import JobService
 from app.ui import generate
 from app.ui.catalogue import Catalogue
 from app.ui.live import subscribe
-from diffusers_helper.request import SETTINGS, GenerationRequest
+from diffusers_helper.request import FINISHING, SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, staged_page, write_photo
@@ -42,7 +42,7 @@ class Visitor:
         return ask(self.url, "/gradio_api/queue/join", method="POST", data=message).status
 
     def call(self, picture: object, seed: int, prompt: str = "a red ball") -> int:
-        settings = {name: setting.default for name, setting in SETTINGS.items()}
+        settings = {name: setting.default for name, setting in SETTINGS.items() if name not in FINISHING}
         settings |= {"image": picture, "prompt": prompt, "seconds": 1, "seed": seed, "mode": None}
         waits = False
         return self.join(self.generate, [*settings.values(), waits], f"call{seed}")
