@@ -31,7 +31,9 @@ def test_the_rungs_of_a_small_decode_round_once(tmp_path: Path) -> None:
     command += ["--rungs", "bf16"]  # fp16 is emulated on most CPUs, and slow
     done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
     rows = json.loads(done.stdout)
-    assert [(row["dtype"], row["rung"]) for row in rows] == [("bf16", rung) for rung in RUNGS if rung != "kitchen"]
+    assert [(row["dtype"], row["rung"]) for row in rows] == [
+        ("bf16", rung) for rung in RUNGS if rung != "kitchen"
+    ]
     assert all(row["milliseconds"] > 0 and row["shapes"] > 10 for row in rows)
     # A picture this small leaves few values, so that their mean varies.
     plain = max(1.0, rows[0]["roundings"])  # a processor without bf16 kernels may round more often

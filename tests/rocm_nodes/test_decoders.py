@@ -113,7 +113,9 @@ def test_a_way_that_there_is_not_is_refused_and_one_that_is_forced_is_used(
 ) -> None:
     vae, latents = VAE(WanVAE()), noise(1, 16, 2, 4, 4)
     monkeypatch.setenv("LONGTAKE_CONV_RUNG", "bogus")
-    with pytest.raises(InputError, match="LONGTAKE_CONV_RUNG is 'bogus'; expected one of auto, kitchen, miopen"):
+    with pytest.raises(
+        InputError, match="LONGTAKE_CONV_RUNG is 'bogus'; expected one of auto, kitchen, miopen"
+    ):
         decode(vae, latents)
     monkeypatch.delenv("LONGTAKE_CONV_RUNG")
     plain, shapes = torch.conv3d, set[tuple[int, ...]]()
