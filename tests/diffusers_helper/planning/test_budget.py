@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
@@ -84,6 +84,8 @@ def test_a_stage_fits_from_the_smallest_cap_on_and_not_one_byte_below(budget: Bu
 
 @given(budget=budgets, stage=stages, more=st.integers(0, 300))
 def test_a_larger_cap_never_streams_more(budget: Budget, stage: Stage, more: int) -> None:
+    blocks = stage.model.block_bytes
+    assume(RING_BLOCKS * max(blocks, default=0) < sum(blocks))  # as in all models; the slots take the rest
     budget = budget.with_cap(max(budget.cap_bytes, smallest_cap(budget, (stage,))))
     small = plan_stage(budget, stage)
     large = plan_stage(budget.with_cap(budget.cap_bytes + more), stage)
