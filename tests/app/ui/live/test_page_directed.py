@@ -75,7 +75,7 @@ def test_a_directed_video_outlasts_its_server_and_its_recipe_makes_the_same_byte
         return service.job(job.id)
 
     mouse.press(mouse.page.get_by_text("Forward · F1"))
-    start(mouse.page, photo, "the red ball moves right", seconds=SECTIONS * 1.2, steps=3)
+    start(mouse.page, photo, "the red ball moves right", seconds=SECTIONS * 1.2, steps=8)
     status(mouse.page, state="running", section=1)
     (job,) = service.jobs()
     mouse.press(mouse.page.get_by_text("Direct it"))
