@@ -191,7 +191,8 @@ class JobStore:
             if is_storage_trouble(error):
                 message = f"The folder of this video cannot be read ({error.strerror})."
                 facts = {"message": message, "remedy": "It is tried again and again."}
-                enter_state(database, job.id, "queued", **facts)
+                if job.message != message:  # it is looked at all the time
+                    enter_state(database, job.id, "queued", **facts)
                 return False
             words = f"The job's folder cannot be used ({error})."
             failure = {"message": words, "remedy": "Repair the folder, and resume the job."}
