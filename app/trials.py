@@ -9,7 +9,8 @@ import json
 import queue
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,20 @@ class ProbeEnd:
     is_late: bool = False
 
 
+@contextmanager
+def asked(
+    question: Sequence[Any], environ: Mapping[str, str]
+) -> Generator[tuple[Child, queue.SimpleQueue[Any]]]:
+    """Ask `app.probe` in a process that ends with the context. None follows its last answer."""
+    command, variables = module_command("app.probe", environ)
+    answers = queue.SimpleQueue[Any]()
+    child = Child((*command, json.dumps(question)), variables, answers.put, is_apart=True)
+    try:
+        yield child, answers
+    finally:
+        close_child(child.process, 0.0)
+
+
 def ask_probe(
     question: Sequence[Any], take: Callable[[Any], object], environ: Mapping[str, str],
     seconds: float | None = None, cancel: CancelToken | None = None, *, all_seconds: float | None = None,
@@ -60,10 +75,7 @@ def ask_probe(
     Args:
         seconds, all_seconds: The most time that one answer, or all of them, may take; None for any.
     """
-    command, variables = module_command("app.probe", environ)
-    answers = queue.SimpleQueue[Any]()
-    child = Child((*command, json.dumps(question)), variables, answers.put, is_apart=True)
-    try:
+    with asked(question, environ) as (child, answers):
         begin = asked_at = time.monotonic()
         while True:
             if cancel is not None:
@@ -79,13 +91,12 @@ def ask_probe(
                     )
                 continue
             if answer is None:
-                return _end_of(child.process.wait(_END_SECONDS), child.errors.text())
+                try:
+                    return _end_of(child.process.wait(_END_SECONDS), child.errors.text())
+                except subprocess.TimeoutExpired:
+                    return ProbeEnd("its process did not end", is_late=True)
             take(answer)
             asked_at = time.monotonic()
-    except subprocess.TimeoutExpired:
-        return ProbeEnd("its process did not end", is_late=True)
-    finally:
-        close_child(child.process, 0.0)
 
 
 def _end_of(code: int, errors: str) -> ProbeEnd:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from app.commands.arguments import Parser, add_command, argument
-from app.jobs.job import Job, NotAllowed
+from app.jobs.job import Job, video_of
 from app.jobs.stdio import say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path, replacing
@@ -70,12 +70,11 @@ def _writing(target: Path) -> Generator[None]:
 
 def export_video(job: Job, target: Path, codec: str = "") -> Path:
     """Copy a job's video, or write it in the format that the target's ending and the codec name."""
-    if job.video is None or not job.video.exists():
-        raise NotAllowed(job, "one with a video", "Wait for its first section.")
-    target = target / f"{job.id}{job.video.suffix}" if target.is_dir() else target
-    if codec or target.suffix.lower() not in ("", job.video.suffix):
-        convert(job.video, target, codec)
+    video = video_of(job)
+    target = target / f"{job.id}{video.suffix}" if target.is_dir() else target
+    if codec or target.suffix.lower() not in ("", video.suffix):
+        convert(video, target, codec)
         return target
     with _writing(target), replacing(target) as temporary:
-        shutil.copyfile(job.video, temporary)
+        shutil.copyfile(video, temporary)
     return target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import threading
@@ -10,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.jobs.job import Job, NotAllowed
-from app.jobs.stdio import Child, close_child
-from app.machine import module_command
-from app.trials import ask_probe
+from app.jobs.job import Job, NotAllowed, video_of
+from app.trials import ask_probe, asked
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.provenance.job_folder import JobFolder
 
@@ -76,11 +73,8 @@ class Exports:
 
 
 def _answers(question: list[str]) -> Iterator[float]:
-    command, variables = module_command("app.probe", _environ())
-    answers = queue.SimpleQueue[Any]()
-    child = Child((*command, json.dumps(question)), variables, answers.put, is_apart=True)
     share = 0.0
-    try:
+    with asked(question, _environ()) as (child, answers):
         while True:
             yield share
             try:
@@ -94,8 +88,6 @@ def _answers(question: list[str]) -> Iterator[float]:
             share = answer[0] / answer[1]
         if code := child.process.wait():
             raise LongtakeError(f"The export has ended with {code}.", "Try another format.")
-    finally:
-        close_child(child.process, 0.0)
 
 
 def _environ() -> dict[str, str]:
@@ -103,6 +95,6 @@ def _environ() -> dict[str, str]:
 
 
 def _video_of(job: Job) -> Path:
-    if job.video is None or job.request.one_frame or not job.video.exists():
+    if job.request.one_frame:
         raise NotAllowed(job, "one with a video", "Wait for its first section.")
-    return job.video
+    return video_of(job)

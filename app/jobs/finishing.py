@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from app.jobs.history import History
-from app.jobs.job import Job, NotAllowed
+from app.jobs.job import Job, video_of
 from app.jobs.queue import Queue
 from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.sources import with_sources
@@ -61,11 +61,7 @@ def finishing_request(
 
 
 def _video_of(source: Job | Path) -> Path:
-    if isinstance(source, Path):
-        return source
-    if source.video is None or not source.video.exists():
-        raise NotAllowed(source, "one with a video", "Wait for its first section.")
-    return source.video
+    return source if isinstance(source, Path) else video_of(source)
 
 
 def forecast(store: JobStore, request: GenerationRequest) -> FinishPlan:

@@ -136,6 +136,13 @@ class LostJob(LongtakeError):
         super().__init__(f"Job {job_id} is not this program's any more.", "Look at the job, and try again.")
 
 
+def video_of(job: Job) -> Path:
+    """Find a job's video, or raise NotAllowed."""
+    if job.video is None or not job.video.exists():
+        raise NotAllowed(job, "one with a video", "Wait for its first section.")
+    return job.video
+
+
 def size_of(job: Job) -> tuple[int, int]:
     """Find the width and height that a job's video will have; zeros if they are unknown."""
     if job.request.finishing:
