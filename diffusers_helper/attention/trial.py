@@ -167,7 +167,6 @@ class _Rotated(nn.Module):
                 else norm(tensor.unflatten(2, by_head))
             )
             if image_rotary_emb is not None:
-                rotate: Any = apply_rotary_emb
                 tensor = rotate(tensor, image_rotary_emb, sequence_dim=1)
             results.append(tensor.flatten(2))
         return results

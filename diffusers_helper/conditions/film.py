@@ -62,19 +62,17 @@ class Film:
 
         A file may state no length, or that of its sound. FFmpeg then finds the last key frame.
         """
-        from av.error import FFmpegError
-
         length = self._stated_seconds or (self.container.duration or 0) / _PER_SECOND or MAX_SECONDS
-        start = Fraction(min(length, MAX_SECONDS) - seconds)
-        if start > 0:
-            with suppress(FFmpegError, OverflowError):
-                self.container.seek(int((self._origin + start) / self._time_base), stream=self.stream)
+        self._go_to(Fraction(min(length, MAX_SECONDS) - seconds))
 
     def seek(self, time: Fraction) -> bool:
         """Go to a key frame before a time, in the formats that know where it is; False for the others."""
+        return self.container.format.name.startswith(_INDEXED) and self._go_to(time)
+
+    def _go_to(self, time: Fraction) -> bool:
         from av.error import FFmpegError
 
-        if time > 0 and self.container.format.name.startswith(_INDEXED):
+        if time > 0:
             with suppress(FFmpegError, OverflowError):
                 self.container.seek(int((self._origin + time) / self._time_base), stream=self.stream)
                 return True

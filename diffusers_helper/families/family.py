@@ -119,7 +119,8 @@ class Family:
 
     def plain_sections(self, request: Any, seconds: float | None = None) -> SectionPlan:
         """Plan the video of a `GenerationRequest`, or a longer one, by its length alone."""
-        clips = {name: getattr(request, name) for name in OF_CLIPS[:2]} if self.is_chain else {}
+        sizes = {"clip_frames": request.clip_frames, "carried_frames": request.carried_frames}
+        clips = sizes if self.is_chain else {}
         has_picture = not request.is_from_words
         return self.plan(seconds or request.seconds, request.mode, has_picture=has_picture, **clips)
 

@@ -21,11 +21,9 @@ from zipfile import ZIP64_LIMIT, ZipFile, ZipInfo
 
 import av
 import numpy as np
-from av.codec.context import ThreadType
 from av.container import OutputContainer
 from av.error import FFmpegError
 from av.packet import Packet
-from av.video.reformatter import ColorRange
 from PIL import Image
 
 from diffusers_helper.conditions.film import MAX_SECONDS, open_container, opened
@@ -33,12 +31,10 @@ from diffusers_helper.conditions.footage import all_frames, last_frames
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import replacing
 from diffusers_helper.output import gif
-from diffusers_helper.output.video import converted
+from diffusers_helper.output.video import converted, prepare_codec
 from diffusers_helper.provenance.metadata import Embedded, append_pictures, png_chunks, read_embedded
 from diffusers_helper.units import size_text
 
-_BT709 = 1  # the code of bt709 for primaries, transfer and matrix in ITU-T H.273
-_THREADS = 4  # a number of its own for each machine would change the bytes of some encoders
 _BITEXACT = {"fflags": "+bitexact"}
 _BITS_PER_PIXEL = 0.12  # for encoders on a card, which share no scale of quality
 _TRIAL_SIZE = 256  # encoders on cards refuse very small frames
@@ -223,16 +219,11 @@ def _encoded(
     """Add a stream at once, and return its packets: all streams must be there before the first packet."""
     stream = cast(Any, container.add_stream(form.encoder, rate=rate, options=dict(form.options)))
     codec: Any = stream.codec_context
-    codec.width, codec.height = size
-    is_on_card = not form.options
-    codec.pix_fmt = "nv12" if is_on_card else "yuv420p"
-    codec.time_base = 1 / rate
-    codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
-    codec.color_range = ColorRange.MPEG
-    codec.thread_count, codec.thread_type = _THREADS, ThreadType.FRAME
+    prepare_codec(codec, *size, 1 / rate)
     if form.label.startswith("MP4, HEVC"):
         codec.codec_tag = "hvc1"  # Apple's players know no other name
-    if is_on_card:
+    if not form.options:  # it is on a card
+        codec.pix_fmt = "nv12"
         codec.bit_rate = int(size[0] * size[1] * rate * _BITS_PER_PIXEL)
     frames = converted(map(np.asarray, pictures), codec.time_base)
     return chain.from_iterable(map(stream.encode, chain(frames, [None])))

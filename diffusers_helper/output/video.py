@@ -66,6 +66,15 @@ _VERSION = re.compile(r"video-(\d+)\.mp4")
 _NO_FRAMES = np.empty((0, 0, 0, 3), np.uint8)
 
 
+def prepare_codec(codec: Any, width: int, height: int, time_base: Fraction) -> None:
+    """Set size, rate, colours and threads of an encoder for the frames that `converted` gives."""
+    codec.width, codec.height, codec.pix_fmt = width, height, "yuv420p"
+    codec.time_base = time_base
+    codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
+    codec.color_range = ColorRange.MPEG
+    codec.thread_count, codec.thread_type = _THREADS, ThreadType.FRAME
+
+
 def converted(frames: Iterable[np.ndarray], time_base: Fraction) -> Iterator[av.VideoFrame]:
     """Convert RGB to what encoders take, alike on any machine."""
     reformatter = VideoReformatter()
@@ -269,13 +278,7 @@ class GrowingVideo:
     def _open_encoder(self, container: OutputContainer, x264: str) -> VideoStream:
         options = {"preset": _X264_PRESET, "crf": str(self._crf), "x264-params": x264}
         stream = container.add_stream("libx264", rate=self._fps, options=options)
-        codec = stream.codec_context
-        codec.width, codec.height, codec.pix_fmt = self._width, self._height, "yuv420p"
-        codec.time_base = self._time_base
-        codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
-        codec.color_range = ColorRange.MPEG
-        codec.thread_count = _THREADS
-        codec.thread_type = ThreadType.FRAME
+        prepare_codec(stream.codec_context, self._width, self._height, self._time_base)
         return stream
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
