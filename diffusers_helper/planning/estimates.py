@@ -13,7 +13,14 @@ from types import MappingProxyType
 
 from diffusers_helper.families.family import Buckets, Family, buckets
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.packing import HISTORY, HISTORY_1X, HISTORY_2X, HISTORY_4X, LATENT_WINDOW_SIZE
+from diffusers_helper.families.packing import (
+    DEFAULT_CHUNK,
+    HISTORY,
+    HISTORY_1X,
+    HISTORY_2X,
+    HISTORY_4X,
+    LATENT_WINDOW_SIZE,
+)
 from diffusers_helper.families.registry import family_of_config
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
 from diffusers_helper.families.wan import WAN, WAN_A14B
@@ -22,7 +29,7 @@ from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import MARGIN, Backend
 from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.cards.reported import RATIOS
-from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes
+from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
@@ -213,7 +220,7 @@ def demand_of(
     step_cache: str = OFF,
     num_latents: int = LATENT_WINDOW_SIZE,
     encoded_latents: int = 1,
-    vae_window: int = OWN_WINDOW,
+    vae_chunk: int = DEFAULT_CHUNK,
     vae_share: float = 1.0,
     backend: Backend = Backend(),
     calibration: Mapping[str, float] = MappingProxyType({}),
@@ -227,13 +234,15 @@ def demand_of(
         texts: The number of prompts; 2 with classifier-free guidance.
         num_latents: The latent frames of a section.
         encoded_latents: The latent frames that are encoded at a time; 1 for pictures.
-        vae_window: The latent frames in one of the VAE's temporal windows.
+        vae_chunk: As in `VaeSettings`.
         vae_share: The share of the working memory that the VAE may be planned with.
     """
     vae, transformer = networks["vae"], networks["transformer"]
     tile_sides = (min(tile, height), min(tile, width))
-    # A stream keeps all latents of a section or a picture, and the last frames at each convolution.
-    work = (encode_bytes, encoded_latents, encoded_latents), (decode_bytes, vae_window, num_latents)
+    # A stream keeps all latents of a section or a picture, and the last frames at each convolution. A window
+    # has two latent frames more than the chunk.
+    window = min(vae_chunk, num_latents) if has_stream(vae) else vae_chunk + 2
+    work = (encode_bytes, encoded_latents, encoded_latents), (decode_bytes, window, num_latents)
     encode, decode = (
         ceil(estimate(vae, window, *tile_sides, all_latents, backend=backend) / vae_share)
         for estimate, window, all_latents in work

@@ -45,7 +45,8 @@ def decode_bytes(
     """
     size, area = network.dtype_bytes, height * width
     if has_stream(network):
-        values = _stream_decode(network, area, all_latents) + 24 * (num_latents > 1) * num_latents * area
+        # The frames of the latents before the last wait for it on the device.
+        values = _stream_decode(network, area, all_latents) + 12 * (num_latents - 1) * area
         return math.ceil(MARGIN * backend.conv_decode * values * size)
     frames = 4 * num_latents - 3
     widths = network.config["block_out_channels"]

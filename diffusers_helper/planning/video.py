@@ -228,7 +228,7 @@ def demands_for(
         text=text, texts=len(request.prompts), rank=rank_of(loras), step_cache=request.step_cache,
         num_latents=sections.latent_window_size,
         encoded_latents=max(OWN_WINDOW if request.video else 1, sections.encoded_latents),
-        vae_window=request.vae_chunk + 2, vae_share=request.vae_threshold,
+        vae_chunk=request.vae_chunk, vae_share=request.vae_threshold,
         backend=profile.backend, calibration=calibration,
     )  # fmt: skip
     largest_tile = 0 if profile.vae_tile.source == YOU else info.family.vae_tile

@@ -104,13 +104,21 @@ def test_a_models_own_loras_are_planned_and_downloaded_with_it() -> None:
     assert published_bytes("lora", "wan-a14b") == 2 * added_bytes
 
 
-@pytest.mark.parametrize("side", [64, 96, 128, 160])
-def test_a_job_stays_within_its_plan(side: int, tiny_wan: Path, small_scene: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", [128, 160, 192, 224])
+def test_a_jobs_peak_is_planned_within_a_tenth(
+    side: int, tiny_wan: Path, small_scene: Path, tmp_path: Path
+) -> None:
     request = tiny_request(
-        small_scene, model=str(tiny_wan), mode="forward", resolution=side, clip_frames=17, cfg=5.0
-    )
-    job, _ = make(request, load_tiny(tiny_wan), tmp_path / "job")
+        small_scene, model=str(tiny_wan), mode="forward", resolution=side, clip_frames=25, cfg=5.0, steps=2,
+        vae_threshold=1.0,
+    )  # fmt: skip
+    make(request, load_tiny(tiny_wan), tmp_path / "job")
     memory = json.loads((tmp_path / "job/memory.json").read_text())
-    assert memory["peak_device_bytes"] <= memory["plan_peak_bytes"]
+    assert 1 <= memory["plan_peak_bytes"] / memory["peak_device_bytes"] <= 1.1
+
+
+def test_a_streamed_job_has_the_same_latents(tiny_wan: Path, small_scene: Path, tmp_path: Path) -> None:
+    request = tiny_request(small_scene, model=str(tiny_wan), mode="forward", resolution=64, cfg=5.0)
+    job, _ = make(request, load_tiny(tiny_wan), tmp_path / "job")
     streamed, _ = make(replace(request, preserved_gb=64), load_tiny(tiny_wan), tmp_path / "streamed")
     assert torch.equal(streamed.latents, job.latents)
