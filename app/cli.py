@@ -10,6 +10,7 @@ from app.commands.arguments import (
     Parser,
     add_command,
     add_find_mode,
+    add_language,
     add_outputs,
     add_request,
     add_setting,
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Longtake: FramePack video that finishes, on Radeon cards.",
     )
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
+    add_language(parser)
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
     # This is only its line in the help: its own parser is in `app.web.server`.
     commands.add_parser(_PAGE, help="serve the page", add_help=False)

@@ -7,16 +7,19 @@ import importlib.util
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from unicodedata import east_asian_width
 from urllib.request import getproxies
 
-from app.jobs.stdio import complain, start_log
+from app.jobs.stdio import complain, in_language, start_log
 from app.machine import load_added_models, this_machine, this_profile
 from app.starting import EXIT_CANCELLED, prepare
+from app.translation import LANGUAGES
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, default_name, in_words, short_repr
 from diffusers_helper.events import Failed
 from diffusers_helper.library_errors import is_storage_trouble
@@ -36,11 +39,24 @@ _log = logging.getLogger(__name__)
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help that keeps the lines of its texts, in the language of the terminal."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return in_language(action.help) if action.help else action.help
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(in_language(heading) if heading else heading)
+
+    def add_text(self, text: str | None) -> None:
+        super().add_text(in_language(text) if text else text)
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser of whole names that keeps the lines of its texts, and reports an error in one line."""
+    """A parser of whole names that reports an error in one line."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        defaults = {"formatter_class": Help, "allow_abbrev": False}
         super().__init__(*args, **{**defaults, **kwargs})
 
     def error(self, message: str) -> NoReturn:
@@ -103,9 +119,18 @@ def error_line(error: LongtakeError | Failed, flags: Mapping[str, str] = Mapping
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Align the columns of a table; the last cell of a shorter row may be wider than its column."""
+    rows = [[*map(in_language, row)] for row in rows]
     full_rows = [row for row in rows if len(row) == len(rows[0])]
-    widths = [max(map(len, column)) for column in zip(*full_rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]  # noqa: B905
+    widths = [max(map(_width, column)) for column in zip(*full_rows, strict=True)]
+    return [
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths)).rstrip()  # noqa: B905
+        for row in rows
+    ]
+
+
+def _width(text: str) -> int:
+    """Count the columns of a terminal, of which a wide character, as of Chinese, takes two."""
+    return sum(1 + (east_asian_width(character) in "WF") for character in text)
 
 
 def add_outputs(parser: argparse._ActionsContainer, addition: str = "") -> None:
@@ -276,7 +301,8 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
     try:
         prepare(os.environ)
         load_added_models()
-        arguments = build().parse_args(argv)
+        words = sys.argv[1:] if argv is None else list(argv)
+        arguments = build().parse_args(_without_language(words))
         start_log(logging.INFO if arguments.verbose else logging.WARNING)
         return arguments.run(arguments)
     except LongtakeError as error:
@@ -293,6 +319,26 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
         name = error.filename or "A file, or the standard output,"
         complain(f"{name} cannot be used ({error.strerror}). Check its folder's rights and the disk's space.")
         return EXIT_FAILED
+
+
+def add_language(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lang", metavar="|".join(LANGUAGES), help="language of the texts; before or after the command (default: LANG)"
+    )
+
+
+def _without_language(words: list[str]) -> list[str]:
+    """Take the language out of a command's words, and set it for this process."""
+    for index, word in enumerate(words):
+        if word == "--lang" or word.startswith("--lang="):
+            language = word.partition("=")[2] or "".join(words[index + 1 : index + 2])
+            if language not in LANGUAGES:
+                raise InputError(
+                    f"lang is {short_repr(language)}; expected one of {', '.join(LANGUAGES)}.", "Choose one of them."
+                )
+            os.environ["LANGUAGE"] = language
+            return words[:index] + words[index + (1 if "=" in word else 2) :]
+    return words
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from app.commands.arguments import error_line
 from app.jobs.job import Job, size_of
 from app.jobs.pace import PaceBook
-from app.jobs.stdio import complain, say, write_whole
+from app.jobs.stdio import complain, in_language, say, write_whole
 from app.starting import EXIT_CANCELLED
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
@@ -100,7 +100,7 @@ class ProgressBar:
                 options: dict[str, Any] = {"total": 100, "leave": False, "bar_format": bar_format}
                 self._bar = tqdm(file=self._stderr, dynamic_ncols=True, **options)
             self._bar.n = live.percent
-            self._bar.set_description_str(words.line(live, elapsed))
+            self._bar.set_description_str(in_language(words.line(live, elapsed)))
         elif not live.sections_made and now - self._last_line_at >= _LINE_SECONDS:
             self._last_line_at = now
             self._say(words.line(live, elapsed))
@@ -124,7 +124,7 @@ class ProgressBar:
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # as on a full disk; the video is made all the same
-            tqdm.write(one_line(text), file=self._stderr)
+            tqdm.write(one_line(in_language(text)), file=self._stderr)
             self._stderr.flush()
 
 

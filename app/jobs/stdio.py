@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, cast
 
+from app.translation import spoken
 from diffusers_helper.machine.terminal import LogLines, one_line, visible
 
 _log = logging.getLogger(__name__)
@@ -52,15 +53,20 @@ def start_log(level: int | str) -> None:
 
 def say(*lines: str) -> None:
     r"""Write lines to standard output at once. A line break within a line, as in a name, is shown as \n."""
-    sys.stdout.write("".join(f"{one_line(line)}\n" for line in lines))
+    sys.stdout.write("".join(f"{one_line(in_language(line))}\n" for line in lines))
     sys.stdout.flush()
 
 
 def complain(*lines: str) -> None:
     """Write lines to standard error like `say`. If they cannot be written, this is ignored."""
     with contextlib.suppress(OSError):
-        sys.stderr.write("".join(f"{one_line(line)}\n" for line in lines))
+        sys.stderr.write("".join(f"{one_line(in_language(line))}\n" for line in lines))
         sys.stderr.flush()
+
+
+def in_language(text: str) -> str:
+    """Translate a text for a person at this terminal; what programs read, as JSON, stays as it is."""
+    return text if text.startswith(("{", "[")) else spoken(os.environ).text(text)
 
 
 def opened(pipe: IO[bytes] | None) -> IO[bytes]:

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS
+from app.translation import LANGUAGES
 from app.ui import scripts
 from app.ui.api import Endpoint, gradio_endpoints
 from app.ui.catalogue import Catalogue
@@ -84,6 +85,7 @@ def _document(catalogue: Catalogue, has_password: bool) -> str:
     }
     for placeholder, markup in choices.items():
         panels = {name: panel.replace(placeholder, markup) for name, panel in panels.items()}
+    languages = "".join(f'<option value="{code}" lang="{code}">{name}</option>' for code, name in LANGUAGES.items())
     return Template(_file("page.html")).substitute(
         panels,
         scripts=scripts.folder(),
@@ -91,7 +93,7 @@ def _document(catalogue: Catalogue, has_password: bool) -> str:
         card=escape(profile.machine.name), model=escape(info.title), cap=cap, version=escape(__version__),
         reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
         form=form_markup(catalogue), offer=model_parts["try-it"], demo=model_parts["demo-box"],
-        logout='<a href="logout">Log out</a>' if has_password else "",
+        languages=languages, logout='<a href="logout">Log out</a>' if has_password else "",
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from app.redact import name_folder
 from app.web.addresses import is_local, own_names, page_addresses
 from app.web.connections import WebServer
 from app.web.guard import Guard, Hosts, is_gradio
+from app.web.language import Translated
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom, page_file
 from diffusers_helper import __version__
@@ -89,8 +90,9 @@ def open_page(
     page_app, gradio_app = _page_application(page, files, login), calls.application(outputs, UPLOAD_BYTES)
     answering = _routed(lambda scope: is_gradio(scope["path"]), gradio_app, page_app)
     guard = Guard(answering, hosts=hosts, files=files, uploads=room, login=login)
+    translated = _routed(lambda scope: is_gradio(scope["path"]), guard, Translated(guard))
     # Gradio's queue begins and ends with the server.
-    web = WebServer(_routed(lambda scope: scope["type"] == "lifespan", gradio_app, guard), server, port)
+    web = WebServer(_routed(lambda scope: scope["type"] == "lifespan", gradio_app, translated), server, port)
     web.start()
     local_url, network_url = page_addresses(server, port)
     public_url = share_address(port) if share else ""

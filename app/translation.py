@@ -1,0 +1,195 @@
+"""Sentences in other languages. English ones stand in the code, and are translated where a person reads them.
+
+A catalogue has each English text as a template, with a placeholder for each value: what a text says is found
+again by the template that it fits. Values are translated by themselves.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from babel import Locale, negotiate_locale
+
+LANGUAGES = {
+    "en": "English", "zh": "简体中文", "ja": "日本語", "de": "Deutsch", "fr": "Français", "ru": "Русский",
+}  # fmt: skip
+COOKIE = "language"
+FOLDER = Path(__file__).parent / "translations"
+ATTRIBUTES = ("alt", "aria-label", "label", "placeholder", "title")
+"""The attributes of elements that people read."""
+IDENTIFIERS = frozenset(("id", "job", "name", "negative_prompt", "prompt", "search", "value"))
+"""The names of values in answers that stay as they are."""
+
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# A value reaches no further than its sentence; in a template of few letters, which fits much, it is short.
+_VALUE, _SHORT_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])+?)", r"(\S+(?: \S+){0,2}?)"
+_FEW_LETTERS = 8
+_COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
+_DECIMAL = re.compile(r"(?<![\w.])(\d+)\.(\d+)(?![\w.])")
+# From the widest parts of a text to the narrowest
+_SEPARATORS = tuple(
+    map(re.compile, (r"(\n+|\s{2,})", r"(?<=[.!?:])( )(?=[A-Z“{0-9])", "( · )", r"( \(|\))", "(; )", "(: )", "(, )"))
+)
+
+
+class _Template(NamedTuple):
+    literal: str
+    pattern: str
+    names: Sequence[str]
+    translation: str
+
+
+class Translation:
+    """The texts of one language; without a catalogue, as in English, all stay as they are."""
+
+    def __init__(self, language: str, messages: Mapping[str, Any] | None = None) -> None:
+        self.language = language
+        self._messages = messages if messages is not None else _read(language)
+        self._locale = Locale.parse(language)
+        self.text = lru_cache(4096)(self._text)
+        self.markup = lru_cache(512)(self._markup)
+
+    @cached_property
+    def _templates(self) -> list[_Template]:
+        templates = [_template(*item) for item in self._messages.items() if PLACEHOLDER.search(item[0])]
+        return sorted(templates, key=lambda template: -sum(map(len, PLACEHOLDER.split(template.literal))))
+
+    @cached_property
+    def script(self) -> str:
+        """The catalogue of the page's scripts, as JSON within a document."""
+        return (FOLDER / f"{self.language}.script.json").read_text(encoding="utf-8").replace("<", "\\u003c")
+
+    @property
+    def is_english(self) -> bool:
+        return not self._messages
+
+    def _text(self, text: str) -> str:
+        return text if self.is_english else self._in_parts(text, _SEPARATORS)
+
+    def _in_parts(self, text: str, separators: Sequence[re.Pattern[str]]) -> str:
+        words = text.strip()
+        if not words:
+            return text
+        translation = self._known(words)
+        if translation is None and words[-1] in ".:" and (phrase := self._known(words[:-1])):
+            translation = phrase + words[-1]
+        for index, separator in enumerate(separators if translation is None else ()):
+            parts = separator.split(words)
+            if parts[1:]:
+                pieces = (part if number % 2 else self._in_parts(part, separators[index:]) for number, part in enumerate(parts))
+                translation = "".join(pieces)
+                break
+        if translation is None:
+            translation = _DECIMAL.sub(rf"\1{self._locale.number_symbols['latn']['decimal']}\2", words)
+        return text.replace(words, translation)
+
+    def _known(self, words: str) -> str | None:
+        translation = self._messages.get(words)
+        if isinstance(translation, str):
+            return translation
+        if (counted := _COUNTED.fullmatch(words)) and isinstance(forms := self._messages.get(counted[2]), dict):
+            return forms[self._locale.plural_form(int(counted[1]))].replace("{count}", counted[1])
+        for template in self._templates:
+            if template.literal in words and (match := _compiled(template.pattern).fullmatch(words)):
+                values = {name: self.text(value) for name, value in zip(template.names, match.groups(), strict=True)}
+                return PLACEHOLDER.sub(lambda name: values[name[1]], template.translation)
+        return None
+
+    def _markup(self, markup: str) -> str:
+        parser = _Markup(self.text)
+        parser.feed(markup)
+        parser.close()
+        return "".join(parser.pieces)
+
+    def answer(self, value: Any, name: str = "") -> Any:
+        """Translate the texts within the content of an answer in JSON."""
+        if isinstance(value, str) and name not in IDENTIFIERS:
+            return self.markup(value) if "</" in value else self.text(value)
+        if isinstance(value, list):
+            return [self.answer(item, name) for item in value]
+        if isinstance(value, dict):
+            return {key: self.answer(item, key) for key, item in value.items()}
+        return value
+
+
+class _Markup(HTMLParser):
+    """A parser that copies markup with translated texts, but for elements with `translate="no"`."""
+
+    def __init__(self, translate: Callable[[str], str]) -> None:
+        super().__init__(convert_charrefs=True)
+        self.pieces: list[str] = []
+        self._translate = translate
+        self._excluded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        markup = self.get_starttag_text() or ""
+        values = dict(attrs)
+        if self._excluded or values.get("translate") == "no":
+            if tag not in _VOID:
+                self._excluded.append(tag)
+        else:
+            for name in ATTRIBUTES:
+                if value := values.get(name):
+                    translation = html.escape(self._translate(value))
+                    markup = re.sub(rf'(\s{name})="[^"]*"', lambda match, text=translation: f'{match[1]}="{text}"', markup)
+        self.pieces.append(markup)
+
+    handle_startendtag = handle_starttag
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._excluded and self._excluded[-1] == tag:
+            self._excluded.pop()
+        self.pieces.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem:
+            self.pieces.append(data)
+        else:
+            self.pieces.append(html.escape(data if self._excluded else self._translate(data), quote=False))
+
+    def handle_decl(self, decl: str) -> None:
+        self.pieces.append(f"<!{decl}>")
+
+
+_VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"))
+
+
+def _template(text: str, translation: str) -> _Template:
+    parts = PLACEHOLDER.split(text)
+    literals, names = parts[::2], parts[1::2]
+    value = _SHORT_VALUE if sum(map(str.isalpha, "".join(literals))) < _FEW_LETTERS else _VALUE
+    return _Template(max(literals, key=len), value.join(map(re.escape, literals)), names, translation)
+
+
+# Hundreds of patterns are compiled in half a second, and most of them never fit.
+_compiled = cache(re.compile)
+
+
+def _read(language: str) -> dict[str, Any]:
+    file = FOLDER / f"{language}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+@cache
+def translation(language: str) -> Translation:
+    return Translation(language)
+
+
+def spoken(environ: Mapping[str, str]) -> Translation:
+    """Give the language of a terminal, by the variables of gettext."""
+    names = (environ.get(name, "") for name in ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG"))
+    return translation(negotiated(name for names_of_variable in names for name in names_of_variable.split(":")))
+
+
+def negotiated(wanted: Iterable[str]) -> str:
+    """Choose the language from names such as `de-AT` or `zh_CN.UTF-8`, the most wanted first."""
+    names = [name.partition(".")[0].replace("-", "_") for name in wanted]
+    shorter = [part for name in names for part in (name, name.partition("_")[0])]
+    return negotiate_locale(shorter, LANGUAGES) or "en"

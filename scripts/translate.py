@@ -1,0 +1,290 @@
+"""The catalogues of sentences: found in the sources, translated in `locale`, and written for the programs.
+
+    python scripts/translate.py                     # update locale/*.po and the files that programs read
+    python scripts/translate.py missing de          # what is not yet translated, as one JSON object
+    python scripts/translate.py take de FILE        # take such an object with translations
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+from babel import Locale
+from babel.messages.catalog import Catalog
+from babel.messages.pofile import read_po, write_po
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from app.translation import ATTRIBUTES, FOLDER, LANGUAGES, PLACEHOLDER  # noqa: E402
+
+_LETTERS = re.compile(r"[A-Za-z]{2}")
+_MARKUP = re.compile(r"<[a-z/][^>]*>")
+# Queries, headers, patterns, programs, names of layers and markup in parts are no sentences.
+_CODE = re.compile(
+    r"\b(SELECT|CREATE|UPDATE|INSERT|DELETE|PRAGMA|BEGIN|ORDER|WHERE|JOIN|PARTITION|LEFT|FROM)\b|<\||\(\?|\\[dws]|= ?\?|max-age"
+    r"|filename=|=\(|import |^(id, |-m )|\w+[._]\w+ \w+[._]\w+|(^|\s)data-|\blt-|^[#[.]|textarea|grid-row|prefers-|max-width|^0 0|<[a-z/]|\| --- "
+)
+_NAME = re.compile(r"`(\w+)`")
+_ENDS = " \n,;:.·)"
+_CAPITALISED = re.compile(r"[A-Z][a-z]+(?:…|[.:?])?")
+# Calls whose texts nobody but a developer reads
+_NOT_SHOWN = {"_log", "re", "ValueError", "TypeError", "RuntimeError", "KeyError", "AssertionError", "TypeVar"}
+_MOST_VARIANTS = 8
+_SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
+# What argparse says by itself
+_OF_LIBRARIES = ("options", "positional arguments", "show this help message and exit", "show program's version number and exit")
+Messages = dict[str, set[str]]
+
+
+class _Texts(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.texts += [value for name, value in attrs if value and name in ATTRIBUTES]
+
+    def handle_data(self, data: str) -> None:
+        if not self.cdata_elem:
+            self.texts.append(data)
+
+
+def _in_markup(markup: str) -> list[str]:
+    parser = _Texts()
+    parser.feed(markup)
+    parser.close()
+    return parser.texts
+
+
+def _name(expression: ast.expr) -> str:
+    match expression:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(args=[first, *_]) if (name := _name(first)) != "value":
+            return name
+        case ast.Call(func=function):
+            return _name(function)
+        case ast.Subscript(value=value):
+            return _name(value)
+        case _:
+            return "value"
+
+
+def _variants(expression: ast.expr) -> list[str]:
+    """List all texts that an expression may have, with placeholders; none if it is no text."""
+    match expression:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.IfExp(body=body, orelse=other):
+            texts = [_variants(body), _variants(other)]
+            return sum(texts, []) if all(texts) else []
+        case ast.JoinedStr(values=values):
+            parts = [_part(value) for value in values]
+            if math.prod(map(len, parts)) > _MOST_VARIANTS:
+                parts = [part[:1] if len(part) == 1 else ["{value}"] for part in parts]
+            return ["".join(combination) for combination in itertools.product(*parts)]
+    return []
+
+
+def _part(value: ast.expr) -> list[str]:
+    if isinstance(value, ast.FormattedValue):
+        chosen = _variants(value.value) if isinstance(value.value, ast.IfExp) else []
+        return chosen or [f"{{{_name(value.value)}}}"]
+    return _variants(value)
+
+
+class _Source(ast.NodeVisitor):
+    """The texts of a module, but for documentation, logs and errors of programmers."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.nouns: set[str] = set()
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):
+            self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        owner = function.value if isinstance(function, ast.Attribute) else function
+        if isinstance(owner, ast.Name) and owner.id in _NOT_SHOWN:
+            return
+        if isinstance(function, ast.Name) and function.id == "count_text":
+            self.nouns.update(_variants(node.args[1]))
+        self.generic_visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        self.texts += _variants(node)
+        for value in node.values:
+            if isinstance(value, ast.FormattedValue):
+                self.visit(value.value)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str):
+            self.texts.append(node.value)
+
+
+def _cleaned(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        for piece in _in_markup(text) if _MARKUP.search(text) else [text]:
+            words = _phrase(_NAME.sub(r"{\1}", piece))
+            literal = PLACEHOLDER.sub("", words)
+            is_shown = " " in words or _CAPITALISED.fullmatch(words)
+            if is_shown and _LETTERS.search(literal) and not _CODE.search(words):
+                yield _with_names(words)
+
+
+def _phrase(text: str) -> str:
+    """Take the marks off a text that is added to another one; a sentence keeps its end."""
+    words = text.strip().lstrip(",;:.·)( ")
+    is_part = words != text.strip() or words[:1].islower()
+    words = words.rstrip(" ,;:·(")
+    return words.removesuffix(")") if "(" not in words else words.removesuffix(".") if is_part else words
+
+
+def _with_names(text: str) -> str:
+    """Number the placeholders of one name, since each has a value of its own."""
+    counts: dict[str, int] = {}
+
+    def numbered(match: re.Match[str]) -> str:
+        counts[match[1]] = counts.get(match[1], 0) + 1
+        return f"{{{match[1]}}}" if counts[match[1]] == 1 else f"{{{match[1]}_{counts[match[1]]}}}"
+
+    return PLACEHOLDER.sub(numbered, text)
+
+
+def _in_script(source: str) -> Iterator[str]:
+    for match in _SCRIPT_TEXT.finditer(source):
+        text = match[1] or match[2] or ""
+        names = re.sub(r"\$\{([^{}]*)\}", lambda part: f"{{{(re.findall(r'[A-Za-z]+', part[1]) or ['value'])[-1]}}}", text)
+        if "\\" not in names and "${" not in names:
+            yield names
+
+
+def messages() -> tuple[Messages, set[str], set[str]]:
+    """Collect the texts with the files that they are in, those of scripts, and the nouns that are counted."""
+    texts: Messages = {text: {"argparse"} for text in _OF_LIBRARIES}
+    nouns: set[str] = set()
+    of_scripts: set[str] = set()
+    for file in sorted(path for folder in ("app", "diffusers_helper") for path in (ROOT / folder).rglob("*")):
+        name = file.relative_to(ROOT).as_posix()
+        if file.suffix == ".py":
+            source = _Source()
+            source.visit(ast.parse(file.read_text(encoding="utf-8")))
+            nouns |= source.nouns
+            found = list(_cleaned(source.texts))
+        elif file.suffix == ".html":
+            found = list(_cleaned(_in_markup(file.read_text(encoding="utf-8"))))
+        elif file.suffix == ".js":
+            found = list(_cleaned(_in_script(file.read_text(encoding="utf-8"))))
+            of_scripts.update(found)
+        else:
+            continue
+        for text in found:
+            texts.setdefault(text, set()).add(name)
+    return texts, of_scripts, {noun for noun in nouns if not PLACEHOLDER.search(noun)}
+
+
+def _po(language: str) -> Path:
+    return ROOT / "locale" / language / "LC_MESSAGES" / "longtake.po"
+
+
+def _catalogue(language: str) -> Catalog:
+    file = _po(language)
+    if not file.exists():
+        return Catalog(locale=language, project="Longtake", fuzzy=False)
+    with file.open("rb") as stream:
+        return read_po(stream, locale=language)
+
+
+def _updated(language: str, texts: Messages, nouns: set[str]) -> Catalog:
+    earlier = _catalogue(language)
+    catalogue = Catalog(locale=language, project="Longtake", fuzzy=False)
+    for text in sorted(texts, key=lambda text: (min(texts[text]), text)):
+        known = earlier.get(text)
+        catalogue.add(text, known.string if known else "", [(file, None) for file in sorted(texts[text])])
+    for noun in sorted(nouns):
+        known = earlier.get((f"{{count}} {noun}", f"{{count}} {noun}s"))
+        catalogue.add((f"{{count}} {noun}", f"{{count}} {noun}s"), known.string if known else ())
+    return catalogue
+
+
+def _write(language: str, catalogue: Catalog, of_scripts: set[str]) -> None:
+    file = _po(language)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as stream:
+        write_po(stream, catalogue, width=110, omit_header=False, include_lineno=False)
+    texts: dict[str, object] = {}
+    for message in catalogue:
+        if isinstance(message.id, tuple):
+            forms = _forms(language, catalogue, message.string)
+            if forms:
+                texts |= dict.fromkeys((form.partition(" ")[2] for form in message.id), forms)
+        elif message.id and message.string:
+            texts[message.id] = message.string
+    content = json.dumps(texts, ensure_ascii=False, indent=0, sort_keys=True)
+    (FOLDER / f"{language}.json").write_text(f"{content}\n", encoding="utf-8")
+    script = {text: texts[text] for text in sorted(of_scripts) if text in texts}
+    (FOLDER / f"{language}.script.json").write_text(
+        f"{json.dumps(script, ensure_ascii=False, indent=0)}\n", encoding="utf-8"
+    )
+
+
+def _forms(language: str, catalogue: Catalog, strings: tuple[str, ...] | str) -> dict[str, str]:
+    """Give a noun's forms by CLDR's categories of numbers, of which gettext has only the order."""
+    from gettext import c2py
+
+    if not all(strings):
+        return {}
+    index_of, locale = c2py(catalogue.plural_expr), Locale.parse(language)
+    return {locale.plural_form(number): strings[index_of(number)] for number in range(201)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", nargs="?", default="update", choices=("update", "missing", "take"))
+    parser.add_argument("language", nargs="?")
+    parser.add_argument("file", nargs="?")
+    arguments = parser.parse_args()
+    texts, of_scripts, nouns = messages()
+    for language in [arguments.language] if arguments.language else [name for name in LANGUAGES if name != "en"]:
+        catalogue = _updated(language, texts, nouns)
+        if arguments.action == "missing":
+            missing = {
+                message.id[1] if isinstance(message.id, tuple) else message.id: message.locations[0][0] if message.locations else ""
+                for message in catalogue if message.id and not all(message.string or [""])
+            }
+            sys.stdout.write(json.dumps(missing, ensure_ascii=False, indent=0) + "\n")
+            continue
+        if arguments.action == "take":
+            for text, translation in json.loads(Path(arguments.file).read_text(encoding="utf-8")).items():
+                _take(catalogue, text, translation)
+        _write(language, catalogue, of_scripts)
+    return 0
+
+
+def _take(catalogue: Catalog, text: str, translation: str | list[str]) -> None:
+    if isinstance(translation, list):
+        noun = text.partition(" ")[2].removesuffix("s")
+        message = catalogue.get((f"{{count}} {noun}", f"{{count}} {noun}s"))
+        wanted = sorted(PLACEHOLDER.findall(translation[0])) == ["count"] and len(translation) == catalogue.num_plurals
+    else:
+        message = catalogue.get(text)
+        wanted = sorted(PLACEHOLDER.findall(translation)) == sorted(PLACEHOLDER.findall(text))
+    if message is None or not wanted:
+        sys.stderr.write(f"Left out: {text!r}: {translation!r}\n")
+        return
+    message.string = tuple(translation) if isinstance(translation, list) else translation
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
