@@ -1,8 +1,8 @@
 """The catalogues of sentences: found in the sources, translated in `locale`, and written for the programs.
 
-    python scripts/translate.py                     # update locale/*.po and the files that programs read
-    python scripts/translate.py missing de          # what is not yet translated, as one JSON object
-    python scripts/translate.py take de FILE        # take such an object with translations
+python scripts/translate.py                     # update locale/*.po and the files that programs read
+python scripts/translate.py missing de          # what is not yet translated, as one JSON object
+python scripts/translate.py take de FILE        # take such an object with translations
 """
 
 from __future__ import annotations
@@ -24,24 +24,41 @@ from babel.messages.pofile import read_po, write_po
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from app.translation import ATTRIBUTES, FOLDER, LANGUAGES, PLACEHOLDER  # noqa: E402
+from app.languages.markup import ATTRIBUTES  # noqa: E402
+from app.languages.translation import FOLDER, LANGUAGES, PLACEHOLDER  # noqa: E402
 
 _LETTERS = re.compile(r"[A-Za-z]{2}")
 _MARKUP = re.compile(r"<[a-z/][^>]*>")
 # Queries, headers, patterns, programs, names of layers and markup in parts are no sentences.
 _CODE = re.compile(
-    r"\b(SELECT|CREATE|UPDATE|INSERT|DELETE|PRAGMA|BEGIN|ORDER|WHERE|JOIN|PARTITION|LEFT|FROM)\b|<\||\(\?|\\[dws]|= ?\?|max-age"
-    r"|filename=|=\(|import |^(id, |-m )|\w+[._]\w+ \w+[._]\w+|(^|\s)data-|\blt-|^[#[.]|textarea|grid-row|prefers-|max-width|^0 0|<[a-z/]|\| --- "
+    r"\b(DISTINCT|SELECT|CREATE|UPDATE|INSERT|DELETE|PRAGMA|BEGIN|ORDER|WHERE|JOIN|PARTITION|LEFT|FROM)\b"
+    r"|coalesce|instr\(| IN [{(]|\w \|\|\w|^state, |^id, |= ?\?"
+    r"|<\||<[a-z/]|(^|\s)data-|\blt-|^[#[.]|textarea|grid-row|prefers-|max-width|^0 0|\| --- "
+    r"|\(\?|\\[dws]|%\(|\{\w*:|\w+[._]\w+ \w+[._]\w+|import |^-m |max-age|filename=|=\("
 )
 _NAME = re.compile(r"`(\w+)`")
 _ENDS = " \n,;:.·)"
 _CAPITALISED = re.compile(r"[A-Z][a-z]+(?:…|[.:?])?")
 # Calls whose texts nobody but a developer reads
-_NOT_SHOWN = {"_log", "re", "ValueError", "TypeError", "RuntimeError", "KeyError", "AssertionError", "TypeVar"}
+_NOT_SHOWN = {
+    "_log",
+    "re",
+    "ValueError",
+    "TypeError",
+    "RuntimeError",
+    "KeyError",
+    "AssertionError",
+    "TypeVar",
+}
 _MOST_VARIANTS = 8
 _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
 # What argparse says by itself
-_OF_LIBRARIES = ("options", "positional arguments", "show this help message and exit", "show program's version number and exit")
+_OF_LIBRARIES = (
+    "options",
+    "positional arguments",
+    "show this help message and exit",
+    "show program's version number and exit",
+)
 Messages = dict[str, set[str]]
 
 
@@ -86,7 +103,7 @@ def _variants(expression: ast.expr) -> list[str]:
             return [text]
         case ast.IfExp(body=body, orelse=other):
             texts = [_variants(body), _variants(other)]
-            return sum(texts, []) if all(texts) else []
+            return [*texts[0], *texts[1]] if all(texts) else []
         case ast.JoinedStr(values=values):
             parts = [_part(value) for value in values]
             if math.prod(map(len, parts)) > _MOST_VARIANTS:
@@ -165,7 +182,11 @@ def _with_names(text: str) -> str:
 def _in_script(source: str) -> Iterator[str]:
     for match in _SCRIPT_TEXT.finditer(source):
         text = match[1] or match[2] or ""
-        names = re.sub(r"\$\{([^{}]*)\}", lambda part: f"{{{(re.findall(r'[A-Za-z]+', part[1]) or ['value'])[-1]}}}", text)
+        names = re.sub(
+            r"\$\{([^{}]*)\}",
+            lambda part: f"{{{(re.findall(r'[A-Za-z]+', part[1]) or ['value'])[-1]}}}",
+            text,
+        )
         if "\\" not in names and "${" not in names:
             yield names
 
@@ -206,16 +227,33 @@ def _catalogue(language: str) -> Catalog:
         return read_po(stream, locale=language)
 
 
-def _updated(language: str, texts: Messages, nouns: set[str]) -> Catalog:
+def updated(language: str, texts: Messages, nouns: set[str]) -> Catalog:
     earlier = _catalogue(language)
     catalogue = Catalog(locale=language, project="Longtake", fuzzy=False)
     for text in sorted(texts, key=lambda text: (min(texts[text]), text)):
         known = earlier.get(text)
-        catalogue.add(text, known.string if known else "", [(file, None) for file in sorted(texts[text])])
+        catalogue.add(text, known.string if known else "", [(file, 0) for file in sorted(texts[text])])
     for noun in sorted(nouns):
         known = earlier.get((f"{{count}} {noun}", f"{{count}} {noun}s"))
         catalogue.add((f"{{count}} {noun}", f"{{count}} {noun}s"), known.string if known else ())
     return catalogue
+
+
+def contents(language: str, catalogue: Catalog, of_scripts: set[str]) -> dict[str, str]:
+    """Give the contents of the files that the programs and the page's scripts read, by their names."""
+    texts: dict[str, object] = {}
+    for message in catalogue:
+        if isinstance(message.id, tuple):
+            forms = _forms(language, catalogue, tuple(message.string or ()))
+            texts |= dict.fromkeys((form.partition(" ")[2] for form in message.id), forms) if forms else {}
+        elif isinstance(message.id, str) and message.id and message.string:
+            texts[message.id] = message.string
+    script = {text: texts[text] for text in of_scripts if text in texts}
+    files = {f"{language}.json": texts, f"{language}.script.json": script}
+    return {
+        name: f"{json.dumps(file_texts, ensure_ascii=False, indent=0, sort_keys=True)}\n"
+        for name, file_texts in files.items()
+    }
 
 
 def _write(language: str, catalogue: Catalog, of_scripts: set[str]) -> None:
@@ -223,23 +261,11 @@ def _write(language: str, catalogue: Catalog, of_scripts: set[str]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as stream:
         write_po(stream, catalogue, width=110, omit_header=False, include_lineno=False)
-    texts: dict[str, object] = {}
-    for message in catalogue:
-        if isinstance(message.id, tuple):
-            forms = _forms(language, catalogue, message.string)
-            if forms:
-                texts |= dict.fromkeys((form.partition(" ")[2] for form in message.id), forms)
-        elif message.id and message.string:
-            texts[message.id] = message.string
-    content = json.dumps(texts, ensure_ascii=False, indent=0, sort_keys=True)
-    (FOLDER / f"{language}.json").write_text(f"{content}\n", encoding="utf-8")
-    script = {text: texts[text] for text in sorted(of_scripts) if text in texts}
-    (FOLDER / f"{language}.script.json").write_text(
-        f"{json.dumps(script, ensure_ascii=False, indent=0)}\n", encoding="utf-8"
-    )
+    for name, content in contents(language, catalogue, of_scripts).items():
+        (FOLDER / name).write_text(content, encoding="utf-8")
 
 
-def _forms(language: str, catalogue: Catalog, strings: tuple[str, ...] | str) -> dict[str, str]:
+def _forms(language: str, catalogue: Catalog, strings: tuple[str, ...]) -> dict[str, str]:
     """Give a noun's forms by CLDR's categories of numbers, of which gettext has only the order."""
     from gettext import c2py
 
@@ -250,18 +276,25 @@ def _forms(language: str, catalogue: Catalog, strings: tuple[str, ...] | str) ->
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("action", nargs="?", default="update", choices=("update", "missing", "take"))
     parser.add_argument("language", nargs="?")
     parser.add_argument("file", nargs="?")
     arguments = parser.parse_args()
     texts, of_scripts, nouns = messages()
-    for language in [arguments.language] if arguments.language else [name for name in LANGUAGES if name != "en"]:
-        catalogue = _updated(language, texts, nouns)
+    for language in (
+        [arguments.language] if arguments.language else [name for name in LANGUAGES if name != "en"]
+    ):
+        catalogue = updated(language, texts, nouns)
         if arguments.action == "missing":
             missing = {
-                message.id[1] if isinstance(message.id, tuple) else message.id: message.locations[0][0] if message.locations else ""
-                for message in catalogue if message.id and not all(message.string or [""])
+                message.id[1] if isinstance(message.id, tuple) else message.id: message.locations[0][0]
+                if message.locations
+                else ""
+                for message in catalogue
+                if message.id and not all(message.string or [""])
             }
             sys.stdout.write(json.dumps(missing, ensure_ascii=False, indent=0) + "\n")
             continue
@@ -276,7 +309,10 @@ def _take(catalogue: Catalog, text: str, translation: str | list[str]) -> None:
     if isinstance(translation, list):
         noun = text.partition(" ")[2].removesuffix("s")
         message = catalogue.get((f"{{count}} {noun}", f"{{count}} {noun}s"))
-        wanted = sorted(PLACEHOLDER.findall(translation[0])) == ["count"] and len(translation) == catalogue.num_plurals
+        wanted = (
+            sorted(PLACEHOLDER.findall(translation[0])) == ["count"]
+            and len(translation) == catalogue.num_plurals
+        )
     else:
         message = catalogue.get(text)
         wanted = sorted(PLACEHOLDER.findall(translation)) == sorted(PLACEHOLDER.findall(text))

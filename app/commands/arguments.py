@@ -17,9 +17,9 @@ from unicodedata import east_asian_width
 from urllib.request import getproxies
 
 from app.jobs.stdio import complain, in_language, start_log
+from app.languages.translation import LANGUAGES
 from app.machine import load_added_models, this_machine, this_profile
 from app.starting import EXIT_CANCELLED, prepare
-from app.translation import LANGUAGES
 from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, default_name, in_words, short_repr
 from diffusers_helper.events import Failed
 from diffusers_helper.library_errors import is_storage_trouble
@@ -323,7 +323,9 @@ def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str]
 
 def add_language(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--lang", metavar="|".join(LANGUAGES), help="language of the texts; before or after the command (default: LANG)"
+        "--lang",
+        metavar="|".join(LANGUAGES),
+        help="language of the texts; before or after the command (default: LANG)",
     )
 
 
@@ -334,7 +336,8 @@ def _without_language(words: list[str]) -> list[str]:
             language = word.partition("=")[2] or "".join(words[index + 1 : index + 2])
             if language not in LANGUAGES:
                 raise InputError(
-                    f"lang is {short_repr(language)}; expected one of {', '.join(LANGUAGES)}.", "Choose one of them."
+                    f"lang is {short_repr(language)}; expected one of {', '.join(LANGUAGES)}.",
+                    "Choose one of them.",
                 )
             os.environ["LANGUAGE"] = language
             return words[:index] + words[index + (1 if "=" in word else 2) :]

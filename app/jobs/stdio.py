@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, cast
 
-from app.translation import spoken
+from app.languages.translation import spoken
 from diffusers_helper.machine.terminal import LogLines, one_line, visible
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS
-from app.translation import LANGUAGES
+from app.languages.translation import LANGUAGES
 from app.ui import scripts
 from app.ui.api import Endpoint, gradio_endpoints
 from app.ui.catalogue import Catalogue
@@ -85,7 +85,9 @@ def _document(catalogue: Catalogue, has_password: bool) -> str:
     }
     for placeholder, markup in choices.items():
         panels = {name: panel.replace(placeholder, markup) for name, panel in panels.items()}
-    languages = "".join(f'<option value="{code}" lang="{code}">{name}</option>' for code, name in LANGUAGES.items())
+    languages = "".join(
+        f'<option value="{code}" lang="{code}">{name}</option>' for code, name in LANGUAGES.items()
+    )
     return Template(_file("page.html")).substitute(
         panels,
         scripts=scripts.folder(),

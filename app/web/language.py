@@ -8,7 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.translation import COOKIE, Translation, negotiated, translation
+from app.languages.translation import COOKIE, Translation, negotiated, translation
 
 _DOCUMENT, _ANSWER, _UPDATES = "text/html", "application/json", "text/event-stream"
 _EVENT = b"data: "

@@ -234,13 +234,11 @@ def demand_of(
         texts: The number of prompts; 2 with classifier-free guidance.
         num_latents: The latent frames of a section.
         encoded_latents: The latent frames that are encoded at a time; 1 for pictures.
-        vae_chunk: As in `VaeSettings`.
         vae_share: The share of the working memory that the VAE may be planned with.
     """
     vae, transformer = networks["vae"], networks["transformer"]
     tile_sides = (min(tile, height), min(tile, width))
-    # A stream keeps all latents of a section or a picture, and the last frames at each convolution. A window
-    # has two latent frames more than the chunk.
+    # A stream keeps all latents of a section or a picture; a window has two latent frames more than the chunk.
     window = min(vae_chunk, num_latents) if has_stream(vae) else vae_chunk + 2
     work = (encode_bytes, encoded_latents, encoded_latents), (decode_bytes, window, num_latents)
     encode, decode = (

@@ -6,24 +6,23 @@ again by the template that it fits. Values are translated by themselves.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property, lru_cache
-from html.parser import HTMLParser
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from babel import Locale, negotiate_locale
+from app.languages.markup import translated_markup
+
+if TYPE_CHECKING:
+    from babel import Locale
 
 LANGUAGES = {
     "en": "English", "zh": "简体中文", "ja": "日本語", "de": "Deutsch", "fr": "Français", "ru": "Русский",
 }  # fmt: skip
 COOKIE = "language"
-FOLDER = Path(__file__).parent / "translations"
-ATTRIBUTES = ("alt", "aria-label", "label", "placeholder", "title")
-"""The attributes of elements that people read."""
+FOLDER = Path(__file__).parent
 IDENTIFIERS = frozenset(("id", "job", "name", "negative_prompt", "prompt", "search", "value"))
 """The names of values in answers that stay as they are."""
 
@@ -35,7 +34,10 @@ _COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
 _DECIMAL = re.compile(r"(?<![\w.])(\d+)\.(\d+)(?![\w.])")
 # From the widest parts of a text to the narrowest
 _SEPARATORS = tuple(
-    map(re.compile, (r"(\n+|\s{2,})", r"(?<=[.!?:])( )(?=[A-Z“{0-9])", "( · )", r"( \(|\))", "(; )", "(: )", "(, )"))
+    map(
+        re.compile,
+        (r"(\n+|\s{2,})", r"(?<=[.!?:])( )(?=[A-Z“{0-9])", "( · )", r"( \(|\))", "(; )", "(: )", "(, )"),
+    )
 )
 
 
@@ -52,14 +54,19 @@ class Translation:
     def __init__(self, language: str, messages: Mapping[str, Any] | None = None) -> None:
         self.language = language
         self._messages = messages if messages is not None else _read(language)
-        self._locale = Locale.parse(language)
-        self.text = lru_cache(4096)(self._text)
-        self.markup = lru_cache(512)(self._markup)
+        self.text: Callable[[str], str] = lru_cache(4096)(self._text)
+        self.markup: Callable[[str], str] = lru_cache(512)(self._markup)
+
+    @cached_property
+    def _locale(self) -> Locale:
+        from babel import Locale  # English does without it
+
+        return Locale.parse(self.language)
 
     @cached_property
     def _templates(self) -> list[_Template]:
         templates = [_template(*item) for item in self._messages.items() if PLACEHOLDER.search(item[0])]
-        return sorted(templates, key=lambda template: -sum(map(len, PLACEHOLDER.split(template.literal))))
+        return sorted(templates, key=lambda template: len(template.literal), reverse=True)
 
     @cached_property
     def script(self) -> str:
@@ -83,7 +90,10 @@ class Translation:
         for index, separator in enumerate(separators if translation is None else ()):
             parts = separator.split(words)
             if parts[1:]:
-                pieces = (part if number % 2 else self._in_parts(part, separators[index:]) for number, part in enumerate(parts))
+                pieces = (
+                    part if number % 2 else self._in_parts(part, separators[index:])
+                    for number, part in enumerate(parts)
+                )
                 translation = "".join(pieces)
                 break
         if translation is None:
@@ -94,71 +104,32 @@ class Translation:
         translation = self._messages.get(words)
         if isinstance(translation, str):
             return translation
-        if (counted := _COUNTED.fullmatch(words)) and isinstance(forms := self._messages.get(counted[2]), dict):
+        counted = _COUNTED.fullmatch(words)
+        if counted and isinstance(self._messages.get(counted[2]), dict):
+            forms: dict[str, str] = self._messages[counted[2]]
             return forms[self._locale.plural_form(int(counted[1]))].replace("{count}", counted[1])
         for template in self._templates:
             if template.literal in words and (match := _compiled(template.pattern).fullmatch(words)):
-                values = {name: self.text(value) for name, value in zip(template.names, match.groups(), strict=True)}
-                return PLACEHOLDER.sub(lambda name: values[name[1]], template.translation)
+                values = dict(zip(template.names, map(self.text, match.groups()), strict=True))
+                return PLACEHOLDER.sub(partial(_value, values), template.translation)
         return None
 
     def _markup(self, markup: str) -> str:
-        parser = _Markup(self.text)
-        parser.feed(markup)
-        parser.close()
-        return "".join(parser.pieces)
+        return translated_markup(markup, self.text)
 
     def answer(self, value: Any, name: str = "") -> Any:
         """Translate the texts within the content of an answer in JSON."""
         if isinstance(value, str) and name not in IDENTIFIERS:
             return self.markup(value) if "</" in value else self.text(value)
         if isinstance(value, list):
-            return [self.answer(item, name) for item in value]
+            return [self.answer(item, name) for item in cast(list[Any], value)]
         if isinstance(value, dict):
-            return {key: self.answer(item, key) for key, item in value.items()}
+            return {key: self.answer(item, key) for key, item in cast(dict[str, Any], value).items()}
         return value
 
 
-class _Markup(HTMLParser):
-    """A parser that copies markup with translated texts, but for elements with `translate="no"`."""
-
-    def __init__(self, translate: Callable[[str], str]) -> None:
-        super().__init__(convert_charrefs=True)
-        self.pieces: list[str] = []
-        self._translate = translate
-        self._excluded: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        markup = self.get_starttag_text() or ""
-        values = dict(attrs)
-        if self._excluded or values.get("translate") == "no":
-            if tag not in _VOID:
-                self._excluded.append(tag)
-        else:
-            for name in ATTRIBUTES:
-                if value := values.get(name):
-                    translation = html.escape(self._translate(value))
-                    markup = re.sub(rf'(\s{name})="[^"]*"', lambda match, text=translation: f'{match[1]}="{text}"', markup)
-        self.pieces.append(markup)
-
-    handle_startendtag = handle_starttag
-
-    def handle_endtag(self, tag: str) -> None:
-        if self._excluded and self._excluded[-1] == tag:
-            self._excluded.pop()
-        self.pieces.append(f"</{tag}>")
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem:
-            self.pieces.append(data)
-        else:
-            self.pieces.append(html.escape(data if self._excluded else self._translate(data), quote=False))
-
-    def handle_decl(self, decl: str) -> None:
-        self.pieces.append(f"<!{decl}>")
-
-
-_VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"))
+def _value(values: Mapping[str, str], placeholder: re.Match[str]) -> str:
+    return values[placeholder[1]]
 
 
 def _template(text: str, translation: str) -> _Template:
@@ -184,12 +155,10 @@ def translation(language: str) -> Translation:
 
 def spoken(environ: Mapping[str, str]) -> Translation:
     """Give the language of a terminal, by the variables of gettext."""
-    names = (environ.get(name, "") for name in ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG"))
-    return translation(negotiated(name for names_of_variable in names for name in names_of_variable.split(":")))
+    values = (environ.get(name, "") for name in ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG"))
+    return translation(negotiated(":".join(values).split(":")))
 
 
 def negotiated(wanted: Iterable[str]) -> str:
     """Choose the language from names such as `de-AT` or `zh_CN.UTF-8`, the most wanted first."""
-    names = [name.partition(".")[0].replace("-", "_") for name in wanted]
-    shorter = [part for name in names for part in (name, name.partition("_")[0])]
-    return negotiate_locale(shorter, LANGUAGES) or "en"
+    return next((code for name in wanted if (code := name[:2].lower()) in LANGUAGES), "en")

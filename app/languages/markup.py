@@ -1,0 +1,64 @@
+"""The texts of markup, which is copied with translated ones."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+ATTRIBUTES = ("alt", "aria-label", "label", "placeholder", "title")
+"""The attributes of elements that people read."""
+
+
+def translated_markup(markup: str, translate: Callable[[str], str]) -> str:
+    parser = _Translator(translate)
+    parser.feed(markup)
+    parser.close()
+    return "".join(parser.pieces)
+
+
+class _Translator(HTMLParser):
+    """A parser that copies markup with translated texts, but for elements with `translate="no"`."""
+
+    def __init__(self, translate: Callable[[str], str]) -> None:
+        super().__init__(convert_charrefs=True)
+        self.pieces: list[str] = []
+        self._translate = translate
+        self._excluded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        markup = self.get_starttag_text() or ""
+        values = dict(attrs)
+        if self._excluded or values.get("translate") == "no":
+            if tag not in _VOID:
+                self._excluded.append(tag)
+        else:
+            for name in ATTRIBUTES:
+                if value := values.get(name):
+                    translation = html.escape(self._translate(value))
+                    markup = re.sub(
+                        rf'(\s{name})="[^"]*"', lambda match, text=translation: f'{match[1]}="{text}"', markup
+                    )
+        self.pieces.append(markup)
+
+    handle_startendtag = handle_starttag
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._excluded and self._excluded[-1] == tag:
+            self._excluded.pop()
+        self.pieces.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem:
+            self.pieces.append(data)
+        else:
+            self.pieces.append(html.escape(data if self._excluded else self._translate(data), quote=False))
+
+    def handle_decl(self, decl: str) -> None:
+        self.pieces.append(f"<!{decl}>")
+
+
+_VOID = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+)
