@@ -34,7 +34,7 @@ _CODE = re.compile(
     r"\b(DISTINCT|SELECT|CREATE|UPDATE|INSERT|DELETE|PRAGMA|BEGIN|ORDER|WHERE|JOIN|PARTITION|LEFT|FROM)\b"
     r"|coalesce|instr\(| IN [{(]|\w \|\|\w|^state, |^id, |= ?\?"
     r"|<\||<[a-z/]|(^|\s)data-|\blt-|^[#[.]|textarea|grid-row|prefers-|max-width|^0 0|\| --- "
-    r"|\(\?|\\[dws]|%\(|\{\w*:|\w+[._]\w+ \w+[._]\w+|import |^-m |max-age|filename=|=\("
+    r"|\(\?|\\[dws]|%\(|\{\w*:|\w+[._]\w+ \w+[._]\w+|import |^-m |%[sd.]|'self'|^pip |^width: |^data: |\$version|^--why|^pre code|max-age|filename=|=\("
 )
 _NAME = re.compile(r"`(\w+)`")
 _ENDS = " \n,;:.·)"
@@ -51,6 +51,7 @@ _NOT_SHOWN = {
     "TypeVar",
 }
 _MOST_VARIANTS = 8
+_ERRORS = "diffusers_helper/library_errors.py"  # which also has the words of drivers, all in small letters
 _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
 # What argparse says by itself
 _OF_LIBRARIES = (
@@ -203,6 +204,8 @@ def messages() -> tuple[Messages, set[str], set[str]]:
             source.visit(ast.parse(file.read_text(encoding="utf-8")))
             nouns |= source.nouns
             found = list(_cleaned(source.texts))
+            if name == _ERRORS:
+                found = [text for text in found if not text.islower()]
         elif file.suffix == ".html":
             found = list(_cleaned(_in_markup(file.read_text(encoding="utf-8"))))
         elif file.suffix == ".js":

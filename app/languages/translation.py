@@ -28,10 +28,11 @@ IDENTIFIERS = frozenset(("id", "job", "name", "negative_prompt", "prompt", "sear
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A value reaches no further than its sentence; in a template of few letters, which fits much, it is short.
-_VALUE, _SHORT_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])+?)", r"(\S+(?: \S+){0,2}?)"
+_VALUE, _SHORT_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])+?)(?<!\.)", r"(\S+(?: \S+){0,2}?)"
 _FEW_LETTERS = 8
 _COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
-_DECIMAL = re.compile(r"(?<![\w.])(\d+)\.(\d+)(?![\w.])")
+# Numbers with a unit, unlike versions
+_DECIMAL = re.compile(r"(?<![\w.])(\d+)\.(\d+)(?= ?(?:[GMk]B|m?s|min|h|%|fps|–|$))")
 # From the widest parts of a text to the narrowest
 _SEPARATORS = tuple(
     map(
@@ -85,6 +86,8 @@ class Translation:
         if not words:
             return text
         translation = self._known(words)
+        if translation is None and (phrase := self._known(words[:1].lower() + words[1:])):
+            translation = phrase[:1].upper() + phrase[1:]
         if translation is None and words[-1] in ".:" and (phrase := self._known(words[:-1])):
             translation = phrase + words[-1]
         for index, separator in enumerate(separators if translation is None else ()):
