@@ -25,19 +25,19 @@ from babel.messages.pofile import read_po, write_po
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from app.languages.markup import ATTRIBUTES  # noqa: E402
-from app.languages.translation import FOLDER, LANGUAGES, PLACEHOLDER  # noqa: E402
+from app.languages.translation import FOLDER, LANGUAGES, MARKS, PLACEHOLDER  # noqa: E402
+from diffusers_helper.models.registry import find_model  # noqa: E402
 
 _LETTERS = re.compile(r"[A-Za-z]{2}")
 _MARKUP = re.compile(r"<[a-z/][^>]*>")
 # Queries, headers, patterns, programs, names of layers and markup in parts are no sentences.
 _CODE = re.compile(
     r"\b(DISTINCT|SELECT|CREATE|UPDATE|INSERT|DELETE|PRAGMA|BEGIN|ORDER|WHERE|JOIN|PARTITION|LEFT|FROM)\b"
-    r"|coalesce|instr\(| IN [{(]|\w \|\|\w|^state, |^id, |= ?\?"
-    r"|<\||<[a-z/]|(^|\s)data-|\blt-|^[#[.]|textarea|grid-row|prefers-|max-width|^0 0|\| --- "
-    r"|\(\?|\\[dws]|%\(|\{\w*:|\w+[._]\w+ \w+[._]\w+|import |^-m |%[sd.]|'self'|^pip |^width: |^data: |\$version|^--why|^pre code|max-age|filename=|=\("
+    r"|coalesce|instr\(| IN [{(]|\w \|\|\w|^state, |^id, |= ?\?|\(\?|\\[dws]|%\(|%[sd]|%\.\d|\{\w*:"
+    r"|<\||<[a-z/]|(^|\s)data-|^data: |\blt-|^[#[.]|textarea|grid-row|prefers-|^(max-)?width: |^0 0|\| --- "
+    r"|\w+[._]\w+ \w+[._]\w+|import |^-m |'self'|^pip |\$version|^--why|^pre code|^Escape|\[data-|^\$\w|max-age|filename=|=\("
 )
-_NAME = re.compile(r"`(\w+)`")
-_ENDS = " \n,;:.·)"
+_NAME = re.compile(r"`\{?(\w+)\}?`")
 _CAPITALISED = re.compile(r"[A-Z][a-z]+(?:…|[.:?])?")
 # Calls whose texts nobody but a developer reads
 _NOT_SHOWN = {
@@ -53,8 +53,9 @@ _NOT_SHOWN = {
 _MOST_VARIANTS = 8
 _ERRORS = "diffusers_helper/library_errors.py"  # which also has the words of drivers, all in small letters
 _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
-# What argparse says by itself
+# What argparse says by itself, and a word without a capital
 _OF_LIBRARIES = (
+    "free",
     "options",
     "positional arguments",
     "show this help message and exit",
@@ -73,7 +74,7 @@ class _Texts(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self.cdata_elem:
-            self.texts.append(data)
+            self.texts.append(" ".join(data.split()))
 
 
 def _in_markup(markup: str) -> list[str]:
@@ -163,7 +164,7 @@ def _cleaned(texts: Iterable[str]) -> Iterator[str]:
 
 def _phrase(text: str) -> str:
     """Take the marks off a text that is added to another one; a sentence keeps its end."""
-    words = text.strip().lstrip(",;:.·)( ")
+    words = text.strip().lstrip(MARKS)
     is_part = words != text.strip() or words[:1].islower()
     words = words.rstrip(" ,;:·(")
     return words.removesuffix(")") if "(" not in words else words.removesuffix(".") if is_part else words
@@ -215,6 +216,10 @@ def messages() -> tuple[Messages, set[str], set[str]]:
             continue
         for text in found:
             texts.setdefault(text, set()).add(name)
+    demo = find_model("demo")
+    of_scripts |= (words := {*demo.vocabulary_words})
+    for text in [*demo.vocabulary, *words, *(f"Example: {prompt}" for prompt in demo.examples)]:
+        texts[text] = {"assets/demo_model/model.json"}
     return texts, of_scripts, {noun for noun in nouns if not PLACEHOLDER.search(noun)}
 
 
@@ -248,7 +253,7 @@ def contents(language: str, catalogue: Catalog, of_scripts: set[str]) -> dict[st
     for message in catalogue:
         if isinstance(message.id, tuple):
             forms = _forms(language, catalogue, tuple(message.string or ()))
-            texts |= dict.fromkeys((form.partition(" ")[2] for form in message.id), forms) if forms else {}
+            texts |= dict.fromkeys(message.id, forms) if forms else {}
         elif isinstance(message.id, str) and message.id and message.string:
             texts[message.id] = message.string
     script = {text: texts[text] for text in of_scripts if text in texts}

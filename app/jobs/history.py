@@ -14,7 +14,7 @@ from pathlib import Path
 
 from app.jobs.job import OVER, Job, JobState
 from app.jobs.storage.folders import size_of
-from app.jobs.storage.rows import Transition
+from app.jobs.storage.rows import Transition, searchable
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trash import TRASH_SECONDS, delete_job, remove_job, removed_jobs
 from diffusers_helper.errors import InputError
@@ -133,7 +133,7 @@ class History:
             InputError: If `before` is not from an earlier search.
         """
         conditions: list[tuple[str, Collection[object]]] = [
-            ("instr(words, ?)", [word]) for word in text.casefold().split()[:_MOST_WORDS]
+            ("instr(words, ?)", [word]) for word in searchable(text).split()[:_MOST_WORDS]
         ]
         for column, names in ("state", states), ("model", models):
             if names:

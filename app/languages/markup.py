@@ -7,8 +7,11 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 
-ATTRIBUTES = ("alt", "aria-label", "label", "placeholder", "title")
-"""The attributes of elements that people read."""
+ATTRIBUTES = (
+    "alt", "aria-label", "label", "placeholder", "title",
+    "data-hint", "data-many", "data-missing", "data-note", "data-state", "data-words",
+)  # fmt: skip
+"""The attributes of elements that people read, some of them by rules of styles."""
 
 
 def translated_markup(markup: str, translate: Callable[[str], str]) -> str:
@@ -53,7 +56,11 @@ class _Translator(HTMLParser):
         if self.cdata_elem:
             self.pieces.append(data)
         else:
-            self.pieces.append(html.escape(data if self._excluded else self._translate(data), quote=False))
+            words = " ".join(data.split())
+            translation = words if self._excluded else self._translate(words)
+            if translation != words:
+                data = data.replace(data.strip(), translation)
+            self.pieces.append(html.escape(data, quote=False))
 
     def handle_decl(self, decl: str) -> None:
         self.pieces.append(f"<!{decl}>")

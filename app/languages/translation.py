@@ -23,7 +23,7 @@ LANGUAGES = {
 }  # fmt: skip
 COOKIE = "language"
 FOLDER = Path(__file__).parent
-IDENTIFIERS = frozenset(("id", "job", "name", "negative_prompt", "prompt", "search", "value"))
+AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 """The names of values in answers that stay as they are."""
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -31,6 +31,8 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _VALUE, _SHORT_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])+?)(?<!\.)", r"(\S+(?: \S+){0,2}?)"
 _FEW_LETTERS = 8
 _COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
+_SENTENCE = re.compile("[ A-Z]")  # all other values are the words of programs
+MARKS = ",;:.·)( "
 # Numbers with a unit, unlike versions
 _DECIMAL = re.compile(r"(?<![\w.])(\d+)\.(\d+)(?= ?(?:[GMk]B|m?s|min|h|%|fps|–|$))")
 # From the widest parts of a text to the narrowest
@@ -66,7 +68,11 @@ class Translation:
 
     @cached_property
     def _templates(self) -> list[_Template]:
-        templates = [_template(*item) for item in self._messages.items() if PLACEHOLDER.search(item[0])]
+        templates = [
+            _template(text, translation)
+            for text, translation in self._messages.items()
+            if PLACEHOLDER.search(text) and isinstance(translation, str)
+        ]
         return sorted(templates, key=lambda template: len(template.literal), reverse=True)
 
     @cached_property
@@ -85,11 +91,7 @@ class Translation:
         words = text.strip()
         if not words:
             return text
-        translation = self._known(words)
-        if translation is None and (phrase := self._known(words[:1].lower() + words[1:])):
-            translation = phrase[:1].upper() + phrase[1:]
-        if translation is None and words[-1] in ".:" and (phrase := self._known(words[:-1])):
-            translation = phrase + words[-1]
+        translation = self._in_marks(words)
         for index, separator in enumerate(separators if translation is None else ()):
             parts = separator.split(words)
             if parts[1:]:
@@ -103,14 +105,23 @@ class Translation:
             translation = _DECIMAL.sub(rf"\1{self._locale.number_symbols['latn']['decimal']}\2", words)
         return text.replace(words, translation)
 
+    def _in_marks(self, words: str) -> str | None:
+        """Translate a text as it is, without the marks around it, or with a small letter at its start."""
+        phrase = words.lstrip(MARKS).rstrip(" ,;:·(")
+        for part in dict.fromkeys((words, phrase, phrase.rstrip("."))):
+            if translation := self._known(part):
+                return words.replace(part, translation)
+            if part[:1].isupper() and (translation := self._known(part[0].lower() + part[1:])):
+                return words.replace(part, translation[0].upper() + translation[1:])
+        return None
+
     def _known(self, words: str) -> str | None:
-        translation = self._messages.get(words)
-        if isinstance(translation, str):
+        if translation := self._messages.get(words):
             return translation
         counted = _COUNTED.fullmatch(words)
-        if counted and isinstance(self._messages.get(counted[2]), dict):
-            forms: dict[str, str] = self._messages[counted[2]]
-            return forms[self._locale.plural_form(int(counted[1]))].replace("{count}", counted[1])
+        if counted and (forms := self._messages.get(f"{{count}} {counted[2]}")):
+            form: str = forms[self._locale.plural_form(int(counted[1]))]
+            return form.replace("{count}", counted[1])
         for template in self._templates:
             if template.literal in words and (match := _compiled(template.pattern).fullmatch(words)):
                 values = dict(zip(template.names, map(self.text, match.groups()), strict=True))
@@ -122,7 +133,7 @@ class Translation:
 
     def answer(self, value: Any, name: str = "") -> Any:
         """Translate the texts within the content of an answer in JSON."""
-        if isinstance(value, str) and name not in IDENTIFIERS:
+        if isinstance(value, str) and name not in AS_WRITTEN and _SENTENCE.search(value):
             return self.markup(value) if "</" in value else self.text(value)
         if isinstance(value, list):
             return [self.answer(item, name) for item in cast(list[Any], value)]

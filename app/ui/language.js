@@ -1,9 +1,10 @@
 // The page's language: its choice, and the texts of the scripts, which are translated where they appear.
 
 const texts = JSON.parse(document.querySelector('#texts').textContent);
-const ATTRIBUTES = ['alt', 'aria-label', 'label', 'placeholder', 'title'];
+const ATTRIBUTES = ['alt', 'aria-label', 'data-hint', 'data-many', 'data-note', 'data-state', 'label', 'placeholder', 'title'];
 const HOLDER = /\{\w+\}/g;
 const AS_IT_IS = /[.*+?^$()|[\]\\]/g;
+const MARK = /[:,]$/;
 const YEAR = 31536000; // seconds
 
 const templates = Object.keys(texts).filter((text) => text.match(HOLDER)).map((text) => [
@@ -21,7 +22,7 @@ export function translated(text) {
 }
 
 function translateText(node) {
-  const words = node.data.trim();
+  const words = node.data.trim().replace(MARK, '');
   const translation = translated(words);
   if (translation !== words && !node.parentElement?.closest('[translate=no], textarea')) node.data = node.data.replace(words, () => translation);
 }

@@ -85,9 +85,6 @@ def _document(catalogue: Catalogue, has_password: bool) -> str:
     }
     for placeholder, markup in choices.items():
         panels = {name: panel.replace(placeholder, markup) for name, panel in panels.items()}
-    languages = "".join(
-        f'<option value="{code}" lang="{code}">{name}</option>' for code, name in LANGUAGES.items()
-    )
     return Template(_file("page.html")).substitute(
         panels,
         scripts=scripts.folder(),
@@ -95,8 +92,14 @@ def _document(catalogue: Catalogue, has_password: bool) -> str:
         card=escape(profile.machine.name), model=escape(info.title), cap=cap, version=escape(__version__),
         reason=escape(f"{profile.cap_bytes.reason} ({profile.cap_bytes.source})"),
         form=form_markup(catalogue), offer=model_parts["try-it"], demo=model_parts["demo-box"],
-        languages=languages, logout='<a href="logout">Log out</a>' if has_password else "",
+        languages=language_options(), logout='<a href="logout">Log out</a>' if has_password else "",
     )  # fmt: skip
+
+
+def language_options() -> str:
+    return "".join(
+        f'<option value="{code}" lang="{code}">{name}</option>' for code, name in LANGUAGES.items()
+    )
 
 
 def _file(name: str) -> str:

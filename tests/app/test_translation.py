@@ -19,7 +19,7 @@ from scripts import translate
 OTHERS = [language for language in LANGUAGES if language != "en"]
 MESSAGES: dict[str, Any] = {
     "Section {section} of {sections}": "Abschnitt {section} von {sections}",
-    "The picture {name} cannot be read ({reason}).": "{reason}: Bild {name} ist nicht lesbar.",
+    "The picture {name} cannot be read ({reason}).": "{reason}: {name} ist unlesbar.",
     "No such file": "Keine solche Datei",
     "part {piece} of {pieces}": "Teil {piece} von {pieces}",
     "{value} left": "noch {value}",
@@ -28,8 +28,8 @@ MESSAGES: dict[str, Any] = {
     "tiles that fit; larger ones abort": "passende Kacheln, größere brechen ab",
     "Watch it": "Ansehen",
     "Folder": "Ordner",
-    "frame": {"one": "{count} Bild", "other": "{count} Bilder"},
-    "frames": {"one": "{count} Bild", "other": "{count} Bilder"},
+    "{count} frame": {"one": "{count} Bild", "other": "{count} Bilder"},
+    "{count} frames": {"one": "{count} Bild", "other": "{count} Bilder"},
 }
 GERMAN = Translation("de", MESSAGES)
 
@@ -41,7 +41,7 @@ GERMAN = Translation("de", MESSAGES)
         ("  Watch it\n", "  Ansehen\n"),
         ("Section 2 of 12", "Abschnitt 2 von 12"),
         ("Section 2 of 12, part 1 of 3 · 12 s left", "Abschnitt 2 von 12, Teil 1 von 3 · noch 12 s"),
-        ("The picture a.png cannot be read (No such file).", "Keine solche Datei: Bild a.png ist nicht lesbar."),
+        ("The picture a b.png cannot be read (No such file).", "Keine solche Datei: a b.png ist unlesbar."),
         ("1 frame, 73 frames", "1 Bild, 73 Bilder"),
         ("It is its turn. Watch it.", "Es ist an der Reihe. Ansehen."),
         ("cpu (tiles that fit; larger ones abort)", "cpu (passende Kacheln, größere brechen ab)"),
@@ -62,7 +62,7 @@ def test_numbers_take_the_forms_of_the_language() -> None:
         "many": "{count} кадров",
         "other": "{count} кадра",
     }
-    russian = Translation("ru", {"frames": forms, "frame": forms})
+    russian = Translation("ru", {"{count} frames": forms, "{count} frame": forms})
     texts = [russian.text(text) for text in ("1 frame", "2 frames", "5 frames", "21 frames")]
     assert texts == ["1 кадр", "2 кадра", "5 кадров", "21 кадр"]
 
@@ -71,12 +71,12 @@ def test_markup_keeps_all_but_its_texts() -> None:
     markup = (
         '<p class="Folder" title="Folder">Watch it &amp; <b>Folder</b><br><img src="Folder" alt="Folder"></p>'
         '<p translate="no"><i>Folder</i><input value="Folder"></p><script>Folder</script>'
-        '<label>Folder</label>'
+        "<label>Folder</label>"
     )
     assert GERMAN.markup(markup) == (
         '<p class="Folder" title="Ordner">Watch it &amp; <b>Ordner</b><br><img src="Folder" alt="Ordner"></p>'
         '<p translate="no"><i>Folder</i><input value="Folder"></p><script>Folder</script>'
-        '<label>Ordner</label>'
+        "<label>Ordner</label>"
     )
 
 
@@ -92,10 +92,10 @@ def test_answers_keep_identifiers_and_prompts() -> None:
         "prompt": "Folder",
         "label": "Folder",
         "rows": [["Folder", 3, None]],
-        "card": {"name": "Folder"},
+        "card": {"state": "exact"},
     }
     assert GERMAN.answer(answer) == {
-        "prompt": "Folder", "label": "Ordner", "rows": [["Ordner", 3, None]], "card": {"name": "Folder"},
+        "prompt": "Folder", "label": "Ordner", "rows": [["Ordner", 3, None]], "card": {"state": "exact"},
     }  # fmt: skip
 
 
@@ -128,7 +128,9 @@ def test_the_catalogues_have_what_the_sources_say() -> None:
 def test_every_text_is_translated_with_its_values(language: str) -> None:
     texts, _, nouns = translate.messages()
     messages = json.loads((FOLDER / f"{language}.json").read_text(encoding="utf-8"))
-    assert [text for text in [*texts, *nouns] if text not in messages] == []
+    assert [
+        text for text in [*texts, *(f"{{count}} {noun}s" for noun in nouns)] if text not in messages
+    ] == []
     for text in texts:
         assert sorted(PLACEHOLDER.findall(messages[text])) == sorted(PLACEHOLDER.findall(text)), text
     assert sum(map(len, translation(language).script)) <= 30_000

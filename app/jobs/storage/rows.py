@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 
+_HIRAGANA = {katakana: katakana - 0x60 for katakana in range(0x30A1, 0x30F7)}
 _COLUMNS = Job.__dataclass_fields__.keys() - {"folder", "position"}
 _MISSING = {"message": "The job's folder is missing.", "remedy": "Put it back, or remove the job."}
 
@@ -98,8 +100,13 @@ def words_of_damage(error: InputError) -> dict[str, str]:
 def facts_of_request(request: GenerationRequest) -> dict[str, Any]:
     return {
         "request": request.to_json(), "model": request.model, "seconds": request.seconds, "damage": "",
-        "words": f"{request.prompt}\n{request.negative}\n{request.seed}".casefold(), "parent": "", "kept": 0,
+        "words": searchable(f"{request.prompt}\n{request.negative}\n{request.seed}"), "parent": "", "kept": 0,
     }  # fmt: skip
+
+
+def searchable(text: str) -> str:
+    """Fold what a search takes for the same: case, width of letters, and the two kinds of kana."""
+    return unicodedata.normalize("NFKC", text).casefold().translate(_HIRAGANA)
 
 
 def job_from_row(outputs: Path, row: sqlite3.Row) -> Job:

@@ -42,7 +42,7 @@ _SELECT = """
 _PICTURE = """
 <div class="lt-field lt-picture" id="set-{name}" data-crop="{crop}">
 <label class="lt-label" for="file-{name}" data-hint="">{label}</label>
-<div class="lt-well"><button type="button" class="lt-drop" data-from="file">
+<div class="lt-well" data-words="No preview"><button type="button" class="lt-drop" data-from="file">
 <span>{words}</span><span class="lt-touch">Tap to choose a photo</span></button></div>
 <div class="lt-sources">{sources}
 <button type="button" data-from="" aria-label="Remove {label}" hidden>Remove</button></div>

@@ -109,7 +109,7 @@ def restored_note(name: str, notices: Sequence[str], video: str = "") -> str:
 
 
 def model_markup(info: ModelInfo) -> dict[str, str]:
-    quick = "".join(f'<button type="button">{escape(prompt)}</button>' for prompt in info.examples)
+    quick = "".join(f'<button type="button">{_example(prompt)}</button>' for prompt in info.examples)
     return {"examples": quick, "demo-box": demo_box(info), "try-it": example_cards(info)}
 
 
@@ -118,7 +118,7 @@ def demo_box(info: ModelInfo) -> str:
     if not info.vocabulary:
         return ""
     groups = "".join(
-        f"<dt>{escape(group)}</dt><dd>{escape(', '.join(entries))}</dd>"
+        f'<dt>{escape(group)}</dt><dd translate="no">{escape(", ".join(entries))}</dd>'
         for group, entries in info.vocabulary.items()
     )
     return (
@@ -140,6 +140,12 @@ def example_cards(info: ModelInfo) -> str:
         '<p class="lt-hint">Or choose a picture of your own, write what should happen, and press Start '
         "Generation. The video grows here, section by section.</p></section>"
     )
+
+
+def _example(prompt: str) -> str:
+    """Build a prompt as the model reads it, with what it says in the language of another reader."""
+    text = escape(prompt)
+    return f'<span translate="no">{text}</span><small class="lt-told">Example: {text}</small>'
 
 
 def example_file(prompt: str) -> Path | None:
@@ -171,5 +177,5 @@ def _card(index: int, prompt: str) -> str:
     image = "".join(f'<img src="{url}" alt="" width="256" height="256">' for url in (still, moving))
     return (
         f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
-        f"{image if still else ''}<span>{escape(prompt)}</span></button>"
+        f"{image if still else ''}<span>{_example(prompt)}</span></button>"
     )

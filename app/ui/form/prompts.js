@@ -2,6 +2,7 @@
 // the words that the model does not know, and says on the start button what to expect of a video without a
 // prompt.
 import { make, makeButton, setOptions, setText } from '../elements.js';
+import { translated } from '../language.js';
 import { keep, recallTexts } from '../storage.js';
 import { facts, onDescribed, put } from './describe.js';
 import { onWritten } from './values.js';
@@ -32,7 +33,8 @@ function unknownWords(text, known, caret) {
 }
 
 function offers() {
-  return (facts().offered || []).flatMap((word) => [' ', makeButton(word, () => {
+  const told = (word) => (translated(word) === word ? word : `${word} (${translated(word)})`);
+  return (facts().offered || []).flatMap((word) => [' ', makeButton(told(word), () => {
     put('prompt', isAllUnknown ? word : `${box.value.trim()} ${word}`);
     box.focus();
   })]);

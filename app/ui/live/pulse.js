@@ -72,7 +72,7 @@ function signOfLife(scene, since, isLost) {
   if (!scene.isRunning) return ['none', ''];
   const quiet = scene.quiet + since;
   if (quiet > scene.calm) return ['quiet', `No sign of life for ${duration(quiet)}: ${scene.usual}.`];
-  return ['alive', `Last sign of life ${quiet < JUST_NOW ? 'just now' : `${duration(quiet)} ago`}.`];
+  return ['alive', quiet < JUST_NOW ? 'Last sign of life just now.' : `Last sign of life ${duration(quiet)} ago.`];
 }
 
 export function preparePulse(view) {

@@ -52,17 +52,19 @@ def work(live: LiveJob) -> str:
         return f"Reading the model: {done} of {total} GB"
     if not live.in_section:
         return f"{_title(live.stage)}: {live.piece} of {live.pieces}" if live.pieces else _title(live.stage)
-    section = f"ection {live.section} of {live.sections}"
-    if live.section == live.sections_done:
-        return f"S{section} is finished"
+    number, total = live.section, live.sections
+    if number == live.sections_done:
+        return f"Section {number} of {total} is finished"
     if live.stage == "decode":
-        return f"Decoding s{section}{f', part {live.piece} of {live.pieces}' if live.pieces else ''}"
+        part = f", part {live.piece} of {live.pieces}" if live.pieces else ""
+        return f"Decoding section {number} of {total}{part}"
     if live.stage == "write":
-        return f"Writing s{section}"
+        return f"Writing section {number} of {total}"
     if _prepares_kernels(live):
         return "First step: one-time kernel setup"
-    step = "frame" if live.stage == "finish" else "step"
-    return f"S{section}, {step} {live.step} of {live.steps}"
+    if live.stage == "finish":
+        return f"Section {number} of {total}, frame {live.step} of {live.steps}"
+    return f"Section {number} of {total}, step {live.step} of {live.steps}"
 
 
 def _prepares_kernels(live: LiveJob) -> bool:

@@ -1,0 +1,118 @@
+"""Tests of the page in other languages, of which one that nobody speaks shows what is not translated."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.languages import translation as languages
+from scripts import translate
+from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, open_folds, status
+
+pytestmark = needs_chromium
+LETTERS = str.maketrans("aeiouAEIOU", "àéîöûÀÉÎÖÛ")
+# What stands on the page as users, other programs or the demo model wrote it
+AS_WRITTEN = "[translate=no], textarea, code, pre, .lt-language"
+PROMPT = "the red ball moves right"
+NAMES = {
+    "LoRA",
+    "AITER",
+    "EasyCache",
+    "FirstBlockCache",
+    "MagCache",
+    "SageAttention",
+    "TaylorSeer",
+    "TeaCache",
+    PROMPT,
+}
+TEXTS = """(asWritten) => {
+    const texts = [];
+    const look = (text) => {
+        if (/[A-Za-z]{4}/.test(text || '') && !text.includes('⟦')) texts.push(text);
+    };
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        const element = node.nodeType === Node.TEXT_NODE ? node.parentElement : node;
+        if (element.closest(`script, style, template, ${asWritten}`)) continue;
+        if (node.nodeType === Node.TEXT_NODE) look(node.data.trim());
+        else ['title', 'aria-label', 'placeholder', 'alt'].forEach((name) => look(element.getAttribute(name)));
+    }
+    return [...new Set(texts)];
+}"""
+# Elements whose text is wider than they show
+CUT = """() => [...document.querySelectorAll('button, a, label, summary, h1, h2, p, li, th, td, dt, dd, span, b')]
+    .filter((element) => element.checkVisibility() && !element.closest('.lt-sr, .lt-video-card-facts'))
+    .filter((element) => getComputedStyle(element).overflowX !== 'visible')
+    .filter((element) => element.scrollWidth > element.clientWidth + 1)
+    .map((element) => `${element.className}: ${element.textContent.slice(0, 60)}`)"""
+
+
+def pseudo(text: str) -> str:
+    parts = translate.PLACEHOLDER.split(text)
+    words = (f"{{{part}}}" if index % 2 else part.translate(LETTERS) for index, part in enumerate(parts))
+    return f"⟦{''.join(words)}⟧"
+
+
+@pytest.fixture
+def pseudo_french(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put a language in the place of French whose texts are accented, longer and in brackets."""
+    texts, of_scripts, nouns = translate.messages()
+    messages: dict[str, Any] = {text: pseudo(text) for text in texts}
+    for noun in nouns:
+        forms = {
+            "one": f"{{count}} ⟦{noun}⟧",
+            "other": f"{{count}} ⟦{noun}s⟧",
+            "many": f"{{count}} ⟦{noun}s⟧",
+        }
+        messages |= {f"{{count}} {noun}": forms, f"{{count}} {noun}s": forms}
+    for name, content in (
+        ("fr.json", messages),
+        ("fr.script.json", {text: messages[text] for text in of_scripts}),
+    ):
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    monkeypatch.setattr(languages, "FOLDER", tmp_path)
+    languages.translation.cache_clear()
+    yield
+    languages.translation.cache_clear()
+
+
+@pytest.mark.parametrize("width", [390, 1440, 2560])
+def test_nothing_is_left_in_english_or_cut(
+    width: int, browser: Any, stand: Stand, photo: Path, pseudo_french: None
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, locale="fr-CA")
+    page = context.new_page()
+    page.goto(stand.url)
+    page.wait_for_selector("html[data-ready]")
+    assert page.locator("html").get_attribute("lang") == "fr"
+    left = set[str]()
+
+    def look() -> None:
+        left.update(page.evaluate(TEXTS, AS_WRITTEN))
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert page.evaluate(CUT) == []
+
+    look()
+    open_folds(page)
+    page.set_input_files("#set-image input[type=file]", str(photo))
+    page.wait_for_selector("#set-image img")
+    page.fill("#set-prompt textarea", PROMPT)
+    look()
+    page.click("#start")
+    stand.engine.go(FIRST)
+    status(page, state="running")
+    look()
+    page.fill("#in-seconds", "500")
+    page.locator("#in-seconds").press("Tab")
+    look()
+    stand.engine.go(10 * FURTHER)
+    status(page, state="finished")
+    look()
+    for tab in ("queue", "history", "models"):
+        page.click(f"#tab-{tab}")
+        page.wait_for_selector(f"#panel-{tab}:not([hidden])")
+        look()
+    context.close()
+    assert not left - NAMES
