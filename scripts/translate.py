@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from app.languages.markup import ATTRIBUTES  # noqa: E402
 from app.languages.translation import FOLDER, LANGUAGES, MARKS, PLACEHOLDER  # noqa: E402
+from diffusers_helper import __version__  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 
 _LETTERS = re.compile(r"[A-Za-z]{2}")
@@ -237,7 +238,11 @@ def _catalogue(language: str) -> Catalog:
 
 def updated(language: str, texts: Messages, nouns: set[str]) -> Catalog:
     earlier = _catalogue(language)
-    catalogue = Catalog(locale=language, project="Longtake", fuzzy=False)
+    catalogue = Catalog(
+        locale=language, project="Longtake", version=__version__, fuzzy=False,
+        header_comment="# Longtake's texts; scripts/translate.py keeps this file up to date.",
+        creation_date=earlier.creation_date, revision_date=earlier.creation_date,
+    )  # fmt: skip
     for text in sorted(texts, key=lambda text: (min(texts[text]), text)):
         known = earlier.get(text)
         catalogue.add(text, known.string if known else "", [(file, 0) for file in sorted(texts[text])])
