@@ -36,7 +36,9 @@ _CODE = re.compile(
     r"\b(DISTINCT|SELECT|CREATE|UPDATE|INSERT|DELETE|PRAGMA|BEGIN|ORDER|WHERE|JOIN|PARTITION|LEFT|FROM)\b"
     r"|coalesce|instr\(| IN [{(]|\w \|\|\w|^state, |^id, |= ?\?|\(\?|\\[dws]|%\(|%[sd]|%\.\d|\{\w*:"
     r"|<\||<[a-z/]|(^|\s)data-|^data: |\blt-|^[#[.]|textarea|grid-row|prefers-|^(max-)?width: |^0 0|\| --- "
-    r"|\w+[._]\w+ \w+[._]\w+|import |^-m |'self'|^pip |\$version|^--why|^pre code|^Escape|\[data-|^\$\w|max-age|filename=|=\("
+    r"|\w+[._]\w+ \w+[._]\w+|import |^-m |'self'|^pip |-m pip|\$version|^--why|^pre code|^Escape|\[data-|^\$\w"
+    r"|^(RX|RTX|PRO|Radeon|NVIDIA|Strix) |^(Bool|Byte|Char|Float|Int|Short|Storage|Untyped)$"
+    r"|max-age|filename=|=\("
 )
 _NAME = re.compile(r"`\{?(\w+)\}?`")
 _CAPITALISED = re.compile(r"[A-Z][a-z]+(?:…|[.:?])?")
@@ -53,6 +55,11 @@ _NOT_SHOWN = {
 }
 _MOST_VARIANTS = 8
 _ERRORS = "diffusers_helper/library_errors.py"  # which also has the words of drivers, all in small letters
+# What logs and consoles show as it is
+_NOT_READ = tuple(
+    f"diffusers_helper/{name}.py"
+    for name in ("miopen_fallback", "memory/__init__", "memory/accounting", "memory/store")
+)
 _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
 # What argparse says by itself, and a word without a capital
 _OF_LIBRARIES = (
@@ -201,13 +208,15 @@ def messages() -> tuple[Messages, set[str], set[str]]:
     of_scripts: set[str] = set()
     for file in sorted(path for folder in ("app", "diffusers_helper") for path in (ROOT / folder).rglob("*")):
         name = file.relative_to(ROOT).as_posix()
+        if name in _NOT_READ:
+            continue
         if file.suffix == ".py":
             source = _Source()
             source.visit(ast.parse(file.read_text(encoding="utf-8")))
             nouns |= source.nouns
             found = list(_cleaned(source.texts))
             if name == _ERRORS:
-                found = [text for text in found if not text.islower()]
+                found = [text for text in found if not text.islower() and "{_SIZE}" not in text]
         elif file.suffix == ".html":
             found = list(_cleaned(_in_markup(file.read_text(encoding="utf-8"))))
         elif file.suffix == ".js":
@@ -218,7 +227,7 @@ def messages() -> tuple[Messages, set[str], set[str]]:
         for text in found:
             texts.setdefault(text, set()).add(name)
     demo = find_model("demo")
-    of_scripts |= (words := {*demo.vocabulary_words})
+    of_scripts |= (words := {word for group in [*demo.vocabulary.values()][:3] for word in group[:3]})
     for text in [*demo.vocabulary, *words, *(f"Example: {prompt}" for prompt in demo.examples)]:
         texts[text] = {"assets/demo_model/model.json"}
     return texts, of_scripts, {noun for noun in nouns if not PLACEHOLDER.search(noun)}
