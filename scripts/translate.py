@@ -36,9 +36,9 @@ _CODE = re.compile(
     r"\b(DISTINCT|SELECT|CREATE|UPDATE|INSERT|DELETE|PRAGMA|BEGIN|ORDER|WHERE|JOIN|PARTITION|LEFT|FROM)\b"
     r"|coalesce|instr\(| IN [{(]|\w \|\|\w|^state, |^id, |= ?\?|\(\?|\\[dws]|%\(|%[sd]|%\.\d|\{\w*:"
     r"|<\||<[a-z/]|(^|\s)data-|^data: |\blt-|^[#[.]|textarea|grid-row|prefers-|^(max-)?width: |^0 0|\| --- "
-    r"|\w+[._]\w+ \w+[._]\w+|import |^-m |'self'|^pip |-m pip|\$version|^--why|^pre code|^Escape|\[data-|^\$\w"
+    r"|\w+[._]\w+ \w+[._]\w+|import |^-m |'self'|^pip |-m pip|\$version|^--why|^pre code|^Escape|\[data-"
     r"|^(RX|RTX|PRO|Radeon|NVIDIA|Strix) |^(Bool|Byte|Char|Float|Int|Short|Storage|Untyped)$"
-    r"|max-age|filename=|=\("
+    r"|max-age|filename=|=\(|^\$\w"
 )
 _NAME = re.compile(r"`\{?(\w+)\}?`")
 _CAPITALISED = re.compile(r"[A-Z][a-z]+(?:…|[.:?])?")
@@ -61,14 +61,15 @@ _NOT_READ = tuple(
     for name in ("miopen_fallback", "memory/__init__", "memory/accounting", "memory/store")
 )
 _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
-# What argparse says by itself, and a word without a capital
+# What argparse and the system say by themselves, and a word without a capital
 _OF_LIBRARIES = (
-    "free",
-    "options",
-    "positional arguments",
-    "show this help message and exit",
-    "show program's version number and exit",
-)
+    "free", "See: {command} --help", "options", "positional arguments", "show this help message and exit",
+    "show program's version number and exit", "argument {name}: expected one argument",
+    "argument {name}: invalid choice: {value} (choose from {choices})",
+    "argument {name}: invalid {kind} value: {value}", "argument {name}: not allowed with argument {other}",
+    "the following arguments are required: {names}", "No such file or directory", "Permission denied",
+    "Is a directory", "Not a directory", "No space left on device", "Read-only file system",
+)  # fmt: skip
 Messages = dict[str, set[str]]
 
 

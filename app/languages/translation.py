@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -27,9 +27,11 @@ AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 """The names of values in answers that stay as they are."""
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-# A value reaches no further than its sentence; in a template of few letters, which fits much, it is short.
-_VALUE, _SHORT_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])+?)(?<!\.)", r"(\S+(?: \S+){0,2}?)"
-_FEW_LETTERS = 8
+# A value reaches no further than its sentence. Templates of few letters fit much, so their values are short.
+_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])+?)(?<!\.)"
+_SHORT_VALUE, _SINGLE_VALUE = r"(\S+(?: \S+){0,2}?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
+_FEW_LETTERS, _FEWEST_LETTERS = 12, 4
+_MOST_PARTS = 9  # that are translated together, with what separates them
 _COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
 _SENTENCE = re.compile("[ A-Z]")  # all other values are the words of programs
 MARKS = ",;:.·)( "
@@ -95,15 +97,22 @@ class Translation:
         for index, separator in enumerate(separators if translation is None else ()):
             parts = separator.split(words)
             if parts[1:]:
-                pieces = (
-                    part if number % 2 else self._in_parts(part, separators[index:])
-                    for number, part in enumerate(parts)
-                )
-                translation = "".join(pieces)
+                translation = "".join(self._joined(parts, separators[index:]))
                 break
         if translation is None:
             translation = _DECIMAL.sub(rf"\1{self._locale.number_symbols['latn']['decimal']}\2", words)
         return text.replace(words, translation)
+
+    def _joined(self, parts: Sequence[str], separators: Sequence[re.Pattern[str]]) -> Iterator[str]:
+        """Translate parts, every other one of which separates two, as many as possible at a time."""
+        start = 0
+        while start < len(parts):
+            ends = range(min(len(parts), start + _MOST_PARTS), start + 1, -2) if start % 2 == 0 else ()
+            chunks = ((end, self._in_marks("".join(parts[start:end]))) for end in ends)
+            end, translation = next(((end, text) for end, text in chunks if text), (start + 1, None))
+            part = parts[start]
+            yield translation or (part if start % 2 else self._in_parts(part, separators))
+            start = end
 
     def _in_marks(self, words: str) -> str | None:
         """Translate a text as it is, without the marks around it, or with a small letter at its start."""
@@ -113,6 +122,9 @@ class Translation:
                 return words.replace(part, translation)
             if part[:1].isupper() and (translation := self._known(part[0].lower() + part[1:])):
                 return words.replace(part, translation[0].upper() + translation[1:])
+        name, _, rest = phrase.partition(" ")  # of what the rest says something, as "is damaged"
+        if rest[:1].islower() and (translation := self._known(rest)):
+            return f"{name} {translation}"
         return None
 
     def _known(self, words: str) -> str | None:
@@ -149,7 +161,8 @@ def _value(values: Mapping[str, str], placeholder: re.Match[str]) -> str:
 def _template(text: str, translation: str) -> _Template:
     parts = PLACEHOLDER.split(text)
     literals, names = parts[::2], parts[1::2]
-    value = _SHORT_VALUE if sum(map(str.isalpha, "".join(literals))) < _FEW_LETTERS else _VALUE
+    letters = sum(map(str.isalpha, "".join(literals)))
+    value = _SINGLE_VALUE if letters < _FEWEST_LETTERS else _SHORT_VALUE if letters < _FEW_LETTERS else _VALUE
     return _Template(max(literals, key=len), value.join(map(re.escape, literals)), names, translation)
 
 
