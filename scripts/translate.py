@@ -38,7 +38,7 @@ _CODE = re.compile(
     r"|<\||<[a-z/]|(^|\s)data-|^data: |\blt-|^[#[.]|textarea|grid-row|prefers-|^(max-)?width: |^0 0|\| --- "
     r"|\w+[._]\w+ \w+[._]\w+|import |^-m |'self'|^pip |-m pip|\$version|^--why|^pre code|^Escape|\[data-"
     r"|^(RX|RTX|PRO|Radeon|NVIDIA|Strix) |^(Bool|Byte|Char|Float|Int|Short|Storage|Untyped)$"
-    r"|max-age|filename=|=\(|^\$\w"
+    r"|max-age|filename=|=\(|^\$\w|^It$"
 )
 _NAME = re.compile(r"`\{?(\w+)\}?`")
 _CAPITALISED = re.compile(r"[A-Z][a-z]+(?:…|[.:?])?")
@@ -164,7 +164,7 @@ class _Source(ast.NodeVisitor):
 def _cleaned(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for piece in _in_markup(text) if _MARKUP.search(text) else [text]:
-            words = _phrase(_NAME.sub(r"{\1}", piece))
+            words = _phrase(_NAME.sub(r"{\1}", piece.replace("{}", "{value}")))
             literal = PLACEHOLDER.sub("", words)
             is_shown = " " in words or _CAPITALISED.fullmatch(words)
             if is_shown and _LETTERS.search(literal) and not _CODE.search(words):

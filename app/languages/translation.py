@@ -29,7 +29,7 @@ AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A value reaches no further than its sentence. Templates of few letters fit much, so their values are short.
 _VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])+?)(?<!\.)"
-_SHORT_VALUE, _SINGLE_VALUE = r"(\S+(?: \S+){0,2}?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
+_SHORT_VALUE, _SINGLE_VALUE = r"([^;:,()·\n]+?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
 _FEW_LETTERS, _FEWEST_LETTERS = 12, 4
 _MOST_PARTS = 9  # that are translated together, with what separates them
 _COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
@@ -122,8 +122,10 @@ class Translation:
                 return words.replace(part, translation)
             if part[:1].isupper() and (translation := self._known(part[0].lower() + part[1:])):
                 return words.replace(part, translation[0].upper() + translation[1:])
+            if translation := self._messages.get(part[:1].upper() + part[1:]):
+                return words.replace(part, translation)
         name, _, rest = phrase.partition(" ")  # of what the rest says something, as "is damaged"
-        if rest[:1].islower() and (translation := self._known(rest)):
+        if name != "It" and rest[:1].islower() and (translation := self._known(rest)):
             return f"{name} {translation}"
         return None
 
