@@ -37,7 +37,7 @@ TEXTS = """(asWritten) => {
         const element = node.nodeType === Node.TEXT_NODE ? node.parentElement : node;
         if (element.closest(`script, style, template, ${asWritten}`)) continue;
         if (node.nodeType === Node.TEXT_NODE) look(node.data.trim());
-        else ['title', 'aria-label', 'placeholder', 'alt'].forEach((name) => look(element.getAttribute(name)));
+        else for (const name of ['title', 'aria-label', 'placeholder']) look(element.getAttribute(name));
     }
     return [...new Set(texts)];
 }"""
@@ -46,7 +46,7 @@ CUT = """() => [...document.querySelectorAll('button, a, label, summary, h1, h2,
     .filter((element) => element.checkVisibility() && !element.closest('.lt-sr, .lt-video-card-facts'))
     .filter((element) => getComputedStyle(element).overflowX !== 'visible')
     .filter((element) => element.scrollWidth > element.clientWidth + 1)
-    .map((element) => `${element.className}: ${element.textContent.slice(0, 60)}`)"""
+    .map((element) => element.className + ': ' + element.textContent.slice(0, 60))"""
 
 
 def pseudo(text: str) -> str:
