@@ -42,7 +42,7 @@ TEXTS = """(asWritten) => {
     return [...new Set(texts)];
 }"""
 # Elements whose text is wider than they show
-CUT = """() => [...document.querySelectorAll('button, a, label, summary, h1, h2, p, li, th, td, dt, dd, span, b')]
+CUT = """() => [...document.querySelectorAll('button, a, label, summary, h1, h2, p, li, th, td, dd, span')]
     .filter((element) => element.checkVisibility() && !element.closest('.lt-sr, .lt-video-card-facts'))
     .filter((element) => getComputedStyle(element).overflowX !== 'visible')
     .filter((element) => element.scrollWidth > element.clientWidth + 1)
