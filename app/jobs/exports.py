@@ -1,7 +1,5 @@
 """The videos of jobs in other formats, made one at a time by a process of their own, in the jobs' folders."""
 
-from __future__ import annotations
-
 import os
 import queue
 import threading

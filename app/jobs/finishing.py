@@ -1,7 +1,5 @@
 """The jobs that finish videos: how they are queued, and what will come of them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass

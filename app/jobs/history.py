@@ -3,14 +3,13 @@
 Old jobs are removed automatically only if a user sets a limit.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from app.jobs.job import OVER, Job, JobState
 from app.jobs.storage.folders import size_of
@@ -226,7 +225,7 @@ class Retention:
     size_bytes: float = math.inf
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Retention:
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
         return cls(_number(environ, KEEP_DAYS) * _DAY, _number(environ, KEEP_GB) * GB)
 
 

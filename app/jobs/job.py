@@ -1,7 +1,5 @@
 """The record of one job, the states that it goes through, and what a user may do in each of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -8,8 +8,6 @@ latent frames. The estimate uses the medians of several jobs, so one job that ra
 does not distort it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace

@@ -1,7 +1,5 @@
 """The queue of an outputs folder, with everything that a user can do to its jobs from any process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

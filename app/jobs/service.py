@@ -1,7 +1,5 @@
 """The service with which the page, the API and the command line submit, follow and cancel jobs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

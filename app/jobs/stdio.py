@@ -1,7 +1,5 @@
 """Tools for standard streams: what is written to them, their exclusive use, and those of child processes."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """The steering of a video while it grows: other words for what comes next, a wait for the user, and takes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The queue refuses by the same table, so a button that is offered and a call that is refused cannot differ.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A ZIP file of other files as they are, which is made while it is sent; its size is known before."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path

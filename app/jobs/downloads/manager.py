@@ -3,8 +3,6 @@
 What a user has ordered is kept in the outputs folder, so that it outlasts every program.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The processes that download, check, convert or add a model, as the program that started them sees them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The workers of a program, one for each card, and the thread that gives them the jobs of the queue."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """The client of the engine, which starts its process, sends it jobs, reads its events and ends it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

@@ -1,7 +1,5 @@
 """An engine's side of the two pipes to its parent: the orders that come, and the events that go."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

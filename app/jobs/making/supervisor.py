@@ -5,8 +5,6 @@ kernel search may never return. Finished work is on the disk, so a new engine co
 section and the same settings, and the video gets the same bytes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

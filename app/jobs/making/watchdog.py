@@ -1,7 +1,5 @@
 """The limits of an engine's silence, after which it counts as hung, learned from earlier silences."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The thread that has one card's engine make jobs, one at a time."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import queue
@@ -65,7 +63,7 @@ class Worker:
         timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],
         wake: Callable[[], object],
-        passes_on: Callable[[Worker, Job], str],
+        passes_on: Callable[["Worker", Job], str],
     ) -> None:
         self._store, self._engine, self._timeouts, self._on_change = store, engine, timeouts, on_change
         self.card = card

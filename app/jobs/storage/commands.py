@@ -4,8 +4,6 @@ Any program may leave a command. It outlasts the death of the job's maker; `appl
 carries out those for jobs that no program makes.
 """
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 from collections.abc import Collection

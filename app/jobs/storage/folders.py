@@ -1,7 +1,5 @@
 """The folders of jobs: their names, their sizes, and how new ones appear."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -3,8 +3,6 @@
 All of them do if the database was lost. Nothing starts by that: unfinished jobs arrive paused.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

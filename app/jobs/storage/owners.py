@@ -1,7 +1,5 @@
 """The programs that make the jobs of an outputs folder, each with a lock of the kernel while it lives."""
 
-from __future__ import annotations
-
 import os
 import platform
 import threading

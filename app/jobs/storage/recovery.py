@@ -1,7 +1,5 @@
 """The taking over of jobs that no program makes any more, and the ends of jobs that do not go on."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import shutil

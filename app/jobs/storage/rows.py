@@ -1,7 +1,5 @@
 """The rows of the database of jobs: how they are written in a transaction, and read as jobs."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The store of the jobs of one outputs folder: their folders, and the database of their states."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """A state machine of the queue beside plain lists: places, commands, deaths and takes, by two programs."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
