@@ -16,8 +16,8 @@ from pathlib import Path
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, EngineProcess, Trial
 from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
+from app.jobs.storage.commands import salvage
 from app.jobs.storage.logs import change_by
-from app.jobs.storage.recovery import salvage
 from diffusers_helper.events import (
     STAGES,
     TRIALS,

@@ -14,11 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from app.jobs.job import BEGUN, COMMANDS, OVER, TRANSITIONS
-from app.jobs.storage.commands import leave_command
+from app.jobs.storage.commands import apply_commands, leave_command
 from app.jobs.storage.database import DATABASE_FOLDER
 from app.jobs.storage.folders import folder_names
 from app.jobs.storage.logs import append_line, change_by, events_in
-from app.jobs.storage.recovery import apply_commands
 from app.jobs.storage.rows import (
     add_transition,
     facts_of_request,

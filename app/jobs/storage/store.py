@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.jobs.job import BEGUN, Command, Job, JobState, LostJob, NoSuchJob
-from app.jobs.storage.commands import COMMANDS_QUERY, carry_out_change, forget_commands
+from app.jobs.storage.commands import (
+    COMMANDS_QUERY,
+    apply_commands,
+    carry_out_change,
+    forget_commands,
+    salvage,
+)
 from app.jobs.storage.database import DATABASE_FOLDER, Database
 from app.jobs.storage.folders import sweep
 from app.jobs.storage.importing import import_jobs
 from app.jobs.storage.logs import append_event, change_by, time_of_last
 from app.jobs.storage.owners import JobOwner, standing_of
-from app.jobs.storage.recovery import apply_commands, salvage
 from app.jobs.storage.rows import (
     Transition,
     enter_state,
@@ -307,7 +312,7 @@ class JobStore:
                     _log.info("Job %s waits: %s", row["id"], error)
 
     def apply_commands(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
-        """Carry out the commands for a job unless a living program makes it; see `recovery.py`.
+        """Carry out the commands for a job unless a living program makes it.
 
         Args:
             by_person: Whether to take it from a program on another computer, which may have ended.

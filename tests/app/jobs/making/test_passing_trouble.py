@@ -172,7 +172,7 @@ def test_a_job_whose_files_cannot_be_read_now_waits_alone_and_keeps_its_log(
 
     with monkeypatch.context() as patch:
         patch.setattr("app.jobs.storage.rows.request_content", read)
-        patch.setattr("app.jobs.storage.recovery.events_in", read_log)
+        patch.setattr("app.jobs.storage.commands.events_in", read_log)
         studio.service.start()
         assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
         waiting = studio.service.job(queued.id)

@@ -9,7 +9,7 @@ import pytest
 
 from app.jobs.job import TRANSITIONS, Job, JobState
 from app.jobs.service import JobService
-from app.jobs.storage import recovery
+from app.jobs.storage import commands
 from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import append_event
 from diffusers_helper.errors import InputError
@@ -97,7 +97,7 @@ def test_dying_for_ever_at_one_place_ends_a_job_and_a_checkpoint_is_progress(
     store.adopts = True
     store.recover()
     store.adopts = False
-    monkeypatch.setattr(recovery, "_MOST_DEATHS", 3)
+    monkeypatch.setattr(commands, "_MOST_DEATHS", 3)
     for deaths in (1, 2):
         die()
         ((counted,),) = store.select("WHERE id = ?", interrupted, what="deaths")
