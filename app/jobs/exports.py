@@ -14,8 +14,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 
 _BEAT_SECONDS = 0.5  # until an iterator can hear that nobody wants the export any more
 _MOST_SECONDS = 60.0  # for an answer about formats
-# SVT-AV1 would tell its settings. Other programs come before an export.
-_VARIABLES = {"SVT_LOG": "1"}
+_VARIABLES = {"SVT_LOG": "1"}  # SVT-AV1 would tell its settings
 
 
 Offer = dict[str, Any]
@@ -35,7 +34,7 @@ class Exports:
         key = video, video.stat().st_mtime_ns
         if not self._offers.get(key):
             offers = list[Offer]()
-            ask_probe(["formats", str(video)], offers.append, _environ(), _MOST_SECONDS)
+            ask_probe(["formats", str(video)], offers.append, os.environ | _VARIABLES, _MOST_SECONDS)
             self._offers = {key: offers} if len(self._offers) > 100 else {**self._offers, key: offers}
         return self._offers[key]
 
@@ -50,10 +49,8 @@ class Exports:
     def make(self, job: Job, name: str) -> Iterator[float | None]:
         """Make an export unless it is there, and remove the job's other ones.
 
-        An iterator that is closed ends its process.
-
-        Yields:
-            The share that is done, at least twice a second; None until its turn comes.
+        This yields the share that is done, at least twice a second, and None until its turn comes. An
+        iterator that is closed ends its process.
         """
         video, target = _video_of(job), self.file(job, name)
         if target.exists() and target.stat().st_mtime >= video.stat().st_mtime:
@@ -72,7 +69,7 @@ class Exports:
 
 def _answers(question: list[str]) -> Iterator[float]:
     share = 0.0
-    with asked(question, _environ()) as (child, answers):
+    with asked(question, os.environ | _VARIABLES) as (child, answers):
         while True:
             yield share
             try:
@@ -86,10 +83,6 @@ def _answers(question: list[str]) -> Iterator[float]:
             share = answer[0] / answer[1]
         if code := child.process.wait():
             raise LongtakeError(f"The export has ended with {code}.", "Try another format.")
-
-
-def _environ() -> dict[str, str]:
-    return {**os.environ, **_VARIABLES}
 
 
 def _video_of(job: Job) -> Path:

@@ -24,12 +24,7 @@ _COPIES = 3  # the segments, and the last two versions of the video
 
 @dataclass(frozen=True, slots=True)
 class FinishPlan:
-    """What a finishing will make, and what it takes.
-
-    Attributes:
-        bytes: The size of the file, roughly, as it depends on the content.
-        work_seconds: The time that the work takes; `is_measured` if this machine has done such work.
-    """
+    """What a finishing will make and take, roughly; `is_measured` if this machine has done such work."""
 
     width: int
     height: int

@@ -39,13 +39,7 @@ _RANKED = f"""id, {_ROOT} AS root, count(*) OVER tree AS count, max(created) OVE
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The jobs of a tree of branches that a search has met.
-
-    Attributes:
-        root: The id of the tree's first job, which may have been removed.
-        count: The number of jobs.
-        newest: The time at which the last of them was created.
-    """
+    """The jobs of a tree of branches that a search has met. Its root may have been removed."""
 
     root: str
     count: int
@@ -54,10 +48,9 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """One page of a search.
+    """One page of a search, newest first.
 
     Attributes:
-        jobs: The jobs, newest first.
         next: The argument `before` for the next page; "" if this is the last one.
         stacks: Of a search with `stacked`, by the ids of `jobs`, the tree of branches that each stands for.
     """
@@ -70,12 +63,7 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What takes space on the disk of an outputs folder, in bytes.
-
-    Attributes:
-        jobs: Each job with its size, the largest first.
-        removed_bytes: The size of all removed jobs.
-    """
+    """What takes space on the disk of an outputs folder, in bytes; the largest job comes first."""
 
     jobs: list[tuple[Job, int]]
     removed_bytes: int
@@ -161,9 +149,7 @@ class History:
         return SearchPage(self.store.jobs_of(rows), next_page, total, stacks)
 
     def count(self, states: Collection[JobState] = ()) -> int:
-        condition = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
-        ((count,),) = self.store.select(condition, *states, what="count(*)")
-        return count
+        return self.search(states=states, limit=0).total
 
     def models(self) -> list[str]:
         return [model for (model,) in self.store.select("ORDER BY model", what="DISTINCT model")]

@@ -20,11 +20,9 @@ MOST_TAKES = 8
 
 @dataclass(frozen=True, slots=True)
 class TakeChoice:
-    """The takes of a section, of which a user keeps one.
+    """The takes of the section of a job after the first `keep`, of which a user keeps one.
 
     Attributes:
-        parent: The id of the job whose section they are.
-        keep: The number of the sections before it.
         takes: The jobs that make it or wait after it, with their numbers; 0 is the parent's own section.
         waits: Whether the parent waits after each section, and not only its takes.
     """
@@ -43,11 +41,7 @@ class Steering:
         self.store = queue.store
 
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
-        """Give the sections that are not made yet other settings.
-
-        A section that is being made is finished first. The finished ones keep their settings, so the recipe
-        of the video has both and makes the same bytes.
-        """
+        """Give other settings to the sections after those that are made, or being made."""
         with self.store.change() as database:
             job = self._queue.job_with_request(job_id)
             folder = self.store.folder(job_id)
@@ -68,10 +62,7 @@ class Steering:
         return self.store.job(job_id)
 
     def wait(self, job_id: str, on: bool = True) -> Job:
-        """Have a job wait for the user after each section, with the device free, or go on by itself.
-
-        A job that waits already goes on with `resume`.
-        """
+        """Have a job wait for the user after each section; one that waits already goes on with `resume`."""
         with self.store.change() as database:
             self._check_allowed(self.store.job(job_id), "wait")
             if on:
@@ -83,8 +74,7 @@ class Steering:
     def takes(self, job_id: str, count: int = 3, keep: int | None = None) -> list[Job]:
         """Queue branches of a job that make its next section with other seeds, and then wait for the user.
 
-        Args:
-            keep: The finished sections to keep; None for all. With one less, the last is made again.
+        They keep `keep` sections, by default all. With one less, the last is made again.
         """
         if not 1 <= count <= MOST_TAKES:
             raise InputError(

@@ -48,11 +48,7 @@ class Trial:
 
 
 class EngineDied(Exception):
-    """The death of an engine before the end of its job.
-
-    Attributes:
-        trial: The convolution that the engine was computing by an untried backend; None if there was none.
-    """
+    """The death of an engine before the end of its job, perhaps in a trial."""
 
     def __init__(self, exit_code: int | None = None, trial: Trial | None = None) -> None:
         super().__init__(f"exit code {exit_code}")
@@ -75,12 +71,9 @@ class EngineProcess:
     Args:
         variables: Further environment variables for the child, such as those that show it one card alone.
         card: Its card, if that is not the one that a process with these variables sees.
-
-    Attributes:
-        restarts: Whether `run` can be called again after a death.
     """
 
-    restarts = True
+    restarts = True  # whether `run` can be called again after a death
 
     def __init__(
         self,
@@ -118,8 +111,7 @@ class EngineProcess:
     ) -> Iterator[Event | None]:
         """Make one video and yield its events, up to the final one; yield None while nothing happens.
 
-        Args:
-            blocklist: The trials that ended an engine and must not be repeated, each with its reason.
+        The trials of `blocklist`, which ended an engine, are not repeated; each has its reason.
         """
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder),
@@ -157,7 +149,7 @@ class EngineProcess:
     def _start(self) -> Child:
         if self._child is not None and self._child.process.poll() is None:
             return self._child
-        # The child is in this process's group, so that signals reach both, and has its log level.
+        # The child is in this process's group, so that signals reach both.
         command, environ = module_command("app.engine", {**os.environ, **self._variables})
         environ |= engine_environment(this_profile(environ).environment, environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
@@ -220,10 +212,7 @@ class Orders:
         self._current: Order | None = None
 
     def listen(self, commands: IO[bytes]) -> None:
-        """Hear commands until the client closes the pipe or ends; then end this process at once.
-
-        That is safe, because files get their final names only when they are complete.
-        """
+        """Hear commands until the pipe closes; then end this process, whose files are whole, at once."""
         for line in commands:
             command = json.loads(line)
             with self._changed:

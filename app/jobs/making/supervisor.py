@@ -18,18 +18,8 @@ from app.jobs.making.engine_client import EngineDied, EngineProcess, Trial
 from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
 from app.jobs.storage.commands import salvage
 from app.jobs.storage.logs import change_by
-from diffusers_helper.events import (
-    STAGES,
-    TRIALS,
-    Event,
-    Failed,
-    Finished,
-    JobStarted,
-    SectionFinished,
-    StageStarted,
-    StepDone,
-    Warned,
-)
+from diffusers_helper import events
+from diffusers_helper.events import STAGES, TRIALS, Event, Failed, JobStarted, SectionFinished, Warned
 from diffusers_helper.failures import cause_of_death, engine_died, failed_event
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.library_errors import last_trouble
@@ -135,7 +125,7 @@ class Supervisor:
         while True:
             try:
                 for event in self._attempt():
-                    if isinstance(event, Finished):  # after any other end there is no time to save
+                    if isinstance(event, events.Finished):  # after any other end there is no time to save
                         self._timeouts.save()
                     yield event
             except EngineDied as died:
@@ -209,9 +199,9 @@ class Supervisor:
     def _update_point(self, event: Event) -> None:
         if isinstance(event, JobStarted):  # kernels for attention are tried before
             self._point = StagePoint()
-        elif isinstance(event, StageStarted):
+        elif isinstance(event, events.StageStarted):
             self._point = StagePoint(event.stage, event.section)
-        elif isinstance(event, StepDone):
+        elif isinstance(event, events.StepDone):
             self._point = StagePoint(self._point.stage or "sample", event.section, event.step)
 
     def _new_event(self, event: Event) -> Event | None:
@@ -301,7 +291,7 @@ class Supervisor:
 def _is_hopeless(deaths: list[Death]) -> bool:
     """Whether to give up after these deaths since the last finished section.
 
-    A death that is charged to a convolution backend counts less, since another backend is left.
+    One that is charged to a convolution backend counts less, since another backend is left.
     """
     own_deaths = sum(not (death.from_outside or death.is_charged) for death in deaths)
     if own_deaths >= _MOST_DEATHS or sum(death.is_charged for death in deaths) >= _MOST_CHARGED:

@@ -273,7 +273,10 @@ class Worker:
                 if not trouble:
                     trouble = facts_of(error)
                     _log.warning("Job %s waits. %s", job.id, trouble["message"])
-                    self._show_waiting(job, trouble)
+                    with suppress(*TROUBLE):
+                        if self._store.job(job.id).state == "running":
+                            self._store.enter(job.id, "waiting", **trouble)
+                    self._on_change()
                 if self._stopping.wait(_RETRY_SECONDS) if is_end else self._should_end(job, _RETRY_SECONDS):
                     raise _AskedToEnd from error
             else:
@@ -282,12 +285,6 @@ class Worker:
             waited = f"{trouble['message']} The job waited for {time.monotonic() - start_time:.0f} seconds."
             self._write(job, partial(self._wait_no_more, job))
             self._record(job, Warned(job=job.id, time=0.0, message=waited))
-
-    def _show_waiting(self, job: Job, trouble: dict[str, str]) -> None:
-        with suppress(*TROUBLE):
-            if self._store.job(job.id).state == "running":
-                self._store.enter(job.id, "waiting", **trouble)
-        self._on_change()
 
     def _wait_no_more(self, job: Job) -> None:
         if self._store.job(job.id).state == "waiting":

@@ -17,6 +17,7 @@ from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER, connect
 from app.jobs.storage.logs import append_event, change_by, events_in
 from app.jobs.storage.rows import enter_state, request_facts, row_of, update_row
 from app.jobs.storage.trouble import TROUBLE
+from diffusers_helper import events
 from diffusers_helper.conditions.pictures import (
     picture_paths,
     request_content,
@@ -25,16 +26,7 @@ from diffusers_helper.conditions.pictures import (
     stored_request,
 )
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import (
-    Cancelled,
-    Event,
-    Failed,
-    PieceDone,
-    SectionFinished,
-    StageStarted,
-    StepDone,
-    Warned,
-)
+from diffusers_helper.events import Event
 from diffusers_helper.files import replacing, sync_folder
 from diffusers_helper.provenance.branch import change_remaining
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -83,7 +75,7 @@ def ended_by(commands: Collection[Command], event: Event | None, num_finished: i
     Args:
         num_finished: The number of sections that were finished before, the last of which is reported again.
     """
-    if not isinstance(event, SectionFinished) or event.section >= event.sections:
+    if not isinstance(event, events.SectionFinished) or event.section >= event.sections:
         return None
     if "stop_after_section" in commands:
         return "cancel"
@@ -144,7 +136,7 @@ def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bo
     is_interrupted = row["state"] == "interrupted"
     if "cancel" in commands or (is_interrupted and row["deaths"] >= _MOST_DEATHS and "pause" not in commands):
         facts["video"], facts["frames"] = salvage(folder, row["video"], row["frames"])
-        end: Event = Cancelled(**facts) if "cancel" in commands else Failed(
+        end = events.Cancelled(**facts) if "cancel" in commands else events.Failed(
             **facts, code="engine_died",
             message=f"Longtake was ended {row['deaths']} times at the same point of this video.",
             remedy="Resume it to try again; the finished sections are kept.",
@@ -157,7 +149,7 @@ def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bo
         enter_state(database, folder.job, "paused", **PAUSED)
     elif is_interrupted and adopt:
         enter_state(database, folder.job, "queued", reason=TAKEN_OVER, message="", remedy="")
-        _report(folder, Warned(**facts, message=TAKEN_OVER))
+        _report(folder, events.Warned(**facts, message=TAKEN_OVER))
         return
     else:
         return
@@ -165,9 +157,9 @@ def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bo
 
 
 def _count_death(folder: JobFolder, row: sqlite3.Row, last: Event | None) -> dict[str, Any]:
-    if not isinstance(last, StageStarted | StepDone | PieceDone):
+    if not isinstance(last, events.StageStarted | events.StepDone | events.PieceDone):
         return {}  # the engine had not begun
-    step = last.step if isinstance(last, StepDone) else 0
+    step = last.step if isinstance(last, events.StepDone) else 0
     death = f"{folder.checkpoints} checkpoints, {type(last).__name__} {last.section} {step}"
     return {"death": death, "deaths": row["deaths"] + 1 if death == row["death"] else 1}
 

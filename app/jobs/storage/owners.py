@@ -2,7 +2,6 @@
 
 import os
 import platform
-import threading
 import time
 from pathlib import Path
 from typing import Literal
@@ -24,14 +23,12 @@ def _host() -> str:
 class JobOwner:
     """This program as an owner of jobs. Call `enter`, and the functions below, while the database is locked.
 
-    Attributes:
-        name: `host:pid:start`; empty before `enter`.
+    Its name is `host:pid:start`, and empty before `enter`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock: Lock | None = None
-        self._leaving = threading.Lock()
         self.name = ""
 
     def enter(self) -> str:
@@ -45,12 +42,11 @@ class JobOwner:
 
     def leave(self) -> None:
         """Give the lock back. Several threads may call this, also without the database."""
-        with self._leaving:
-            lock, self._lock = self._lock, None
-        if lock is not None:
-            _lock_file(self._folder, self.name).unlink(missing_ok=True)
+        lock, self._lock = self._lock, None
+        name, self.name = self.name, ""
+        if lock is not None and name:
+            _lock_file(self._folder, name).unlink(missing_ok=True)
             lock.release()
-            self.name = ""
 
 
 def standing_of(folder: Path, owner: str) -> Literal["alive", "dead", "unknown"]:

@@ -152,31 +152,17 @@ class JobStore:
         return bool(paused)
 
     def claim(self, choose: Callable[[Job], Maker | None]) -> tuple[Job, Maker] | None:
-        """Mark the first queued job that can begin here as running.
-
-        Args:
-            choose: Returns who makes a job; None if no free maker can.
-        """
+        """Mark the first queued job as running for which `choose` names a maker."""
         if self.is_paused or not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
-        making = set(self.making)
-        try:
-            with self.transaction() as database:
-                return self._claim(database, choose)
-        except TROUBLE:
-            self.making.intersection_update(making)
-            raise
-
-    def _claim(
-        self, database: sqlite3.Connection, choose: Callable[[Job], Maker | None]
-    ) -> tuple[Job, Maker] | None:
-        queued = self.select("WHERE state = 'queued' ORDER BY place, id", what="id, model")
-        for row in queued if not self.is_paused else ():  # another program may have paused it just now
-            if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
-                continue
-            job = self.job(row["id"])
-            if (maker := choose(job)) is not None and self._take(database, job, str(maker)):
-                return self.job(job.id), maker
+        with self.transaction() as database:
+            queued = self.select("WHERE state = 'queued' ORDER BY place, id", what="id, model")
+            for row in queued if not self.is_paused else ():  # another program may have paused it just now
+                if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
+                    continue
+                job = self.job(row["id"])
+                if (maker := choose(job)) is not None and self._take(database, job, str(maker)):
+                    return self.job(job.id), maker
         return None
 
     def _take(self, database: sqlite3.Connection, job: Job, card: str) -> bool:
@@ -208,6 +194,7 @@ class JobStore:
             )  # fmt: skip
             self._ended.discard(job.id)
             self.making.add(job.id)
+            self.on_failure.callback(self.making.discard, job.id)
             return True
         enter_state(database, job.id, "failed", ended=time.time(), **failure)
         return False
@@ -243,10 +230,7 @@ class JobStore:
             return self.job(job_id)
 
     def record(self, event: Event) -> None:
-        """Write the state that follows from an event, and then the event to its job's log.
-
-        In this order, a reader of a final event finds that the job has ended.
-        """
+        """Write the state that follows from an event, and then, for whoever follows, the event."""
         folder = self.folder(event.job)
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
@@ -314,8 +298,7 @@ class JobStore:
     def apply_commands(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
         """Carry out the commands for a job unless a living program makes it.
 
-        Args:
-            by_person: Whether to take it from a program on another computer, which may have ended.
+        A person may take it from a program on another computer, which may have ended.
         """
         with self.transaction() as database:
             row = row_of(database, job_id)

@@ -105,7 +105,7 @@ def studio(tmp_path: Path, tiny_model: Path, calls: Path) -> Iterator[Studio]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["raise", "abort", "sleep"])
+@pytest.mark.parametrize("fault", ["raise", "abort", "sleep", "flat abort"])  # flat: the vision encoder's
 def test_another_way_gives_the_same_pixels_and_the_next_engine_knows_it(
     fault: str,
     studio: Studio,
@@ -116,33 +116,18 @@ def test_another_way_gives_the_same_pixels_and_the_next_engine_knows_it(
     monkeypatch.setenv("BAD_DRIVER_FAULT", fault)
     events, folder, frames = studio.make()
     assert isinstance(events[-1], Finished), events[-1]
-    assert calls.read_bytes() == b"x"
+    assert calls.read_bytes() == b"x"  # of several engines that may die in a job, at most one did
     (warned,) = [event.message for event in events if isinstance(event, Warned)]
-    expected = "differ only by rounding (about 55 dB)" if fault == "raise" else "computed another way"
-    assert expected in warned
-    kept = [sorted((made_in / "sections").iterdir()) for made_in in (folder, undisturbed[0])]
-    for one, other in zip(*kept, strict=True):
-        assert torch.equal(load_file(one)["latents"], load_file(other)["latents"])
-    check_pixels(frames, undisturbed[1])
-    studio.engine.close()
-    again, _, _ = studio.make()
-    assert isinstance(again[-1], Finished)
-    assert calls.read_bytes() == b"x"
-    assert not [event for event in again if isinstance(event, Warned)]
-
-
-@pytest.mark.slow
-def test_a_convolution_of_the_vision_encoder_fails_once_and_changes_no_pixel(
-    studio: Studio, calls: Path, undisturbed: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BAD_DRIVER_FAULT", "flat abort")
-    events, folder, frames = studio.make()
-    assert isinstance(events[-1], Finished), events[-1]
-    assert calls.read_bytes() == b"x"  # of three engines that may die in a job, at most one did
-    (warned,) = [event.message for event in events if isinstance(event, Warned)]
-    assert "computed another way" in warned
-    one, other = (load_file(made_in / "encodings.safetensors") for made_in in (folder, undisturbed[0]))
-    assert torch.allclose(one["vision"], other["vision"], atol=1e-5)
+    assert ("differ only by rounding (about 55 dB)" if fault == "raise" else "computed another way") in warned
+    vision, expected_vision = (
+        load_file(path / "encodings.safetensors")["vision"] for path in (folder, whole)
+    )
+    if fault == "flat abort":
+        assert torch.allclose(vision, expected_vision, atol=1e-5)
+    else:
+        for latents in (folder / "sections").iterdir():
+            undisturbed_latents = load_file(whole / "sections" / latents.name)["latents"]
+            assert torch.equal(load_file(latents)["latents"], undisturbed_latents)
     check_pixels(frames, undisturbed[1])
     studio.engine.close()
     again, _, _ = studio.make()

@@ -14,7 +14,7 @@ from app.jobs.storage.commands import TAKEN_OVER
 from app.jobs.storage.logs import EventReader, append_event
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
-from tests.support.jobs import ROOT, Studio, damage_database, kill, run_program, wait_until, write_picture
+from tests.support.jobs import ROOT, Studio, damage_database, kill, run_program, write_picture
 
 
 @pytest.mark.slow
@@ -39,44 +39,14 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
 
 
-@pytest.mark.slow
-def test_a_job_that_waits_to_go_on_can_be_cancelled_and_keeps_its_video(studio: Studio) -> None:
-    process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
-    studio.until(studio.service.job(job_id), SectionFinished)
-    kill(process)
-    studio.service._store.recover()
-    assert studio.service.job(job_id).state == "interrupted"
-    assert studio.service.queue.cancel(job_id)
-    job = studio.service.job(job_id)
-    assert (job.state, job.frames) == ("cancelled", 37)
-    assert job.video == job.folder / "video.mp4"
-    assert (job.folder / "video.mp4").read_bytes() == b"video of 37 frames"
-
-
-def test_a_program_that_does_not_adopt_leaves_the_queue_of_the_dead_alone(studio: Studio) -> None:
-    process, (_, queued) = run_program(studio, "fault=hang", "steps=1")
-    kill(process)
-    studio.service.start(adopt=False)
-    assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
-    assert studio.service.job(queued).state == "queued"
-
-
-@pytest.mark.parametrize("adopt", [True, False])
-def test_a_program_that_dies_later_is_noticed_too(
-    adopt: bool, studio: Studio, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Expect a server to continue the job, and a program with a job of its own to leave it interrupted."""
+def test_a_program_that_dies_later_is_noticed_too(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.1)
     process, (running,) = run_program(studio, "fault=hang times=1")
-    studio.service.start(adopt=adopt)
-    assert studio.service.crew.is_follower == adopt
+    studio.service.start()
+    assert studio.service.crew.is_follower
     studio.until(studio.service.job(running), Warned)
     kill(process)
-    if adopt:
-        assert isinstance(studio.events(studio.service.job(running))[-1], Finished)
-        return
-    wait_until(lambda: studio.service.job(running).state == "interrupted")
-    assert studio.service.job(running).message
+    assert isinstance(studio.events(studio.service.job(running))[-1], Finished)
 
 
 def test_a_lost_database_is_made_from_the_folders(studio: Studio) -> None:
@@ -212,17 +182,6 @@ def test_the_stored_picture_is_upright_and_opaque(studio: Studio) -> None:
         assert (stored.size, stored.mode) == ((20, 40), "RGB")
 
 
-def test_section_finished_shows_in_the_job_while_it_runs(studio: Studio) -> None:
-    studio.service.start()
-    job = studio.submit("sections=2 steps=1 at=1 fault=wait")
-    section = studio.until(job, SectionFinished)
-    assert isinstance(section, SectionFinished)
-    seen = studio.service.job(job.id)
-    assert (seen.state, seen.frames, str(seen.video)) == ("running", 37, section.video)
-    studio.service.queue.cancel(job.id)
-    studio.events(job)
-
-
 @pytest.mark.slow
 def test_a_job_whose_log_could_not_be_written_still_ends_for_who_follows_it(studio: Studio) -> None:
     studio.service.start()
@@ -266,10 +225,12 @@ def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
     assert studio.service.open_jobs() == (None, ())
     studio.service.start()
     first = studio.submit("sections=2 steps=1 at=1 fault=wait")
-    studio.until(first, SectionFinished)
+    section = studio.until(first, SectionFinished)
+    assert isinstance(section, SectionFinished)
     later = [studio.submit(), studio.submit()]
     running, waiting = studio.service.open_jobs()
     assert (running.id, [job.id for job in waiting]) == (first.id, [job.id for job in later])
+    assert (running.state, running.frames, str(running.video)) == ("running", 37, section.video)
     for job in (*later, first):
         studio.service.queue.cancel(job.id)
     studio.events(first)

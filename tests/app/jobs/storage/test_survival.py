@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from app.jobs.job import TRANSITIONS, Job, JobState
+from app.jobs.job import Job, JobState
 from app.jobs.service import JobService
 from app.jobs.storage import commands
 from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import append_event
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Cancelled, Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
+from diffusers_helper.events import Cancelled, Failed, Finished, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
-from tests.support.jobs import Studio, damage_database, kill, run_program, sections_of, states_of, wait_until
+from tests.support.jobs import Studio, kill, run_program, sections_of, states_of, wait_until
 
 pytestmark = pytest.mark.slow  # each test waits for the deaths of programs
 HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
@@ -37,34 +37,11 @@ def test_what_is_said_twice_is_written_once(studio: Studio) -> None:
     assert states_of(job.folder) == ["queued", "running"]
 
 
-def test_every_state_but_finished_can_be_left() -> None:
-    assert [state for state, after in TRANSITIONS.items() if not after] == ["finished"]
-
-
 def test_a_state_that_cannot_follow_is_refused(studio: Studio) -> None:
     job = studio.submit()
     with pytest.raises(ValueError, match="queued; it cannot become finished"):
         studio.service._store.enter(job.id, "finished")
     assert states_of(job.folder) == ["queued"]
-
-
-def test_a_lost_database_pauses_the_queue_which_goes_on_in_its_order(studio: Studio) -> None:
-    process, ids = run_program(studio, HANGS, *["steps=1"] * 6)
-    studio.until(studio.service.job(ids[0]), SectionFinished)
-    kill(process)
-    damage_database(studio.outputs, "garbage")
-    again = JobService(studio.outputs)
-    again.start()
-    try:
-        assert again.queue.is_paused
-        assert {again.job(job_id).state for job_id in ids} == {"paused"}
-        again.queue.resume_queue()
-        ends = [[item[1] for item in again.follow(job_id) if item is not None][-1] for job_id in ids]
-        assert {type(end) for end in ends} == {Finished}
-        began = [again.job(job_id).started or 0.0 for job_id in ids]
-        assert began == sorted(began)
-    finally:
-        again.stop()
 
 
 def test_a_database_that_vanishes_is_waited_for(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,21 +125,6 @@ def test_what_is_in_the_folder_decides_where_logs_are_lost(
     assert isinstance(events[-1], Finished)
     assert sections_of(events)[-2:] == [2, 3]
     assert 1 not in [event.section for event in events if isinstance(event, StepDone)]
-
-
-def test_stopping_a_server_interrupts_its_job_which_the_next_one_goes_on_with(studio: Studio) -> None:
-    studio.service.start()
-    job = studio.submit("sections=3 steps=1 at=1 fault=wait times=1")
-    studio.until(job, SectionFinished)
-    studio.service.stop()
-    assert JobService(studio.outputs).job(job.id).state == "interrupted"
-    assert not list(job.folder.rglob("*.tmp"))
-    studio.service = studio.open()
-    studio.service.start()
-    events = studio.events(job)
-    assert isinstance(events[-1], Finished)
-    assert sections_of(events) == [1, 2, 3]
-    assert sum(isinstance(event, JobStarted) for event in events) == 1
 
 
 def test_what_a_user_has_ended_stays_ended_if_the_server_dies_before(studio: Studio) -> None:
