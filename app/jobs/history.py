@@ -149,7 +149,8 @@ class History:
         return SearchPage(self.store.jobs_of(rows), next_page, total, stacks)
 
     def count(self, states: Collection[JobState] = ()) -> int:
-        return self.search(states=states, limit=0).total
+        condition = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
+        return self.store.select(condition, *states, what="count(*)")[0][0]
 
     def models(self) -> list[str]:
         return [model for (model,) in self.store.select("ORDER BY model", what="DISTINCT model")]

@@ -186,21 +186,6 @@ def test_a_command_outlasts_the_death_of_the_maker(
         studio.service.stop()
 
 
-def test_an_unreadable_job_does_not_hold_up_those_behind_it(sharing: Sharing) -> None:
-    maker = sharing.open(start=False)
-    log, request, after = sharing.add(maker), sharing.add(maker), sharing.add(maker)
-    JobFolder(log.folder).events.mkdir()
-    JobFolder(request.folder).request.unlink()
-    JobFolder(request.folder).request.mkdir()
-    sharing.go(maker)
-    maker.start()
-    assert isinstance(events(maker, after)[-1], Finished)
-    assert maker.job(log.id).state == "failed"
-    failed = maker.job(request.id)
-    assert (failed.state, failed.damage) == ("failed", "request")
-    assert failed.message
-
-
 def test_a_job_that_is_removed_ends_for_whoever_follows_it(sharing: Sharing) -> None:
     maker = sharing.open(start=False)
     job = sharing.add(maker)

@@ -168,9 +168,7 @@ def test_every_known_error_at_shapes_of_its_own_gives_the_same_pixels(
     failed = len(calls.read_bytes())
     assert failed >= len(texts)
     check_pixels(frames, undisturbed[1])
-    # Run it again with the engine that has seen the errors, then with one that has only read about them.
-    assert isinstance(studio.make()[0][-1], Finished)
-    studio.engine.close()
+    studio.engine.close()  # the next one has only read about the errors
     assert isinstance(studio.make()[0][-1], Finished)
     assert len(calls.read_bytes()) == failed
 
