@@ -234,7 +234,7 @@ class Queue:
         return self._send_command(job_id, "stop_after_section")
 
     def _send_command(self, job_id: str, command: Command) -> bool:
-        """Leave a command for a job; whoever makes it carries the command out, and otherwise this call.
+        """Leave a command for a job, which its worker obeys (`Worker._obey`), or else this call carries out.
 
         A second command takes the job from a program on another computer that has not obeyed the first.
         """

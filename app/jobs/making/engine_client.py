@@ -129,7 +129,7 @@ class EngineProcess:
             raise
 
     def cancel(self, job_id: str) -> None:
-        """Have the engine end a job within a step; `Orders.listen` hears it there."""
+        """Have the engine end a job within a step: `Orders.listen` tells the token that its loop checks."""
         with self._lock:
             if self._child is not None:
                 self._child.send({"do": "cancel", "job": job_id})
