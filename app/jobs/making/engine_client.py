@@ -219,12 +219,12 @@ class Orders:
                 if command["do"] == "run":
                     self._next = Order(command["job"], Path(command["folder"]), command["blocklist"])
                     self._changed.notify()
-                elif self._current is not None and self._current.job == command["job"]:
-                    self._current.cancel.cancel()
                 elif self._next is not None and self._next.job == command["job"]:
                     # The working thread may be loading its libraries for seconds, so this thread answers.
                     self._next = None
                     self._send(Cancelled(job=command["job"], time=0.0, video=None, frames=0))
+                elif self._current is not None and self._current.job == command["job"]:
+                    self._current.cancel.cancel()
         os._exit(0)
 
     def take(self) -> Order:
@@ -232,9 +232,8 @@ class Orders:
             self._current = None
             self._changed.wait_for(lambda: self._next)
             assert self._next is not None
-            order, self._next = self._next, None
-            self._current = order
-            return order
+            self._current, self._next = self._next, None
+            return self._current
 
 
 class EventPipe:

@@ -28,25 +28,27 @@ class JobOwner:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock: Lock | None = None
-        self.name = ""
+        self._held: tuple[str, Lock] | None = None
+
+    @property
+    def name(self) -> str:
+        held = self._held
+        return held[0] if held else ""
 
     def enter(self) -> str:
-        if self._lock is not None and not _lock_file(self._folder, self.name).exists():
+        if self.name and not _lock_file(self._folder, self.name).exists():
             self.leave()  # its file was removed
-        if self._lock is None:
+        if not self._held:
             name = f"{_host()}:{os.getpid()}:{time.time_ns()}"
-            self._lock = Lock(_lock_file(self._folder, name))
-            self.name = name
+            self._held = name, Lock(_lock_file(self._folder, name))
         return self.name
 
     def leave(self) -> None:
         """Give the lock back. Several threads may call this, also without the database."""
-        lock, self._lock = self._lock, None
-        name, self.name = self.name, ""
-        if lock is not None and name:
-            _lock_file(self._folder, name).unlink(missing_ok=True)
-            lock.release()
+        held, self._held = self._held, None
+        if held:
+            _lock_file(self._folder, held[0]).unlink(missing_ok=True)
+            held[1].release()
 
 
 def standing_of(folder: Path, owner: str) -> Literal["alive", "dead", "unknown"]:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from app.jobs.service import JobService
-from app.jobs.storage.commands import TAKEN_OVER
+from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import EventReader, append_event
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
@@ -24,7 +24,12 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     watcher = studio.service
     studio.until(watcher.job(running), StepDone, 3)
     began = watcher.job(running).started
+    watcher.recover()
+    assert watcher.job(running).state == "running"
     kill(process)
+    watcher.recover()
+    job = watcher.job(running)
+    assert (job.state, job.message) == ("interrupted", INTERRUPTED["message"])
 
     watcher.start()
     events = studio.events(watcher.job(running))

@@ -9,12 +9,12 @@ import pytest
 from app.jobs.job import Job, JobState
 from app.jobs.service import JobService
 from app.jobs.storage import commands
-from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
+from app.jobs.storage.commands import TAKEN_OVER
 from app.jobs.storage.logs import append_event
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, SectionFinished, StepDone, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
-from tests.support.jobs import Studio, kill, run_program, sections_of, states_of, wait_until
+from tests.support.jobs import Studio, kill, sections_of, states_of, wait_until
 
 pytestmark = pytest.mark.slow  # each test waits for the deaths of programs
 HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
@@ -22,11 +22,14 @@ HANGS = "sections=3 steps=1 at=1 fault=hang times=1"
 
 @pytest.fixture
 def interrupted(studio: Studio) -> str:
-    """Return the job of a server that was killed after the first section."""
-    process, (job_id,) = run_program(studio, HANGS)
-    studio.until(studio.service.job(job_id), SectionFinished)
-    kill(process)
-    return job_id
+    """Return the job of a server that has ended after the first section."""
+    studio.service.start()
+    job = studio.submit("sections=3 steps=1 at=1 fault=wait times=1")
+    studio.until(job, SectionFinished)
+    studio.service.stop()
+    assert not list(job.folder.rglob("*.tmp"))
+    studio.service = studio.open()
+    return job.id
 
 
 def test_what_is_said_twice_is_written_once(studio: Studio) -> None:
@@ -119,27 +122,13 @@ def test_what_is_in_the_folder_decides_where_logs_are_lost(studio: Studio, inter
     assert 1 not in [event.section for event in events if isinstance(event, StepDone)]
 
 
-def test_a_look_from_outside_finds_the_job_of_a_killed_program_interrupted(studio: Studio) -> None:
-    process, (job_id,) = run_program(studio, HANGS)
-    studio.until(studio.service.job(job_id), SectionFinished)
-    onlooker = studio.open()
-    onlooker.recover()
-    assert onlooker.job(job_id).state == "running"
-    kill(process)
-    onlooker.recover()
-    job = onlooker.job(job_id)
-    assert (job.state, job.message) == ("interrupted", INTERRUPTED["message"])
-    studio.service.start()
-    assert isinstance(studio.events(job)[-1], Finished)
-
-
 def test_a_job_whose_program_died_before_it_began_is_resumed(studio: Studio) -> None:
-    process, (_, job_id) = run_program(studio, "fault=hang", "steps=1")
-    kill(process)
+    job = studio.submit("steps=1", service=studio.open())
     studio.service.start(adopt=False)
-    assert studio.service.job(job_id).state == "queued"
-    studio.service.queue.resume(job_id)
-    assert isinstance(studio.events(studio.service.job(job_id))[-1], Finished)
+    assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
+    assert studio.service.job(job.id).state == "queued"
+    studio.service.queue.resume(job.id)
+    assert isinstance(studio.events(job)[-1], Finished)
 
 
 @pytest.mark.parametrize("state", ["interrupted", "failed", "cancelled"])
