@@ -208,11 +208,6 @@ def test_an_engine_that_died_while_idle_is_replaced(open_studio: Studio) -> None
     assert isinstance(open_studio.events(open_studio.submit("steps=1"))[-1], Finished)
 
 
-def test_what_libraries_print_does_not_reach_the_events(open_studio: Studio) -> None:
-    events = open_studio.events(open_studio.submit("sections=1 steps=3 at=1 fault=noise"))
-    assert [type(event) for event in events[-5:]] == [StepDone, StepDone, StepDone, SectionFinished, Finished]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["wait", "hang", "gil"])
 def test_stop_ends_job_and_engine(open_studio: Studio, fault: str) -> None:

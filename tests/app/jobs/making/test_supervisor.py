@@ -41,13 +41,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_job_without_trouble_passes_through(clock: Clock) -> None:
-    events = [STARTED, stage(1), step(1), done(1), END]
-    engine = Script([events], clock)
-    assert make(engine) == events
-    assert engine.attempts == 1
-
-
 @pytest.mark.parametrize("mode", ["inverted", "forward"])
 def test_a_reader_sees_one_job_over_two_engines(clock: Clock, mode: Mode) -> None:
     unknown = Warned(**ABOUT, message="unknown word")
