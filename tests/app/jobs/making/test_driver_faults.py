@@ -17,13 +17,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from app.jobs.making.engine_client import EngineProcess
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.service import JobService
 from diffusers_helper.events import Event, Failed, Finished, StageStarted, Warned
-from diffusers_helper.request import GenerationRequest
 from tests.support.drivers import TEXTS
-from tests.support.jobs import ROOT, write_picture
+from tests.support.jobs import ROOT, RealStudio
 
 DRIVER = Path(__file__).parents[3] / "support" / "bad_driver"
 
@@ -43,27 +41,26 @@ class Watchful(WatchdogTimeouts):
         return WatchdogTimeouts.limit(self, kind, load=load, compiles=compiles)
 
 
-class Studio:
+class Studio(RealStudio):
     """A service over a real engine with the bad driver."""
 
     def __init__(self, folder: Path, model: Path, timeouts: WatchdogTimeouts | None = None) -> None:
-        self.engine = EngineProcess()
-        self.service = JobService(folder / "outputs", self.engine, timeouts=timeouts)
-        self.service.start()
-        self._model, self._picture = model, write_picture(folder / "picture.png")
+        self._timeouts = timeouts
         self._cache, self._frames = folder / "cache", folder / "frames"
         self._frames.mkdir()
+        super().__init__(folder, model)
+
+    def open(self) -> JobService:
+        return JobService(self.outputs, self.engine, timeouts=self._timeouts)
 
     def make(self, **settings: Any) -> tuple[list[Event], Path, np.ndarray]:
         """Run a job of two sections; return its events, its folder, and its frames before encoding."""
-        given = {"image": str(self._picture), "prompt": "a red ball", "seconds": 2.4, "steps": 1}
-        request = GenerationRequest(**{**given, "model": str(self._model), **settings})
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", os.pathsep.join((str(DRIVER), str(ROOT))))
             patch.setenv("XDG_CACHE_HOME", str(self._cache))  # the folder of learned routes
             patch.setenv("BAD_DRIVER_FRAMES", str(self._frames))
-            job = self.service.queue.add(request, allow_folder=True)
-            events = [item[1] for item in self.service.follow(job.id) if item is not None]
+            job = self.submit("a red ball", **{"seconds": 2.4, "steps": 1, **settings})
+            events = self.events(job)
         sections = sorted(self._frames.iterdir(), reverse=True)  # the end of the video is generated first
         frames = [np.load(section) for section in sections]
         for section in sections:
