@@ -110,14 +110,10 @@ class History:
 
         Args:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
-            states: The states to include; empty for all.
-            models: The models to include, by their names in requests; empty for all.
+            states, models: Those to include; empty for all.
             stacked: Whether to return one job of each tree of branches.
             root: The first job of the only tree to include; "" for all.
             before: `SearchPage.next` of the previous page.
-
-        Raises:
-            InputError: If `before` is not from an earlier search.
         """
         conditions: list[tuple[str, Collection[object]]] = [
             ("instr(words, ?)", [word]) for word in text.casefold().split()[:_MOST_WORDS]

@@ -2,10 +2,7 @@
 
 The events of a job split its wall time into the start-up (until the first section is denoised), the lead of
 each section (the extra time of its first step, for example while weights move), the steps, and the tails
-(decoding and writing). What a card tries only once, in its first job, counts nowhere. The time of a step is
-proportional to the pixels and to the passes of guidance, that of a tail to the pixels and to the decoded
-latent frames. The estimate uses the medians of several jobs, so one job that ran beside a game or a backup
-does not distort it.
+(decoding and writing). What a card tries only once, in its first job, counts nowhere.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,13 +40,7 @@ _RECENT = 60  # the number of finished jobs that are searched for those of one m
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The amount of work that a request asks for.
-
-    Attributes:
-        steps: The number of steps of each section.
-        cfg: The scale of classifier-free guidance, with which a step runs the model twice.
-        chunk: The latent frames by which the VAE's windows of time advance.
-    """
+    """The amount of work that a request asks for; the VAE's windows of time advance by `chunk` frames."""
 
     plan: SectionPlan
     steps: Sequence[int]
@@ -72,11 +63,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The speed of jobs: `start_up` and `lead` in seconds, `step` and `tail` in seconds per unit of `Effort`.
-
-    Attributes:
-        lead: The extra time of a section's first step, compared with its other steps.
-    """
+    """The speed of jobs: `start_up` and `lead` in seconds, the others in seconds per unit of `Effort`."""
 
     start_up: float
     lead: float

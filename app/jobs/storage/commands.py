@@ -175,11 +175,8 @@ def _report(folder: JobFolder, event: Event) -> None:
 def salvage(folder: JobFolder, video: str | Path | None, frames: int) -> tuple[str | None, int]:
     """Tidy the folder of a job that does not continue, as if it had ended normally.
 
-    This removes unfinished files and copies the last video shown to the path of the finished one.
-
-    Args:
-        video: The last video shown, absolute or relative to the folder; None if there is none.
-        frames: Its number of frames, which is returned with the video's path.
+    This removes unfinished files and copies the last video shown to the path of the finished one, which is
+    returned with its number of frames.
     """
     with suppress(OSError):
         folder.remove_leftovers()

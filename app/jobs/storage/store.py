@@ -55,9 +55,6 @@ class JobStore:
     method raises InputError if that fails then. Later, methods raise OSError or sqlite3.Error while they are
     out of reach. A change is on the disk before it is announced.
 
-    Args:
-        reason_to_wait: Returns why a queued job with a certain model cannot begin yet, as the job's facts.
-
     Attributes:
         adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
         making: The jobs that this process is making.
