@@ -59,7 +59,7 @@ class Exports:
             yield None
         try:
             target.parent.mkdir(exist_ok=True)
-            yield from _answers(["export", str(video), str(target), name])
+            yield from _shares(["export", str(video), str(target), name])
             for other in target.parent.iterdir():
                 if other != target:
                     other.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ class Exports:
             self._turn.release()
 
 
-def _answers(question: list[str]) -> Iterator[float]:
+def _shares(question: list[str]) -> Iterator[float]:
     share = 0.0
     with asked(question, os.environ | _VARIABLES) as (child, answers):
         while True:

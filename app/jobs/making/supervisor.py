@@ -231,7 +231,12 @@ class Supervisor:
         trial = died.trial
         memory_error = ""
         if died.errors:
-            _append_errors(died.errors, JobFolder(self._job.folder).engine_errors)
+            file = JobFolder(self._job.folder).engine_errors
+            try:
+                earlier = read_file(file).decode("utf-8", "replace") if file.exists() else ""
+                write_atomic(file, f"{earlier}{died.errors}\n"[-_MOST_ERRORS:].encode("utf-8", "replace"))
+            except OSError as error:
+                _log.warning("%s cannot be written (%s)", file, error.strerror)
         trouble, line = last_trouble(died.errors) or (None, "")
         if self._hung:
             cause = self._hung
@@ -299,14 +304,6 @@ def _is_hopeless(deaths: list[Death]) -> bool:
     last = deaths[-1].point
     kills = takewhile(lambda death: death.point == last and death.from_outside, reversed(deaths))
     return len(list(kills)) >= (_MOST_KILLS if last.section else _MOST_EARLY_KILLS)
-
-
-def _append_errors(errors: str, file: Path) -> None:
-    try:
-        earlier = read_file(file).decode("utf-8", "replace") if file.exists() else ""
-        write_atomic(file, f"{earlier}{errors}\n"[-_MOST_ERRORS:].encode("utf-8", "replace"))
-    except OSError as error:
-        _log.warning("%s cannot be written (%s)", file, error.strerror)
 
 
 def _memory_kills() -> int:

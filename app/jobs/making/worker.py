@@ -110,7 +110,7 @@ class Worker:
         self._orders.put(partial(self._run, job))
 
     def warm_up(self) -> None:
-        self._orders.put(self._warm_up)
+        self._orders.put(self._engine.start)
 
     def rest(self, *, leaves: bool) -> None:
         """Free the card's memory after a pause that no job followed, or if `leaves` is true."""
@@ -140,14 +140,11 @@ class Worker:
         # end it while it starts.
         block_ctrl_c()
         while (order := self._orders.get()) is not None:
-            order()
+            try:
+                order()
+            except OSError:  # a job reports its own
+                _log.exception("the engine did not start; the first job tries again")
         self._engine.close()
-
-    def _warm_up(self) -> None:
-        try:
-            self._engine.start()
-        except OSError:
-            _log.exception("the engine did not start; the first job tries again")
 
     def _run(self, job: Job) -> None:
         try:
