@@ -72,9 +72,7 @@ def forecast(store: JobStore, request: GenerationRequest) -> FinishPlan:
     )  # fmt: skip
 
 
-def add_finishing(
-    queue: Queue, request: GenerationRequest, parent: Job | Path, *, press: str = "", waits: bool = False
-) -> Job:
+def add_finishing(queue: Queue, request: GenerationRequest, parent: Job | Path, *, press: str = "") -> Job:
     """Queue a finishing, or refuse one for which the disk has no room."""
     needed = _COPIES * forecast(queue.store, request).bytes + Path(request.video).stat().st_size
     free = shutil.disk_usage(queue.store.outputs).free
@@ -84,7 +82,7 @@ def add_finishing(
             "Free some space, or choose a smaller factor.",
         )
     lineage = Lineage(parent=parent.id if isinstance(parent, Job) else "")
-    return queue.add(request, lineage=lineage, press=press, waits=waits)
+    return queue.add(request, lineage=lineage, press=press)
 
 
 def press_after(job_id: str) -> str:

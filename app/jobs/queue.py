@@ -50,8 +50,8 @@ class Queue:
     def __init__(self, store: JobStore) -> None:
         self.store = store
 
-    def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
+    def jobs(self, limit: int = 1000) -> list[Job]:
+        return self.store.jobs(f"WHERE {_OPEN} ORDER BY place, id LIMIT ?", limit)
 
     def add(
         self,

@@ -183,28 +183,25 @@ class Worker:
         try:
             self._num_finished = num_finished_sections(JobFolder(job.folder))
             with self._awake:
-                return self._follow(job, supervisor)
+                for event in supervisor.make(events_in(JobFolder(job.folder))):
+                    if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
+                        return trouble
+                    if isinstance(event, Failed) and (reason := self._goes_elsewhere(job, event)):
+                        self._record(job, Warned(job=job.id, time=0.0, message=reason))
+                        self._enter(job, "queued", reason=reason, message="", remedy="")
+                        break
+                    self.failures = 0 if isinstance(event, SectionFinished) else self.failures
+                    if event.is_final:
+                        self._finish(job, event)
+                    else:
+                        self._record(job, event)
+                        self._on_change()
+                        self._obey(job, event)
         except OSError as error:
             if not is_storage_trouble(error):
                 raise
             self._engine.close()
             return facts_of(error)
-
-    def _follow(self, job: Job, supervisor: Supervisor) -> dict[str, str] | None:
-        for event in supervisor.make(events_in(JobFolder(job.folder))):
-            if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
-                return trouble
-            if isinstance(event, Failed) and (reason := self._goes_elsewhere(job, event)):
-                self._record(job, Warned(job=job.id, time=0.0, message=reason))
-                self._enter(job, "queued", reason=reason, message="", remedy="")
-                return None
-            self.failures = 0 if isinstance(event, SectionFinished) else self.failures
-            if event.is_final:
-                self._finish(job, event)
-            else:
-                self._record(job, event)
-                self._on_change()
-                self._obey(job, event)
         return None
 
     def _goes_elsewhere(self, job: Job, failed: Failed) -> str:

@@ -107,6 +107,20 @@ def over(sharing: Sharing, service: JobService, days: float, *, favourite: bool 
     return service.job(job.id)
 
 
+def test_old_jobs_go_by_their_end_but_no_favourites_and_none_that_are_not_over(
+    sharing: Sharing, service: JobService
+) -> None:
+    ages = (40, 31, 29)
+    loved, old, new = (over(sharing, service, days, favourite=days == 40) for days in ages)
+    waiting = sharing.add(service)
+    for job in (new, waiting):
+        service._store.add_facts(job.id, created=0.0)
+    assert tidy(service._store, Retention()) == []
+    assert tidy(service._store, Retention(30 * 86400)) == [old.id]
+    assert {job.id for job in service.jobs()} == {loved.id, new.id, waiting.id}
+    assert service.queue.restore(old.id).id == old.id
+
+
 def test_the_oldest_go_when_all_together_are_too_large(sharing: Sharing, service: JobService) -> None:
     jobs = [over(sharing, service, days, favourite=days == 4) for days in (4, 3, 2, 1)]
     limit = Retention.from_environment({"LONGTAKE_KEEP_GB": str(2.5 * 2**20 / GB)})

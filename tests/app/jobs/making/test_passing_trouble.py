@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.jobs.job import Job
+from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.jobs.storage.database import DATABASE_FOLDER
@@ -189,15 +190,15 @@ def test_an_engine_that_cannot_be_started_now_is_tried_again(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studio.service.start()
-    follow = Worker._follow
+    make = Supervisor.make
     failures = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
 
     def start(*given: Any) -> Any:
         if failures:
             raise failures.pop()
-        return follow(*given)
+        return make(*given)
 
-    monkeypatch.setattr(Worker, "_follow", start)
+    monkeypatch.setattr(Supervisor, "make", start)
     job = studio.submit("steps=1")
     events = studio.events(job)
     assert isinstance(events[-1], Finished)
