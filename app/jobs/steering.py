@@ -106,8 +106,7 @@ class Steering:
         for parent, keep in ((job_id, finished - 1), (job.parent, job.kept)):
             if job.state != "paused" or not 0 < keep == finished - 1:
                 continue
-            others = [take.id for _, take in self._takes(parent, keep) if _is_open(take, keep)]
-            if others := [take for take in others if take != job_id]:
+            if others := [take.id for _, take in self._takes(parent, keep) if take.id != job_id]:
                 paused = self.store.jobs("WHERE id = ? AND id != ? AND state = 'paused'", parent, job_id)
                 return [*others, *(job.id for job in paused)]
         return []
@@ -115,13 +114,8 @@ class Steering:
     def choice(self, job_id: str) -> TakeChoice | None:
         chosen = self.store.job(job_id)
         finished = num_finished_sections(self.store.folder(job_id))
-        for parent, keep in (
-            (job_id, finished),
-            (job_id, finished - 1),
-            (chosen.parent, chosen.kept),
-        ):
-            numbered = self._takes(parent, keep) if keep > 0 else []
-            takes = [(number, job) for number, job in numbered if _is_open(job, keep)]
+        for parent, keep in ((job_id, finished), (job_id, finished - 1), (chosen.parent, chosen.kept)):
+            takes = self._takes(parent, keep) if keep > 0 else []
             if takes and (parent == job_id or any(job.id == job_id for _, job in takes)):
                 first = [(0, chosen)] if (parent, keep) == (job_id, finished - 1) else []
                 waits = "wait" in self.store.commands(parent)
@@ -129,9 +123,13 @@ class Steering:
         return None
 
     def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:
+        """Find the takes of a section that may still be chosen, with their numbers."""
         jobs = self.store.jobs("WHERE parent = ? AND kept = ? ORDER BY created, id", parent, keep)
-        numbered = enumerate(jobs, 1)
-        return [(number, job) for number, job in numbered if "wait" in self.store.commands(job.id)]
+        return [
+            (number, job)
+            for number, job in enumerate(jobs, 1)
+            if "wait" in self.store.commands(job.id) and _is_open(job, keep)
+        ]
 
     def _check_allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):
