@@ -57,11 +57,9 @@ def studio(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Killer]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("studio", "mode"),
-    [
-        ("tiny_model", "inverted"), ("tiny_helios_distilled", "forward"),
-    ],
+    [("tiny_model", "inverted"), ("tiny_helios_distilled", "forward")],
     indirect=["studio"],
-)  # fmt: skip
+)
 def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Killer, mode: str) -> None:
     *_, whole = studio.made(mode)
     assert isinstance(whole, Finished)
