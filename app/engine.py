@@ -12,7 +12,7 @@ import sys
 import traceback
 from functools import partial
 
-from app.jobs.making.orders import EventPipe, Order, open_pipes
+from app.jobs.making.engine_client import EventPipe, Order, open_pipes
 from app.jobs.storage.commands import commands_of, ended_by
 from app.machine import load_added_models
 from app.miopen import conv_settings

@@ -31,7 +31,7 @@ LOST_SECONDS = 20.0  # after so long without an answer, the other end counts as 
 _ANSWER_SECONDS = 0.5  # the longest time that an actor waits for something new
 _QUEUE_FILES = ("events.jsonl", "states.jsonl")  # of the program that has the queue
 Stamps = dict[str, tuple[int, int]]
-Death = tuple[int | None, Trial | None, str]
+EngineEnd = tuple[int | None, Trial | None, str]
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Answer:
     events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     removed: list[str] = field(default_factory=list[str])
-    death: Death | None = None
+    death: EngineEnd | None = None
 
 
 def changed_files(folder: Path, stamps: Stamps) -> Answer:
@@ -100,7 +100,7 @@ class Host:
         self._run, self._last_heard_at = 0, 0.0
         self._owner, self._is_over = "", False  # an owner has the card until it knows how the run has ended
         self._events: list[dict[str, Any]] = []
-        self._death: Death | None = None
+        self._death: EngineEnd | None = None
         # The engine ends with the thread that has started it.
         threading.Thread(target=self._work, name="engine", daemon=True).start()
 
@@ -183,7 +183,7 @@ class Host:
             except (InputError, OSError, ValueError) as error:
                 self._add_report(run, (None, None, str(error)))
 
-    def _add_report(self, run: int, report: dict[str, Any] | Death, *, is_last: bool = True) -> None:
+    def _add_report(self, run: int, report: dict[str, Any] | EngineEnd, *, is_last: bool = True) -> None:
         with self._changed:
             if run == self._run:
                 if isinstance(report, dict):

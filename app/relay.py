@@ -18,8 +18,7 @@ from typing import Any
 
 from app.cluster import ClusterTask, connect, host_cards, list_actors
 from app.host import LOST_SECONDS, apply, changed_files
-from app.jobs.making.engine_client import Trial
-from app.jobs.making.orders import EventPipe, Order, Orders, open_pipes
+from app.jobs.making.engine_client import EventPipe, Order, Orders, Trial, open_pipes
 from app.jobs.stdio import complain
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError

@@ -1,7 +1,5 @@
 """The videos of jobs in other formats, made one at a time by a process of their own, in the jobs' folders."""
 
-from __future__ import annotations
-
 import os
 import queue
 import threading
@@ -16,8 +14,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 
 _BEAT_SECONDS = 0.5  # until an iterator can hear that nobody wants the export any more
 _MOST_SECONDS = 60.0  # for an answer about formats
-# SVT-AV1 would tell its settings. Other programs come before an export.
-_VARIABLES = {"SVT_LOG": "1"}
+_VARIABLES = {"SVT_LOG": "1"}  # SVT-AV1 would tell its settings
 
 
 Offer = dict[str, Any]
@@ -37,7 +34,7 @@ class Exports:
         key = video, video.stat().st_mtime_ns
         if not self._offers.get(key):
             offers = list[Offer]()
-            ask_probe(["formats", str(video)], offers.append, _environ(), _MOST_SECONDS)
+            ask_probe(["formats", str(video)], offers.append, os.environ | _VARIABLES, _MOST_SECONDS)
             self._offers = {key: offers} if len(self._offers) > 100 else {**self._offers, key: offers}
         return self._offers[key]
 
@@ -52,10 +49,8 @@ class Exports:
     def make(self, job: Job, name: str) -> Iterator[float | None]:
         """Make an export unless it is there, and remove the job's other ones.
 
-        An iterator that is closed ends its process.
-
-        Yields:
-            The share that is done, at least twice a second; None until its turn comes.
+        This yields the share that is done, at least twice a second, and None until its turn comes. An
+        iterator that is closed ends its process.
         """
         video, target = _video_of(job), self.file(job, name)
         if target.exists() and target.stat().st_mtime >= video.stat().st_mtime:
@@ -64,7 +59,7 @@ class Exports:
             yield None
         try:
             target.parent.mkdir(exist_ok=True)
-            yield from _answers(["export", str(video), str(target), name])
+            yield from _shares(["export", str(video), str(target), name])
             for other in target.parent.iterdir():
                 if other != target:
                     other.unlink(missing_ok=True)
@@ -72,9 +67,9 @@ class Exports:
             self._turn.release()
 
 
-def _answers(question: list[str]) -> Iterator[float]:
+def _shares(question: list[str]) -> Iterator[float]:
     share = 0.0
-    with asked(question, _environ()) as (child, answers):
+    with asked(question, os.environ | _VARIABLES) as (child, answers):
         while True:
             yield share
             try:
@@ -88,10 +83,6 @@ def _answers(question: list[str]) -> Iterator[float]:
             share = answer[0] / answer[1]
         if code := child.process.wait():
             raise LongtakeError(f"The export has ended with {code}.", "Try another format.")
-
-
-def _environ() -> dict[str, str]:
-    return {**os.environ, **_VARIABLES}
 
 
 def _video_of(job: Job) -> Path:

@@ -1,7 +1,5 @@
 """The jobs that finish videos: how they are queued, and what will come of them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,12 +24,7 @@ _COPIES = 3  # the segments, and the last two versions of the video
 
 @dataclass(frozen=True, slots=True)
 class FinishPlan:
-    """What a finishing will make, and what it takes.
-
-    Attributes:
-        bytes: The size of the file, roughly, as it depends on the content.
-        work_seconds: The time that the work takes; `is_measured` if this machine has done such work.
-    """
+    """What a finishing will make and take, roughly; `is_measured` if this machine has done such work."""
 
     width: int
     height: int
@@ -79,9 +72,7 @@ def forecast(store: JobStore, request: GenerationRequest) -> FinishPlan:
     )  # fmt: skip
 
 
-def add_finishing(
-    queue: Queue, request: GenerationRequest, parent: Job | Path, *, press: str = "", waits: bool = False
-) -> Job:
+def add_finishing(queue: Queue, request: GenerationRequest, parent: Job | Path, *, press: str = "") -> Job:
     """Queue a finishing, or refuse one for which the disk has no room."""
     needed = _COPIES * forecast(queue.store, request).bytes + Path(request.video).stat().st_size
     free = shutil.disk_usage(queue.store.outputs).free
@@ -91,7 +82,7 @@ def add_finishing(
             "Free some space, or choose a smaller factor.",
         )
     lineage = Lineage(parent=parent.id if isinstance(parent, Job) else "")
-    return queue.add(request, lineage=lineage, press=press, waits=waits)
+    return queue.add(request, lineage=lineage, press=press)
 
 
 def press_after(job_id: str) -> str:

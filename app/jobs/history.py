@@ -3,14 +3,13 @@
 Old jobs are removed automatically only if a user sets a limit.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from app.jobs.job import OVER, Job, JobState
 from app.jobs.storage.folders import size_of
@@ -40,13 +39,7 @@ _RANKED = f"""id, {_ROOT} AS root, count(*) OVER tree AS count, max(created) OVE
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The jobs of a tree of branches that a search has met.
-
-    Attributes:
-        root: The id of the tree's first job, which may have been removed.
-        count: The number of jobs.
-        newest: The time at which the last of them was created.
-    """
+    """The jobs of a tree of branches that a search has met. Its root may have been removed."""
 
     root: str
     count: int
@@ -55,10 +48,9 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """One page of a search.
+    """One page of a search, newest first.
 
     Attributes:
-        jobs: The jobs, newest first.
         next: The argument `before` for the next page; "" if this is the last one.
         stacks: Of a search with `stacked`, by the ids of `jobs`, the tree of branches that each stands for.
     """
@@ -71,12 +63,7 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What takes space on the disk of an outputs folder, in bytes.
-
-    Attributes:
-        jobs: Each job with its size, the largest first.
-        removed_bytes: The size of all removed jobs.
-    """
+    """What takes space on the disk of an outputs folder, in bytes; the largest job comes first."""
 
     jobs: list[tuple[Job, int]]
     removed_bytes: int
@@ -123,14 +110,10 @@ class History:
 
         Args:
             text: Words that must all occur in the prompt, the negative prompt or the seed, in any order.
-            states: The states to include; empty for all.
-            models: The models to include, by their names in requests; empty for all.
+            states, models: Those to include; empty for all.
             stacked: Whether to return one job of each tree of branches.
             root: The first job of the only tree to include; "" for all.
             before: `SearchPage.next` of the previous page.
-
-        Raises:
-            InputError: If `before` is not from an earlier search.
         """
         conditions: list[tuple[str, Collection[object]]] = [
             ("instr(words, ?)", [word]) for word in searchable(text).split()[:_MOST_WORDS]
@@ -163,8 +146,7 @@ class History:
 
     def count(self, states: Collection[JobState] = ()) -> int:
         condition = f"WHERE state IN ({', '.join('?' * len(states))})" if states else ""
-        ((count,),) = self.store.select(condition, *states, what="count(*)")
-        return count
+        return self.store.select(condition, *states, what="count(*)")[0][0]
 
     def models(self) -> list[str]:
         return [model for (model,) in self.store.select("ORDER BY model", what="DISTINCT model")]
@@ -226,7 +208,7 @@ class Retention:
     size_bytes: float = math.inf
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Retention:
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
         return cls(_number(environ, KEEP_DAYS) * _DAY, _number(environ, KEEP_GB) * GB)
 
 

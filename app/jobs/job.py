@@ -1,7 +1,5 @@
 """The record of one job, the states that it goes through, and what a user may do in each of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -65,7 +63,6 @@ class Job:
     """A snapshot of a job; ask the service again for a newer one.
 
     Attributes:
-        folder: The job's own folder in the outputs folder; its name is the id.
         position: The job's position in the queue, at first its time of submission; the smallest comes first.
         created, started, ended: Times in seconds since the epoch; None if they have not happened yet. At the
             end of each pause, `started` moves on by its length.
@@ -74,9 +71,8 @@ class Job:
             A queued job has them while its model is not on this machine.
         card: The card that makes it, or has made it; a clause for each later one says from which section on.
         favourite: Whether a user marked it, so it is never removed automatically.
+        parent, kept: The job that it was branched from, if any, and how many sections it has from there.
         damage: What the job lacks: its "request", or its whole "folder"; "" if it lacks nothing.
-        parent: The job that it was branched from; "" if there is none.
-        kept: The number of sections that it has from its parent.
     """
 
     id: str

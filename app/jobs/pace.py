@@ -2,13 +2,8 @@
 
 The events of a job split its wall time into the start-up (until the first section is denoised), the lead of
 each section (the extra time of its first step, for example while weights move), the steps, and the tails
-(decoding and writing). What a card tries only once, in its first job, counts nowhere. The time of a step is
-proportional to the pixels and to the passes of guidance, that of a tail to the pixels and to the decoded
-latent frames. The estimate uses the medians of several jobs, so one job that ran beside a game or a backup
-does not distort it.
+(decoding and writing). What a card tries only once, in its first job, counts nowhere.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -45,13 +40,7 @@ _RECENT = 60  # the number of finished jobs that are searched for those of one m
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The amount of work that a request asks for.
-
-    Attributes:
-        steps: The number of steps of each section.
-        cfg: The scale of classifier-free guidance, with which a step runs the model twice.
-        chunk: The latent frames by which the VAE's windows of time advance.
-    """
+    """The amount of work that a request asks for; the VAE's windows of time advance by `chunk` frames."""
 
     plan: SectionPlan
     steps: Sequence[int]
@@ -74,11 +63,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The speed of jobs: `start_up` and `lead` in seconds, `step` and `tail` in seconds per unit of `Effort`.
-
-    Attributes:
-        lead: The extra time of a section's first step, compared with its other steps.
-    """
+    """The speed of jobs: `start_up` and `lead` in seconds, the others in seconds per unit of `Effort`."""
 
     start_up: float
     lead: float
@@ -108,35 +93,32 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
     plan = plan_of(request)
     steps = steps_of(request, info_of(request.model))
-    pixels, is_new = 0, True  # is_new: whether the current run of the job has not denoised anything yet
+    pixels = 0
     start_up: float | None = None
-    last = 0.0  # the end of the last step or section, or the beginning of the first section's denoising
-    first_steps: list[float] = []
-    other_steps: list[float] = []
-    tails: dict[int, float] = {}
+    last: float | None = None  # the end of the last step or section, or where this run began to denoise
+    first_steps, other_steps, tails = list[float](), list[float](), dict[int, float]()
+    is_finished = False
     for event in _without_trials(events):
         if isinstance(event, JobStarted):
-            pixels, is_new = event.width * event.height, True
-        elif isinstance(event, StageStarted) and event.stage == "sample" and is_new:
+            pixels, last = event.width * event.height, None
+        elif last is None and isinstance(event, StageStarted) and event.stage == "sample":
             start_up = event.time if start_up is None else start_up
-            last, is_new = event.time, False
-        elif isinstance(event, StepDone):
-            (first_steps if event.step == 1 else other_steps).append(max(0.0, event.time - last))
             last = event.time
-        elif isinstance(event, SectionFinished):
-            tails[event.section] = max(0.0, event.time - last)
-            last = event.time
-        elif isinstance(event, Finished) and pixels and first_steps and tails and start_up is not None:
-            if request.step_cache != OFF:  # its steps were no measure for a job that computes all of them
-                return None
-            work = Effort(plan, steps, pixels, request.cfg, request.vae_chunk)
-            step = fmean(other_steps or first_steps)
-            decoding = sum(tail for index, tail in enumerate(work.tails, 1) if index in tails)
-            if not decoding:  # the log is damaged
-                return None
-            lead = max(0.0, fmean(first_steps) - step)
-            return Pace(start_up, lead, step / work.step, sum(tails.values()) / decoding)
-    return None
+        elif last is not None and isinstance(event, StepDone | SectionFinished):
+            seconds, last = max(0.0, event.time - last), event.time
+            if isinstance(event, SectionFinished):
+                tails[event.section] = seconds
+            else:
+                (first_steps if event.step == 1 else other_steps).append(seconds)
+        is_finished = isinstance(event, Finished)
+    # A step cache makes its steps no measure for a job that computes all of them.
+    if not (is_finished and pixels and first_steps and start_up is not None) or request.step_cache != OFF:
+        return None
+    work = Effort(plan, steps, pixels, request.cfg, request.vae_chunk)
+    step = fmean(other_steps or first_steps)
+    decoding = sum(tail for index, tail in enumerate(work.tails, 1) if index in tails)
+    lead = max(0.0, fmean(first_steps) - step)
+    return Pace(start_up, lead, step / work.step, sum(tails.values()) / decoding) if decoding else None
 
 
 def usual(paces: list[Pace]) -> Pace | None:
@@ -158,19 +140,15 @@ class PaceBook:
             for job in self._service.finished_jobs(_RECENT)
             if job.request.model == model and not job.request.finish
         ]
-        paces = filter(None, map(_readable_pace, jobs))
-        return usual(list(islice(paces, LAST_JOBS)))
-
-
-def _readable_pace(job: Job) -> Pace | None:
-    with suppress(OSError):  # the log cannot be read now
-        return _pace_in(JobFolder(job.folder), job.request)
-    return None
+        paces = (_pace_in(JobFolder(job.folder), job.request) for job in jobs)
+        return usual(list(islice(filter(None, paces), LAST_JOBS)))
 
 
 @lru_cache(maxsize=1024)
 def _pace_in(folder: JobFolder, request: GenerationRequest) -> Pace | None:
-    return pace_of(events_in(folder), request)
+    with suppress(OSError):  # the log cannot be read now
+        return pace_of(events_in(folder), request)
+    return None
 
 
 def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
@@ -178,13 +156,11 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 
     Only the area of the video counts, not its shape, so no picture has to be opened.
     """
-    pace_by_model: dict[str, Pace | None] = {}
+    jobs = list(jobs)
+    pace_by_model = {model: paces.pace(model) for model in {job.request.model for job in jobs}}
     estimates: list[float | None] = []
     for job in jobs:
-        model = job.request.model
-        if model not in pace_by_model:
-            pace_by_model[model] = paces.pace(model)
-        pace = pace_by_model[model]
+        pace = pace_by_model[job.request.model]
         work = _work(job.request)
         estimates.append((1.0 - share_done(job)) * pace.seconds(work) if pace and work else None)
     return estimates

@@ -1,7 +1,5 @@
 """The queue of an outputs folder, with everything that a user can do to its jobs from any process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -11,29 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.jobs.job import (
-    ALLOWED,
-    BEGUN,
-    MOVABLE,
-    OVER,
-    TRANSITIONS,
-    Command,
-    Job,
-    NoSuchJob,
-    NotAllowed,
-    allows,
-)
+from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, Command, Job, NoSuchJob, NotAllowed, allows
 from app.jobs.storage.commands import forget_commands, leave_command
 from app.jobs.storage.folders import new_folder
 from app.jobs.storage.importing import import_jobs, mark_for_old_versions
 from app.jobs.storage.logs import append_event, time_of_last
-from app.jobs.storage.rows import (
-    add_transition,
-    insert_row,
-    request_facts,
-    update_row,
-    words_of_damage,
-)
+from app.jobs.storage.rows import add_transition, insert_row, request_facts, update_row, words_of_damage
 from app.jobs.storage.store import JobStore
 from app.jobs.storage.trash import delete_job, remove_job, removed_jobs, restore_job
 from diffusers_helper.conditions.pictures import (
@@ -56,7 +37,7 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 RESUMED = "The job was resumed; finished work is not repeated."
-_OPEN = f"state IN {tuple(state for state in TRANSITIONS if state not in OVER)}"
+_OPEN = f"state IN {tuple(state for state in ALLOWED if state not in OVER)}"
 
 
 class Queue:
@@ -69,8 +50,8 @@ class Queue:
     def __init__(self, store: JobStore) -> None:
         self.store = store
 
-    def jobs(self, limit: int = 1000, after: float = -math.inf) -> list[Job]:
-        return self.store.jobs(f"WHERE {_OPEN} AND place > ? ORDER BY place, id LIMIT ?", after, limit)
+    def jobs(self, limit: int = 1000) -> list[Job]:
+        return self.store.jobs(f"WHERE {_OPEN} ORDER BY place, id LIMIT ?", limit)
 
     def add(
         self,
@@ -148,12 +129,9 @@ class Queue:
         job = self.job_with_request(job_id)
         request = GenerationRequest.from_dict({**json.loads(job.request.to_json()), **(changes or {})})
         pictures = self._pictures(job, request)
-        lineage = Lineage(self._lineage(job).spans)  # its sections are made anew
+        lineage = Lineage(Lineage.read(self.store.folder(job.id).lineage).spans)  # its sections are made anew
         allow_folder = request.model == job.request.model
         return self.add(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
-
-    def _lineage(self, job: Job) -> Lineage:
-        return Lineage.read(self.store.folder(job.id).lineage)
 
     def job_with_request(self, job_id: str) -> Job:
         """Read a job with the request in its folder."""
@@ -193,7 +171,7 @@ class Queue:
         job = self.store.job(job_id)
         pictures = {**self._pictures(job, request, excluded=pictures), **pictures}
         allow_folder = allow_folder or request.model == job.request.model
-        lineage = self._lineage(job)
+        lineage = Lineage.read(self.store.folder(job_id).lineage)
         if lineage.kept:
             check_changes(job.request, {name: getattr(request, name) for name in SETTINGS})
         request, pictures = _checked(request, pictures, allow_folder=allow_folder, lineage=lineage)
@@ -256,7 +234,7 @@ class Queue:
         return self._send_command(job_id, "stop_after_section")
 
     def _send_command(self, job_id: str, command: Command) -> bool:
-        """Leave a command for a job; whoever makes it carries the command out, and otherwise this call.
+        """Leave a command for a job, which its worker obeys (`Worker._obey`), or else this call carries out.
 
         A second command takes the job from a program on another computer that has not obeyed the first.
         """

@@ -1,7 +1,5 @@
 """The service with which the page, the API and the command line submit, follow and cancel jobs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
@@ -67,9 +65,8 @@ class JobService:
         """Start the workers, which make jobs as soon as no other process makes those of this folder.
 
         Args:
-            warm: Whether to start the engines before the first job, so that their libraries are loaded then.
-            adopt: Whether to make all jobs of the folder, instead of only those of this process, and to get
-                the models that were ordered there.
+            warm: Whether to start the engines, which load their libraries, before the first job.
+            adopt: Whether to make all jobs of the folder, and get its models, or those of this process alone.
         """
         self._stopped = False
         timeouts = self._timeouts or WatchdogTimeouts(self._store.outputs / DATABASE_FOLDER / "patience.json")
@@ -92,10 +89,7 @@ class JobService:
         return len(self._engines)
 
     def stop(self, timeout: float = 4.0) -> None:
-        """Interrupt the running jobs, which the next program continues, and end the engines.
-
-        Waits at most `timeout` seconds for jobs that were asked to end. Queued jobs stay queued.
-        """
+        """Interrupt the running jobs, which the next program continues, and end the engines in `timeout`."""
         deadline = time.monotonic() + timeout
         self.downloads.stop()
         self.crew.stop(max(0.0, deadline - time.monotonic()))
@@ -112,10 +106,7 @@ class JobService:
         self._notify()
 
     def recover(self) -> None:
-        """Record that the jobs of killed programs are interrupted, as far as the folder can be written.
-
-        The workers of a service that was started do so by themselves.
-        """
+        """Record that the jobs of killed programs are interrupted, as a started service does by itself."""
         with contextlib.suppress(*TROUBLE):
             if self._store.select("WHERE state IN ('running', 'waiting') LIMIT 1", what="id"):
                 self._store.recover()
@@ -225,10 +216,7 @@ class JobService:
                 self.wait(changes)
 
     def wait(self, changes: int) -> None:
-        """Wait until the attribute `changes` differs from this number, for at most a second.
-
-        Other processes, which may change the jobs too, wake nobody.
-        """
+        """Wait for at most a second until `changes` differs; other processes' changes wake nobody."""
         with self._changed:
             self._changed.wait_for(lambda: self.changes != changes, _SILENCE_SECONDS)
 

@@ -1,7 +1,5 @@
 """Tools for standard streams: what is written to them, their exclusive use, and those of child processes."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import io
@@ -41,12 +39,9 @@ def prepare_streams() -> None:
 
 
 def start_log(level: int | str) -> None:
-    """Write log records from this level on to standard error. A program calls this once.
-
-    The handler has the level too, because a job's own log file lowers the level of its loggers.
-    """
+    """Write log records from this level on to standard error. A program calls this once."""
     console = logging.StreamHandler()
-    console.setLevel(level)
+    console.setLevel(level)  # a job's own log file lowers the level of its loggers
     console.setFormatter(LogLines("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[console])
 
@@ -124,10 +119,7 @@ def end_with(descriptor: int) -> None:
 
 
 class ErrorTail:
-    """The end of a child's standard error, all of which may also be passed on to this process's own.
-
-    Native libraries write to it, too, so control characters are shown here as well.
-    """
+    """The end of a child's standard error, all of which may also be passed on to this process's own."""
 
     _MOST_BYTES = 16_384
     _CHUNK_BYTES = 4096
@@ -159,7 +151,7 @@ class ErrorTail:
                 if not self._is_shown:
                     continue
                 parts = decoder.decode(data).split("\r")  # progress bars begin with it
-                content = "\r".join(map(visible, parts)).encode()
+                content = "\r".join(map(visible, parts)).encode()  # also what native libraries write
                 with contextlib.suppress(OSError):  # our own standard error may be closed
                     while content:
                         content = content[os.write(2, content) :]

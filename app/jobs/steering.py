@@ -1,7 +1,5 @@
 """The steering of a video while it grows: other words for what comes next, a wait for the user, and takes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +20,9 @@ MOST_TAKES = 8
 
 @dataclass(frozen=True, slots=True)
 class TakeChoice:
-    """The takes of a section, of which a user keeps one.
+    """The takes of the section of a job after the first `keep`, of which a user keeps one.
 
     Attributes:
-        parent: The id of the job whose section they are.
-        keep: The number of the sections before it.
         takes: The jobs that make it or wait after it, with their numbers; 0 is the parent's own section.
         waits: Whether the parent waits after each section, and not only its takes.
     """
@@ -45,11 +41,7 @@ class Steering:
         self.store = queue.store
 
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
-        """Give the sections that are not made yet other settings.
-
-        A section that is being made is finished first. The finished ones keep their settings, so the recipe
-        of the video has both and makes the same bytes.
-        """
+        """Give other settings to the sections after those that are made, or being made."""
         with self.store.change() as database:
             job = self._queue.job_with_request(job_id)
             folder = self.store.folder(job_id)
@@ -70,10 +62,7 @@ class Steering:
         return self.store.job(job_id)
 
     def wait(self, job_id: str, on: bool = True) -> Job:
-        """Have a job wait for the user after each section, with the device free, or go on by itself.
-
-        A job that waits already goes on with `resume`.
-        """
+        """Have a job wait for the user after each section; one that waits already goes on with `resume`."""
         with self.store.change() as database:
             self._check_allowed(self.store.job(job_id), "wait")
             if on:
@@ -85,8 +74,7 @@ class Steering:
     def takes(self, job_id: str, count: int = 3, keep: int | None = None) -> list[Job]:
         """Queue branches of a job that make its next section with other seeds, and then wait for the user.
 
-        Args:
-            keep: The finished sections to keep; None for all. With one less, the last is made again.
+        They keep `keep` sections, by default all. With one less, the last is made again.
         """
         if not 1 <= count <= MOST_TAKES:
             raise InputError(
@@ -118,8 +106,7 @@ class Steering:
         for parent, keep in ((job_id, finished - 1), (job.parent, job.kept)):
             if job.state != "paused" or not 0 < keep == finished - 1:
                 continue
-            others = [take.id for _, take in self._takes(parent, keep) if _is_open(take, keep)]
-            if others := [take for take in others if take != job_id]:
+            if others := [take.id for _, take in self._takes(parent, keep) if take.id != job_id]:
                 paused = self.store.jobs("WHERE id = ? AND id != ? AND state = 'paused'", parent, job_id)
                 return [*others, *(job.id for job in paused)]
         return []
@@ -127,13 +114,8 @@ class Steering:
     def choice(self, job_id: str) -> TakeChoice | None:
         chosen = self.store.job(job_id)
         finished = num_finished_sections(self.store.folder(job_id))
-        for parent, keep in (
-            (job_id, finished),
-            (job_id, finished - 1),
-            (chosen.parent, chosen.kept),
-        ):
-            numbered = self._takes(parent, keep) if keep > 0 else []
-            takes = [(number, job) for number, job in numbered if _is_open(job, keep)]
+        for parent, keep in ((job_id, finished), (job_id, finished - 1), (chosen.parent, chosen.kept)):
+            takes = self._takes(parent, keep) if keep > 0 else []
             if takes and (parent == job_id or any(job.id == job_id for _, job in takes)):
                 first = [(0, chosen)] if (parent, keep) == (job_id, finished - 1) else []
                 waits = "wait" in self.store.commands(parent)
@@ -141,9 +123,13 @@ class Steering:
         return None
 
     def _takes(self, parent: str, keep: int) -> list[tuple[int, Job]]:
+        """Find the takes of a section that may still be chosen, with their numbers."""
         jobs = self.store.jobs("WHERE parent = ? AND kept = ? ORDER BY created, id", parent, keep)
-        numbered = enumerate(jobs, 1)
-        return [(number, job) for number, job in numbered if "wait" in self.store.commands(job.id)]
+        return [
+            (number, job)
+            for number, job in enumerate(jobs, 1)
+            if "wait" in self.store.commands(job.id) and _is_open(job, keep)
+        ]
 
     def _check_allowed(self, job: Job, action: Action) -> None:
         if not allows(job, action):

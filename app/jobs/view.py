@@ -3,8 +3,6 @@
 The queue refuses by the same table, so a button that is offered and a call that is refused cannot differ.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict
@@ -24,12 +22,7 @@ Address = Callable[[Path], str]
 
 
 class StateWords(NamedTuple):
-    """The texts for a state.
-
-    Attributes:
-        headline: The text on the stage; empty if the work itself is described there.
-        ending: The sentence that is said when a job comes to rest in it; empty if it does not rest.
-    """
+    """The texts for a state: its name, that on the stage, the sentence said when a job rests in it."""
 
     label: str
     headline: str = ""
@@ -152,11 +145,7 @@ def view(job: Job, commands: Collection[Command] = (), **more: Any) -> dict[str,
 def buttons(
     job: Job, commands: Collection[Command], section: int, sections: int
 ) -> dict[str, dict[str, Any]]:
-    """Describe the buttons of the job on the stage, by action: each has a `label`, and may be `enabled`.
-
-    Args:
-        section: The section that is being made; nothing comes after the last one.
-    """
+    """Describe the buttons of the job on the stage, by action: each has a `label`, and may be `enabled`."""
     entries: dict[str, dict[str, Any]] = {}
     if "cancel" not in commands and "pause" in commands:
         entries["pause"] = {"label": "Pausing …", "enabled": False}

@@ -1,7 +1,5 @@
 """A ZIP file of other files as they are, which is made while it is sent; its size is known before."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,8 +36,7 @@ class _Sink(io.RawIOBase):
 def stored_zip(files: Sequence[tuple[str, Path]]) -> tuple[int, Iterator[bytes]]:
     """Return the size in bytes of a ZIP file of files under other names in ASCII, and its parts.
 
-    Raises:
-        InputError: If it has no files, or more than 2 GB, beyond which older programs do not open it.
+    It is refused without files, and with more than 2 GB, beyond which older programs do not open it.
     """
     infos = [ZipInfo.from_file(path, name, strict_timestamps=False) for name, path in files]
     size = _END_BYTES + sum(_FILE_BYTES + 2 * len(info.filename) + info.file_size for info in infos)

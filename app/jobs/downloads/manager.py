@@ -3,8 +3,6 @@
 What a user has ordered is kept in the outputs folder, so that it outlasts every program.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -33,11 +31,7 @@ Activity = Literal["", "getting", "verifying", "converting", "paused", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class DownloadOrder:
-    """What a user wants of a model that is not completely here.
-
-    Attributes:
-        state: Whether it is to be downloaded, rests until a user lets it go on, or could not be downloaded.
-    """
+    """What a user wants of a model that is not completely here, or why it could not be downloaded."""
 
     state: Literal["wanted", "paused", "failed"]
     message: str = ""
@@ -46,12 +40,7 @@ class DownloadOrder:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """What happens to a model now.
-
-    Attributes:
-        activity: What it is; empty for nothing.
-        bytes_per_second, seconds_left: The speed and the time left; None while they are not known.
-    """
+    """What happens to a model now. The speed and the time left are None while they are not known."""
 
     activity: Activity = ""
     done_bytes: int = 0
@@ -67,10 +56,6 @@ class Downloads:
 
     The orders outlast the program: the next one on the folder goes on from the bytes that are on the disk. Of
     several programs on a folder, one executes an order, and all of them can change it.
-
-    Args:
-        folder: The folder of the orders, which need not exist.
-        on_change: Called when a model has become usable or an order has changed.
     """
 
     def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
@@ -106,11 +91,7 @@ class Downloads:
             self._order(name, DownloadOrder("paused"))
 
     def cancel(self, name: str) -> None:
-        """Give up what was ordered for a model.
-
-        What a download has brought stays on the disk, and nothing of a copy that is not whole. What the last
-        check has found is forgotten.
-        """
+        """Give up what was ordered for a model. What a download has brought stays on the disk."""
         self._forget(name)
         for key in list(self._running):
             if key[1] == name:

@@ -1,7 +1,5 @@
 """The processes that download, check, convert or add a model, as the program that started them sees them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -24,14 +22,10 @@ _END_SECONDS, _TIDY_SECONDS, _MOST_SECONDS = 2.0, 10.0, 300
 
 
 class ModelProcess:
-    """A process that downloads, checks or converts one model.
+    """A process that downloads, checks or converts one model; `done` and `total` are bytes.
 
     A download or a check ends with this program, even if it is killed. A conversion then goes on to its end,
     since nothing could continue it.
-
-    Attributes:
-        done, total: The bytes that are here, checked or written, and those in all; 0 while not known.
-        message, remedy: Why the task failed; empty if it did not.
     """
 
     def __init__(self, task: Task, model: str, weight_dtype: str = "", *, lock: Lock | None = None) -> None:
@@ -94,13 +88,7 @@ class ModelProcess:
 
 
 class Adding:
-    """The addition of models of a user's own files, one at a time, for pages that were opened meanwhile.
-
-    Attributes:
-        name: The model that is being checked; "" for none.
-        since: When that began, by the monotonic clock.
-        problem: Why the last one was not added; "" if it was.
-    """
+    """The addition of models of a user's own files, one at a time, for pages that were opened meanwhile."""
 
     def __init__(self) -> None:
         self.name = ""

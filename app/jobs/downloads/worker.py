@@ -3,8 +3,6 @@
 It ends with the program that has started it, since its standard input closes then.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

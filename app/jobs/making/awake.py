@@ -1,7 +1,5 @@
 """The lock that keeps the computer from going to sleep while a job is being made."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 from typing import Self

@@ -1,7 +1,5 @@
 """The workers of a program, one for each card, and the thread that gives them the jobs of the queue."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -166,7 +164,11 @@ class Crew:
                 worker.rest(leaves=worker not in self._locks)  # another process may use the card now
         if not all(worker.is_busy for worker in self.workers):
             self._recover()
-        self._tidy()
+        if self._locks and self.store.adopts and time.monotonic() - self._tidied >= _TIDY_SECONDS:
+            self._tidied = time.monotonic()
+            if removed := tidy(self.store, self._retention):
+                _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
+                self.on_change()
 
     def _choose(self, free: Sequence[Worker], job: Job) -> Worker | None:
         able = self.workers_for(job)
@@ -178,9 +180,7 @@ class Crew:
     def serve(self, card: str, *, leaves: bool = False, now: bool = False) -> None:
         """Take a card out of service, also for other and later programs on the folder, or put it back.
 
-        Args:
-            leaves: Whether it makes no further job.
-            now: Whether its present job goes back to the queue, and so to another card.
+        If it leaves `now`, its present job goes back to the queue, and so to another card.
         """
         worker = next((worker for worker in self.workers if worker.card.key == card), None)
         if worker is None:
@@ -188,8 +188,7 @@ class Crew:
             raise InputError(f"There is no card {short_repr(card)}; expected one of {keys}.")
         with self.store.change():
             self.store.set_out(card, leaves)
-        worker.trouble = ""
-        worker.failures = 0
+        worker.trouble, worker.failures = "", 0
         worker.gives_back = leaves and now and worker.is_busy
         self.wake()
 
@@ -247,14 +246,6 @@ class Crew:
                 self.on_change()
             if not self.store.adopts:
                 self._give_up(*(worker for worker in self.workers if not worker.is_busy))
-
-    def _tidy(self) -> None:
-        is_due = time.monotonic() - self._tidied >= _TIDY_SECONDS
-        if self._locks and self.store.adopts and is_due:
-            self._tidied = time.monotonic()
-            if removed := tidy(self.store, self._retention):
-                _log.info("Removed, because they exceed a limit: %s", ", ".join(removed))
-                self.on_change()
 
 
 def _names(workers: Sequence[Worker]) -> str:

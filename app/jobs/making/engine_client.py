@@ -1,22 +1,36 @@
-"""The client of the engine, which starts its process, sends it jobs, reads its events and ends it."""
+"""The two ends of an engine's pipes: the client that starts it and sends it jobs, and the engine's own end.
 
-from __future__ import annotations
+Commands go to the engine's stdin, and its events come from its stdout, as lines of JSON.
+"""
 
+import json
 import logging
 import os
 import queue
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from app.cards import VideoCard
 from app.jobs.job import Job
-from app.jobs.stdio import Child, close_child, wait_or_kill
+from app.jobs.stdio import (
+    Child,
+    close_child,
+    prepare_streams,
+    start_log,
+    take_stdin,
+    take_stdout,
+    wait_or_kill,
+    write_whole,
+)
 from app.machine import module_command, this_profile
-from diffusers_helper.events import Event, from_dict
+from diffusers_helper.cancel import CancelToken
+from diffusers_helper.events import Cancelled, Event, from_dict, to_dict
+from diffusers_helper.machine.signals import end_with_parent, ignore_ctrl_c, unblock_ending
 from diffusers_helper.machine.sysfs import resident_bytes
 from diffusers_helper.planning.variables import engine_environment
 
@@ -34,11 +48,7 @@ class Trial:
 
 
 class EngineDied(Exception):
-    """The death of an engine before the end of its job.
-
-    Attributes:
-        trial: The convolution that the engine was computing by an untried backend; None if there was none.
-    """
+    """The death of an engine before the end of its job, perhaps in a trial."""
 
     def __init__(self, exit_code: int | None = None, trial: Trial | None = None) -> None:
         super().__init__(f"exit code {exit_code}")
@@ -54,19 +64,16 @@ Message = Event | Trial | Literal[""] | None
 class EngineProcess:
     """An engine in a child process, which is started when first needed, and again after a death.
 
-    It makes one video at a time. Commands go to the child's stdin and events come from its stdout, as lines
-    of JSON. When this process ends, that stdin closes, and the child ends too. It is also killed when the
-    *thread* that started it ends, so `start` and `run` are called in the thread that runs the jobs.
+    It makes one video at a time. When this process ends, the child's stdin closes, and the child ends too. It
+    is also killed when the *thread* that started it ends, so the thread that runs the jobs calls `start` and
+    `run`.
 
     Args:
         variables: Further environment variables for the child, such as those that show it one card alone.
         card: Its card, if that is not the one that a process with these variables sees.
-
-    Attributes:
-        restarts: Whether `run` can be called again after a death.
     """
 
-    restarts = True
+    restarts = True  # whether `run` can be called again after a death
 
     def __init__(
         self,
@@ -104,8 +111,7 @@ class EngineProcess:
     ) -> Iterator[Event | None]:
         """Make one video and yield its events, up to the final one; yield None while nothing happens.
 
-        Args:
-            blocklist: The trials that ended an engine and must not be repeated, each with its reason.
+        The trials of `blocklist`, which ended an engine, are not repeated; each has its reason.
         """
         command = {
             "do": "run", "job": job.id, "folder": str(job.folder),
@@ -123,6 +129,7 @@ class EngineProcess:
             raise
 
     def cancel(self, job_id: str) -> None:
+        """Have the engine end a job within a step: `Orders.listen` tells the token that its loop checks."""
         with self._lock:
             if self._child is not None:
                 self._child.send({"do": "cancel", "job": job_id})
@@ -142,7 +149,7 @@ class EngineProcess:
     def _start(self) -> Child:
         if self._child is not None and self._child.process.poll() is None:
             return self._child
-        # The child is in this process's group, so that signals reach both, and has its log level.
+        # The child is in this process's group, so that signals reach both.
         command, environ = module_command("app.engine", {**os.environ, **self._variables})
         environ |= engine_environment(this_profile(environ).environment, environ)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
@@ -185,3 +192,82 @@ def _message(data: dict[str, Any] | None) -> Message:
     if "trial" not in data:
         return from_dict(data)
     return "" if data["trial"] is None else Trial(**data["trial"])
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    job: str
+    folder: Path
+    blocklist: list[dict[str, str]]
+    cancel: CancelToken = field(default_factory=CancelToken)
+
+
+class Orders:
+    """The client's orders in the engine: a thread hears them, and the working thread takes them."""
+
+    def __init__(self, send: Callable[[Event], None]) -> None:
+        self._send = send
+        self._changed = threading.Condition()
+        self._next: Order | None = None
+        self._current: Order | None = None
+
+    def listen(self, commands: IO[bytes]) -> None:
+        """Hear commands until the pipe closes; then end this process, whose files are whole, at once."""
+        for line in commands:
+            command = json.loads(line)
+            with self._changed:
+                if command["do"] == "run":
+                    self._next = Order(command["job"], Path(command["folder"]), command["blocklist"])
+                    self._changed.notify()
+                elif self._next is not None and self._next.job == command["job"]:
+                    # The working thread may be loading its libraries for seconds, so this thread answers.
+                    self._next = None
+                    self._send(Cancelled(job=command["job"], time=0.0, video=None, frames=0))
+                elif self._current is not None and self._current.job == command["job"]:
+                    self._current.cancel.cancel()
+        os._exit(0)
+
+    def take(self) -> Order:
+        with self._changed:
+            self._current = None
+            self._changed.wait_for(lambda: self._next)
+            assert self._next is not None
+            self._current, self._next = self._next, None
+            return self._current
+
+
+class EventPipe:
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def send(self, event: Event) -> None:
+        self.write(to_dict(event))
+
+    def name_trial(self, case: object, rung: str) -> None:
+        """Announce the first use of a convolution backend, because it may end the process."""
+        self.write({"trial": {"case": str(case), "rung": rung}})
+
+    def end_trial(self, case: object, rung: str) -> None:
+        self.write({"trial": None})
+
+    def write(self, data: dict[str, Any]) -> None:
+        line = json.dumps(data, allow_nan=False).encode() + b"\n"
+        try:
+            with self._lock:
+                write_whole(self._pipe, line)
+        except BrokenPipeError:
+            os._exit(1)
+
+
+def open_pipes(log_level: str) -> tuple[Orders, EventPipe]:
+    """Begin an engine's process: return its orders, which a thread hears from now on, and its events."""
+    ignore_ctrl_c()
+    unblock_ending()
+    end_with_parent()  # even if native code keeps the listening thread from running
+    prepare_streams()
+    events = EventPipe(take_stdout())
+    orders = Orders(events.send)
+    threading.Thread(target=orders.listen, args=(take_stdin(),), name="orders", daemon=True).start()
+    start_log(log_level)
+    return orders, events

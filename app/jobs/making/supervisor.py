@@ -5,8 +5,6 @@ kernel search may never return. Finished work is on the disk, so a new engine co
 section and the same settings, and the video gets the same bytes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time
@@ -18,20 +16,10 @@ from pathlib import Path
 from app.jobs.job import Job
 from app.jobs.making.engine_client import EngineDied, EngineProcess, Trial
 from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
+from app.jobs.storage.commands import salvage
 from app.jobs.storage.logs import change_by
-from app.jobs.storage.recovery import salvage
-from diffusers_helper.events import (
-    STAGES,
-    TRIALS,
-    Event,
-    Failed,
-    Finished,
-    JobStarted,
-    SectionFinished,
-    StageStarted,
-    StepDone,
-    Warned,
-)
+from diffusers_helper import events
+from diffusers_helper.events import STAGES, TRIALS, Event, Failed, JobStarted, SectionFinished, Warned
 from diffusers_helper.failures import cause_of_death, engine_died, failed_event
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.library_errors import last_trouble
@@ -137,7 +125,7 @@ class Supervisor:
         while True:
             try:
                 for event in self._attempt():
-                    if isinstance(event, Finished):  # after any other end there is no time to save
+                    if isinstance(event, events.Finished):  # after any other end there is no time to save
                         self._timeouts.save()
                     yield event
             except EngineDied as died:
@@ -211,9 +199,9 @@ class Supervisor:
     def _update_point(self, event: Event) -> None:
         if isinstance(event, JobStarted):  # kernels for attention are tried before
             self._point = StagePoint()
-        elif isinstance(event, StageStarted):
+        elif isinstance(event, events.StageStarted):
             self._point = StagePoint(event.stage, event.section)
-        elif isinstance(event, StepDone):
+        elif isinstance(event, events.StepDone):
             self._point = StagePoint(self._point.stage or "sample", event.section, event.step)
 
     def _new_event(self, event: Event) -> Event | None:
@@ -243,7 +231,12 @@ class Supervisor:
         trial = died.trial
         memory_error = ""
         if died.errors:
-            _append_errors(died.errors, JobFolder(self._job.folder).engine_errors)
+            file = JobFolder(self._job.folder).engine_errors
+            try:
+                earlier = read_file(file).decode("utf-8", "replace") if file.exists() else ""
+                write_atomic(file, f"{earlier}{died.errors}\n"[-_MOST_ERRORS:].encode("utf-8", "replace"))
+            except OSError as error:
+                _log.warning("%s cannot be written (%s)", file, error.strerror)
         trouble, line = last_trouble(died.errors) or (None, "")
         if self._hung:
             cause = self._hung
@@ -303,7 +296,7 @@ class Supervisor:
 def _is_hopeless(deaths: list[Death]) -> bool:
     """Whether to give up after these deaths since the last finished section.
 
-    A death that is charged to a convolution backend counts less, since another backend is left.
+    One that is charged to a convolution backend counts less, since another backend is left.
     """
     own_deaths = sum(not (death.from_outside or death.is_charged) for death in deaths)
     if own_deaths >= _MOST_DEATHS or sum(death.is_charged for death in deaths) >= _MOST_CHARGED:
@@ -311,14 +304,6 @@ def _is_hopeless(deaths: list[Death]) -> bool:
     last = deaths[-1].point
     kills = takewhile(lambda death: death.point == last and death.from_outside, reversed(deaths))
     return len(list(kills)) >= (_MOST_KILLS if last.section else _MOST_EARLY_KILLS)
-
-
-def _append_errors(errors: str, file: Path) -> None:
-    try:
-        earlier = read_file(file).decode("utf-8", "replace") if file.exists() else ""
-        write_atomic(file, f"{earlier}{errors}\n"[-_MOST_ERRORS:].encode("utf-8", "replace"))
-    except OSError as error:
-        _log.warning("%s cannot be written (%s)", file, error.strerror)
 
 
 def _memory_kills() -> int:

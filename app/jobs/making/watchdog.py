@@ -1,7 +1,5 @@
 """The limits of an engine's silence, after which it counts as hung, learned from earlier silences."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping
@@ -48,11 +46,7 @@ def card_in_use(environ: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class WatchdogTimeouts:
-    """The longest silences that ended well, in seconds, by kind of work, which begins with the card.
-
-    Attributes:
-        file: The JSON file that stores them; None to store nothing.
-    """
+    """The longest silences that ended well, in seconds, by kind of work, which begins with the card."""
 
     file: Path | None = None
     _longest: dict[str, float] = field(default_factory=dict[str, float])
@@ -71,9 +65,7 @@ class WatchdogTimeouts:
     def limit(self, kind: str, *, load: bool = False, compiles: bool = False) -> float:
         """The seconds of silence after which this work counts as hung.
 
-        Args:
-            load: Whether the work is loading a model, for which nothing is learned.
-            compiles: Whether the driver may search and compile kernels meanwhile, as in a first job.
+        Nothing is learned for loading a model, nor while the driver may compile kernels, as in a first job.
         """
         longest = FIRST_LOAD_SECONDS if load else FIRST_SECONDS
         if not self.knows(kind) or load or compiles:

@@ -1,7 +1,5 @@
 """The thread that has one card's engine make jobs, one at a time."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import queue
@@ -65,7 +63,7 @@ class Worker:
         timeouts: WatchdogTimeouts,
         on_change: Callable[[], None],
         wake: Callable[[], object],
-        passes_on: Callable[[Worker, Job], str],
+        passes_on: Callable[["Worker", Job], str],
     ) -> None:
         self._store, self._engine, self._timeouts, self._on_change = store, engine, timeouts, on_change
         self.card = card
@@ -112,7 +110,7 @@ class Worker:
         self._orders.put(partial(self._run, job))
 
     def warm_up(self) -> None:
-        self._orders.put(self._warm_up)
+        self._orders.put(self._engine.start)
 
     def rest(self, *, leaves: bool) -> None:
         """Free the card's memory after a pause that no job followed, or if `leaves` is true."""
@@ -142,14 +140,11 @@ class Worker:
         # end it while it starts.
         block_ctrl_c()
         while (order := self._orders.get()) is not None:
-            order()
+            try:
+                order()
+            except OSError:  # a job reports its own
+                _log.exception("the engine did not start; the first job tries again")
         self._engine.close()
-
-    def _warm_up(self) -> None:
-        try:
-            self._engine.start()
-        except OSError:
-            _log.exception("the engine did not start; the first job tries again")
 
     def _run(self, job: Job) -> None:
         try:
@@ -188,28 +183,25 @@ class Worker:
         try:
             self._num_finished = num_finished_sections(JobFolder(job.folder))
             with self._awake:
-                return self._follow(job, supervisor)
+                for event in supervisor.make(events_in(JobFolder(job.folder))):
+                    if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
+                        return trouble
+                    if isinstance(event, Failed) and (reason := self._goes_elsewhere(job, event)):
+                        self._record(job, Warned(job=job.id, time=0.0, message=reason))
+                        self._enter(job, "queued", reason=reason, message="", remedy="")
+                        break
+                    self.failures = 0 if isinstance(event, SectionFinished) else self.failures
+                    if event.is_final:
+                        self._finish(job, event)
+                    else:
+                        self._record(job, event)
+                        self._on_change()
+                        self._obey(job, event)
         except OSError as error:
             if not is_storage_trouble(error):
                 raise
             self._engine.close()
             return facts_of(error)
-
-    def _follow(self, job: Job, supervisor: Supervisor) -> dict[str, str] | None:
-        for event in supervisor.make(events_in(JobFolder(job.folder))):
-            if isinstance(event, Failed) and (trouble := self._passing_trouble(job, event)):
-                return trouble
-            if isinstance(event, Failed) and (reason := self._goes_elsewhere(job, event)):
-                self._record(job, Warned(job=job.id, time=0.0, message=reason))
-                self._enter(job, "queued", reason=reason, message="", remedy="")
-                return None
-            self.failures = 0 if isinstance(event, SectionFinished) else self.failures
-            if event.is_final:
-                self._finish(job, event)
-            else:
-                self._record(job, event)
-                self._on_change()
-                self._obey(job, event)
         return None
 
     def _goes_elsewhere(self, job: Job, failed: Failed) -> str:
@@ -275,7 +267,10 @@ class Worker:
                 if not trouble:
                     trouble = facts_of(error)
                     _log.warning("Job %s waits. %s", job.id, trouble["message"])
-                    self._show_waiting(job, trouble)
+                    with suppress(*TROUBLE):
+                        if self._store.job(job.id).state == "running":
+                            self._store.enter(job.id, "waiting", **trouble)
+                    self._on_change()
                 if self._stopping.wait(_RETRY_SECONDS) if is_end else self._should_end(job, _RETRY_SECONDS):
                     raise _AskedToEnd from error
             else:
@@ -284,12 +279,6 @@ class Worker:
             waited = f"{trouble['message']} The job waited for {time.monotonic() - start_time:.0f} seconds."
             self._write(job, partial(self._wait_no_more, job))
             self._record(job, Warned(job=job.id, time=0.0, message=waited))
-
-    def _show_waiting(self, job: Job, trouble: dict[str, str]) -> None:
-        with suppress(*TROUBLE):
-            if self._store.job(job.id).state == "running":
-                self._store.enter(job.id, "waiting", **trouble)
-        self._on_change()
 
     def _wait_no_more(self, job: Job) -> None:
         if self._store.job(job.id).state == "waiting":

@@ -1,21 +1,23 @@
-"""The commands of users for jobs, which whoever makes a job reads at its beat and carries out.
+"""The commands of users for jobs, and what becomes of jobs that no program makes any more.
 
-Any program may leave a command. It outlasts the death of the job's maker; `apply_commands` in `recovery.py`
-carries out those for jobs that no program makes.
+Any program may leave a command. The worker of whoever makes the job reads it at its beat and carries it out;
+`apply_commands` does so for jobs that no program makes, since a command outlasts the death of the maker.
 """
 
-from __future__ import annotations
-
 import logging
+import shutil
 import sqlite3
 from collections.abc import Collection
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any, cast
 
-from app.jobs.job import COMMANDS, Command
+from app.jobs.job import BEGUN, COMMANDS, OVER, Command
 from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER, connect
-from app.jobs.storage.rows import request_facts, update_row
+from app.jobs.storage.logs import append_event, change_by, events_in
+from app.jobs.storage.rows import enter_state, request_facts, row_of, update_row
 from app.jobs.storage.trouble import TROUBLE
+from diffusers_helper import events
 from diffusers_helper.conditions.pictures import (
     picture_paths,
     request_content,
@@ -24,8 +26,8 @@ from diffusers_helper.conditions.pictures import (
     stored_request,
 )
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Event, SectionFinished
-from diffusers_helper.files import sync_folder
+from diffusers_helper.events import Event
+from diffusers_helper.files import replacing, sync_folder
 from diffusers_helper.provenance.branch import change_remaining
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.untrusted.limited_json import plain_json
@@ -38,6 +40,9 @@ INTERRUPTED: dict[str, Any] = {
     "remedy": "It continues when the page is started on this folder, or with: generate --resume",
 }
 PAUSED: dict[str, Any] = {"message": "Paused.", "remedy": ""}
+# The deaths of the program at one point of a job after which the job fails. The job is usually not their
+# cause, but one that takes the whole machine down would otherwise be started again for ever.
+_MOST_DEATHS = 50
 WAITS: dict[str, Any] = PAUSED | {"message": "Your turn: go on, change the words, or try takes."}
 
 
@@ -70,7 +75,7 @@ def ended_by(commands: Collection[Command], event: Event | None, num_finished: i
     Args:
         num_finished: The number of sections that were finished before, the last of which is reported again.
     """
-    if not isinstance(event, SectionFinished) or event.section >= event.sections:
+    if not isinstance(event, events.SectionFinished) or event.section >= event.sections:
         return None
     if "stop_after_section" in commands:
         return "cancel"
@@ -104,3 +109,82 @@ def carry_out_change(database: sqlite3.Connection, folder: JobFolder) -> None:
         sync_folder(folder.path)
         update_row(database, folder.job, **request_facts(folder))
     forget_commands(database, folder.job, "change")
+
+
+def apply_commands(database: sqlite3.Connection, folder: JobFolder, *, adopt: bool = False) -> None:
+    """Carry out the commands for a job that no living program makes.
+
+    A job whose program has ended becomes interrupted first, and is queued at last if `adopt` is true.
+    """
+    row = row_of(database, folder.job)
+    last = None
+    try:
+        last = next(reversed(events_in(folder)), None)
+    except OSError:
+        if row["state"] in BEGUN or adopt:
+            raise
+    if row["state"] in BEGUN:
+        counted = _count_death(folder, row, last)
+        enter_state(database, folder.job, "interrupted", **INTERRUPTED, **counted)
+        folder.remove_leftovers()
+    carry_out_change(database, folder)
+    row = row_of(database, folder.job)
+    if row["state"] in OVER:
+        return
+    facts: dict[str, Any] = {"job": folder.job, "time": last.time if last is not None else 0.0}
+    commands = read_commands(database, folder.job)
+    is_interrupted = row["state"] == "interrupted"
+    if "cancel" in commands or (is_interrupted and row["deaths"] >= _MOST_DEATHS and "pause" not in commands):
+        facts["video"], facts["frames"] = salvage(folder, row["video"], row["frames"])
+        end = events.Cancelled(**facts) if "cancel" in commands else events.Failed(
+            **facts, code="engine_died",
+            message=f"Longtake was ended {row['deaths']} times at the same point of this video.",
+            remedy="Resume it to try again; the finished sections are kept.",
+        )  # fmt: skip
+        state, changes = change_by(end, folder.path) or ("cancelled", {})
+        reason = "You ended it." if "cancel" in commands else ""
+        enter_state(database, folder.job, state, reason=reason, **changes)
+        _report(folder, end)
+    elif "pause" in commands:
+        enter_state(database, folder.job, "paused", **PAUSED)
+    elif is_interrupted and adopt:
+        enter_state(database, folder.job, "queued", reason=TAKEN_OVER, message="", remedy="")
+        _report(folder, events.Warned(**facts, message=TAKEN_OVER))
+        return
+    else:
+        return
+    forget_commands(database, folder.job)
+
+
+def _count_death(folder: JobFolder, row: sqlite3.Row, last: Event | None) -> dict[str, Any]:
+    if not isinstance(last, events.StageStarted | events.StepDone | events.PieceDone):
+        return {}  # the engine had not begun
+    step = last.step if isinstance(last, events.StepDone) else 0
+    death = f"{folder.checkpoints} checkpoints, {type(last).__name__} {last.section} {step}"
+    return {"death": death, "deaths": row["deaths"] + 1 if death == row["death"] else 1}
+
+
+def _report(folder: JobFolder, event: Event) -> None:
+    """Add an event to a job's log. A log that cannot be written is skipped, for the sake of other jobs."""
+    try:
+        append_event(folder.events, event)
+    except OSError as error:
+        _log.warning("%s cannot be written (%s)", folder.events, error.strerror)
+
+
+def salvage(folder: JobFolder, video: str | Path | None, frames: int) -> tuple[str | None, int]:
+    """Tidy the folder of a job that does not continue, as if it had ended normally.
+
+    This removes unfinished files and copies the last video shown to the path of the finished one, which is
+    returned with its number of frames.
+    """
+    with suppress(OSError):
+        folder.remove_leftovers()
+    if video is None or not (source := folder.path / video).exists():
+        return None, 0
+    with suppress(OSError):  # on a full disk, the video stays where it is
+        if source != folder.video:
+            with replacing(folder.video) as temporary:
+                shutil.copyfile(source, temporary)
+            sync_folder(folder.path)
+    return str(folder.video if folder.video.exists() else source), frames

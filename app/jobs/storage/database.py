@@ -4,8 +4,6 @@ Only SQLite opens the file, because a process loses its locks on a file when it 
 Each use has a connection of its own, so that a file that is away, or back again, needs no care.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The folders of jobs: their names, their sizes, and how new ones appear."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -50,10 +48,7 @@ def new_folder(
 
 
 def sweep(outputs: Path, database_folder: Path) -> None:
-    """Remove folders of jobs that were never submitted, and files that a process was writing when it died.
-
-    Call this only in the process that makes the jobs, which alone writes files beside the database.
-    """
+    """Remove what dead processes have left. Only the process that makes the jobs may call this."""
     for path in outputs.glob(".*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     for path in database_folder.glob(".*.tmp"):

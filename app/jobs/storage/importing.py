@@ -3,8 +3,6 @@
 All of them do if the database was lost. Nothing starts by that: unfinished jobs arrive paused.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -16,11 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from app.jobs.job import BEGUN, COMMANDS, OVER, TRANSITIONS
-from app.jobs.storage.commands import leave_command
+from app.jobs.storage.commands import apply_commands, leave_command
 from app.jobs.storage.database import DATABASE_FOLDER
 from app.jobs.storage.folders import folder_names
 from app.jobs.storage.logs import append_line, change_by, events_in
-from app.jobs.storage.recovery import apply_commands
 from app.jobs.storage.rows import (
     add_transition,
     facts_of_request,
@@ -69,7 +66,6 @@ def import_jobs(
 
     Args:
         is_new: Whether the database was just made. The queue is then paused if a job is unfinished.
-        can_write: Whether the folders can be written.
         anew: Whether to read the requests of all jobs anew.
     """
     rows = {row["id"]: row for row in database.execute("SELECT id, damage, removed FROM jobs")}
@@ -101,8 +97,7 @@ def import_jobs(
 def mark_for_old_versions(folder: JobFolder, **facts: Any) -> None:
     """Add a line to `states.jsonl` that keeps version 0.2 from making a job.
 
-    Args:
-        facts: What would be unknown if the database were lost, or the state of a job that is over.
+    The facts are those that would be lost with the database, or the state of a job that is over.
     """
     line = {**_NOT_YOURS, "time": round(time.time(), 3), **facts, _MARK: True}
     append_line(folder.states, json_line(line), sync=True)
@@ -129,18 +124,14 @@ def _import(database: sqlite3.Connection, folder: JobFolder, *, can_write: bool)
     if facts["state"] != state:
         add_transition(database, folder.job, facts["state"], facts["message"])
     if can_write and not any(_MARK in line for line in lines):
-        _take_commands(database, folder)
+        for command in COMMANDS:
+            file = folder.path / f"wish-{command}"
+            if file.is_file() and command != "pause":
+                leave_command(database, folder.job, command, read_file(file).decode("utf-8", "replace"))
+        apply_commands(database, folder)
         mark_for_old_versions(folder, **({name: facts[name] for name in _ENDED} if state in OVER else {}))
         sync_folder(folder.path)
     return [folder.job] if facts["state"] == "paused" != state else []
-
-
-def _take_commands(database: sqlite3.Connection, folder: JobFolder) -> None:
-    for command in COMMANDS:
-        file = folder.path / f"wish-{command}"
-        if file.is_file() and command != "pause":
-            leave_command(database, folder.job, command, read_file(file).decode("utf-8", "replace"))
-    apply_commands(database, folder)
 
 
 def _lines(folder: JobFolder) -> Iterator[dict[str, Any]]:
@@ -171,17 +162,6 @@ def _facts_of(folder: JobFolder, lines: list[dict[str, Any]]) -> dict[str, Any]:
 
     Version 0.1 wrote no lines, and this version writes none after the first.
     """
-    facts = _facts_of_events(folder)
-    is_marked = any(_MARK in line for line in lines)
-    for line in lines:
-        names = ("created", "place", "favourite", "press") if is_marked else line.keys() - {"time", "reason"}
-        facts |= {name: line[name] for name in names if name in line}
-    if facts["state"] in BEGUN:
-        facts["state"] = "interrupted"
-    return facts
-
-
-def _facts_of_events(folder: JobFolder) -> dict[str, Any]:
     created = (folder.request if folder.request.exists() else folder.path).stat().st_mtime
     facts: dict[str, Any] = {"state": "queued", "created": created, "place": created}
     facts |= {"message": "", "remedy": ""}
@@ -193,5 +173,11 @@ def _facts_of_events(folder: JobFolder) -> dict[str, Any]:
         written = os.stat(folder.events).st_mtime
         facts |= {"started": max(0.0, written - last.time), "ended": written if last.is_final else None}
     if (last is None and folder.has_begun) or (last is not None and not last.is_final):
+        facts["state"] = "interrupted"
+    is_marked = any(_MARK in line for line in lines)
+    for line in lines:
+        names = ("created", "place", "favourite", "press") if is_marked else line.keys() - {"time", "reason"}
+        facts |= {name: line[name] for name in names if name in line}
+    if facts["state"] in BEGUN:
         facts["state"] = "interrupted"
     return facts

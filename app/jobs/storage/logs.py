@@ -1,7 +1,5 @@
 """The log of a job's events, `events.jsonl`, with a line of JSON for each event."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

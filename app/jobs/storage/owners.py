@@ -1,10 +1,7 @@
 """The programs that make the jobs of an outputs folder, each with a lock of the kernel while it lives."""
 
-from __future__ import annotations
-
 import os
 import platform
-import threading
 import time
 from pathlib import Path
 from typing import Literal
@@ -26,33 +23,32 @@ def _host() -> str:
 class JobOwner:
     """This program as an owner of jobs. Call `enter`, and the functions below, while the database is locked.
 
-    Attributes:
-        name: `host:pid:start`; empty before `enter`.
+    Its name is `host:pid:start`, and empty before `enter`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock: Lock | None = None
-        self._leaving = threading.Lock()
-        self.name = ""
+        self._held: tuple[str, Lock] | None = None
+
+    @property
+    def name(self) -> str:
+        held = self._held
+        return held[0] if held else ""
 
     def enter(self) -> str:
-        if self._lock is not None and not _lock_file(self._folder, self.name).exists():
+        if self.name and not _lock_file(self._folder, self.name).exists():
             self.leave()  # its file was removed
-        if self._lock is None:
+        if not self._held:
             name = f"{_host()}:{os.getpid()}:{time.time_ns()}"
-            self._lock = Lock(_lock_file(self._folder, name))
-            self.name = name
+            self._held = name, Lock(_lock_file(self._folder, name))
         return self.name
 
     def leave(self) -> None:
         """Give the lock back. Several threads may call this, also without the database."""
-        with self._leaving:
-            lock, self._lock = self._lock, None
-        if lock is not None:
-            _lock_file(self._folder, self.name).unlink(missing_ok=True)
-            lock.release()
-            self.name = ""
+        held, self._held = self._held, None
+        if held:
+            _lock_file(self._folder, held[0]).unlink(missing_ok=True)
+            held[1].release()
 
 
 def standing_of(folder: Path, owner: str) -> Literal["alive", "dead", "unknown"]:

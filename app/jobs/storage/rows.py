@@ -1,7 +1,5 @@
 """The rows of the database of jobs: how they are written in a transaction, and read as jobs."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 import unicodedata
@@ -26,12 +24,7 @@ _MISSING = {"message": "The job's folder is missing.", "remedy": "Put it back, o
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of a job's state.
-
-    Attributes:
-        time: Seconds since the epoch; 0 if it was not recorded.
-        reason: A sentence that says why it happened; "" if none was recorded.
-    """
+    """A change of a job's state. Old versions did not record the time, then 0, and the reason."""
 
     state: JobState
     time: float
@@ -59,11 +52,7 @@ def update_row(database: sqlite3.Connection, job_id: str, **facts: Any) -> None:
 def enter_state(
     database: sqlite3.Connection, job_id: str, state: JobState, *, reason: str = "", **facts: Any
 ) -> None:
-    """Give a job a state, which may equal the present one, and facts.
-
-    Args:
-        reason: Why the state changes, if the fact `message` does not say so.
-    """
+    """Give a job a state, which may equal the present one, and facts; the message may be the reason."""
     current: JobState = row_of(database, job_id)["state"]
     if state not in (current, *TRANSITIONS[current]):
         raise InputError(

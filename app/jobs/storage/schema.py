@@ -3,8 +3,6 @@
 A migration stays as it is once a version with it was published; a later one changes what it has made.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The store of the jobs of one outputs folder: their folders, and the database of their states."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3
@@ -15,13 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.jobs.job import BEGUN, Command, Job, JobState, LostJob, NoSuchJob
-from app.jobs.storage.commands import COMMANDS_QUERY, carry_out_change, forget_commands
+from app.jobs.storage.commands import (
+    COMMANDS_QUERY,
+    apply_commands,
+    carry_out_change,
+    forget_commands,
+    salvage,
+)
 from app.jobs.storage.database import DATABASE_FOLDER, Database
 from app.jobs.storage.folders import sweep
 from app.jobs.storage.importing import import_jobs
 from app.jobs.storage.logs import append_event, change_by, time_of_last
 from app.jobs.storage.owners import JobOwner, standing_of
-from app.jobs.storage.recovery import apply_commands, salvage
 from app.jobs.storage.rows import (
     Transition,
     enter_state,
@@ -51,9 +54,6 @@ class JobStore:
     The folder and its database are opened, and made if they are missing, when they are first needed; any
     method raises InputError if that fails then. Later, methods raise OSError or sqlite3.Error while they are
     out of reach. A change is on the disk before it is announced.
-
-    Args:
-        reason_to_wait: Returns why a queued job with a certain model cannot begin yet, as the job's facts.
 
     Attributes:
         adopts: Whether this process makes all jobs, instead of only those that it has submitted or resumed.
@@ -149,31 +149,17 @@ class JobStore:
         return bool(paused)
 
     def claim(self, choose: Callable[[Job], Maker | None]) -> tuple[Job, Maker] | None:
-        """Mark the first queued job that can begin here as running.
-
-        Args:
-            choose: Returns who makes a job; None if no free maker can.
-        """
+        """Mark the first queued job as running for which `choose` names a maker."""
         if self.is_paused or not self.select("WHERE state = 'queued' LIMIT 1", what="id"):
             return None
-        making = set(self.making)
-        try:
-            with self.transaction() as database:
-                return self._claim(database, choose)
-        except TROUBLE:
-            self.making.intersection_update(making)
-            raise
-
-    def _claim(
-        self, database: sqlite3.Connection, choose: Callable[[Job], Maker | None]
-    ) -> tuple[Job, Maker] | None:
-        queued = self.select("WHERE state = 'queued' ORDER BY place, id", what="id, model")
-        for row in queued if not self.is_paused else ():  # another program may have paused it just now
-            if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
-                continue
-            job = self.job(row["id"])
-            if (maker := choose(job)) is not None and self._take(database, job, str(maker)):
-                return self.job(job.id), maker
+        with self.transaction() as database:
+            queued = self.select("WHERE state = 'queued' ORDER BY place, id", what="id, model")
+            for row in queued if not self.is_paused else ():  # another program may have paused it just now
+                if not self.makes(row["id"]) or self._reason_to_wait(row["model"]):
+                    continue
+                job = self.job(row["id"])
+                if (maker := choose(job)) is not None and self._take(database, job, str(maker)):
+                    return self.job(job.id), maker
         return None
 
     def _take(self, database: sqlite3.Connection, job: Job, card: str) -> bool:
@@ -205,6 +191,7 @@ class JobStore:
             )  # fmt: skip
             self._ended.discard(job.id)
             self.making.add(job.id)
+            self.on_failure.callback(self.making.discard, job.id)
             return True
         enter_state(database, job.id, "failed", ended=time.time(), **failure)
         return False
@@ -240,10 +227,7 @@ class JobStore:
             return self.job(job_id)
 
     def record(self, event: Event) -> None:
-        """Write the state that follows from an event, and then the event to its job's log.
-
-        In this order, a reader of a final event finds that the job has ended.
-        """
+        """Write the state that follows from an event, and then, for whoever follows, the event."""
         folder = self.folder(event.job)
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
@@ -309,10 +293,9 @@ class JobStore:
                     _log.info("Job %s waits: %s", row["id"], error)
 
     def apply_commands(self, job_id: str, *, adopt: bool = False, by_person: bool = False) -> None:
-        """Carry out the commands for a job unless a living program makes it; see `recovery.py`.
+        """Carry out the commands for a job unless a living program makes it.
 
-        Args:
-            by_person: Whether to take it from a program on another computer, which may have ended.
+        A person may take it from a program on another computer, which may have ended.
         """
         with self.transaction() as database:
             row = row_of(database, job_id)

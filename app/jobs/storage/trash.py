@@ -1,7 +1,5 @@
 """The trash of an outputs folder, in which removed jobs lie for a week, and the deletion of jobs for good."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """The errors of an outputs folder and of its database: which pass, which are damage, and their words."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

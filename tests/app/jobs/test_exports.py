@@ -1,7 +1,5 @@
 """Tests of the exports of jobs: their process, its turn and end, their files, and the commands for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of jobs that finish videos: what follows a video, what is told before, and how they are asked for."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -180,4 +180,4 @@ class HistoryMachine(RuleBasedStateMachine):
 
 
 TestHistory = pytest.mark.slow(HistoryMachine.TestCase)
-TestHistory.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestHistory.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

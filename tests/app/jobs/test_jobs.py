@@ -183,20 +183,15 @@ def test_a_dead_engine_is_noticed_and_a_new_one_goes_on(open_studio: Studio, fau
     assert len(pids) == 3
 
 
-@pytest.mark.parametrize(
-    ("fault", "words", "tries"), [("SIGKILL", "was ended from outside", 5), ("SIGABRT", "crashed", 3)]
-)
-def test_an_engine_that_dies_again_and_again_fails_the_job_and_the_next_one_runs(
-    open_studio: Studio, fault: str, words: str, tries: int
-) -> None:
-    job = open_studio.submit(f"sections=2 steps=2 at=3 fault={fault}")
+def test_an_engine_that_dies_again_and_again_fails_the_job_and_the_next_one_runs(open_studio: Studio) -> None:
+    job = open_studio.submit("sections=2 steps=2 at=3 fault=SIGABRT")
     events = open_studio.events(job)
     end = events[-1]
     assert isinstance(end, Failed)
     assert (end.code, end.frames) == ("engine_died", 37)
-    assert words in end.message
-    assert f"tried {tries} times" in end.message
-    assert end.detail.count("while denoising section 2") == tries
+    assert "crashed" in end.message
+    assert "tried 3 times" in end.message
+    assert end.detail.count("while denoising section 2") == 3
     assert "engine exit code " in end.detail
     assert end.remedy
     assert end.video == str(job.folder / "video.mp4")
@@ -211,11 +206,6 @@ def test_an_engine_that_died_while_idle_is_replaced(open_studio: Studio) -> None
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_running(pid))
     assert isinstance(open_studio.events(open_studio.submit("steps=1"))[-1], Finished)
-
-
-def test_what_libraries_print_does_not_reach_the_events(open_studio: Studio) -> None:
-    events = open_studio.events(open_studio.submit("sections=1 steps=3 at=1 fault=noise"))
-    assert [type(event) for event in events[-5:]] == [StepDone, StepDone, StepDone, SectionFinished, Finished]
 
 
 @pytest.mark.slow

@@ -1,25 +1,17 @@
 """Tests of the estimate of a request's time from earlier jobs."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.jobs.job import Job
 from app.jobs.pace import Effort, Pace, PaceBook, pace_of, usual
 from app.jobs.service import JobService
 from app.jobs.storage.logs import EventReader
-from diffusers_helper.events import (
-    Event,
-    Finished,
-    JobStarted,
-    PieceDone,
-    SectionFinished,
-    StageStarted,
-    StepDone,
-)
+from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
 from diffusers_helper.families.packing import (
     DEFAULT_CHUNK,
     MODES,
@@ -33,6 +25,7 @@ from tests.support.jobs import write_picture
 from tests.support.reported_jobs import history, job_of
 from tests.support.staged_engine import StagedEngine
 
+MEGAPIXELS = 96 * 64 / 1e6  # of the jobs in this history
 plans = st.builds(plan_sections, st.floats(1, 120), mode=st.sampled_from(MODES))
 works = st.builds(
     lambda plan, steps, **sizes: Effort(plan, [steps] * len(plan), **sizes),
@@ -45,64 +38,44 @@ rates = st.floats(0.001, 1000)
 paces = st.builds(Pace, rates, rates, rates, rates)
 
 
-def reported(work: Effort, true: Pace) -> list[Event]:
+def made_at(true: Pace, job: Job) -> list[Event]:
     """Return the events of a job that ran at exactly this pace."""
-    now, sections = true.start_up, len(work.plan)
-    events: list[Event] = [
-        JobStarted(job="j", time=0.0, sections=sections, frames=1, width=work.pixels, height=1)
-    ]
-    for section, tail in enumerate(work.tails, 1):
-        events.append(StageStarted(job="j", time=now, stage="sample", section=section))
-        for step in range(1, (steps := work.steps[section - 1]) + 1):
-            now += true.step * work.step + true.lead * (step == 1)
-            events.append(StepDone(job="j", time=now, section=section, step=step, steps=steps))
-        events.append(StageStarted(job="j", time=now, stage="decode", section=section))
-        now += true.tail * tail
-        events.append(
-            SectionFinished(job="j", time=now, section=section, sections=sections, video="v", frames=1)
-        )
-    return [*events, Finished(job="j", time=now, video="v", frames=1, seconds=now)]
+    step = true.step * MEGAPIXELS
+    latent = true.tail * MEGAPIXELS
+    return history(job, load=true.start_up, first=true.lead + step, step=step, latent=latent)
 
 
 def test_what_a_card_tries_once_is_no_part_of_its_pace() -> None:
     job = job_of("forward", 3.6)
-    about: dict[str, Any] = {"job": job.id}
     plain = history(job, load=40, first=14, step=12, latent=2)
     made, spent = list[Event](), 0.0
     for event in plain:
         # They are tried before the first section, and for another shape before it is decoded.
         if isinstance(event, StageStarted) and event.section == 1 and event.stage in ("sample", "decode"):
             now, spent = event.time + spent, spent + 90
-            made.append(StageStarted(**about, time=now, stage="convolutions"))
-            made.append(
-                PieceDone(**about, time=now + 50, stage="convolutions", section=None, piece=1, pieces=2)
+            trial = StageStarted(job=job.id, time=now, stage="convolutions")
+            piece = PieceDone(
+                job=job.id, time=now + 50, stage="convolutions", section=None, piece=1, pieces=2
             )
+            made += [trial, piece]
         made.append(replace(event, time=event.time + spent))
     assert made[-1].time == plain[-1].time + 180
     assert pace_of(made, job.request) == pace_of(plain, job.request)
 
 
-def request_of(work: Effort) -> GenerationRequest:
-    return GenerationRequest(
-        image="any", seconds=work.plan.seconds, mode=work.plan.mode, steps=work.steps[0],
-        cfg=work.cfg,
-    )  # fmt: skip
-
-
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(seconds=st.floats(1, 4), steps=st.integers(2, 5), true=paces, asked=works)
 def test_a_machine_of_even_pace_is_foretold_exactly(
     seconds: float, steps: int, true: Pace, asked: Effort
 ) -> None:
-    plan = plan_sections(seconds, mode=asked.plan.mode)
-    small = Effort(plan, [steps] * len(plan), 512 * 512)
-    seen = pace_of(reported(small, true), request_of(small))
+    job = job_of(asked.plan.mode, seconds, steps)
+    seen = pace_of(made_at(true, job), job.request)
     wanted = true.start_up + len(asked.plan) * true.lead + sum(asked.steps) * true.step * asked.step
     wanted += true.tail * sum(asked.tails)
     assert seen.seconds(asked) == pytest.approx(wanted, rel=1e-6)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(known=st.lists(paces, min_size=1, max_size=6), work=works)
 def test_more_work_never_takes_less(known: list[Pace], work: Effort) -> None:
     pace = usual(known)
@@ -117,61 +90,38 @@ def test_more_work_never_takes_less(known: list[Pace], work: Effort) -> None:
         assert pace.seconds(more) >= pace.seconds(work)
 
 
+@settings(max_examples=20)
 @given(true=paces, spoiled=st.floats(5, 1000))
 def test_one_slow_job_of_three_does_not_count(true: Pace, spoiled: float) -> None:
     slow = Pace(true.start_up * spoiled, true.lead * spoiled, true.step * spoiled, true.tail * spoiled)
     assert usual([true, slow, true]) == replace(true, jobs=3)
-
-
-def test_without_history_there_is_no_pace() -> None:
     assert usual([]) is None
-    once, twice = (Effort(plan_sections(2.4), [2, 2], 1000, cfg) for cfg in (1.0, 1.01))
-    assert twice.step == 2 * once.step
 
 
 def test_a_log_without_an_end_or_a_step_says_nothing() -> None:
-    work = Effort(plan_sections(2.4), [2, 2], 1000)
-    whole, request = reported(work, Pace(1, 1, 1, 1)), request_of(work)
-    assert pace_of(whole[:-1], request) is None
-    assert pace_of([event for event in whole if not isinstance(event, StepDone)], request) is None
-    assert pace_of([], request) is None
-
-
-def test_the_work_of_the_decodes_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[SectionPlan]()
-
-    def counted(plan: SectionPlan, chunk: int) -> tuple[int, ...]:
-        calls.append(plan)
-        return decode_work(plan, chunk)
-
-    monkeypatch.setattr("app.jobs.pace.decode_work", counted)
-    job = job_of(seconds=24.0)
-    assert pace_of(history(job, load=1.0, first=2.0, step=1.0, latent=0.5), job.request) is not None
-    assert len(calls) == 1
+    job = job_of(seconds=2.4, steps=2)
+    whole = made_at(Pace(1, 1, 1, 1), job)
+    for events in ([], whole[:-1], [event for event in whole if not isinstance(event, StepDone)]):
+        assert pace_of(events, job.request) is None
+    assert pace_of(whole, replace(job.request, step_cache="teacache")) is None
 
 
 def test_the_time_between_two_runs_of_one_job_does_not_count() -> None:
-    work, true = Effort(plan_sections(3.6), [2] * 3, 1000), Pace(5, 1, 1, 1)
-    whole = reported(work, true)
+    job, true = job_of(seconds=3.6, steps=2), Pace(5, 1, 1, 1)
+    whole = made_at(true, job)
     # The first run stops after its first section; the next begins a day later and says that it has begun.
     first = next(at for at, event in enumerate(whole) if isinstance(event, SectionFinished)) + 1
     again = [whole[0], *whole[first:]]
     resumed = [*whole[:first], *(replace(event, time=event.time + 86400) for event in again)]
-    seen = pace_of(resumed, request_of(work))
-    assert seen.seconds(work) == pytest.approx(true.seconds(work))
+    assert astuple(pace_of(resumed, job.request)) == pytest.approx(astuple(true))
 
 
+@settings(max_examples=20)
 @given(plan=plans)
 def test_decoding_counts_the_windows_that_are_not_reused(plan: SectionPlan) -> None:
-    work = decode_work(plan)
-    assert len(work) == len(plan)
-    # Each section adds at least its own latent frames, and never more than all windows of its decode.
-    for latents, section in zip(work, plan, strict=True):
-        assert (
-            plan.latent_window_size
-            <= latents
-            <= sum(window_sizes(section.decode_latents, DEFAULT_CHUNK).values())
-        )
+    for latents, section in zip(decode_work(plan), plan, strict=True):
+        whole = sum(window_sizes(section.decode_latents, DEFAULT_CHUNK).values())
+        assert plan.latent_window_size <= latents <= whole
 
 
 def test_the_last_finished_jobs_of_the_model_count_and_each_log_is_read_once(

@@ -18,18 +18,6 @@ def names(sharing: Sharing) -> str:
     return "".join(job.request.prompt for job in sharing.open(start=False).queue.jobs())
 
 
-def test_what_is_not_in_the_queue_cannot_be_moved(sharing: Sharing) -> None:
-    service = sharing.open(start=False)
-    waiting, over = sharing.add(service), sharing.add(service)
-    service.queue.cancel(over.id)
-    with pytest.raises(InputError, match="is cancelled"):
-        service.queue.move(over.id)
-    with pytest.raises(InputError, match="not in the queue"):
-        service.queue.move(waiting.id, before=over.id)
-    with pytest.raises(NoSuchJob):
-        service.queue.move("nothing", after=waiting.id)
-
-
 def test_a_job_that_has_not_begun_is_edited_and_checked_like_a_new_one(sharing: Sharing) -> None:
     service = sharing.open(start=False)
     job = sharing.add(service, "before", seed=1)

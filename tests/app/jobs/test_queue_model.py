@@ -1,7 +1,5 @@
 """A state machine of the queue beside plain lists: places, commands, deaths and takes, by two programs."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -62,7 +60,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self.picture = str(write_picture(self.folder / "picture.png"))
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr("app.jobs.storage.recovery._MOST_DEATHS", MOST_DEATHS)
+        self.patch.setattr("app.jobs.storage.commands._MOST_DEATHS", MOST_DEATHS)
         self.order: list[Known] = []
         self.held: list[Known] | None = None
         self.submitted: list[set[str]] = [set(), set()]

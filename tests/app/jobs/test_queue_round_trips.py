@@ -1,7 +1,5 @@
 """Round trips of the queue: whole sequences that a random walk seldom takes, beside the same plain lists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

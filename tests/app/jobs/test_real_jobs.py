@@ -9,8 +9,6 @@ from pathlib import Path
 import imageio.v3 as imageio
 import pytest
 
-from app.jobs.making.engine_client import EngineProcess
-from app.jobs.service import JobService
 from diffusers_helper.events import (
     Cancelled,
     Event,
@@ -20,8 +18,7 @@ from diffusers_helper.events import (
     StageStarted,
     StepDone,
 )
-from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import TIMEOUT, is_running, processes_in_group, wait_until, write_picture
+from tests.support.jobs import TIMEOUT, RealStudio, processes_in_group, wait_until
 from tests.support.program import Program, check_contract, until
 
 SETTINGS = ["--seconds", "1", "--steps", "2", "--prompt", "a red ball moves left"]
@@ -78,57 +75,26 @@ def test_a_signal_while_networks_compute_leaves_a_whole_video(program: Program) 
     assert not list(program.outputs.rglob("*.tmp"))
 
 
-@pytest.mark.slow
-def test_an_engine_whose_parent_is_killed_stops_computing(program: Program) -> None:
-    process = program.start(
-        "generate", "--json", "--image", "picture.png", "--model", str(program.model), "--out", "videos",
-        "--prompt", "a red ball", "--seconds", "60", "--steps", "50",
-    )  # fmt: skip
-    until(process, "step_done", 3)
-    (engine,) = [pid for pid in processes_in_group(process.pid) if pid != process.pid]
-    process.kill()
-    wait_until(lambda: not is_running(engine))
-    assert not list(program.outputs.glob("*/video.mp4"))
-
-
-class Studio:
-    """A service over the real engine, kept for all stages."""
-
-    def __init__(self, folder: Path, model: Path) -> None:
-        self.engine = EngineProcess()
-        self.service = JobService(folder / "outputs", self.engine)
-        self._model, self._picture = model, write_picture(folder / "picture.png")
-
-    def submit(self, seconds: float, steps: int) -> str:
-        request = GenerationRequest(
-            image=str(self._picture), prompt="a red ball", seconds=seconds, steps=steps,
-            model=str(self._model),
-        )  # fmt: skip
-        return self.service.queue.add(request, allow_folder=True).id
-
-    def events(self, job: str) -> Iterator[Event]:
-        return (item[1] for item in self.service.follow(job) if item is not None)
-
-
 @pytest.fixture(scope="module")
-def studio(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Studio]:
-    studio = Studio(tmp_path_factory.mktemp("studio"), tiny_model)
-    studio.service.start(warm=True)
+def studio(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[RealStudio]:
+    studio = RealStudio(tmp_path_factory.mktemp("studio"), tiny_model)
     yield studio
     studio.service.stop()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["load", "text", "vae_encode", "vision", "sample", "decode", "write"])
-def test_a_cancel_in_any_stage_ends_the_job_and_leaves_the_video_so_far(studio: Studio, stage: str) -> None:
+def test_a_cancel_in_any_stage_ends_the_job_and_leaves_the_video_so_far(
+    studio: RealStudio, stage: str
+) -> None:
     section = 2 if stage in ("sample", "decode", "write") else None
     steps = 100 if section else 3  # a busy machine hears of it some steps later
-    job = studio.submit(seconds=4.8, steps=steps)
+    job = studio.submit("a red ball", seconds=4.8, steps=steps).id
     is_cancelled = False
     shown: SectionFinished | None = None
     steps_after = 0
     end: Event | None = None
-    for end in studio.events(job):
+    for end in (item[1] for item in studio.service.follow(job) if item is not None):
         if isinstance(end, SectionFinished):
             shown = end
         if is_cancelled and isinstance(end, StepDone):
@@ -150,9 +116,9 @@ def test_a_cancel_in_any_stage_ends_the_job_and_leaves_the_video_so_far(studio: 
 
 
 @pytest.mark.slow
-def test_after_all_those_cancels_the_same_engine_finishes_a_job(studio: Studio) -> None:
+def test_after_all_those_cancels_the_same_engine_finishes_a_job(studio: RealStudio) -> None:
     pid = studio.engine.pid
-    end = list(studio.events(studio.submit(seconds=1, steps=1)))[-1]
+    end = studio.events(studio.submit("a red ball", seconds=1, steps=1))[-1]
     assert isinstance(end, Finished)
     assert frames_of(Path(end.video))[0] == 37
     assert pid is None or studio.engine.pid == pid

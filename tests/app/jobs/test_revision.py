@@ -1,7 +1,5 @@
 """Tests that a page hears of everything that it shows, and that a card that left goes on as before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

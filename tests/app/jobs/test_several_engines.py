@@ -1,20 +1,19 @@
 """Several engines, which make the jobs of one queue at the same time."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.jobs.job import Job
-from app.jobs.making.engine_client import EngineDied, EngineProcess
+from app.jobs.making.engine_client import EngineDied
 from app.jobs.making.watchdog import WatchdogTimeouts
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.queue.endpoints import JobCalls
 from diffusers_helper.events import Cancelled, Event, Finished, SectionFinished, Warned
 from diffusers_helper.planning.profiles import CAP_VARIABLE
-from tests.support.jobs import STAND_IN, Studio, engine_facts, states_of, wait_until
+from tests.support.jobs import states_of, wait_until
 from tests.support.shared import Sharing, events, until, until_state
 from tests.support.staged_engine import StagedEngine
 
@@ -64,40 +63,6 @@ def test_a_command_concerns_its_own_job_alone(sharing: Sharing) -> None:
     for engine in engines:
         engine.go(1000)
     assert all(isinstance(events(service, job)[-1], Finished) for job in jobs[1:])
-
-
-def test_when_the_program_ends_another_goes_on_with_all_jobs(sharing: Sharing) -> None:
-    service, engines, jobs = open_with(sharing, 2, 2, seconds=3.6)
-    service.start()
-    wait_until(lambda: running(service, jobs) == [0, 1])
-    for engine in engines:
-        engine.go(7)
-    for job in jobs:
-        until(service, job, SectionFinished)
-    service.stop()
-    assert {service.job(job.id).state for job in jobs} == {"interrupted"}
-    again = sharing.open()
-    sharing.go(again)
-    found = [events(again, job) for job in jobs]
-    assert all(isinstance(one[-1], Finished) for one in found)
-    assert [[e.section for e in one if isinstance(e, SectionFinished)] for one in found] == [[1, 2, 3]] * 2
-
-
-def test_engines_that_die_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", STAND_IN)
-    studio = Studio(tmp_path)
-    engines = [EngineProcess(variables={"LONGTAKE_TEST_CARD": str(number)}) for number in range(2)]
-    service = JobService(studio.outputs, *engines)
-    jobs = [studio.submit("sections=3 steps=2 at=3 times=1 fault=exit", service) for _ in range(4)]
-    service.start()
-    try:
-        for job in jobs:
-            found = events(service, job)
-            assert isinstance(found[-1], Finished)
-            assert [e.section for e in found if isinstance(e, SectionFinished)] == [1, 2, 3]
-    finally:
-        service.stop()
-    assert len({engine_facts(events(service, job)[1])["pid"] for job in jobs}) > 1
 
 
 def test_the_queue_counts_all_engines(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:

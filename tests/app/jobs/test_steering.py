@@ -125,13 +125,17 @@ def test_one_of_several_takes_goes_on(director: Director) -> None:
     assert director.from_recipe(video).read_bytes() == video.read_bytes()
 
 
-def with_sections(studio: Studio, count: int) -> JobFolder:
-    """Return the folder of a queued job as if an engine had made its first sections."""
-    folder = JobFolder(studio.submit("a", seconds=SECTIONS * 1.2).folder)
-    folder.sections.mkdir()
-    for number in range(1, count + 1):
-        (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
+def grow(job: Job, sections: int) -> JobFolder:
+    """Give a job finished sections, as an engine leaves them, and return its folder."""
+    folder = JobFolder(job.folder)
+    folder.sections.mkdir(exist_ok=True)
+    for number in range(1, sections + 1):
+        folder.latents(number).write_bytes(b"latents")
     return folder
+
+
+def with_sections(studio: Studio, count: int) -> JobFolder:
+    return grow(studio.submit("a", seconds=SECTIONS * 1.2), count)
 
 
 @contextlib.contextmanager
@@ -164,11 +168,7 @@ def test_a_change_during_the_last_section_is_refused(tmp_path: Path) -> None:
 
 
 def as_made(job: Job, sections: int, state: JobState, studio: Studio) -> Job:
-    """Give a job so many sections and a state."""
-    folder = JobFolder(job.folder)
-    folder.sections.mkdir(exist_ok=True)
-    for number in range(1, sections + 1):
-        (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
+    grow(job, sections)
     studio.service.queue.store.enter(job.id, "running", started=1.0)
     return studio.service.queue.store.enter(job.id, state)
 
@@ -304,9 +304,7 @@ def test_what_cannot_be_steered_is_refused_in_a_sentence(tmp_path: Path) -> None
 def test_a_change_is_carried_out_at_whatever_end(tmp_path: Path) -> None:
     studio = Studio(tmp_path)
     job = studio.submit("a", seconds=3.6, mode="forward")
-    folder = JobFolder(job.folder)
-    folder.sections.mkdir()
-    (folder.sections / "0001.safetensors").write_bytes(b"latents")
+    folder = grow(job, 1)
     with studio.service.queue.store.transaction() as database:
         leave_command(database, job.id, "change", '{"prompt": "b"}')
     ended = studio.service.queue.store.enter(job.id, "cancelled", reason="You ended it.")

@@ -75,10 +75,7 @@ def test_a_job_waits_for_its_model_while_others_are_made(studio: Studio, hub: Hu
     waiting = studio.service.job(job.id)
     assert (waiting.state, waiting.waits, waiting.started) == ("queued", True, None)
     assert waiting.message.startswith("Its model is being downloaded: ")
-    assert studio.service.queue_position(studio.submit("third").id) in (
-        0,
-        1,
-    )  # the waiting one does not count
+    assert studio.service.queue_position(studio.submit("third").id) < 2  # the waiting one does not count
     wait_until(lambda: here(cache, "transformer") >= 2**20)
     before = studio.service.revision
     hub.gate.set()
@@ -102,7 +99,7 @@ def test_nothing_is_downloaded_that_was_not_ordered(studio: Studio, hub: Hub) ->
 
 
 @pytest.mark.slow
-def test_a_download_rests_and_goes_on_from_its_bytes(studio: Studio, hub: Hub, cache: Path) -> None:
+def test_a_download_rests_goes_on_at_its_bytes_and_is_checked(studio: Studio, hub: Hub, cache: Path) -> None:
     hub.gate.clear()
     downloads = studio.service.downloads
     downloads.get(INFO.name)
@@ -124,6 +121,18 @@ def test_a_download_rests_and_goes_on_from_its_bytes(studio: Studio, hub: Hub, c
     assert hub.asked[begun:].count(("lllyasviel/FramePack_F1_I2V_HY_20250503/model.safetensors", kept)) == 1
     assert here(cache, "transformer") == SIZE
     wait_until(lambda: not activity(studio.service))
+
+    file = (part_folder(cache, INFO, "vae") / WEIGHTS).resolve()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    downloads.begin("verify", INFO.name)
+    assert downloads.problems(INFO.name) is None
+    wait_until(lambda: downloads.problems(INFO.name) is not None)
+    problems = downloads.problems(INFO.name) or []
+    assert sum("has a wrong checksum" in problem for problem in problems) == 1
+    downloads.cancel(INFO.name)
+    assert downloads.problems(INFO.name) is None
 
 
 @pytest.mark.slow
@@ -167,31 +176,20 @@ def test_two_programs_fetch_each_file_once(studio: Studio, hub: Hub, cache: Path
 
 
 @pytest.mark.slow
-def test_a_lost_connection_is_tried_again(studio: Studio, hub: Hub, cache: Path) -> None:
-    hub.broken[WEIGHTS] = SIZE // 2
-    studio.service.downloads.get(INFO.name)
-    studio.service.start()
-    wait_until(lambda: absence_of(INFO) is None)
-    assert here(cache, "transformer") == SIZE
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         ("page", "web page in place of model.safetensors"),
-        ("list", "cannot be downloaded ("),
-        ("size", "cannot be downloaded ("),
         ("huge", "Model framepack-f1 is not on this machine: 5120 GB to download"),
     ],
 )
 def test_a_failure_is_told_and_mended_by_another_try(
-    studio: Studio, hub: Hub, cache: Path, fault: str, words: str
+    studio: Studio, hub: Hub, fault: str, words: str
 ) -> None:
-    if fault in ("page", "list"):
-        hub.pages.add(WEIGHTS if fault == "page" else "tree")
+    if fault == "page":
+        hub.pages.add(WEIGHTS)
     else:
-        hub.sizes[WEIGHTS] = SIZE + 5 if fault == "size" else 2**40
+        hub.sizes[WEIGHTS] = 2**40
     job = order(studio)
     studio.service.start()
     wait_until(lambda: activity(studio.service) == "failed")
@@ -212,26 +210,6 @@ def test_no_order_is_taken_without_room(studio: Studio, hub: Hub, monkeypatch: p
     with pytest.raises(NotHere):
         studio.service.downloads.get(INFO.name)
     assert not activity(studio.service)
-
-
-@pytest.mark.slow
-def test_a_check_finds_a_flipped_bit(studio: Studio, hub: Hub, cache: Path) -> None:
-    downloads = studio.service.downloads
-    downloads.get(INFO.name)
-    studio.service.start()
-    wait_until(lambda: absence_of(INFO) is None)
-    file = (part_folder(cache, INFO, "vae") / WEIGHTS).resolve()
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    downloads.begin("verify", INFO.name)
-    assert downloads.problems(INFO.name) is None
-    wait_until(lambda: downloads.problems(INFO.name) is not None)
-    problems = downloads.problems(INFO.name)
-    assert problems is not None
-    assert sum("has a wrong checksum" in one for one in problems) == 1
-    downloads.cancel(INFO.name)
-    assert downloads.problems(INFO.name) is None
 
 
 def test_a_model_of_own_files_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

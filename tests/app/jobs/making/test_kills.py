@@ -13,7 +13,7 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.models.registry import find_model
 from tests.support.jobs import RealStudio
 
-SECTIONS = 6
+SECTIONS = 4
 # Each kill costs a few seconds for another start of the engine. `LONGTAKE_TEST_KILLS=20` asks for more kills.
 KILLS = int(os.environ.get("LONGTAKE_TEST_KILLS", "2"))
 
@@ -43,7 +43,7 @@ class Killer(RealStudio):
                     os.kill(self.engine.pid, signal.SIGKILL)
                 except ProcessLookupError:  # the event came from an engine that is being replaced
                     continue
-                left, wait = left - 1, chance.randrange(1, max(2, 4 * 6 * SECTIONS // kills))
+                left, wait = left - 1, chance.randrange(1, max(2, 24 * SECTIONS // kills))
         return made
 
 
@@ -57,11 +57,9 @@ def studio(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Killer]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("studio", "mode"),
-    [
-        ("tiny_model", "inverted"), ("tiny_helios_distilled", "forward"),
-    ],
+    [("tiny_model", "inverted"), ("tiny_helios_distilled", "forward")],
     indirect=["studio"],
-)  # fmt: skip
+)
 def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Killer, mode: str) -> None:
     *_, whole = studio.made(mode)
     assert isinstance(whole, Finished)

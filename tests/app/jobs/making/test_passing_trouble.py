@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.jobs.job import Job
+from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.jobs.storage.database import DATABASE_FOLDER
@@ -36,27 +37,25 @@ class Broken:
 
 
 FULL = OSError(28, "No space left on device")
-AWAY = OSError(19, "No such device")
 
 
-@pytest.mark.parametrize(("error", "words"), [(FULL, "disk is full"), (AWAY, "is missing")])
-def test_a_job_whose_disk_is_full_or_away_waits_says_why_and_goes_on(
-    studio: Studio, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str
+def test_a_job_whose_disk_is_full_waits_says_why_and_goes_on(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Broken(monkeypatch)
     studio.service.start()
     job = studio.submit("sections=2 steps=2 at=1 fault=pause")
     studio.until(job, StepDone)
-    disk.error = error
+    disk.error = FULL
     (job.folder / "go").touch()
     wait_until(lambda: studio.service.job(job.id).state == "waiting")
-    assert words in studio.service.job(job.id).message
+    assert "disk is full" in studio.service.job(job.id).message
     running, _ = studio.service.open_jobs()
     assert running.id == job.id
     disk.error = None
     events = studio.events(job)
     assert isinstance(events[-1], Finished)
-    assert any(words in event.message for event in events if isinstance(event, Warned))
+    assert any("disk is full" in event.message for event in events if isinstance(event, Warned))
     assert studio.service.job(job.id).message == ""
 
 
@@ -172,7 +171,7 @@ def test_a_job_whose_files_cannot_be_read_now_waits_alone_and_keeps_its_log(
 
     with monkeypatch.context() as patch:
         patch.setattr("app.jobs.storage.rows.request_content", read)
-        patch.setattr("app.jobs.storage.recovery.events_in", read_log)
+        patch.setattr("app.jobs.storage.commands.events_in", read_log)
         studio.service.start()
         assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
         waiting = studio.service.job(queued.id)
@@ -191,15 +190,15 @@ def test_an_engine_that_cannot_be_started_now_is_tried_again(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studio.service.start()
-    follow = Worker._follow
+    make = Supervisor.make
     failures = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
 
     def start(*given: Any) -> Any:
         if failures:
             raise failures.pop()
-        return follow(*given)
+        return make(*given)
 
-    monkeypatch.setattr(Worker, "_follow", start)
+    monkeypatch.setattr(Supervisor, "make", start)
     job = studio.submit("steps=1")
     events = studio.events(job)
     assert isinstance(events[-1], Finished)

@@ -99,18 +99,18 @@ def test_a_request_that_is_whole_again_is_made(studio: Studio) -> None:
     assert isinstance(studio.events(job)[-1], Finished)
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [("events.jsonl", damage) for damage in OTHERS]
-    + list(itertools.product(["lineage.json", "memory.json", "job.log"], ["folder", "pipe"])),
-)
-def test_other_damaged_files_hold_up_no_job(studio: Studio, name: str, damage: str) -> None:
-    odd, whole = studio.submit("steps=1"), studio.submit("steps=1")
-    OTHERS[damage](odd.folder / name)
+def test_other_damaged_files_hold_up_no_job(studio: Studio) -> None:
+    files = itertools.product(["lineage.json", "memory.json", "job.log"], ["folder", "pipe"])
+    odd = dict[str, tuple[str, str]]()
+    for name, damage in [("events.jsonl", damage) for damage in OTHERS] + list(files):
+        job = studio.submit("steps=1")
+        OTHERS[damage](job.folder / name)
+        odd[job.id] = name, damage
+    whole = studio.submit("steps=1")
     studio.service.start()
     assert isinstance(studio.events(whole)[-1], Finished)
-    assert studio.service.job(odd.id).is_over
-    assert {job.id for job in studio.service.jobs()} == {odd.id, whole.id}
+    assert [case for job_id, case in odd.items() if not studio.service.job(job_id).is_over] == []
+    assert {job.id for job in studio.service.jobs()} == {*odd, whole.id}
 
 
 def overwrite(at: int) -> Damage:
@@ -138,7 +138,7 @@ DAMAGES_AT_START = DAMAGES | {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", ["middle", "text"])  # CORRUPT and NOTADB
 def test_a_damaged_database_is_made_anew_while_programs_run_and_pauses_the_queue(
     studio: Studio, damage: str
 ) -> None:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from app.jobs.service import JobService
-from app.jobs.storage.commands import TAKEN_OVER
+from app.jobs.storage.commands import INTERRUPTED, TAKEN_OVER
 from app.jobs.storage.logs import EventReader, append_event
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Failed, Finished, JobStarted, SectionFinished, StepDone, Warned
-from tests.support.jobs import ROOT, Studio, damage_database, kill, run_program, wait_until, write_picture
+from tests.support.jobs import Studio, damage_database, kill, run_program
 
 
 @pytest.mark.slow
@@ -24,7 +23,12 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     watcher = studio.service
     studio.until(watcher.job(running), StepDone, 3)
     began = watcher.job(running).started
+    watcher.recover()
+    assert watcher.job(running).state == "running"
     kill(process)
+    watcher.recover()
+    job = watcher.job(running)
+    assert (job.state, job.message) == ("interrupted", INTERRUPTED["message"])
 
     watcher.start()
     events = studio.events(watcher.job(running))
@@ -39,44 +43,14 @@ def test_what_a_killed_program_left_is_taken_over(studio: Studio) -> None:
     assert isinstance(studio.events(watcher.job(queued))[-1], Finished)
 
 
-@pytest.mark.slow
-def test_a_job_that_waits_to_go_on_can_be_cancelled_and_keeps_its_video(studio: Studio) -> None:
-    process, (job_id,) = run_program(studio, "sections=3 steps=1 at=1 fault=hang")
-    studio.until(studio.service.job(job_id), SectionFinished)
-    kill(process)
-    studio.service._store.recover()
-    assert studio.service.job(job_id).state == "interrupted"
-    assert studio.service.queue.cancel(job_id)
-    job = studio.service.job(job_id)
-    assert (job.state, job.frames) == ("cancelled", 37)
-    assert job.video == job.folder / "video.mp4"
-    assert (job.folder / "video.mp4").read_bytes() == b"video of 37 frames"
-
-
-def test_a_program_that_does_not_adopt_leaves_the_queue_of_the_dead_alone(studio: Studio) -> None:
-    process, (_, queued) = run_program(studio, "fault=hang", "steps=1")
-    kill(process)
-    studio.service.start(adopt=False)
-    assert isinstance(studio.events(studio.submit("steps=1"))[-1], Finished)
-    assert studio.service.job(queued).state == "queued"
-
-
-@pytest.mark.parametrize("adopt", [True, False])
-def test_a_program_that_dies_later_is_noticed_too(
-    adopt: bool, studio: Studio, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Expect a server to continue the job, and a program with a job of its own to leave it interrupted."""
+def test_a_program_that_dies_later_is_noticed_too(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.jobs.making.crew._LOOK_SECONDS", 0.1)
     process, (running,) = run_program(studio, "fault=hang times=1")
-    studio.service.start(adopt=adopt)
-    assert studio.service.crew.is_follower == adopt
+    studio.service.start()
+    assert studio.service.crew.is_follower
     studio.until(studio.service.job(running), Warned)
     kill(process)
-    if adopt:
-        assert isinstance(studio.events(studio.service.job(running))[-1], Finished)
-        return
-    wait_until(lambda: studio.service.job(running).state == "interrupted")
-    assert studio.service.job(running).message
+    assert isinstance(studio.events(studio.service.job(running))[-1], Finished)
 
 
 def test_a_lost_database_is_made_from_the_folders(studio: Studio) -> None:
@@ -141,44 +115,20 @@ def test_an_event_is_appended_without_reading_the_log(
     assert [one for _, one in EventReader(log).read()] == [event] * 100
 
 
-def text_file(folder: Path) -> str:
-    (folder / "text.jpg").write_text("not a picture")
-    return str(folder / "text.jpg")
-
-
-def empty_file(folder: Path) -> str:
-    (folder / "empty.png").touch()
-    return str(folder / "empty.png")
-
-
-def truncated_file(folder: Path) -> str:
-    whole = write_picture(folder / "whole.png").read_bytes()
-    (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
-    return str(folder / "truncated.png")
-
-
-# the change to a valid request, and words of the refusal
-REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "no such model": ({"model": "nope"}, ("nope", "demo", "framepack-f1")),
-    "a file as model": ({"model": str(ROOT / "pyproject.toml")}, ("project.toml", "folder")),
-    "mode not served": (
-        {"model": "framepack-f1", "mode": "inverted"},
-        ("inverted", "framepack-f1", "forward"),
-    ),
-    "picture missing": ({"image": "/nowhere/at-all.png"}, ("at-all.png", "picture file")),
-    "a folder as picture": ({"image": str(ROOT)}, (ROOT.name, "directory", "picture file")),
-    "text as picture": ({"image": text_file}, ("text.jpg",)),
-    "empty picture": ({"image": empty_file}, ("empty.png",)),
-    "half a picture": ({"image": truncated_file}, ("truncated.png",)),
-}
-
-
-@pytest.mark.parametrize("case", REFUSALS)
-def test_bad_input_is_refused_before_there_is_a_job(studio: Studio, tmp_path: Path, case: str) -> None:
-    changes, words = REFUSALS[case]
-    settings = {name: value(tmp_path) if callable(value) else value for name, value in changes.items()}
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "nope"}, ("nope", "demo", "framepack-f1")),
+        ({"model": "framepack-f1", "mode": "inverted"}, ("inverted", "framepack-f1", "forward")),
+        ({"image": "/nowhere/at-all.png"}, ("at-all.png", "picture file")),
+        ({"image": __file__}, ("test_store.py",)),
+    ],
+)
+def test_bad_input_is_refused_before_there_is_a_job(
+    studio: Studio, changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
     with pytest.raises(InputError) as refusal:
-        studio.submit("steps=1", **settings)
+        studio.submit("steps=1", **changes)
     for word in words:
         assert word in refusal.value.message
     assert refusal.value.remedy
@@ -200,27 +150,6 @@ def test_an_outputs_folder_that_cannot_be_written_is_refused(studio: Studio, kin
     assert str(place) in refusal.value.message
     with pytest.raises(InputError, match="expected a writable folder"):
         studio.submit(service=service)
-
-
-def test_the_stored_picture_is_upright_and_opaque(studio: Studio) -> None:
-    turned = Image.new("RGB", (40, 20), (0, 0, 255))
-    exif = turned.getexif()
-    exif[0x0112] = 6
-    turned.save(studio.picture.with_suffix(".jpg"), exif=exif)
-    job = studio.submit(image=str(studio.picture.with_suffix(".jpg")))
-    with Image.open(job.folder / "input.png") as stored:
-        assert (stored.size, stored.mode) == ((20, 40), "RGB")
-
-
-def test_section_finished_shows_in_the_job_while_it_runs(studio: Studio) -> None:
-    studio.service.start()
-    job = studio.submit("sections=2 steps=1 at=1 fault=wait")
-    section = studio.until(job, SectionFinished)
-    assert isinstance(section, SectionFinished)
-    seen = studio.service.job(job.id)
-    assert (seen.state, seen.frames, str(seen.video)) == ("running", 37, section.video)
-    studio.service.queue.cancel(job.id)
-    studio.events(job)
 
 
 @pytest.mark.slow
@@ -266,10 +195,12 @@ def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
     assert studio.service.open_jobs() == (None, ())
     studio.service.start()
     first = studio.submit("sections=2 steps=1 at=1 fault=wait")
-    studio.until(first, SectionFinished)
+    section = studio.until(first, SectionFinished)
+    assert isinstance(section, SectionFinished)
     later = [studio.submit(), studio.submit()]
     running, waiting = studio.service.open_jobs()
     assert (running.id, [job.id for job in waiting]) == (first.id, [job.id for job in later])
+    assert (running.state, running.frames, str(running.video)) == ("running", 37, section.video)
     for job in (*later, first):
         studio.service.queue.cancel(job.id)
     studio.events(first)
