@@ -1,7 +1,5 @@
 """Whole sections, from picture and prompt to video, and the VAE's plans for one section."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

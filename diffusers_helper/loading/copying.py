@@ -1,7 +1,5 @@
 """Files that become components of a user's model: their checks, and copies of weights in another type."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

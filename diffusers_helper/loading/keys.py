@@ -3,8 +3,6 @@
 llama.cpp also stores the rows of Llama in another order, and embeddings in blocks of GGUF.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, cast

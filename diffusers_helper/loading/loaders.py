@@ -5,8 +5,6 @@ computes for the first time, the kernel reads its files, if it can keep them; wh
 reads those of the transformer. A network whose results are known already is not read.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -8,8 +8,6 @@ so the store moves, streams and counts them as it does the weights.
 layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """The networks of a model, made empty and filled with the weights of files without a second copy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

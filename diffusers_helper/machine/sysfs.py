@@ -1,7 +1,5 @@
 """The facts about cards, memory and processor in the kernel's files, without torch or a driver."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

@@ -9,14 +9,12 @@ documents under "Extending PyTorch", which costs about 6 microseconds (`benchmar
 tensors.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -125,7 +123,7 @@ class Account(TorchDispatchMode):
             self._discard_freed()
             return storage is not None and id(storage) in self._refs
 
-    def __enter__(self) -> Account:
+    def __enter__(self) -> Self:
         if self not in _thread.entered:
             super().__enter__()
         _thread.entered.append(self)

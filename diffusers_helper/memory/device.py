@@ -1,7 +1,5 @@
 """The device that a job computes on, which is a GPU, or main memory with an account of the tensors on it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Self

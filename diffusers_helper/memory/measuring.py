@@ -1,7 +1,5 @@
 """The measurement of time and peak memory of work on a device, after a warm-up."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The functions at the end, with FramePack's names, are for scripts that move whol
 `store.Store`. They, too, stream the blocks that do not fit. None returns memory to the driver.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack

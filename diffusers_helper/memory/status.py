@@ -3,8 +3,6 @@
 The functions do not set a limit; plans and `Device.limit` do. A device of None means torch's current GPU.
 """
 
-from __future__ import annotations
-
 import logging
 
 import torch

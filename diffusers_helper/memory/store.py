@@ -1,7 +1,5 @@
 """The store, which executes the plans of `planning.budget`. No other part of a job moves weights."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence

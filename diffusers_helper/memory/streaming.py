@@ -8,8 +8,6 @@ diffusers' group offloading (0.42) keeps no block resident. Its prefetch runs in
 keeps all weights pinned. To stream from disk, it first writes them to a second set of files.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -39,10 +37,6 @@ class _Slot:
 
 
 _STREAMER_ATTRIBUTE = "weight_streamer"
-
-
-def streamer_of(network: nn.Module) -> Streamer | None:
-    return network.__dict__.get(_STREAMER_ATTRIBUTE)
 
 
 class Streamer:
@@ -262,6 +256,10 @@ class Streamer:
             if self._stream:
                 slot.copied_event.record(self._stream)
         self.bytes_copied += sum(weight.num_bytes for weight, _ in self._layouts[index].placements)
+
+
+def streamer_of(network: nn.Module) -> Streamer | None:
+    return network.__dict__.get(_STREAMER_ATTRIBUTE)
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:

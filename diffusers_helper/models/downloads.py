@@ -1,7 +1,5 @@
 """The components of a model that are not on this machine: their sizes, and the speed of their download."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 from collections import deque

@@ -1,7 +1,5 @@
 """The components of the registered models on this machine: their list, their check and their removal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,12 +1,10 @@
 """The table of the registered models, with the sources of their components and their default settings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.families.family import Family, PublishedModel
@@ -144,7 +142,7 @@ class ModelInfo:
     def unsupported(self) -> tuple[str, ...]:
         return (*self.family.unsupported, *(() if self.small_decoder else ("decoder",)))
 
-    def with_components(self, components: Mapping[str, AddedComponent]) -> ModelInfo:
+    def with_components(self, components: Mapping[str, AddedComponent]) -> Self:
         sources = {
             name: ComponentSource(location=component.path, config=component.config)
             for name, component in components.items()

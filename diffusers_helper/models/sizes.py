@@ -1,7 +1,5 @@
 """The sizes of a model's networks, from a table or from the headers of their files, alone and with LoRAs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Captures of calls for debugging: inputs, outputs, time and memory in a JSON and a safetensors file."""
 
-from __future__ import annotations
-
 import json
 import logging
 import platform
@@ -45,7 +43,7 @@ class Captured:
     memory: Mapping[str, int]
     has_tensors: bool
 
-    def compare(self, work: Callable[[], Any]) -> Comparison:
+    def compare(self, work: Callable[[], Any]) -> "Comparison":
         begin = time.perf_counter()
         try:
             result = work()

@@ -1,7 +1,5 @@
 """What differs between cards: the factors of memory, the types they compute well in, and torch's kernels."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -6,12 +6,11 @@ slots. The ring lies in the preserved memory and is part of the peak. Weights th
 some of the preserved memory, so it never makes a job impossible. All figures are whole bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
+from typing import Self
 
 from diffusers_helper.attention.backends import NATIVE
 from diffusers_helper.errors import InputError
@@ -60,12 +59,12 @@ class Budget:
     reserve_bytes: int
     is_default: bool = False
     max_cap_bytes: int = 0
-    helper: Budget | None = None
+    helper: "Budget | None" = None
 
-    def with_cap(self, cap_bytes: int) -> Budget:
+    def with_cap(self, cap_bytes: int) -> Self:
         return replace(self, cap_bytes=cap_bytes, max_cap_bytes=0)
 
-    def preserving(self, preserved_bytes: int) -> Budget:
+    def preserving(self, preserved_bytes: int) -> Self:
         return replace(self, preserved_bytes=preserved_bytes, is_default=False)
 
 
@@ -105,7 +104,7 @@ class JobPlan:
     keep_all_resident: bool
     peak_bytes: int
     smallest_cap_bytes: int
-    helper: JobPlan | None = None
+    helper: "JobPlan | None" = None
 
     @property
     def held_bytes(self) -> int:
@@ -121,7 +120,7 @@ class JobPlan:
         helper_stages = self.helper.stages if self.helper else ()  # of which the last one decodes
         return (*helper_stages[:-1], *self.stages, *helper_stages[-1:])
 
-    def of(self, stage: str) -> JobPlan:
+    def of(self, stage: str) -> "JobPlan":
         if self.helper and stage in {plan.stage for plan in self.helper.stages}:
             return self.helper
         return self

@@ -5,8 +5,6 @@ that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of shapes n
 kernels need more: the table in `backend` has the factors for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import ceil
 from types import MappingProxyType

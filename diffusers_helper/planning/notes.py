@@ -1,7 +1,5 @@
 """The sentences of a plan: on limits that gave way, on what changes pixels, and on what makes it slow."""
 
-from __future__ import annotations
-
 from diffusers_helper.attention.backends import SLICED
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import JobPlan

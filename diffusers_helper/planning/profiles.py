@@ -4,13 +4,11 @@ They are decided before torch is imported, because the engine's environment has 
 Longtake has measured none of them on a card; the source of each says who recommends it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Literal, Self, TypeVar, get_args
 
 from diffusers_helper.attention.backends import BACKENDS, NATIVE, SLICED, slice_bytes
 from diffusers_helper.errors import InputError
@@ -104,7 +102,7 @@ class Profile:
     def vae_bytes(self) -> int | None:
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
-    def with_kernel(self, kernel: str) -> Profile:
+    def with_kernel(self, kernel: str) -> Self:
         """Replace the attention kernel by the one that SDPA was seen to run; "" if none was seen."""
         if not kernel:
             return self
@@ -114,7 +112,7 @@ class Profile:
         attention = self.attention if is_set else _attention_backend(observed, self.machine)
         return replace(self, kernel=observed, attention=attention)
 
-    def with_measurements(self, local: Local) -> Profile:
+    def with_measurements(self, local: Local) -> Self:
         facts, card = local.kernels, self.machine.card
         backends = fastest_backends(facts, card, self.deviation)
         return replace(self.with_kernel(stored_kernel(facts, card)), backends=backends)

@@ -13,8 +13,6 @@ the plan that follows. The best one is found by this rule:
 Weights that each pass has to copy are not rounded on the way, which would take longer than the copy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -4,13 +4,11 @@ Each step down halves the memory for weights beyond the least that they need. If
 its tiles become smaller, too. Later jobs start with the plan that a job ended with.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.family import is_eight_bit
@@ -52,7 +50,7 @@ class Level:
     tile: int = 0
 
     @classmethod
-    def read(cls, learned: Facts, key: str) -> Level:
+    def read(cls, learned: Facts, key: str) -> Self:
         entry = learned.read(key)
         return cls(min(entry.get("weights", 0), len(_SHARES) - 1), entry.get("tile", 0))
 

@@ -1,7 +1,5 @@
 """The time that a person waits for a video: that of each stage, of a section, and of the whole video."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The memory plan of a video and its cost, made before anything is loaded, for page, command and engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The folder with a user's own weights, and what lies in it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 

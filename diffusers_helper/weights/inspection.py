@@ -1,7 +1,5 @@
 """The facts about a file or folder with weights, found by headers alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -62,7 +60,7 @@ class Inspection:
     problems: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     file_bytes: int = 0
-    parts: Mapping[str, Inspection] = field(default_factory=dict[str, "Inspection"])
+    parts: Mapping[str, "Inspection"] = field(default_factory=dict[str, "Inspection"])
     layout: str = ""
 
     @property

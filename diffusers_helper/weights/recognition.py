@@ -1,7 +1,5 @@
 """The recognition of models by the names, shapes and types of their tensors, and the names that they have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache

@@ -5,8 +5,6 @@ how much of each. The speeds are others' reports of one card of its kind, scaled
 arithmetic (fp32) and memory. Measured times replace the estimates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
