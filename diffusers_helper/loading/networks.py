@@ -138,7 +138,11 @@ def load_network(
                 add_scales(layer, scale)
         elif name not in fixed_dtypes:
             tensor = _dequantised(tensor, compute_dtype, scale)
-        _assign(layer, leaf, tensor)
+        if leaf in layer._buffers:
+            layer._buffers[leaf] = tensor
+        else:
+            is_parameter = isinstance(tensor, nn.Parameter)
+            layer._parameters[leaf] = tensor if is_parameter else nn.Parameter(tensor, requires_grad=False)
     cast_weights(network, compute_dtype)
     if component == "vae":
         speed_up(network)
@@ -254,15 +258,6 @@ def _dequantised(tensor: Tensor, compute_dtype: torch.dtype, scale: Tensor | Non
         return values
     values = unrotated(values, rotation_of(scale))
     return (values * scale.reshape(-1, *[1] * (values.dim() - 1))).to(compute_dtype)
-
-
-def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:
-    if leaf in owner._buffers:
-        owner._buffers[leaf] = tensor
-    elif isinstance(tensor, nn.Parameter):
-        owner._parameters[leaf] = tensor
-    else:
-        owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
 
 
 def check_fit(info: ModelInfo, value: Callable[[str, str], Any]) -> None:

@@ -29,10 +29,6 @@ _UNFUSED_ATTENTION = _ATEN._scaled_dot_product_attention_math.default
 _TO_DEVICE, _TO_LAYOUT = _ATEN.to.device, _ATEN.to.dtype_layout
 
 
-class AccountedOutOfMemory(torch.OutOfMemoryError):
-    pass
-
-
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
     __slots__ = ("key", "num_bytes")
     key: int
@@ -157,8 +153,7 @@ class Account(TorchDispatchMode):
         if type(result) is Tensor and result.is_cpu and result.layout is _STRIDED:
             self._count_result(result.untyped_storage(), args, kwargs, is_copy)
             return result
-        for tensor in _tensors_in((result,)):
-            storage = _storage(tensor)
+        for storage in map(_storage, _tensors_in((result,))):
             if storage is not None:
                 self._count_result(storage, args, kwargs, is_copy)
         return result
@@ -203,7 +198,7 @@ class Account(TorchDispatchMode):
         cap, live = self.cap_bytes, self._live
         if cap is not None and live + num_bytes > cap:
             # In the wording of torch's allocators, which `read_out_of_memory` can parse
-            raise AccountedOutOfMemory(
+            raise torch.OutOfMemoryError(
                 f"CPU out of memory. Tried to allocate {num_bytes} bytes. The accounting device has a total "
                 f"capacity of {cap} bytes of which {max(0, cap - live)} bytes is free. Of the allocated "
                 f"memory {live} bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "

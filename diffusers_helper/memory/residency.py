@@ -72,7 +72,11 @@ class Residency:
             self.unload_complete_models(module)
             resident = _ResidentNetwork(module, weights_of(module, dtype), dtype)
         was_resident = id(module) in self._residents
-        weights = _weights_by_block(resident.weights, blocks, streamed)
+        by_tensor = {id(weight.tensor): weight for weight in resident.weights}
+        weights = {
+            index: [by_tensor[id(tensor)] for tensor in (*block.parameters(), *block.buffers())]
+            for index, block in ((index, blocks[index]) for index in sorted(streamed))
+        }
         streamed_ids = {id(weight) for block in weights.values() for weight in block}
         with ExitStack() as undo:
             self._residents[id(module)] = resident
@@ -85,9 +89,7 @@ class Residency:
             resident.streamed = frozenset(weights)
             if weights:
                 streamed_blocks = [(index, blocks[index], weights[index]) for index in weights]
-                resident.streamer = Streamer(
-                    module, streamed_blocks, device=self.device, num_slots=num_slots, trace=self.trace
-                )
+                resident.streamer = Streamer(module, streamed_blocks, self.device, num_slots, self.trace)
             undo.pop_all()
         name = type(module).__name__
         preserved = preserved_bytes / GB
@@ -115,16 +117,6 @@ class Residency:
             removed.append(resident.module)
             report(_log, "Unloaded %s as complete.", type(resident.module).__name__)
         return removed
-
-
-def _weights_by_block(
-    weights: Sequence[Weight], blocks: Sequence[nn.Module], indices: Sequence[int]
-) -> dict[int, list[Weight]]:
-    by_tensor = {id(weight.tensor): weight for weight in weights}
-    return {
-        index: [by_tensor[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]
-        for index in sorted(indices)
-    }
 
 
 cpu = torch.device("cpu")

@@ -51,7 +51,6 @@ class Streamer:
         self,
         module: nn.Module,
         blocks: Sequence[tuple[int, nn.Module, Sequence[Weight]]],
-        *,
         device: torch.device,
         num_slots: int = 2,
         trace: Trace | None = None,
@@ -228,7 +227,13 @@ class Streamer:
                 slot = self._free.popleft()
                 pass_number = self._pass_number
                 self._copying = index
-            error = self._try_copy(index, slot)
+            self._report("copy", index)
+            error = None
+            try:
+                self._copy(index, slot)
+                self._report("copied", index)
+            except Exception as raised:  # noqa: BLE001 - it belongs to the thread that waits for the block
+                error = raised
             with self._changed:
                 self._error = self._error or error
                 if pass_number == self._pass_number:
@@ -237,15 +242,6 @@ class Streamer:
                 else:
                     self._free.append(slot)
                 self._changed.notify_all()
-
-    def _try_copy(self, index: int, slot: _Slot) -> Exception | None:
-        self._report("copy", index)
-        try:
-            self._copy(index, slot)
-        except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the block
-            return error
-        self._report("copied", index)
-        return None
 
     def _copy(self, index: int, slot: _Slot) -> None:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
