@@ -25,13 +25,9 @@ from diffusers_helper.weights.tensors import NotWeights
 
 @dataclass(frozen=True, slots=True)
 class InstalledComponent:
-    """One component of a model on this machine.
+    """One component of a model on this machine; its source is a folder, or a repository with its revision.
 
-    Attributes:
-        source: Its origin: a folder, or a repository with its pinned revision.
-        missing_bytes: The approximate number of missing bytes; 0 if it is not known.
-        is_complete: Whether no file is missing.
-        shared_with: The other registered models that use the same component.
+    `missing_bytes` are approximate, and 0 if they are not known.
     """
 
     component: str

@@ -64,12 +64,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How long a person waits for a video; `step` has the source of the figures.
+    """How long a person waits for the first section with its decoding, for its end, and for the video.
 
-    Attributes:
-        section_seconds: The time of the first section, with its decoding.
-        first_second_seconds, video_seconds: The time to the end of the first section, and of the video.
-        has_decode: Whether the time to decode is known and contained.
+    `step` has the source of the figures, which contain the time to decode if it is known.
     """
 
     step: Duration

@@ -264,7 +264,9 @@ def plan_video(
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[Path | None], float | None] = lambda file: None,
 ) -> VideoPlan:
-    _check(request, info)
+    info.check(request)
+    check_prompt(request, info)
+    check_loras(request.lora, info)
     side = request.resolution or info.side
     height, width = shape = shape or largest_bucket(side, info.multiple, info.family.buckets)
     profile = profile_of(request, profile, info)
@@ -304,12 +306,6 @@ def plan_video(
     )  # fmt: skip
 
 
-def _check(request: GenerationRequest, info: ModelInfo) -> None:
-    info.check(request)
-    check_prompt(request, info)
-    check_loras(request.lora, info)
-
-
 def compute_times(
     request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int, step_times: Facts
 ) -> tuple[StepWork, Duration | None, Duration | None]:
@@ -335,10 +331,10 @@ def _share(stage: str, steps: int, request: GenerationRequest, info: ModelInfo) 
 
 
 def _cost(job: JobPlan, name: str, section_passes: Sequence[int]) -> Cost:
-    plan, stays_resident = job.stage(name), job.of(name).keep_all_resident
+    plan = job.stage(name)
     passes = section_passes
     if not name.startswith("sample"):
         passes = [1] * (len(section_passes) if name in _PER_SECTION else 1)
-    runs = len(passes)
-    copied_bytes = plan.resident_bytes * (1 if stays_resident else runs) + plan.streamed_bytes * sum(passes)
-    return Cost(name, runs, passes[-1], sum(passes), copied_bytes)
+    num_loads = 1 if job.of(name).keep_all_resident else len(passes)
+    copied_bytes = plan.resident_bytes * num_loads + plan.streamed_bytes * sum(passes)
+    return Cost(name, len(passes), passes[-1], sum(passes), copied_bytes)

@@ -16,9 +16,9 @@ from diffusers_helper.models.sizes import networks
 from diffusers_helper.planning.cards.speeds import (
     MEASURED,
     Duration,
-    card_of,
     decode_time,
     keep_times,
+    known_card,
     step_key,
     step_time,
     work_of,
@@ -76,7 +76,7 @@ def test_the_sizes_of_a_pyramid_have_a_quarter_of_the_noisy_tokens_each() -> Non
 
 @given(st.floats(1e3, 1e5), st.floats(1e3, 1e5))
 def test_more_tokens_never_take_less_time(count_a: float, count_b: float) -> None:
-    card = card_of(XTX.machine)
+    card = known_card(XTX.machine)
     seconds = [card.step(work_of(FRAMEPACK, [count])).seconds for count in sorted((count_a, count_b))]
     assert seconds == sorted(seconds)
 
@@ -92,7 +92,7 @@ def test_more_tokens_never_take_less_time(count_a: float, count_b: float) -> Non
     ],
 )  # fmt: skip
 def test_a_card_takes_the_time_that_others_figures_give(machine: Machine, least: float, most: float) -> None:
-    card = card_of(machine)
+    card = known_card(machine)
     assert least <= card.step(work_of(FRAMEPACK, [TOKENS])).seconds <= most
 
 
@@ -110,7 +110,7 @@ def test_a_card_takes_the_time_that_others_figures_give(machine: Machine, least:
     ],
 )  # fmt: skip
 def test_a_card_is_told_by_its_gfx_name_its_memory_and_its_name(machine: Machine, name: str | None) -> None:
-    card = card_of(machine)
+    card = known_card(machine)
     assert (card and card.name) == name
 
 
