@@ -162,10 +162,8 @@ class _Sizes:
 def _sizes_of(name: str, source: ComponentSource, network: FamilyNetwork) -> _Sizes:
     if source.is_missing:
         size = network.total.num_bytes(BITS[network.dtype] // 8, "default")
-        largest = network.largest_layer, network.largest_layer
-        return _Sizes(
-            network.total, network.blocks, network.config, network.dtype, True, size, *largest, 0, 0
-        )
+        facts = network.total, network.blocks, network.config, network.dtype, True, size
+        return _Sizes(*facts, network.largest_layer, network.largest_layer, 0, 0)
     path = source.folder
     files = [*([path / "config.json"] if source.config is None else []), *weight_files(path)]
     signatures = tuple(file_signature(file) for file in files if file.exists())
