@@ -149,19 +149,6 @@ def test_smaller_tiles_need_less() -> None:
     assert tile_steps(320) == (320, 256, 192, 128, 96, 64)
 
 
-def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
-    stored = Local(folder=tmp_path / "cache").calibration
-    assert calibration_of(stored, "cpu") == {}
-    stored.write("gfx1100", {"decode": 1.5})
-    stored.write("cpu", {"sample": 2.0})
-    assert calibration_of(stored, "gfx1100") == {"decode": 1.5}
-    measured = calibration_of(stored, "cpu")
-    before = needs_of(demand_of(DEMO, 128, 128, 256))
-    after = needs_of(demand_of(DEMO, 128, 128, 256, calibration=measured))
-    assert after["decode"] == before["decode"]
-    assert 1.9 < after["sample"] / before["sample"] <= 2
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"cpu": 5}'])
 def test_a_calibration_of_no_use_changes_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "calibration.json").write_text(text)

@@ -19,11 +19,6 @@ TYPES = ("default", "auto", "int8", "fp8_e4m3fn")
 HELIOS = ("helios-distilled", "helios-base")
 
 
-@pytest.fixture(autouse=True)
-def empty_hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path_factory.getbasetemp() / "no"))
-
-
 def card(family: str, size_gb: int) -> Profile:
     return profile_for(machine_of_card(f"{family}:{size_gb}"), {})
 

@@ -38,11 +38,6 @@ REQUEST = GenerationRequest(image="x", model=INFO.name, mode="inverted")
 XTX = profile_for(machine_of_card("gfx1100:24"), {})
 
 
-@pytest.fixture(autouse=True)
-def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "no"))
-
-
 def radeon(arch: str, gb: float, name: str = "", *, is_apu: bool = False) -> Machine:
     return Machine("rocm", arch, name or arch, round(gb * GB), is_apu)
 
