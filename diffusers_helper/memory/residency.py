@@ -18,7 +18,7 @@ from diffusers_helper.memory.status import report
 from diffusers_helper.memory.streaming import Streamer, Trace
 from diffusers_helper.memory.weights import Weight, sizes_of, weights_of
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.budget import RING_BLOCKS, Budget, Stage, StagePlan, plan_stage
+from diffusers_helper.planning.budget import RING_BLOCKS, Budget, Stage, plan_stage
 from diffusers_helper.units import GB, gb_bytes
 
 _log = logging.getLogger(__name__)
@@ -165,12 +165,8 @@ def move_model_to_device_with_memory_preservation(
     modules in its lists, such as `transformer_blocks`, which have to run in their order.
     """
     device, residency = _residency_on(target_device)
-    blocks = _blocks(model)
     residency.unload_complete_models(model)
-    plan = _plan(device, model, device.free_bytes(), preserved_memory_gb)
-    residency.move_model_to_device_with_memory_preservation(
-        model, preserved_bytes=gb_bytes(preserved_memory_gb), blocks=blocks, streamed=plan.streamed_blocks
-    )
+    _move_as_planned(model, device, residency, preserved_memory_gb)
 
 
 def offload_model_from_device_for_memory_preservation(
@@ -182,23 +178,21 @@ def offload_model_from_device_for_memory_preservation(
     keep the memory fragmented.
     """
     device, residency = _residency_on(target_device)
-    blocks = _blocks(model)
-    if not residency.is_on_device(model):
+    if residency.is_on_device(model):
+        _move_as_planned(model, device, residency, preserved_memory_gb)
+    else:
         move_model_to_device_with_memory_preservation(model, target_device, preserved_memory_gb)
-        return
-    free = device.free_bytes() + sizes_of(model, blocks)[0]
-    if streamed := _plan(device, model, free, preserved_memory_gb).streamed_blocks:
-        residency.move_model_to_device_with_memory_preservation(
-            model, preserved_bytes=gb_bytes(preserved_memory_gb), blocks=blocks, streamed=streamed
-        )
 
 
-def _blocks(model: nn.Module) -> list[nn.Module]:
+def _move_as_planned(model: nn.Module, device: Device, residency: Residency, preserved_gb: float) -> None:
     lists = (child for child in model.children() if isinstance(child, nn.ModuleList))
-    return [block for blocks in lists for block in blocks]
-
-
-def _plan(device: Device, model: nn.Module, free_bytes: int, preserved_gb: float) -> StagePlan:
-    name = type(model).__name__
+    blocks = [block for blocks in lists for block in blocks]
+    weights = Weights(type(model).__name__, *sizes_of(model, blocks))
+    is_whole = residency.is_on_device(model)
+    free_bytes = device.free_bytes() + (weights.total_bytes if is_whole else 0)
     budget = Budget(device.total_bytes, free_bytes, gb_bytes(preserved_gb), reserve_bytes=0)
-    return plan_stage(budget, Stage(name, Weights(name, *sizes_of(model, _blocks(model))), 0))
+    streamed = plan_stage(budget, Stage(weights.name, weights, 0)).streamed_blocks
+    if streamed or not is_whole:
+        residency.move_model_to_device_with_memory_preservation(
+            model, preserved_bytes=budget.preserved_bytes, blocks=blocks, streamed=streamed
+        )

@@ -111,8 +111,13 @@ def test_an_encoding_is_computed_again_and_not_read(
 
 
 def assert_replayed(captures: Path, local: Local) -> None:
-    for file in sorted(captures.glob("*/*.json")):
-        assert replay(file, local).difference == "", file
+    for stage in (
+        "vae_encode",
+        "sample",
+        "decode",
+    ):  # the others do not depend on the settings of these tests
+        for file in sorted(captures.glob(f"{stage}/*.json")):
+            assert replay(file, local).difference == "", file
 
 
 @pytest.mark.slow

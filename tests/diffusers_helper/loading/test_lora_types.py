@@ -16,22 +16,16 @@ from diffusers_helper.models.registry import ComponentSource
 from tests.support.checkpoints import to_scaled_fp8, write_quantised_gguf, write_safetensors
 from tests.support.loras import write_lora
 from tests.support.making import load_tiny, make, tiny_request
-from tests.support.mid_model import Size, write_mid_model
 
 Q8 = GGMLQuantizationType.Q8_0
 
 
 @pytest.mark.slow
-def test_weights_of_every_type_take_a_lora(
-    small_scene: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = write_mid_model(
-        tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4, layers=3, channels=8)
-    )
-    plain, lora = load_tiny(folder), tmp_path / "style.safetensors"
+def test_weights_of_every_type_take_a_lora(mid_model: Path, small_scene: Path, tmp_path: Path) -> None:
+    plain, lora = load_tiny(mid_model), tmp_path / "style.safetensors"
     write_lora(lora, plain.component("transformer"), "kohya original", rank=32, alpha=32)
-    tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
-    config = json.loads((folder / "transformer" / "config.json").read_text(encoding="utf-8"))
+    tensors = load_file(mid_model / "transformer" / "diffusion_pytorch_model.safetensors")
+    config = json.loads((mid_model / "transformer" / "config.json").read_text(encoding="utf-8"))
 
     def of(file: Path) -> Models:
         part = {"transformer": ComponentSource(location=str(file), config=config)}
@@ -48,9 +42,8 @@ def test_weights_of_every_type_take_a_lora(
     expected: Tensor | None = None
     for name, load in kinds.items():
         models = load()
-        request = tiny_request(
-            small_scene, weight_dtype=name if models is plain else "default", lora=str(lora), steps=1
-        )
+        dtype = name if models is plain else "default"
+        request = tiny_request(small_scene, weight_dtype=dtype, lora=str(lora), steps=1, one_frame=9)
         bare, _ = make(replace(request, lora=""), models, tmp_path / f"{name} bare")
         found, _ = make(request, models, tmp_path / name)
         again, _ = make(replace(request, lora=""), models, tmp_path / f"{name} again")

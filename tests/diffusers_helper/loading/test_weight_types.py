@@ -34,7 +34,6 @@ from tests.support.checkpoints import (
     write_quantised_gguf,
 )
 from tests.support.making import load_tiny, make, tiny_request
-from tests.support.mid_model import Size, write_mid_model
 
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 Video = Callable[..., Result]
@@ -213,14 +212,11 @@ def test_the_published_model_takes_less_in_fp8(small_scene: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_plan_predicts_the_peak_of_each_type(
-    small_scene: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = write_mid_model(tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4))
-    models = load_tiny(folder)
-    tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+def test_the_plan_predicts_the_peak_of_each_type(mid_model: Path, small_scene: Path, tmp_path: Path) -> None:
+    models = load_tiny(mid_model)
+    tensors = load_file(mid_model / "transformer" / "diffusion_pytorch_model.safetensors")
     file = write_quantised_gguf(tmp_path / "blocks.gguf", tensors, GGMLQuantizationType.Q8_0)
-    config = json.loads((folder / "transformer" / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((mid_model / "transformer" / "config.json").read_text(encoding="utf-8"))
     blocks = {"transformer": ComponentSource(location=str(file), config=config)}
     of_blocks = load_models(replace(models.info, components=models.info.components | blocks), device="cpu")
     peaks: dict[str, int] = {}
