@@ -7,6 +7,7 @@ a CPU, too, where some kernels give slightly different results for unaligned wei
 Int8 weights have a scale for each row, and are made from wider ones a few rows at a time.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -127,10 +128,10 @@ def _is_fp8(tensor: Tensor) -> bool:
 
 
 def _most_common(parameters: Iterable[Tensor]) -> torch.dtype | None:
-    counts: dict[torch.dtype, int] = {}
+    counts = Counter[torch.dtype]()
     for parameter in parameters:
         if parameter.is_floating_point() and not _is_fp8(parameter):
-            counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
+            counts[parameter.dtype] += parameter.numel()
     return max(counts, key=lambda dtype: counts[dtype], default=None)
 
 

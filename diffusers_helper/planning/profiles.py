@@ -186,7 +186,10 @@ def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None
     all_gpus = amd_gpus(root) if gpus is None else gpus
     gpu = visible_gpu(all_gpus, environ, has_nvidia=has_nvidia(root))
     if gpu is not None:
-        arch, total, memory = _overridden(gpu.arch, environ), gpu.total_bytes, "VRAM"
+        arch, total, memory = gpu.arch, gpu.total_bytes, "VRAM"
+        if match := re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", environ.get("HSA_OVERRIDE_GFX_VERSION", "")):
+            major, minor, stepping = map(int, match.groups())
+            arch = gfx_name(major * 10000 + minor * 100 + stepping)
         if gpu.uses_gtt:
             # The driver lends main memory only as far as it is available.
             total, memory = min(total, host_memory(root).available or total), "main memory, lent as GTT"
@@ -197,14 +200,6 @@ def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None
     if has_nvidia(root) and not is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root), memory="VRAM")
     return Machine("cpu", "", "CPU", host_memory(root).total, memory="main memory")
-
-
-def _overridden(arch: str, environ: Mapping[str, str]) -> str:
-    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", environ.get("HSA_OVERRIDE_GFX_VERSION", ""))
-    if match is None:
-        return arch
-    major, minor, stepping = (int(number) for number in match.groups())
-    return gfx_name(major * 10000 + minor * 100 + stepping)
 
 
 _FAMILIES = {

@@ -111,11 +111,8 @@ def test_an_encoding_is_computed_again_and_not_read(
 
 
 def assert_replayed(captures: Path, local: Local) -> None:
-    for stage in (
-        "vae_encode",
-        "sample",
-        "decode",
-    ):  # the others do not depend on the settings of these tests
+    """Replay the stages that depend on the settings of these tests."""
+    for stage in ("vae_encode", "sample", "decode"):
         for file in sorted(captures.glob(f"{stage}/*.json")):
             assert replay(file, local).difference == "", file
 
