@@ -15,7 +15,7 @@ from torch import nn
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.status import report
-from diffusers_helper.memory.streaming import Streamer, Trace
+from diffusers_helper.memory.streaming import Streamer
 from diffusers_helper.memory.weights import Weight, sizes_of, weights_of
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.budget import RING_BLOCKS, Budget, Stage, plan_stage
@@ -34,11 +34,8 @@ class _ResidentNetwork:
 
 
 class Residency:
-    """The networks that are on one device. `trace` is called with the events of the streaming."""
-
-    def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.trace = trace
         self._staging = Staging(device)
         self._residents: dict[int, _ResidentNetwork] = {}
         self._bytes_streamed = 0
@@ -88,8 +85,8 @@ class Residency:
                     weight.to_device(self._staging)
             resident.streamed = frozenset(weights)
             if weights:
-                streamed_blocks = [(index, blocks[index], weights[index]) for index in weights]
-                resident.streamer = Streamer(module, streamed_blocks, self.device, num_slots, self.trace)
+                streamed_blocks = [(blocks[index], weights[index]) for index in weights]
+                resident.streamer = Streamer(module, streamed_blocks, self.device, num_slots)
             undo.pop_all()
         name = type(module).__name__
         preserved = preserved_bytes / GB

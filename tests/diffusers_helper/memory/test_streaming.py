@@ -115,19 +115,22 @@ def test_resident_weights_and_slots_are_aligned(
 
 
 def test_the_ring_holds_no_more_than_its_slots(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Count copies that have begun: they are never more than `slots` ahead of the blocks that have run."""
-    lock = threading.Lock()
+    lock, copy, release = threading.Lock(), Streamer._copy, Streamer._release_block
     held, most = 0, 0
 
-    def trace(what: str, _: int) -> None:
+    def count(change: int) -> None:
         nonlocal held, most
         with lock:
-            held += {"copy": 1, "ran": -1}.get(what, 0)
+            held += change
             most = max(most, held)
 
-    residency.trace = trace
+    monkeypatch.setattr(Streamer, "_copy", lambda *given: (count(1), copy(*given)))
+    monkeypatch.setattr(
+        Streamer, "_release_block", lambda *given, **named: (count(-1), release(*given, **named))
+    )
     residency.move_model_to_device_with_memory_preservation(
         network, blocks=blocks_of(network), streamed=tuple(range(8)), num_slots=2
     )
@@ -138,11 +141,16 @@ def test_the_ring_holds_no_more_than_its_slots(
 
 
 def test_the_next_block_is_copied_while_one_computes(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let each block wait for the next one's copy: without overlap the test would hang."""
-    copied = [threading.Event() for _ in range(8)]
-    residency.trace = lambda what, index: copied[index].set() if what == "copied" else None
+    copied, copy = [threading.Event() for _ in range(8)], Streamer._copy
+
+    def watched_copy(streamer: Streamer, index: int, slot: Any) -> None:
+        copy(streamer, index, slot)
+        copied[index].set()
+
+    monkeypatch.setattr(Streamer, "_copy", watched_copy)
     blocks = blocks_of(network)
     waited: list[bool] = []
     for index in range(7):
