@@ -129,9 +129,8 @@ def test_the_stages_of_a_first_job_have_times_and_later_jobs_leave_some_out() ->
     ]
     assert decodes == pytest.approx([20, 20 * 15 / 13, 20 * 18 / 13, 20 * 29 / 13])
     # A way that is set is not tried, and a card of NVIDIA has no MIOpen.
-    assert "attention" not in expected_times(
-        plan(request=replace(REQUEST, attention="native")), XTX, INFO, is_first=True
-    )
+    native = plan(request=replace(REQUEST, attention="native"))
+    assert "attention" not in expected_times(native, XTX, INFO, is_first=True)
     nvidia = profile_for(Machine("cuda", "", "NVIDIA H200", 140 * GB), {})
     assert "convolutions" not in expected_times(plan(nvidia), nvidia, INFO, is_first=True)
     assert [*expected_times(plan(PLAIN), PLAIN, INFO, is_first=True)] == ["load"]
