@@ -33,6 +33,11 @@ def attached(network: nn.Module, text: str) -> Iterator[list[str]]:
         yield loras.attach(network, torch.float32)
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "style.safetensors"
+
+
 def state_of(network: nn.Module) -> tuple[object, ...]:
     """List everything that a LoRA could leave in a network."""
     values = [
@@ -43,8 +48,7 @@ def state_of(network: nn.Module) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_each_style_gives_what_merged_weights_give(style: str, network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
+def test_each_style_gives_what_merged_weights_give(style: str, network: nn.Module, file: Path) -> None:
     changes = write_lora(file, network, style, alpha=2.0 if "kohya" in style else None)
     merged = copy.deepcopy(network)
     merge(merged, changes, 0.7)
@@ -109,8 +113,8 @@ class Packed(nn.Linear):
         return nn.functional.linear(input, self.plain, self.bias)
 
 
-def test_layers_with_packed_weights_take_a_lora(network: nn.Module, tmp_path: Path) -> None:
-    file, packed, merged = tmp_path / "style.safetensors", copy.deepcopy(network), copy.deepcopy(network)
+def test_layers_with_packed_weights_take_a_lora(network: nn.Module, file: Path) -> None:
+    packed, merged = copy.deepcopy(network), copy.deepcopy(network)
     changes = write_lora(file, network)
     for name in changes:
         layer = Packed.of(network.get_submodule(name))
@@ -123,8 +127,8 @@ def test_layers_with_packed_weights_take_a_lora(network: nn.Module, tmp_path: Pa
     assert state_of(packed) == before
 
 
-def test_layerwise_casting_leaves_the_branches_alone(network: nn.Module, tmp_path: Path) -> None:
-    file, cast, merged = tmp_path / "style.safetensors", copy.deepcopy(network), copy.deepcopy(network)
+def test_layerwise_casting_leaves_the_branches_alone(network: nn.Module, file: Path) -> None:
+    cast, merged = copy.deepcopy(network), copy.deepcopy(network)
     changes = write_lora(file, network)
     cast.enable_layerwise_casting(torch.float8_e4m3fn, torch.float32)
     for name, parameter in cast.named_parameters():
@@ -135,8 +139,7 @@ def test_layerwise_casting_leaves_the_branches_alone(network: nn.Module, tmp_pat
         assert {one.dtype for one in cast.parameters()} == {torch.float32, torch.float8_e4m3fn}
 
 
-def test_weight_0_is_no_lora(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
+def test_weight_0_is_no_lora(network: nn.Module, file: Path) -> None:
     write_lora(file, network)
     plain = run_pass(network)
     with attached(network, f"{file}:0") as reported:
@@ -144,8 +147,7 @@ def test_weight_0_is_no_lora(network: nn.Module, tmp_path: Path) -> None:
         assert torch.equal(run_pass(network), plain)
 
 
-def test_nothing_of_a_lora_stays(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
+def test_nothing_of_a_lora_stays(network: nn.Module, file: Path) -> None:
     write_lora(file, network)
     plain, before = run_pass(network), state_of(network)
     with attached(network, str(file)):
@@ -155,10 +157,7 @@ def test_nothing_of_a_lora_stays(network: nn.Module, tmp_path: Path) -> None:
     assert torch.equal(run_pass(network), plain)
 
 
-def test_streamed_blocks_give_the_same_bits_and_count_the_same_bytes(
-    network: nn.Module, tmp_path: Path
-) -> None:
-    file = tmp_path / "style.safetensors"
+def test_streamed_blocks_give_the_same_bits_and_count_the_same_bytes(network: nn.Module, file: Path) -> None:
     write_lora(file, network)
     blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
     plain_bytes = sizes_of(network, blocks)

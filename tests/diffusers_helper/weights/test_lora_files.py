@@ -57,10 +57,6 @@ def refusal_of(file: Path) -> InputError:
     return caught.value
 
 
-def written(content: bytes) -> Writer:
-    return lambda file: file.write_bytes(content)
-
-
 def saved(
     tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
 ) -> Callable[[Path], object]:
@@ -71,9 +67,7 @@ DOWN, UP = PAIR
 SMALL = torch.zeros(2, 2)
 # By kind: how to write the file, and a part of the sentence.
 WRONG: dict[str, tuple[Writer, str]] = {
-    "page": (written(b"<!DOCTYPE html><title>Sign in</title>"), 'is a web page ("Sign in")'),
-    "pointer": (written(b"version https://git-lfs.github.com/spec/v1\nsize 5\n"), "is a Git LFS pointer"),
-    "empty": (written(b""), "is empty"),
+    "empty": (lambda file: file.touch(), "is empty"),
     "pickle": (lambda file: torch.save(PAIR, file), "is a pickle file; expected safetensors"),
     "no tensor": (saved({}), "holds no LoRA: none of its 0 keys"),
     "whole model": (saved({"transformer_blocks.0.attn.to_q.weight": SMALL}), "holds no LoRA"),
