@@ -109,24 +109,23 @@ def test_without_a_gpu_the_status_says_so(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("logs", ["", "import logging; logging.basicConfig(); "])
-def test_a_script_without_a_log_sees_the_lines_on_its_console(logs: str) -> None:
-    code = (
-        f"{logs}from diffusers_helper.memory import log_memory_status, check_vram_limit\n"
-        "from diffusers_helper.memory.device import Device\n"
-        "device = Device()\n"
-        "log_memory_status(device, prefix='[Before VAE Load] ')\n"
-        "check_vram_limit(device, limit_gb=0)\n"
+def test_a_script_without_a_log_sees_the_lines_on_its_console() -> None:
+    lines = (
+        "log_memory_status(Device(), prefix='[Before VAE Load] ')",
+        "check_vram_limit(Device(), limit_gb=0)",
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    warning = "[VRAM Limit] Warning: Current allocation 0.00 GB near limit 0.00 GB"
-    if logs:  # the script's own log decides, which shows warnings only
-        assert done.stderr.splitlines() == [f"WARNING:{LOGGER}:{warning}"]
-    else:
-        status, limit = done.stderr.splitlines()
-        assert status.startswith("[Before VAE Load] Free: ")
-        assert status.endswith(" GB | Allocated: 0 GB (0.0% of 20GB limit) | Reserved: 0 GB")
-        assert limit == warning
+    code = (
+        "from diffusers_helper.memory import log_memory_status, check_vram_limit",
+        "from diffusers_helper.memory.device import Device",
+        *lines, "import logging", "logging.basicConfig()", *lines,
+    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True)
+    # The script's own log, which shows warnings only, decides from its beginning on.
+    status, limit, logged = done.stderr.splitlines()
+    assert status.startswith("[Before VAE Load] Free: ")
+    assert status.endswith(" GB | Allocated: 0 GB (0.0% of 20GB limit) | Reserved: 0 GB")
+    assert limit == "[VRAM Limit] Warning: Current allocation 0.00 GB near limit 0.00 GB"
+    assert logged == f"WARNING:{LOGGER}:{limit}"
     assert done.stdout == ""
 
 
