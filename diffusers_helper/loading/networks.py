@@ -141,8 +141,9 @@ def load_network(
         if leaf in layer._buffers:
             layer._buffers[leaf] = tensor
         else:
-            is_parameter = isinstance(tensor, nn.Parameter)
-            layer._parameters[leaf] = tensor if is_parameter else nn.Parameter(tensor, requires_grad=False)
+            if not isinstance(tensor, nn.Parameter):
+                tensor = nn.Parameter(tensor, requires_grad=False)
+            layer._parameters[leaf] = tensor
     cast_weights(network, compute_dtype)
     if component == "vae":
         speed_up(network)

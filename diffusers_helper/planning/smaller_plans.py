@@ -55,7 +55,7 @@ class Level:
         return cls(min(entry.get("weights", 0), len(_SHARES) - 1), entry.get("tile", 0))
 
 
-class SmallerPlans:
+class PlanLevels:
     """The plan of a job that is in force, and those that it tries after it ran out of memory."""
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], learned: Facts, key: str) -> None:
@@ -148,7 +148,7 @@ def _changes(before: JobPlan, after: JobPlan, held: int, holds: int, *, tells_ti
 class FirstPlan:
     request: GenerationRequest
     profile: Profile
-    smaller: SmallerPlans
+    levels: PlanLevels
     reason: str
 
 
@@ -180,7 +180,7 @@ def first_plan(
         )
         key = level_key(request, info, profile, height, width)
         demands = demands_of(profile, request, height, width)
-        return FirstPlan(request, profile, SmallerPlans(chosen_budget, demands, learned, key), reason)
+        return FirstPlan(request, profile, PlanLevels(chosen_budget, demands, learned, key), reason)
 
     try:
         return begin(height, width)

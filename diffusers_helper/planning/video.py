@@ -111,7 +111,7 @@ class VideoPlan:
 
     @property
     def attention(self) -> Setting[str]:
-        return self.first.smaller.demands[0].attention
+        return self.first.levels.demands[0].attention
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -276,13 +276,13 @@ def plan_video(
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
     first = first_plan(request, info, profile, *shape, demands_of, local.smaller_plans, free_ram_bytes)
-    request, profile, job = first.request, first.profile, first.smaller.plan
+    request, profile, job = first.request, first.profile, first.levels.plan
     sections = info.family.sections(request)
     num_prompts = len(request.prompts)
     steps = tuple(steps_of(request, info))
     file_bytes = waiting_bytes(request, job, lambda request: demands_of(profile, request, height, width))
     notes = notes_of(first, info, max(height, width))
-    fewest = None if first.smaller.reason else fewest_copies(job, first.smaller.demands)
+    fewest = None if first.levels.reason else fewest_copies(job, first.levels.demands)
     measured_speeds = speeds(local.speeds, profile.machine.card)
     streamed_bytes = num_prompts * job.stage("sample").streamed_bytes
     disk, disk_bytes = disk_of(measured_speeds.disk_read_bytes_per_second), 0
