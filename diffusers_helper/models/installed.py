@@ -147,7 +147,8 @@ def plan_removal(info: ModelInfo) -> Removal:
         users = tuple(
             name
             for name in installed.shared_with
-            if any(part.here_bytes and not part.shared_with for part in installed_components(find_model(name)))
+            for parts in [installed_components(find_model(name))]
+            if any(part.here_bytes and not part.shared_with for part in parts)
         )
         component_files = tuple(file for file in sorted(installed.folder.glob("*")) if not file.is_dir())
         component_files = tuple(dict.fromkeys([*component_files, *partial_files(installed.folder)]))
