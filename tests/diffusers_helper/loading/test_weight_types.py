@@ -159,12 +159,9 @@ def test_int8_is_nearer_to_16_bit_than_fp8(
 
 
 def test_what_is_quantised_with_scales_keeps_its_type(
-    weights: dict[str, Tensor],
-    deep_model: Path,
-    model_of: Callable[..., Models],
-    video: Video,
+    weights: dict[str, Tensor], deep_model: Path, model_of: Callable[..., Models], video: Video,
     tmp_path: Path,
-) -> None:
+) -> None:  # fmt: skip
     with pytest.raises(InputError, match="with scales"):
         video(model_of(to_scaled_fp8(weights)), weight_dtype="bf16")
     file = write_quantised_gguf(tmp_path / "blocks.gguf", weights, GGMLQuantizationType.Q8_0)
