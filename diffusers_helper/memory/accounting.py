@@ -12,7 +12,7 @@ tensors.
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -86,16 +86,6 @@ class Account(TorchDispatchMode):
     def raise_peak(self, num_bytes: int) -> None:
         with self._lock:
             self._peak = max(self._peak, num_bytes)
-
-    @contextmanager
-    def separate_peak(self) -> Iterator[Callable[[], int]]:
-        """Yield a function that tells the peak in this context. The account keeps its own peak."""
-        previous_peak = self._peak
-        self.reset_peak()
-        try:
-            yield lambda: self._peak
-        finally:
-            self.raise_peak(previous_peak)
 
     def adopt(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
         storages = {id(storage): storage for storage in map(_storage, _tensors(tensors)) if storage}
