@@ -6,10 +6,10 @@
 The weights are random bf16, written to a temporary folder and memory-mapped like those of a model;
 `--published` is the published transformer, of which one block's file stands for all. For each share of
 streamed blocks it reports: the fastest step in wall time and in CPU time, which other programs disturb less;
-the bytes copied and planned; whether the result is bit-identical to that of the resident step; and, from a
-trace, how long copying took, during which part of it the network computed, and how long blocks waited for
-their weights. For comparison it also copies every module just before its use, as FramePack does, and runs
-diffusers' group offloading.
+the bytes copied and planned; whether the result is bit-identical to that of the resident step; how long
+copying took, during which part of it the network computed, and how long blocks waited for their weights. For
+comparison it also copies every module just before its use, as FramePack does, and runs diffusers' group
+offloading.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from diffusers import HunyuanVideoFramepackTransformer3DModel
@@ -35,6 +37,7 @@ from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.bench.context import stand_in  # noqa: E402
 from diffusers_helper.bench.steps import step_arguments  # noqa: E402
 from diffusers_helper.memory.residency import Residency  # noqa: E402
+from diffusers_helper.memory.streaming import Streamer  # noqa: E402
 from diffusers_helper.models.sizes import Weights  # noqa: E402
 from diffusers_helper.planning.budget import Budget, Stage, plan_stage  # noqa: E402
 
@@ -99,14 +102,24 @@ class Timeline:
             network.register_forward_hook(lambda *_: self._end("pass", 0, self.passes)),
         ]
 
-    def __call__(self, what: str, index: int) -> None:
-        """Record an entry of the streamer's trace."""
-        if what in ("copy", "wait"):
-            self._begin(what, index)
-        elif what == "copied":
-            self._end("copy", index, self.copies)
-        elif what == "run":
-            self._end("wait", index, self.waits)
+    @contextmanager
+    def watching_copies(self) -> Iterator[None]:
+        """Record the copies of all streamers, and how long blocks wait for them."""
+
+        def timed(method: Callable[..., Any], what: str, spans: list[Span]) -> Callable[..., Any]:
+            def run(streamer: Streamer, index: int, *others: Any) -> Any:
+                self._begin(what, index)
+                result = method(streamer, index, *others)
+                self._end(what, index, spans)
+                return result
+
+            return run
+
+        with (
+            patch.object(Streamer, "_copy", timed(Streamer._copy, "copy", self.copies)),
+            patch.object(Streamer, "_wait_for_slot", timed(Streamer._wait_for_slot, "wait", self.waits)),
+        ):
+            yield
 
     def _begin(self, what: str, index: int) -> None:
         self._begun[what, index] = time.perf_counter()
@@ -146,16 +159,17 @@ def measure_streamed(
     cap = 2 * weights.total_bytes
     plan = plan_stage(Budget(cap, cap, cap - kept, 0), Stage("sample", weights, 0))
     timeline = Timeline()
-    residency = Residency(device, timeline)
+    residency = Residency(device)
     # These hooks precede the streamer's, so that they see the true beginning of a pass.
     hooks = timeline.watch(network)
-    residency.move_model_to_device_with_memory_preservation(
-        network, blocks=blocks, streamed=plan.streamed_blocks
-    )
-    times, result = time_of(run, steps, device)
-    for hook in hooks:
-        hook.remove()
-    residency.unload_complete_models()
+    with timeline.watching_copies():
+        residency.move_model_to_device_with_memory_preservation(
+            network, blocks=blocks, streamed=plan.streamed_blocks
+        )
+        times, result = time_of(run, steps, device)
+        for hook in hooks:
+            hook.remove()
+        residency.unload_complete_models()
     return {
         "streamed_blocks": len(plan.streamed_blocks),
         "resident_bytes": plan.resident_bytes,

@@ -1,7 +1,5 @@
 """The cases of one part of the benchmark, measured one after the other."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module

@@ -4,8 +4,6 @@ Those have random weights, and one block of each kind in a file. Every block sha
 one, so a machine copies, streams and computes as with the published weights, but reads little.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The speed of copies, products, attention and convolutions at the sizes of FramePack's networks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial

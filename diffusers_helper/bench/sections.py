@@ -1,7 +1,5 @@
 """Whole sections, from picture and prompt to video, and the VAE's plans for one section."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
@@ -162,7 +160,7 @@ def _plan(context: Context, vae: nn.Module, video: Video, plan: VaePlan) -> Figu
         latents = torch.randn(1, 16, video.latents, *sides, generator=torch.Generator().manual_seed(0))
         work = partial(engine.decode, latents.to(family.dtype))
     with driver_peak(device) as driver:
-        measured = context.time(work, runs=1)
+        measured = context.time(work, warm_up=int(context.has_gpu), runs=1)
     weights = sum(tensor.nbytes for tensor in vae.parameters())
     return {
         "seconds": measured.median, **peaks(plan.working_bytes + weights, measured.peak_bytes), **driver,

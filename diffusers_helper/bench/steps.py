@@ -3,13 +3,11 @@
 On a CPU the latents are small and the network has few blocks, so the figures hold for comparisons only.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -92,13 +90,13 @@ class _Steps:
     vision: int
 
     @classmethod
-    def of(cls, context: Context) -> _Steps:
+    def of(cls, context: Context) -> Self:
         if context.has_gpu:
             return cls(context, CONFIGS[_PART], *largest_bucket(_SIDE, _MULTIPLE), TEXT_TOKENS, VISION_TOKENS)
         return cls.small(context, CONFIGS[_PART] | _FEW)
 
     @classmethod
-    def small(cls, context: Context, config: dict[str, Any]) -> _Steps:
+    def small(cls, context: Context, config: dict[str, Any]) -> Self:
         return cls(context, config, _SMALL_SIDE, _SMALL_SIDE, _FEW_TOKENS, _FEW_TOKENS)
 
     def make(self) -> nn.Module:

@@ -79,7 +79,7 @@ class JobMemory:
 
     def __enter__(self) -> Self:
         tile = self.plans.plan.vae_tile_px
-        first_tile = self.plans.smaller.demands[0].vae_tile_px
+        first_tile = self.plans.levels.demands[0].vae_tile_px
         if tile != first_tile:
             self._warn(
                 f"The VAE works in tiles of {tile} pixels instead of {first_tile}, because there is not "
@@ -214,20 +214,20 @@ class JobMemory:
     def step_down(self, details: OutOfMemory) -> None:
         self._empty_devices()
         _log.warning("out of memory in stage %s: %s", self._stage, details.text)
-        change = self.plans.smaller.step_down(self._stage)
+        change = self.plans.levels.step_down(self._stage)
         if change is None:
             raise self._out_of_memory(details)
         self._apply_plan()
         self._warn(
             f"The device's memory ran out while {STAGES[self._stage].running}; {change}. "
-            f"The stage is tried again ({self.plans.smaller.retries} of at most {MAX_STEPS} times)."
+            f"The stage is tried again ({self.plans.levels.retries} of at most {MAX_STEPS} times)."
         )
 
     def apply(self, record: CrashRecord) -> None:
         """Use the smallest plan from the start, since a lack of memory has ended engines in this job."""
         if record.change:
             return  # an earlier engine has already made the change, and it is stored for later plans
-        change = self.plans.smaller.step_to_end(record.stage)
+        change = self.plans.levels.step_to_end(record.stage)
         if change is None:
             raise self._out_of_memory(read_out_of_memory(record.text))
         self._apply_plan()
@@ -238,7 +238,7 @@ class JobMemory:
         )
 
     def _out_of_memory(self, details: OutOfMemory) -> OutOfDeviceMemory:
-        return OutOfDeviceMemory(details, smaller_plans=self.plans.smaller.retries, is_apu=self.plans.is_apu)
+        return OutOfDeviceMemory(details, smaller_plans=self.plans.levels.retries, is_apu=self.plans.is_apu)
 
     def _empty_devices(self) -> None:
         for store in self._stores:
@@ -260,7 +260,7 @@ class JobMemory:
             "peak_device_bytes": self.store.peak_bytes,
             "cap_bytes": plan.budget.cap_bytes,
             "bytes_streamed": sum(store.bytes_streamed for store in self._stores),
-            "retries": self.plans.smaller.retries,
+            "retries": self.plans.levels.retries,
             "vae_tile_px": plan.vae_tile_px,
         }
 

@@ -126,7 +126,7 @@ class MemoryPlans:
             free_ram_bytes=host_memory().available or None,
         )  # fmt: skip
         first, attention = self._video.first, self._video.attention
-        self.request, self._profile, self.smaller = first.request, first.profile, first.smaller
+        self.request, self._profile, self.levels = first.request, first.profile, first.levels
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         _log.info("kernels: %s", self.request.kernels)
         self.notes = choice_notes(first)
@@ -135,7 +135,7 @@ class MemoryPlans:
 
     @property
     def plan(self) -> JobPlan:
-        return self.smaller.plan
+        return self.levels.plan
 
     def component(self, name: str) -> Any:
         network = self.models.component(name)
@@ -180,7 +180,7 @@ class MemoryPlans:
 
     @property
     def attention(self) -> tuple[str, int]:
-        return self.smaller.demands[0].attention.value, self._profile.slice_bytes
+        return self.levels.demands[0].attention.value, self._profile.slice_bytes
 
     @property
     def kernels(self) -> str:
@@ -226,7 +226,7 @@ class MemoryPlans:
         network, dtype = self.widened or ("", None)
         in_fp32 = network if dtype == torch.float32 and not self._casts_bf16(network) else ""
         demands = demands_for(request, info, profile, *self.size, self._calibration, in_fp32)
-        self.smaller.renew(demands, level_key(request, info, profile, *self.size))
+        self.levels.renew(demands, level_key(request, info, profile, *self.size))
 
     @property
     def is_apu(self) -> bool:

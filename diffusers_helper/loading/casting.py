@@ -4,8 +4,6 @@ A layer's weight is cast when the layer computes, and stays on the device in the
 type is fp8, or int8 with a scale for each row, or bf16 where a network computes in fp32.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Files that become components of a user's model: their checks, and copies of weights in another type."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -92,7 +90,12 @@ def copy_weights(
     header, offsets, file_bytes = header_with(NO_SUM)
     sums: dict[int, str] = {}
     target.parent.mkdir(parents=True, exist_ok=True)
-    _check_room(target.parent, file_bytes)
+    if file_bytes >= (free_bytes := shutil.disk_usage(target.parent).free):
+        raise InputError(
+            f"The copy needs {gb_text(file_bytes)} GB, and {gb_text(free_bytes)} GB are free in "
+            f"{target.parent}.",
+            "Free space there, or give a folder on a larger disk with --output.",
+        )
     with _new_folder(target) as folder:
         with (folder / COPY_NAME).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, file_bytes)
@@ -151,15 +154,6 @@ def _source(
         str(compute_dtype).removeprefix("torch."), __version__,
     )  # fmt: skip
     return _StoredNetwork(weights, new_scales, config_of(component, path, config), origin)
-
-
-def _check_room(folder: Path, num_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if num_bytes >= free:
-        raise InputError(
-            f"The copy needs {gb_text(num_bytes)} GB, and {gb_text(free)} GB are free in {folder}.",
-            "Free space there, or give a folder on a larger disk with --output.",
-        )
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 llama.cpp also stores the rows of Llama in another order, and embeddings in blocks of GGUF.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, cast
@@ -73,7 +71,10 @@ def library_names(
             plain, rows, groups = (_from_original(part, expected, width) for part in (plain, rows, groups))
         except (RuntimeError, TypeError) as error:  # what torch says about a layer that cannot be split
             raise ValueError("has layers of other sizes than the model; choose a file for it") from error
-    factors = {name: _smallest(scale) for name, scale in rows.items()}
+    factors = {
+        name: scale[0].reshape(()).clone() if bool((scale == scale[:1]).all()) else scale.contiguous()
+        for name, scale in rows.items()
+    }
     for name, sizes in groups.items():
         cast(Any, factors[name]).rotation = int(sizes[0])
     return plain, factors
@@ -124,11 +125,6 @@ def _from_original(tensors: Mapping[str, Tensor], expected: Collection[str], wid
     return converted
 
 
-def _smallest(scale: Tensor) -> Tensor:
-    first = scale[:1]
-    return first.reshape(()).clone() if bool((scale == first).all()) else scale.contiguous()
-
-
 _ROTATED = {
     "self_attn.q_proj.weight": "num_attention_heads",
     "self_attn.k_proj.weight": "num_key_value_heads",
@@ -153,17 +149,14 @@ def rows_in_order(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> d
     llama.cpp rotates neighbouring values of a head together, and transformers those of its two halves. Blocks
     of GGUF lie within a row, so they can be moved without a change. The tensors that are moved are copied.
     """
-    return {name: _in_order(name, tensor, config) for name, tensor in tensors.items()}
-
-
-def _in_order(name: str, tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
-    heads = next((config[count] for ending, count in _ROTATED.items() if name.endswith(ending)), 0)
-    if not heads:
-        return tensor
-    rows = torch.arange(tensor.shape[0]).reshape(heads, -1, 2).transpose(1, 2).reshape(-1)
-    if isinstance(tensor, GGUFParameter):
-        return _blocks(tensor.as_tensor()[rows], tensor)
-    return tensor[rows]
+    ordered = dict(tensors)
+    for name, tensor in tensors.items():
+        heads = next((config[count] for ending, count in _ROTATED.items() if name.endswith(ending)), 0)
+        if heads:
+            rows = torch.arange(tensor.shape[0]).reshape(heads, -1, 2).transpose(1, 2).reshape(-1)
+            is_gguf = isinstance(tensor, GGUFParameter)
+            ordered[name] = _blocks(tensor.as_tensor()[rows], tensor) if is_gguf else tensor[rows]
+    return ordered
 
 
 def _blocks(rows: Tensor, like: GGUFParameter) -> Tensor:

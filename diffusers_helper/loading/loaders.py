@@ -5,8 +5,6 @@ computes for the first time, the kernel reads its files, if it can keep them; wh
 reads those of the transformer. A network whose results are known already is not read.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
@@ -151,7 +149,8 @@ class Models:
                 # The `.data` of a tensor that is created in inference mode cannot be replaced later.
                 with torch.inference_mode(False):
                     self._components[name] = self._load(name, path)
-                self._fingerprints[name] = _fingerprint(path)
+                samples = (sample for file in weight_files(path) for sample in _samples(file))
+                self._fingerprints[name] = sha256_of(samples)  # to read a large model takes minutes
             except _LOAD_ERRORS as error:
                 raise LongtakeError(
                     f"{name} of model {self.info.name} cannot be loaded from {path} "
@@ -223,11 +222,6 @@ def _load_processor(name: str, folder: Path) -> Any:
     if not (folder / "vocab.json").is_file():
         raise FileNotFoundError("it contains neither tokenizer.json nor vocab.json")
     return CLIPTokenizer.from_pretrained(folder)
-
-
-def _fingerprint(path: Path) -> str:
-    """Compute a checksum of names, sizes and samples of files. To read a large model takes minutes."""
-    return sha256_of(sample for file in weight_files(path) for sample in _samples(file))
 
 
 def _samples(path: Path) -> Iterator[bytes]:

@@ -8,8 +8,6 @@ so the store moves, streams and counts them as it does the weights.
 layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -103,18 +101,10 @@ class Loras:
         self._hosts.clear()
 
     def attach(self, network: nn.Module, dtype: torch.dtype, expert: str = "") -> list[str]:
-        """Add the branches to a transformer.
+        """Add the branches to a transformer, in the type that it computes in, and describe each LoRA.
 
-        Args:
-            network: The transformer, in main memory.
-            dtype: The type that it computes in, which the branches are stored in.
-            expert: The name of the component if the model has two transformers.
-
-        Returns:
-            A sentence on each LoRA of the request.
-
-        Raises:
-            InputError: If too little of a file fits, or it cannot be read. Nothing is added then.
+        `expert` names the component if the model has two transformers. If too little of a file fits, or it
+        cannot be read, InputError is raised, and nothing is added.
         """
         if not self.chosen:
             return []

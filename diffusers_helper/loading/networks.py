@@ -1,7 +1,5 @@
 """The networks of a model, made empty and filled with the weights of files without a second copy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -140,7 +138,12 @@ def load_network(
                 add_scales(layer, scale)
         elif name not in fixed_dtypes:
             tensor = _dequantised(tensor, compute_dtype, scale)
-        _assign(layer, leaf, tensor)
+        if leaf in layer._buffers:
+            layer._buffers[leaf] = tensor
+        else:
+            if not isinstance(tensor, nn.Parameter):
+                tensor = nn.Parameter(tensor, requires_grad=False)
+            layer._parameters[leaf] = tensor
     cast_weights(network, compute_dtype)
     if component == "vae":
         speed_up(network)
@@ -256,15 +259,6 @@ def _dequantised(tensor: Tensor, compute_dtype: torch.dtype, scale: Tensor | Non
         return values
     values = unrotated(values, rotation_of(scale))
     return (values * scale.reshape(-1, *[1] * (values.dim() - 1))).to(compute_dtype)
-
-
-def _assign(owner: nn.Module, leaf: str, tensor: Tensor) -> None:
-    if leaf in owner._buffers:
-        owner._buffers[leaf] = tensor
-    elif isinstance(tensor, nn.Parameter):
-        owner._parameters[leaf] = tensor
-    else:
-        owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
 
 
 def check_fit(info: ModelInfo, value: Callable[[str, str], Any]) -> None:

@@ -10,8 +10,6 @@ model, where both differ from fp32 by 65 to 69 dB. The encoder is not changed, s
 same.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The reading of files with weights into the page cache, before they are used, and the dropping of pages."""
 
-from __future__ import annotations
-
 import logging
 import mmap
 import os

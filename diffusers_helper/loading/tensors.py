@@ -3,8 +3,6 @@
 The kernel reads a mapped page when it is used, and may drop it at any time, since it cannot be written to.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import mmap

@@ -5,8 +5,6 @@ https://docs.kernel.org/admin-guide/cgroup-v2.html, and cgroup-v1 beside it. In 
 no files; then the mount stands for it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

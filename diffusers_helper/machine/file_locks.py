@@ -1,7 +1,5 @@
 """Locks on files, which exclude other processes and which the kernel releases when their holder ends."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Generator

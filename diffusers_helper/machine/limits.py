@@ -1,7 +1,5 @@
 """Limits of the memory, time and files of a process, which Linux enforces, and the memory that it uses."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import sys

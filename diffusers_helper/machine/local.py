@@ -5,8 +5,6 @@ per key: the speeds of bus and disks, the attention kernel that SDPA runs, and t
 for each shape.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import mmap
@@ -68,7 +66,7 @@ class _FactsFile:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, local: Local, kind: type[Local]) -> Facts:
+    def __get__(self, local: "Local", kind: "type[Local]") -> Facts:
         return Facts(local.folder and local.folder / self._name)
 
 

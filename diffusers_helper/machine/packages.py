@@ -1,7 +1,5 @@
 """The packages beside torch that FramePack needs, and which of them a Python lacks."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import sys

@@ -1,7 +1,5 @@
 """Signals that end a program, their handlers, and the end of a child with its parent."""
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import sys

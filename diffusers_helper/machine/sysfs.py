@@ -1,10 +1,8 @@
 """The facts about cards, memory and processor in the kernel's files, without torch or a driver."""
 
-from __future__ import annotations
-
 import re
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -142,14 +140,10 @@ def is_hidden(visible: str) -> bool:
 
 def amd_gpus(root: Path = ROOT) -> list[Gpu]:
     """List the AMD cards that ROCm's kernel driver has, in its order; without the driver, none."""
-    nodes = root / "sys/class/kfd/kfd/topology/nodes"
-    gpus: list[Gpu] = []
-    for node in sorted(nodes.glob("[0-9]*"), key=lambda path: int(path.name)):
-        properties = _properties(node / "properties")
-        target = properties.get("gfx_target_version", 0)
-        if target:
-            gpus.append(_gpu(root, node, properties, gfx_name(target)))
-    return gpus
+    folder = root / "sys/class/kfd/kfd/topology/nodes"
+    nodes = sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name))
+    properties = ((node, _properties(node / "properties")) for node in nodes)
+    return [_gpu(root, node, facts) for node, facts in properties if facts.get("gfx_target_version")]
 
 
 def rocminfo_gpus(text: str) -> list[Gpu]:
@@ -166,8 +160,13 @@ def rocminfo_gpus(text: str) -> list[Gpu]:
     return gpus
 
 
-def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
-    card = _card_of(root, properties)
+def _gpu(root: Path, node: Path, properties: dict[str, int]) -> Gpu:
+    arch = gfx_name(properties["gfx_target_version"])
+    # The number of the render node in KFD's files names the card's folder under /sys/class/drm.
+    minor = properties.get("drm_render_minor")
+    folder = root / f"sys/class/drm/renderD{minor}/device"
+    card = folder if minor and folder.is_dir() else None
+    banks = map(_properties, node.glob("mem_banks/*/properties"))
     memory = {
         f"{kind}_{figure}": _number(card / f"mem_info_{kind}_{figure}") if card else 0
         for kind in ("vram", "gtt")
@@ -176,7 +175,8 @@ def _gpu(root: Path, node: Path, properties: dict[str, int], arch: str) -> Gpu:
     return Gpu(
         arch=arch,
         name=read_text(card / "product_name") if card else "",
-        bank_bytes=sum(_bank_sizes(node)),
+        # The card's own memory is visible to the processor (1) or not (2).
+        bank_bytes=sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in (1, 2)),
         is_apu=arch in INTEGRATED or properties.get("cpu_cores_count", 0) > 0,
         folder=card,
         link=_link(card, root) if card else None,
@@ -217,20 +217,6 @@ def _link(card: Path, root: Path) -> Link | None:
             generations.append(generation)
             lanes.append(width)
     return Link(min(generations), min(lanes)) if lanes else None
-
-
-def _card_of(root: Path, properties: dict[str, int]) -> Path | None:
-    """Find the card's folder under /sys/class/drm by the number of its render node in KFD's files."""
-    minor = properties.get("drm_render_minor")
-    folder = root / f"sys/class/drm/renderD{minor}/device"
-    return folder if minor and folder.is_dir() else None
-
-
-def _bank_sizes(node: Path) -> Iterator[int]:
-    for bank in node.glob("mem_banks/*/properties"):
-        properties = _properties(bank)
-        if properties.get("heap_type") in (1, 2):  # the card's own memory, visible to the processor or not
-            yield properties.get("size_in_bytes", 0)
 
 
 def _properties(file: Path) -> dict[str, int]:

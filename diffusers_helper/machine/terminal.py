@@ -1,7 +1,5 @@
 """Texts of unknown origin, such as prompts and names of files, in a form that is safe for a terminal."""
 
-from __future__ import annotations
-
 import logging
 import re
 

@@ -9,14 +9,12 @@ documents under "Extending PyTorch", which costs about 6 microseconds (`benchmar
 tensors.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -29,10 +27,6 @@ _STRIDED = torch.strided
 _ATTENTION = _ATEN.scaled_dot_product_attention.default
 _UNFUSED_ATTENTION = _ATEN._scaled_dot_product_attention_math.default
 _TO_DEVICE, _TO_LAYOUT = _ATEN.to.device, _ATEN.to.dtype_layout
-
-
-class AccountedOutOfMemory(torch.OutOfMemoryError):
-    pass
 
 
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
@@ -93,16 +87,6 @@ class Account(TorchDispatchMode):
         with self._lock:
             self._peak = max(self._peak, num_bytes)
 
-    @contextmanager
-    def separate_peak(self) -> Iterator[Callable[[], int]]:
-        """Yield a function that tells the peak in this context. The account keeps its own peak."""
-        previous_peak = self._peak
-        self.reset_peak()
-        try:
-            yield lambda: self._peak
-        finally:
-            self.raise_peak(previous_peak)
-
     def adopt(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
         storages = {id(storage): storage for storage in map(_storage, _tensors(tensors)) if storage}
         with self._lock:
@@ -125,7 +109,7 @@ class Account(TorchDispatchMode):
             self._discard_freed()
             return storage is not None and id(storage) in self._refs
 
-    def __enter__(self) -> Account:
+    def __enter__(self) -> Self:
         if self not in _thread.entered:
             super().__enter__()
         _thread.entered.append(self)
@@ -159,8 +143,7 @@ class Account(TorchDispatchMode):
         if type(result) is Tensor and result.is_cpu and result.layout is _STRIDED:
             self._count_result(result.untyped_storage(), args, kwargs, is_copy)
             return result
-        for tensor in _tensors_in((result,)):
-            storage = _storage(tensor)
+        for storage in map(_storage, _tensors_in((result,))):
             if storage is not None:
                 self._count_result(storage, args, kwargs, is_copy)
         return result
@@ -205,7 +188,7 @@ class Account(TorchDispatchMode):
         cap, live = self.cap_bytes, self._live
         if cap is not None and live + num_bytes > cap:
             # In the wording of torch's allocators, which `read_out_of_memory` can parse
-            raise AccountedOutOfMemory(
+            raise torch.OutOfMemoryError(
                 f"CPU out of memory. Tried to allocate {num_bytes} bytes. The accounting device has a total "
                 f"capacity of {cap} bytes of which {max(0, cap - live)} bytes is free. Of the allocated "
                 f"memory {live} bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "

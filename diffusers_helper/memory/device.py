@@ -1,7 +1,5 @@
 """The device that a job computes on, which is a GPU, or main memory with an account of the tensors on it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Self
@@ -85,9 +83,13 @@ class Device:
             allocated_before = self.allocated_bytes()
             growth = self._growths.get(first_runs.get(key))
             if growth is None or (self.cap_bytes is not None and allocated_before + growth > self.cap_bytes):
-                with self.account.separate_peak() as peak:
+                previous_peak = self.peak_bytes()
+                self.reset_peak()
+                try:
                     result = compute()
-                    measured_growth = peak() - allocated_before
+                    measured_growth = self.peak_bytes() - allocated_before
+                finally:
+                    self.account.raise_peak(previous_peak)
                 if key in first_runs:
                     self._growths[first_runs[key]] = measured_growth
                 else:

@@ -4,8 +4,6 @@ The memory document also trims the device's default pool, which holds only what 
 allocated, so it is likely to have nothing to return. This was not tested on a Radeon.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging

@@ -1,7 +1,5 @@
 """The measurement of time and peak memory of work on a device, after a warm-up."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable
@@ -14,13 +12,7 @@ from diffusers_helper.memory.device import Device
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of work that was repeated.
-
-    Attributes:
-        seconds: The time of each run, without the warm-up.
-        peak_bytes: The most that the tensors took on the device in a run.
-        peak_reserved_bytes: The most that torch held there, with its allocator's unused memory.
-    """
+    """The time of each run, without the warm-up, and the most that tensors took and that torch held."""
 
     seconds: tuple[float, ...]
     peak_bytes: int

@@ -4,8 +4,6 @@ The functions at the end, with FramePack's names, are for scripts that move whol
 `store.Store`. They, too, stream the blocks that do not fit. None returns memory to the driver.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,10 +15,10 @@ from torch import nn
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.status import report
-from diffusers_helper.memory.streaming import Streamer, Trace
+from diffusers_helper.memory.streaming import Streamer
 from diffusers_helper.memory.weights import Weight, sizes_of, weights_of
 from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.budget import RING_BLOCKS, Budget, Stage, StagePlan, plan_stage
+from diffusers_helper.planning.budget import RING_BLOCKS, Budget, Stage, plan_stage
 from diffusers_helper.units import GB, gb_bytes
 
 _log = logging.getLogger(__name__)
@@ -36,11 +34,8 @@ class _ResidentNetwork:
 
 
 class Residency:
-    """The networks that are on one device. `trace` is called with the events of the streaming."""
-
-    def __init__(self, device: torch.device, trace: Trace | None = None) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.trace = trace
         self._staging = Staging(device)
         self._residents: dict[int, _ResidentNetwork] = {}
         self._bytes_streamed = 0
@@ -74,7 +69,11 @@ class Residency:
             self.unload_complete_models(module)
             resident = _ResidentNetwork(module, weights_of(module, dtype), dtype)
         was_resident = id(module) in self._residents
-        weights = _weights_by_block(resident.weights, blocks, streamed)
+        by_tensor = {id(weight.tensor): weight for weight in resident.weights}
+        weights = {
+            index: [by_tensor[id(tensor)] for tensor in (*block.parameters(), *block.buffers())]
+            for index, block in ((index, blocks[index]) for index in sorted(streamed))
+        }
         streamed_ids = {id(weight) for block in weights.values() for weight in block}
         with ExitStack() as undo:
             self._residents[id(module)] = resident
@@ -86,10 +85,8 @@ class Residency:
                     weight.to_device(self._staging)
             resident.streamed = frozenset(weights)
             if weights:
-                streamed_blocks = [(index, blocks[index], weights[index]) for index in weights]
-                resident.streamer = Streamer(
-                    module, streamed_blocks, device=self.device, num_slots=num_slots, trace=self.trace
-                )
+                streamed_blocks = [(blocks[index], weights[index]) for index in weights]
+                resident.streamer = Streamer(module, streamed_blocks, self.device, num_slots)
             undo.pop_all()
         name = type(module).__name__
         preserved = preserved_bytes / GB
@@ -117,16 +114,6 @@ class Residency:
             removed.append(resident.module)
             report(_log, "Unloaded %s as complete.", type(resident.module).__name__)
         return removed
-
-
-def _weights_by_block(
-    weights: Sequence[Weight], blocks: Sequence[nn.Module], indices: Sequence[int]
-) -> dict[int, list[Weight]]:
-    by_tensor = {id(weight.tensor): weight for weight in weights}
-    return {
-        index: [by_tensor[id(tensor)] for tensor in (*blocks[index].parameters(), *blocks[index].buffers())]
-        for index in sorted(indices)
-    }
 
 
 cpu = torch.device("cpu")
@@ -175,12 +162,8 @@ def move_model_to_device_with_memory_preservation(
     modules in its lists, such as `transformer_blocks`, which have to run in their order.
     """
     device, residency = _residency_on(target_device)
-    blocks = _blocks(model)
     residency.unload_complete_models(model)
-    plan = _plan(device, model, device.free_bytes(), preserved_memory_gb)
-    residency.move_model_to_device_with_memory_preservation(
-        model, preserved_bytes=gb_bytes(preserved_memory_gb), blocks=blocks, streamed=plan.streamed_blocks
-    )
+    _move_as_planned(model, device, residency, preserved_memory_gb)
 
 
 def offload_model_from_device_for_memory_preservation(
@@ -192,23 +175,21 @@ def offload_model_from_device_for_memory_preservation(
     keep the memory fragmented.
     """
     device, residency = _residency_on(target_device)
-    blocks = _blocks(model)
-    if not residency.is_on_device(model):
+    if residency.is_on_device(model):
+        _move_as_planned(model, device, residency, preserved_memory_gb)
+    else:
         move_model_to_device_with_memory_preservation(model, target_device, preserved_memory_gb)
-        return
-    free = device.free_bytes() + sizes_of(model, blocks)[0]
-    if streamed := _plan(device, model, free, preserved_memory_gb).streamed_blocks:
-        residency.move_model_to_device_with_memory_preservation(
-            model, preserved_bytes=gb_bytes(preserved_memory_gb), blocks=blocks, streamed=streamed
-        )
 
 
-def _blocks(model: nn.Module) -> list[nn.Module]:
+def _move_as_planned(model: nn.Module, device: Device, residency: Residency, preserved_gb: float) -> None:
     lists = (child for child in model.children() if isinstance(child, nn.ModuleList))
-    return [block for blocks in lists for block in blocks]
-
-
-def _plan(device: Device, model: nn.Module, free_bytes: int, preserved_gb: float) -> StagePlan:
-    name = type(model).__name__
+    blocks = [block for blocks in lists for block in blocks]
+    weights = Weights(type(model).__name__, *sizes_of(model, blocks))
+    is_whole = residency.is_on_device(model)
+    free_bytes = device.free_bytes() + (weights.total_bytes if is_whole else 0)
     budget = Budget(device.total_bytes, free_bytes, gb_bytes(preserved_gb), reserve_bytes=0)
-    return plan_stage(budget, Stage(name, Weights(name, *sizes_of(model, _blocks(model))), 0))
+    streamed = plan_stage(budget, Stage(weights.name, weights, 0)).streamed_blocks
+    if streamed or not is_whole:
+        residency.move_model_to_device_with_memory_preservation(
+            model, preserved_bytes=budget.preserved_bytes, blocks=blocks, streamed=streamed
+        )

@@ -4,8 +4,6 @@ From pageable memory, the driver copies 4 GB/s on an H200, where the link takes 
 the device while the next is written into pinned memory.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The functions do not set a limit; plans and `Device.limit` do. A device of None means torch's current GPU.
 """
 
-from __future__ import annotations
-
 import logging
 
 import torch
@@ -99,10 +97,11 @@ def log_memory_status(device: Device | torch.device | None = None, prefix: str =
     allocated = resolved.allocated_bytes() / GB
     limit = _limit_gb(resolved)
     share = 100 * allocated / limit if limit else 100.0
+    sizes = resolved.free_bytes() / GB, allocated, limit, resolved.reserved_bytes() / GB
+    free_text, allocated_text, limit_text, reserved_text = (f"{round(size, 2):g}" for size in sizes)
     report(
         _log, "%sFree: %s GB | Allocated: %s GB (%.1f%% of %sGB limit) | Reserved: %s GB",
-        prefix, _gb(resolved.free_bytes() / GB), _gb(allocated), share, _gb(limit),
-        _gb(resolved.reserved_bytes() / GB),
+        prefix, free_text, allocated_text, share, limit_text, reserved_text,
     )  # fmt: skip
 
 
@@ -115,7 +114,3 @@ def _resolve(device: Device | torch.device | None) -> Device | None:
 
 def _limit_gb(device: Device) -> float:
     return MAX_VRAM_USAGE_GB if device.cap_bytes is None else device.cap_bytes / GB
-
-
-def _gb(value: float) -> str:
-    return f"{round(value, 2):g}"

@@ -1,7 +1,5 @@
 """The store, which executes the plans of `planning.budget`. No other part of a job moves weights."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -160,7 +158,12 @@ class Store:
                     is_complete=is_complete,
                 )
             )
-            self._release(plan, failed=not is_complete)
+            # After a failure, the network's state is unknown. The flush follows after the exception's tensors
+            # are freed, too.
+            if not (is_complete and self.plan.keep_all_resident):
+                self._unload(plan.model)
+            if is_complete and not self.plan.keep_all_resident and plan.stage in _FLUSH_AFTER:
+                self.flush(_FLUSH_AFTER[plan.stage])
 
     def _weights_of(self, name: str, network: nn.Module) -> Weights:
         if name not in self._weights:
@@ -196,15 +199,6 @@ class Store:
         )
         if self.plan.keep_all_resident and not plan.streamed_blocks:
             self._source.stays_on_device(plan.model)
-
-    def _release(self, plan: StagePlan, *, failed: bool) -> None:
-        if failed:
-            # The network's state is unknown. The flush follows after the exception's tensors are freed, too.
-            self._unload(plan.model)
-        elif not self.plan.keep_all_resident:
-            self._unload(plan.model)
-            if plan.stage in _FLUSH_AFTER:
-                self.flush(_FLUSH_AFTER[plan.stage])
 
     def _unload(self, name: str) -> None:
         network = self._networks.pop(name, None)

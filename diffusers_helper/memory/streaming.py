@@ -8,25 +8,19 @@ diffusers' group offloading (0.42) keeps no block resident. Its prefetch runs in
 keeps all weights pinned. To stream from disk, it first writes them to a second set of files.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.weights import Layout, Weight
-
-Event = Literal["copy", "copied", "wait", "run", "ran"]
-# A function that is called with each event and the block's index, in the thread in which the event happens.
-Trace = Callable[[Event, int], None]
 
 
 @dataclass(slots=True)
@@ -41,10 +35,6 @@ class _Slot:
 _STREAMER_ATTRIBUTE = "weight_streamer"
 
 
-def streamer_of(network: nn.Module) -> Streamer | None:
-    return network.__dict__.get(_STREAMER_ATTRIBUTE)
-
-
 class Streamer:
     """A streamer that brings each streamed block of a network to the device before the forward pass needs it.
 
@@ -56,17 +46,13 @@ class Streamer:
     def __init__(
         self,
         module: nn.Module,
-        blocks: Sequence[tuple[int, nn.Module, Sequence[Weight]]],
-        *,
+        blocks: Sequence[tuple[nn.Module, Sequence[Weight]]],
         device: torch.device,
         num_slots: int = 2,
-        trace: Trace | None = None,
     ) -> None:
         """Allocate the slots and start the thread that copies; blocks are in the order in which they run."""
         self._device = device
-        self._trace = trace
-        self._block_indices = [index for index, _, _ in blocks]
-        self._layouts = [Layout.of(weights, device) for _, _, weights in blocks]
+        self._layouts = [Layout.of(weights, device) for _, weights in blocks]
         self._pieces = [list(layout.pieces()) for layout in self._layouts]
         self._staging = Staging(device)
         self.bytes_copied = 0
@@ -85,7 +71,7 @@ class Streamer:
         self._module = module
         module.__dict__[_STREAMER_ATTRIBUTE] = self
         self._hook = module.register_forward_pre_hook(self._before_pass)
-        self._blocks = [block for _, block, _ in blocks]
+        self._blocks = [block for block, _ in blocks]
         # Hooks of torch would run before a step cache, which wraps these functions, could skip a block.
         self._restores = [
             replace_forward(block, partial(self._run, index, block.forward))
@@ -121,10 +107,6 @@ class Streamer:
         self._in_use = None
         self._free.clear()
         self._ready.clear()
-
-    def _report(self, event: Event, index: int) -> None:
-        if self._trace:
-            self._trace(event, self._block_indices[index])
 
     def _run(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self._block_on_device(index):
@@ -162,13 +144,11 @@ class Streamer:
         if self._in_use is not None and self._in_use[0] == index:
             yield
             return
-        self._report("wait", index)
         slot = self._wait_for_slot(index, index + 1 if is_only_block else len(self._layouts))
         self._in_use = index, slot
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_event(slot.copied_event)
         self._layouts[index].use(slot.storage)
-        self._report("run", index)
         try:
             yield
         finally:
@@ -177,7 +157,6 @@ class Streamer:
     def _release_block(self, index: int, *, keep_for_next_pass: bool) -> None:
         if self._in_use is None:
             return
-        self._report("ran", index)
         slot, self._in_use = self._in_use[1], None
         self._layouts[index].to_host()
         if self._stream is not None:
@@ -234,7 +213,11 @@ class Streamer:
                 slot = self._free.popleft()
                 pass_number = self._pass_number
                 self._copying = index
-            error = self._try_copy(index, slot)
+            error = None
+            try:
+                self._copy(index, slot)
+            except Exception as raised:  # noqa: BLE001 - it belongs to the thread that waits for the block
+                error = raised
             with self._changed:
                 self._error = self._error or error
                 if pass_number == self._pass_number:
@@ -243,15 +226,6 @@ class Streamer:
                 else:
                     self._free.append(slot)
                 self._changed.notify_all()
-
-    def _try_copy(self, index: int, slot: _Slot) -> Exception | None:
-        self._report("copy", index)
-        try:
-            self._copy(index, slot)
-        except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the block
-            return error
-        self._report("copied", index)
-        return None
 
     def _copy(self, index: int, slot: _Slot) -> None:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
@@ -262,6 +236,10 @@ class Streamer:
             if self._stream:
                 slot.copied_event.record(self._stream)
         self.bytes_copied += sum(weight.num_bytes for weight, _ in self._layouts[index].placements)
+
+
+def streamer_of(network: nn.Module) -> Streamer | None:
+    return network.__dict__.get(_STREAMER_ATTRIBUTE)
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:

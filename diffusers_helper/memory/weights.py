@@ -7,11 +7,11 @@ a CPU, too, where some kernels give slightly different results for unaligned wei
 Int8 weights have a scale for each row, and are made from wider ones a few rows at a time.
 """
 
-from __future__ import annotations
-
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +63,7 @@ class Weight:
         return self.host.numel() * self.dtype.itemsize
 
     @classmethod
-    def of(cls, tensor: Tensor, dtype: torch.dtype | None = None) -> Weight:
+    def of(cls, tensor: Tensor, dtype: torch.dtype | None = None) -> Self:
         with torch._C.DisableTorchFunctionSubclass():  # GGUF's parameters make one of each tensor they touch
             return cls(tensor, tensor.data, dtype or tensor.dtype, getattr(tensor, "row_scales", None))
 
@@ -75,7 +75,7 @@ class Weight:
                 staging.send(piece.write, storage[piece.start : piece.end])
             layout.use(storage)
 
-    def row_groups(self) -> Iterator[Weight]:
+    def row_groups(self) -> Iterator[Self]:
         """Yield groups of rows, with their scales, that take at most `PIECE_BYTES` if a row takes no more."""
         host = torch.atleast_1d(self.host)
         num_rows = max(1, PIECE_BYTES * len(host) // max(1, self.num_bytes))
@@ -128,11 +128,24 @@ def _is_fp8(tensor: Tensor) -> bool:
 
 
 def _most_common(parameters: Iterable[Tensor]) -> torch.dtype | None:
-    counts: dict[torch.dtype, int] = {}
+    counts = Counter[torch.dtype]()
     for parameter in parameters:
         if parameter.is_floating_point() and not _is_fp8(parameter):
-            counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
+            counts[parameter.dtype] += parameter.numel()
     return max(counts, key=lambda dtype: counts[dtype], default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a layout's storage. The offsets in it are relative to its start."""
+
+    start: int
+    end: int
+    placements: list[tuple[Weight, int]]
+
+    def write(self, storage: Tensor) -> None:
+        for weight, offset in self.placements:
+            weight.copy_to(_view(weight, offset, storage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +154,7 @@ class Layout:
     num_bytes: int
 
     @classmethod
-    def of(cls, weights: Iterable[Weight], device: torch.device) -> Layout:
+    def of(cls, weights: Iterable[Weight], device: torch.device) -> Self:
         alignment = _ALIGNMENT.get(device.type, _ALIGNMENT_GPU)
         placements: list[tuple[Weight, int]] = []
         end = 0
@@ -173,19 +186,6 @@ class Layout:
     def to_host(self) -> None:
         for weight, _ in self.placements:
             weight.to_host()
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a layout's storage. The offsets in it are relative to its start."""
-
-    start: int
-    end: int
-    placements: list[tuple[Weight, int]]
-
-    def write(self, storage: Tensor) -> None:
-        for weight, offset in self.placements:
-            weight.copy_to(_view(weight, offset, storage))
 
 
 def _view(weight: Weight, offset: int, storage: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """The models that a user has added: other models with some components in place of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The components of a model that are not on this machine: their sizes, and the speed of their download."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 from collections import deque
@@ -19,11 +17,7 @@ _SPEED_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The components of a model from the hub that are not completely on this machine.
-
-    Attributes:
-        component_bytes: The missing bytes of each component's weights, by its name; 0 without weights.
-    """
+    """The components of a model from the hub, by their names, whose weights are not all on this machine."""
 
     model: str
     title: str
@@ -96,11 +90,7 @@ def bytes_in(folder: Path) -> int:
 
 
 class Speed:
-    """The speed of a download over its last seconds.
-
-    Args:
-        num_bytes: The bytes that were downloaded before the start.
-    """
+    """The speed of a download over its last seconds, after `num_bytes` that were there before."""
 
     def __init__(self, num_bytes: int, now: float) -> None:
         self._samples = deque([(now, num_bytes)])

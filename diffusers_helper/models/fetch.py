@@ -4,8 +4,6 @@ A file has a temporary name until its size and checksum are right, and an interr
 `snapshot_download` compares no checksums, accepts answers that are too long, and starts over.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

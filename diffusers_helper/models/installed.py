@@ -1,7 +1,5 @@
 """The components of the registered models on this machine: their list, their check and their removal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +25,9 @@ from diffusers_helper.weights.tensors import NotWeights
 
 @dataclass(frozen=True, slots=True)
 class InstalledComponent:
-    """One component of a model on this machine.
+    """One component of a model on this machine; its source is a folder, or a repository with its revision.
 
-    Attributes:
-        source: Its origin: a folder, or a repository with its pinned revision.
-        missing_bytes: The approximate number of missing bytes; 0 if it is not known.
-        is_complete: Whether no file is missing.
-        shared_with: The other registered models that use the same component.
+    `missing_bytes` are approximate, and 0 if they are not known.
     """
 
     component: str
@@ -46,17 +40,15 @@ class InstalledComponent:
 
 
 def installed_components(info: ModelInfo) -> list[InstalledComponent]:
-    return [_installed_component(info, component) for component in info.components]
-
-
-def _installed_component(info: ModelInfo, component: str) -> InstalledComponent:
-    source = info.components[component]
-    folder, missing = source.folder, missing_bytes(info, component)
-    sharing = tuple(
-        name for name in model_names() if name != info.name and source in find_model(name).components.values()
-    )
-    facts = bytes_in(folder), missing, is_complete(folder), sharing
-    return InstalledComponent(component, _origin(source), folder, *facts)
+    others = {name: find_model(name).components.values() for name in model_names() if name != info.name}
+    return [
+        InstalledComponent(
+            component, _origin(source), source.folder, bytes_in(source.folder),
+            missing_bytes(info, component), is_complete(source.folder),
+            shared_with=tuple(name for name, sources in others.items() if source in sources),
+        )
+        for component, source in info.components.items()
+    ]  # fmt: skip
 
 
 def _origin(source: ComponentSource) -> str:
@@ -152,7 +144,12 @@ def plan_removal(info: ModelInfo) -> Removal:
     files: dict[str, tuple[Path, ...]] = {}
     kept: dict[str, tuple[str, ...]] = {}
     for installed in installed_components(info):
-        users = tuple(name for name in installed.shared_with if _has_own_components(find_model(name)))
+        users = tuple(
+            name
+            for name in installed.shared_with
+            for parts in [installed_components(find_model(name))]
+            if any(part.here_bytes and not part.shared_with for part in parts)
+        )
         component_files = tuple(file for file in sorted(installed.folder.glob("*")) if not file.is_dir())
         component_files = tuple(dict.fromkeys([*component_files, *partial_files(installed.folder)]))
         if users and component_files:
@@ -174,10 +171,6 @@ def origin_at(folder: Path) -> Origin | None:
 
 def _total_bytes(files: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
-
-
-def _has_own_components(info: ModelInfo) -> bool:
-    return any(installed.here_bytes and not installed.shared_with for installed in installed_components(info))
 
 
 def remove(info: ModelInfo) -> Removal:

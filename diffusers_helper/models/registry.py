@@ -1,15 +1,13 @@
 """The table of the registered models, with the sources of their components and their default settings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from diffusers_helper.errors import InputError, PictureError, short_repr
-from diffusers_helper.families.family import Family, PublishedModel
+from diffusers_helper.families.family import Family
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, SectionPlan
 from diffusers_helper.families.registry import FAMILIES, family_of_config
@@ -144,7 +142,7 @@ class ModelInfo:
     def unsupported(self) -> tuple[str, ...]:
         return (*self.family.unsupported, *(() if self.small_decoder else ("decoder",)))
 
-    def with_components(self, components: Mapping[str, AddedComponent]) -> ModelInfo:
+    def with_components(self, components: Mapping[str, AddedComponent]) -> Self:
         sources = {
             name: ComponentSource(location=component.path, config=component.config)
             for name, component in components.items()
@@ -205,16 +203,6 @@ class ModelInfo:
 
 
 _PUBLISHED = {model.name: (family, model) for family in FAMILIES.values() for model in family.published}
-
-
-def _published(family: Family, model: PublishedModel) -> ModelInfo:
-    components = {
-        component: ComponentSource(location=repo, subfolder=folder, revision=revision)
-        for component, (repo, folder, revision) in model.sources.items()
-    }
-    return ModelInfo(
-        name=model.name, title=model.title, components=components, family=family, **model.settings
-    )
 
 
 _PLAIN_FACTS: dict[str, type] = {
@@ -327,7 +315,12 @@ def find_model(name: str, *, allow_folder: bool = False) -> ModelInfo:
     if name == DEFAULT_MODEL:
         return replace(_from_folder(name, _DEMO_FOLDER), purpose=_DEMO_PURPOSE)
     if name in _PUBLISHED:
-        return _published(*_PUBLISHED[name])
+        family, model = _PUBLISHED[name]
+        sources = {
+            component: ComponentSource(location=repo, subfolder=folder, revision=revision)
+            for component, (repo, folder, revision) in model.sources.items()
+        }
+        return ModelInfo(name=name, title=model.title, components=sources, family=family, **model.settings)
     if (added := ADDED_MODELS.find(name)) is not None:
         return _from_added(added)
     choices = ", ".join(model_names())

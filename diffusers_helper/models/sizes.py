@@ -1,7 +1,5 @@
 """The sizes of a model's networks, from a table or from the headers of their files, alone and with LoRAs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -108,9 +106,8 @@ def networks(
     """
     by_name: dict[str, Network] = {}
     for name in filter(info.components.__contains__, NETWORKS):
-        source = info.components[name]
         storage = weight_dtype if name in TRANSFORMERS else "default"
-        sizes = _of_published(info.family.networks[name]) if source.is_missing else _sizes_of(name, source)
+        sizes = _sizes_of(name, info.components[name], info.family.networks[name])
         value_bytes = dtype_bytes.get(name)
         casts_bf16 = not has_bf16 and name != "vae" and value_bytes is None
         by_name[name] = sizes.network(name, value_bytes, storage, on_cpu=on_cpu, casts_bf16=casts_bf16)
@@ -162,13 +159,11 @@ class _Sizes:
         return Network(Weights(name, total, blocks), self.config, dtype_bytes, self.file_bytes, cast_bytes)
 
 
-def _of_published(network: FamilyNetwork) -> _Sizes:
-    size = network.total.num_bytes(BITS[network.dtype] // 8, "default")
-    largest = network.largest_layer, network.largest_layer
-    return _Sizes(network.total, network.blocks, network.config, network.dtype, True, size, *largest, 0, 0)
-
-
-def _sizes_of(name: str, source: ComponentSource) -> _Sizes:
+def _sizes_of(name: str, source: ComponentSource, network: FamilyNetwork) -> _Sizes:
+    if source.is_missing:
+        size = network.total.num_bytes(BITS[network.dtype] // 8, "default")
+        facts = network.total, network.blocks, network.config, network.dtype, True, size
+        return _Sizes(*facts, network.largest_layer, network.largest_layer, 0, 0)
     path = source.folder
     files = [*([path / "config.json"] if source.config is None else []), *weight_files(path)]
     signatures = tuple(file_signature(file) for file in files if file.exists())

@@ -1,7 +1,5 @@
 """Captures of calls for debugging: inputs, outputs, time and memory in a JSON and a safetensors file."""
 
-from __future__ import annotations
-
 import json
 import logging
 import platform
@@ -45,7 +43,7 @@ class Captured:
     memory: Mapping[str, int]
     has_tensors: bool
 
-    def compare(self, work: Callable[[], Any]) -> Comparison:
+    def compare(self, work: Callable[[], Any]) -> "Comparison":
         begin = time.perf_counter()
         try:
             result = work()
@@ -148,18 +146,25 @@ class Recorder:
 
 
 def read_capture(file: Path) -> Captured:
+    tensors: dict[str, Tensor] = {}
+    tensor_file = file.with_suffix(".safetensors")
+
+    def restored(entry: dict[str, Any]) -> Any:
+        if _TENSOR in entry:
+            return tensors.get(entry[_TENSOR], Missing("Tensor"))
+        return Missing(entry[_OBJECT]) if _OBJECT in entry else entry
+
     try:
-        facts = cast(dict[str, Any], json.loads(file.read_text(encoding="utf-8")))
-        if facts["format"] != FORMAT:
-            raise ValueError(f"format {facts['format']}")
-        tensors: dict[str, Tensor] = {}
-        if facts["has_tensors"]:
-            with safe_open(file.with_suffix(".safetensors"), framework="pt") as stored:
+        if tensor_file.exists():
+            with safe_open(tensor_file, framework="pt") as stored:
                 # Kernels may round differently where a tensor begins in the middle of a file's map.
                 tensors = {name: stored.get_tensor(name).clone() for name in stored.keys()}  # noqa: SIM118
-        inputs, outputs = (_with_tensors(facts[name], tensors) for name in ("inputs", "outputs"))
+        facts = cast(dict[str, Any], json.loads(file.read_text(encoding="utf-8"), object_hook=restored))
+        if facts["format"] != FORMAT:
+            raise ValueError(f"format {facts['format']}")
+        has_tensors = facts["has_tensors"] and tensor_file.exists()
         return Captured(
-            facts["what"], inputs, outputs, facts["seconds"], facts["memory"], facts["has_tensors"]
+            facts["what"], facts["inputs"], facts["outputs"], facts["seconds"], facts["memory"], has_tensors
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -172,24 +177,15 @@ def read_capture(file: Path) -> Captured:
 def difference(result: Any, expected: Any) -> str:
     if isinstance(expected, Missing):
         return ""
-    if isinstance(result, Tensor) and isinstance(expected, Tensor):
-        return _difference_of_tensors(result, expected)
-    entries, expected_entries = _entries(result), _entries(expected)
-    if entries is None or expected_entries is None:
+    if isinstance(result, list | tuple) and isinstance(expected, list | tuple):
+        result, expected = ({f"[{n}]": item for n, item in enumerate(items)} for items in (result, expected))
+    if isinstance(result, dict) and isinstance(expected, dict):
+        if result.keys() != expected.keys():
+            return f"the names {sorted(result)} instead of {sorted(expected)}"
+        differences = ((name, difference(result[name], expected[name])) for name in result)
+        return next((f"{name}: {words}" for name, words in differences if words), "")
+    if not (isinstance(result, Tensor) and isinstance(expected, Tensor)):
         return "" if result == expected else f"{result!r:.80} instead of {expected!r:.80}"
-    if entries.keys() != expected_entries.keys():
-        return f"the names {sorted(entries)} instead of {sorted(expected_entries)}"
-    differences = ((name, difference(entries[name], expected_entries[name])) for name in entries)
-    return next((f"{name}: {words}" for name, words in differences if words), "")
-
-
-def _entries(value: Any) -> dict[str, Any] | None:
-    if isinstance(value, list | tuple):
-        return {f"[{number}]": item for number, item in enumerate(cast(Any, value))}
-    return cast(dict[str, Any], value) if isinstance(value, dict) else None
-
-
-def _difference_of_tensors(result: Tensor, expected: Tensor) -> str:
     if result.shape != expected.shape or result.dtype != expected.dtype:
         words = (f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in (result, expected))
         return " instead of ".join(words)
@@ -221,16 +217,3 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         entries = cast(dict[Any, Any], value).items()
         return {str(key): _without_tensors(item, f"{name}.{key}", tensors) for key, item in entries}
     return {_OBJECT: type(value).__name__}
-
-
-def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_with_tensors(item, tensors) for item in cast(list[Any], value)]
-    if not isinstance(value, dict):
-        return value
-    entries = cast(dict[str, Any], value)
-    if _TENSOR in entries:
-        return tensors.get(entries[_TENSOR], Missing("Tensor"))
-    if _OBJECT in entries:
-        return Missing(entries[_OBJECT])
-    return {key: _with_tensors(item, tensors) for key, item in entries.items()}

@@ -1,7 +1,5 @@
 """What differs between cards: the factors of memory, the types they compute well in, and torch's kernels."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -77,11 +75,8 @@ SLOW_FP32 = ("gfx1151", "gfx1200")
 def wider_types(family: str, dtype: str, network: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """List the types in which a stage is repeated, one after the other, if its result is not finite.
 
-    On cards with slow fp32, a step of the transformer would take minutes, so a user has to ask for it.
-
-    Args:
-        family: The family of the card (`profiles.FAMILIES`).
-        dtype: The type of the first result. It and the types in the list are "fp16", "bf16" or "fp32".
+    The first result has the type `dtype`. On cards with slow fp32, a step of the transformer would take
+    minutes, so a user has to ask for it.
     """
     is_slow = family in SLOW_FP32 and network.startswith("transformer") and environ.get(FP32_VARIABLE) != "1"
     tries_bf16 = dtype == "fp16" and family not in ("cpu", *NO_BF16)

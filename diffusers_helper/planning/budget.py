@@ -6,12 +6,11 @@ slots. The ring lies in the preserved memory and is part of the peak. Weights th
 some of the preserved memory, so it never makes a job impossible. All figures are whole bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
+from typing import Self
 
 from diffusers_helper.attention.backends import NATIVE
 from diffusers_helper.errors import InputError
@@ -60,12 +59,12 @@ class Budget:
     reserve_bytes: int
     is_default: bool = False
     max_cap_bytes: int = 0
-    helper: Budget | None = None
+    helper: "Budget | None" = None
 
-    def with_cap(self, cap_bytes: int) -> Budget:
+    def with_cap(self, cap_bytes: int) -> Self:
         return replace(self, cap_bytes=cap_bytes, max_cap_bytes=0)
 
-    def preserving(self, preserved_bytes: int) -> Budget:
+    def preserving(self, preserved_bytes: int) -> Self:
         return replace(self, preserved_bytes=preserved_bytes, is_default=False)
 
 
@@ -105,7 +104,7 @@ class JobPlan:
     keep_all_resident: bool
     peak_bytes: int
     smallest_cap_bytes: int
-    helper: JobPlan | None = None
+    helper: "JobPlan | None" = None
 
     @property
     def held_bytes(self) -> int:
@@ -121,7 +120,7 @@ class JobPlan:
         helper_stages = self.helper.stages if self.helper else ()  # of which the last one decodes
         return (*helper_stages[:-1], *self.stages, *helper_stages[-1:])
 
-    def of(self, stage: str) -> JobPlan:
+    def of(self, stage: str) -> "JobPlan":
         if self.helper and stage in {plan.stage for plan in self.helper.stages}:
             return self.helper
         return self
@@ -205,28 +204,39 @@ class _Split:
 
     count: int
     resident_bytes: int
-    slot_bytes: int
+    ring_bytes: int = 0
 
     @property
-    def ring_bytes(self) -> int:
-        return RING_BLOCKS * self.slot_bytes
+    def num_bytes(self) -> int:
+        return self.resident_bytes + self.ring_bytes
 
 
 @lru_cache(maxsize=256)
 def _splits(model: Weights) -> tuple[_Split, ...]:
+    """List the splits from the smallest to the largest, the whole model on the device.
+
+    Those are left out that take as much memory as others that stream less, since two slots may be larger than
+    all that is streamed.
+    """
     sizes = [model.block_bytes[index] for index in _spread_order(len(model.block_bytes))]
     resident = accumulate(sizes, initial=model.fixed_bytes)
     # The size of the largest block at or after each index of the order
     slots = [*accumulate(reversed(sizes), max, initial=0)][::-1]
-    return tuple(map(_Split, range(len(slots)), resident, slots))
+    splits = [
+        _Split(count, size, RING_BLOCKS * slot)
+        for count, (size, slot) in enumerate(zip(resident, slots, strict=True))
+    ]
+    needs = [*accumulate((split.num_bytes for split in reversed(splits)), min)][::-1]
+    smaller = zip(splits, needs, needs[1:], strict=False)
+    return (*(split for split, need, next_need in smaller if need < next_need), splits[-1])
 
 
 def min_resident_bytes(model: Weights) -> int:
-    return min(split.resident_bytes + split.ring_bytes for split in _splits(model))
+    return _splits(model)[0].num_bytes
 
 
 def _peak(budget: Budget, split: _Split, working_bytes: int, others_bytes: int = 0) -> int:
-    return others_bytes + split.resident_bytes + split.ring_bytes + working_bytes + budget.reserve_bytes
+    return others_bytes + split.num_bytes + working_bytes + budget.reserve_bytes
 
 
 def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int = 0) -> bool:
@@ -248,11 +258,10 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
     if not _fits(budget, splits[-1], stage.working_bytes, others_bytes):
         evict, others_bytes = tuple(model.name for model in others), 0
     bytes_beside = stage.working_bytes, others_bytes
-    fitting = [split for split in splits if _peak(budget, split, *bytes_beside) <= budget.cap_bytes]
-    if not fitting:
+    if _peak(budget, splits[0], *bytes_beside) > budget.cap_bytes:
         raise DoesNotFit(budget, (Demand(None, (stage,)),))
-    preserving = [split for split in fitting if _fits(budget, split, *bytes_beside)]
-    split = preserving[-1] if preserving else fitting[0]
+    preserving = [split for split in splits if _fits(budget, split, *bytes_beside)]
+    split = preserving[-1] if preserving else splits[0]
     order = _spread_order(len(stage.model.block_bytes))
     streamed = tuple(sorted(order[split.count :]))
     return StagePlan(
@@ -295,7 +304,7 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
     budget = replace(budget, cap_bytes=max(budget.cap_bytes, smallest))
     demand = next(demand for demand in demands if smallest_cap(budget, demand.stages) <= budget.cap_bytes)
     models = {stage.model.name: stage.model for stage in demand.stages}
-    all_resident = _Split(0, sum(model.total_bytes for model in models.values()), 0)
+    all_resident = _Split(0, sum(model.total_bytes for model in models.values()))
     keeps_all = all(_fits(budget, all_resident, stage.working_bytes) for stage in demand.stages)
     plans: list[StagePlan] = []
     resident: dict[str, Weights] = {}

@@ -5,8 +5,6 @@ that `benchmarks/calibrate_memory.py` measured on a CPU, on the grid of shapes n
 kernels need more: the table in `backend` has the factors for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import ceil
 from types import MappingProxyType
@@ -227,14 +225,9 @@ def demand_of(
 ) -> Demand:
     """Estimate what the stages of a job need, in their order, if its VAE works in tiles of one size.
 
-    Args:
-        networks: The model's networks, by the names of their components.
-        height, width, tile: The sides of the video and of the VAE's tiles in pixels.
-        text: The number of tokens that the transformer reads of the longest prompt.
-        texts: The number of prompts; 2 with classifier-free guidance.
-        num_latents: The latent frames of a section.
-        encoded_latents: The latent frames that are encoded at a time; 1 for pictures.
-        vae_share: The share of the working memory that the VAE may be planned with.
+    `text` are the tokens that the transformer reads of the longest of `texts` prompts. Of a section's
+    `num_latents`, the VAE decodes `vae_chunk` at once; it encodes `encoded_latents`, which is 1 for a
+    picture, and may be planned with `vae_share` of the working memory.
     """
     vae, transformer = networks["vae"], networks["transformer"]
     tile_sides = (min(tile, height), min(tile, width))

@@ -1,7 +1,5 @@
 """The sentences of a plan: on limits that gave way, on what changes pixels, and on what makes it slow."""
 
-from __future__ import annotations
-
 from diffusers_helper.attention.backends import SLICED
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import JobPlan
@@ -19,8 +17,8 @@ FORGET = "longtake doctor --forget-smaller-plans"
 
 
 def choice_notes(first: FirstPlan) -> tuple[str, ...]:
-    attention = attention_note(first.smaller.demands[0].attention)
-    notes = (first.reason, attention, *limit_notes(first.smaller.plan, first.profile))
+    attention = attention_note(first.levels.demands[0].attention)
+    notes = (first.reason, attention, *limit_notes(first.levels.plan, first.profile))
     return tuple(filter(None, notes))
 
 
@@ -49,19 +47,19 @@ def limit_notes(job: JobPlan, profile: Profile) -> list[str]:
 
 
 def notes_of(first: FirstPlan, info: ModelInfo, side: int) -> list[str]:
-    request, profile, smaller = first.request, first.profile, first.smaller
-    job, largest = smaller.plan, smaller.demands[0]
+    request, profile, levels = first.request, first.profile, first.levels
+    job, largest = levels.plan, levels.demands[0]
     tile = job.vae_tile_px
     notes = limit_notes(job, profile)
     if job.helper:
         notes.append(_HELPED)
     elif job.keep_all_resident:
         notes.append("Everything fits at once and stays on the device.")
-    if smaller.reason:
+    if levels.reason:
         card = "machine" if profile.machine.kind == "cpu" else "card"
         notes.append(
             f"Memory ran out on this {card} before, so the plan is smaller than it could be: "
-            f"{smaller.reason}. `{FORGET}` discards this."
+            f"{levels.reason}. `{FORGET}` discards this."
         )
     if tile and tile < side:
         instead = f" instead of {largest.vae_tile_px}" if tile != largest.vae_tile_px else ""

@@ -1,7 +1,5 @@
 """Errors that say that the device is out of memory, classified by their figures, and the remedies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

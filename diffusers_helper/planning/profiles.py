@@ -4,13 +4,11 @@ They are decided before torch is imported, because the engine's environment has 
 Longtake has measured none of them on a card; the source of each says who recommends it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Literal, Self, TypeVar, get_args
 
 from diffusers_helper.attention.backends import BACKENDS, NATIVE, SLICED, slice_bytes
 from diffusers_helper.errors import InputError
@@ -104,7 +102,7 @@ class Profile:
     def vae_bytes(self) -> int | None:
         return {"stored": None, "fp32": 4, "bf16": 2, "fp16": 2}[self.vae_dtype.value]
 
-    def with_kernel(self, kernel: str) -> Profile:
+    def with_kernel(self, kernel: str) -> Self:
         """Replace the attention kernel by the one that SDPA was seen to run; "" if none was seen."""
         if not kernel:
             return self
@@ -114,7 +112,7 @@ class Profile:
         attention = self.attention if is_set else _attention_backend(observed, self.machine)
         return replace(self, kernel=observed, attention=attention)
 
-    def with_measurements(self, local: Local) -> Profile:
+    def with_measurements(self, local: Local) -> Self:
         facts, card = local.kernels, self.machine.card
         backends = fastest_backends(facts, card, self.deviation)
         return replace(self.with_kernel(stored_kernel(facts, card)), backends=backends)
@@ -188,7 +186,10 @@ def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None
     all_gpus = amd_gpus(root) if gpus is None else gpus
     gpu = visible_gpu(all_gpus, environ, has_nvidia=has_nvidia(root))
     if gpu is not None:
-        arch, total, memory = _overridden(gpu.arch, environ), gpu.total_bytes, "VRAM"
+        arch, total, memory = gpu.arch, gpu.total_bytes, "VRAM"
+        if match := re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", environ.get("HSA_OVERRIDE_GFX_VERSION", "")):
+            major, minor, stepping = map(int, match.groups())
+            arch = gfx_name(major * 10000 + minor * 100 + stepping)
         if gpu.uses_gtt:
             # The driver lends main memory only as far as it is available.
             total, memory = min(total, host_memory(root).available or total), "main memory, lent as GTT"
@@ -199,14 +200,6 @@ def detect(environ: Mapping[str, str], root: Path = ROOT, gpus: list[Gpu] | None
     if has_nvidia(root) and not is_hidden(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return Machine("cuda", "", "NVIDIA GPU", 0, link=nvidia_link(root), memory="VRAM")
     return Machine("cpu", "", "CPU", host_memory(root).total, memory="main memory")
-
-
-def _overridden(arch: str, environ: Mapping[str, str]) -> str:
-    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", environ.get("HSA_OVERRIDE_GFX_VERSION", ""))
-    if match is None:
-        return arch
-    major, minor, stepping = (int(number) for number in match.groups())
-    return gfx_name(major * 10000 + minor * 100 + stepping)
 
 
 _FAMILIES = {

@@ -13,8 +13,6 @@ the plan that follows. The best one is found by this rule:
 Weights that each pass has to copy are not rounded on the way, which would take longer than the copy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -214,12 +212,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """The plans for one card.
-
-    Attributes:
-        default: The plan with the automatic preserved memory; None if nothing fits.
-        fewest_copies: The plan with as little as the estimates allow; None if nothing fits.
-    """
+    """The plans for a card with the automatic preserved memory and with as little as the estimates allow."""
 
     card_gb: int
     cap_bytes: int

@@ -4,13 +4,11 @@ Each step down halves the memory for weights beyond the least that they need. If
 its tiles become smaller, too. Later jobs start with the plan that a job ended with.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.family import is_eight_bit
@@ -52,12 +50,12 @@ class Level:
     tile: int = 0
 
     @classmethod
-    def read(cls, learned: Facts, key: str) -> Level:
+    def read(cls, learned: Facts, key: str) -> Self:
         entry = learned.read(key)
         return cls(min(entry.get("weights", 0), len(_SHARES) - 1), entry.get("tile", 0))
 
 
-class SmallerPlans:
+class PlanLevels:
     """The plan of a job that is in force, and those that it tries after it ran out of memory."""
 
     def __init__(self, budget: Budget, demands: Sequence[Demand], learned: Facts, key: str) -> None:
@@ -150,7 +148,7 @@ def _changes(before: JobPlan, after: JobPlan, held: int, holds: int, *, tells_ti
 class FirstPlan:
     request: GenerationRequest
     profile: Profile
-    smaller: SmallerPlans
+    levels: PlanLevels
     reason: str
 
 
@@ -182,7 +180,7 @@ def first_plan(
         )
         key = level_key(request, info, profile, height, width)
         demands = demands_of(profile, request, height, width)
-        return FirstPlan(request, profile, SmallerPlans(chosen_budget, demands, learned, key), reason)
+        return FirstPlan(request, profile, PlanLevels(chosen_budget, demands, learned, key), reason)
 
     try:
         return begin(height, width)

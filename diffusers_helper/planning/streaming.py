@@ -5,12 +5,10 @@ fp8 and more precise. It pays if it keeps all blocks on the device. If blocks ar
 rounded again in every pass, which takes the processor much longer than copying it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Speeds
@@ -43,7 +41,7 @@ class Bus:
     name: str
     source: Source
 
-    def reading(self, read_bytes: int, copied_bytes: int) -> Bus:
+    def reading(self, read_bytes: int, copied_bytes: int) -> Self:
         """Scale a disk's speed, for copies of which only some bytes are read from it."""
         speed = self.bytes_per_second * copied_bytes / read_bytes if read_bytes else math.inf
         return replace(self, bytes_per_second=speed)

@@ -1,7 +1,5 @@
 """The time that a person waits for a video: that of each stage, of a section, and of the whole video."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -66,12 +64,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How long a person waits for a video; `step` has the source of the figures.
+    """How long a person waits for the first section with its decoding, for its end, and for the video.
 
-    Attributes:
-        section_seconds: The time of the first section, with its decoding.
-        first_second_seconds, video_seconds: The time to the end of the first section, and of the video.
-        has_decode: Whether the time to decode is known and contained.
+    `step` has the source of the figures, which contain the time to decode if it is known.
     """
 
     step: Duration

@@ -5,11 +5,9 @@ with the bits of one pass. Any other one (HunyuanVideo) works in one pass, or in
 as in diffusers and FramePack. Both work in tiles that overlap in space if memory demands it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from diffusers_helper.families.packing import DEFAULT_CHUNK
 from diffusers_helper.planning.estimates import TILES
@@ -56,7 +54,7 @@ class Tiles:
     overlap: int = 0
 
     @classmethod
-    def of(cls, side: int, share: float = 0.25) -> Tiles:
+    def of(cls, side: int, share: float = 0.25) -> Self:
         """Round the overlap, a share of the side, up to whole latents of any VAE."""
         return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
 

@@ -3,8 +3,6 @@
 Like those in `estimates`, they are fitted to measured peaks, on the grid of shapes named in each function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The memory plan of a video and its cost, made before anything is loaded, for page, command and engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -113,7 +111,7 @@ class VideoPlan:
 
     @property
     def attention(self) -> Setting[str]:
-        return self.first.smaller.demands[0].attention
+        return self.first.levels.demands[0].attention
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -266,7 +264,9 @@ def plan_video(
     free_ram_bytes: int | None = None,
     disk_speed: Callable[[Path | None], float | None] = lambda file: None,
 ) -> VideoPlan:
-    _check(request, info)
+    info.check(request)
+    check_prompt(request, info)
+    check_loras(request.lora, info)
     side = request.resolution or info.side
     height, width = shape = shape or largest_bucket(side, info.multiple, info.family.buckets)
     profile = profile_of(request, profile, info)
@@ -276,13 +276,13 @@ def plan_video(
         return demands_for(request, info, profile, height, width, calibration, transformer=transformer)
 
     first = first_plan(request, info, profile, *shape, demands_of, local.smaller_plans, free_ram_bytes)
-    request, profile, job = first.request, first.profile, first.smaller.plan
+    request, profile, job = first.request, first.profile, first.levels.plan
     sections = info.family.sections(request)
     num_prompts = len(request.prompts)
     steps = tuple(steps_of(request, info))
     file_bytes = waiting_bytes(request, job, lambda request: demands_of(profile, request, height, width))
     notes = notes_of(first, info, max(height, width))
-    fewest = None if first.smaller.reason else fewest_copies(job, first.smaller.demands)
+    fewest = None if first.levels.reason else fewest_copies(job, first.levels.demands)
     measured_speeds = speeds(local.speeds, profile.machine.card)
     streamed_bytes = num_prompts * job.stage("sample").streamed_bytes
     disk, disk_bytes = disk_of(measured_speeds.disk_read_bytes_per_second), 0
@@ -304,12 +304,6 @@ def plan_video(
         disk=disk, steps=steps, latents=decode_work(sections, request.vae_chunk),
         work=work, computing=computing, decoding=decoding,
     )  # fmt: skip
-
-
-def _check(request: GenerationRequest, info: ModelInfo) -> None:
-    info.check(request)
-    check_prompt(request, info)
-    check_loras(request.lora, info)
 
 
 def compute_times(
@@ -337,10 +331,10 @@ def _share(stage: str, steps: int, request: GenerationRequest, info: ModelInfo) 
 
 
 def _cost(job: JobPlan, name: str, section_passes: Sequence[int]) -> Cost:
-    plan, stays_resident = job.stage(name), job.of(name).keep_all_resident
+    plan = job.stage(name)
     passes = section_passes
     if not name.startswith("sample"):
         passes = [1] * (len(section_passes) if name in _PER_SECTION else 1)
-    runs = len(passes)
-    copied_bytes = plan.resident_bytes * (1 if stays_resident else runs) + plan.streamed_bytes * sum(passes)
-    return Cost(name, runs, passes[-1], sum(passes), copied_bytes)
+    num_loads = 1 if job.of(name).keep_all_resident else len(passes)
+    copied_bytes = plan.resident_bytes * num_loads + plan.streamed_bytes * sum(passes)
+    return Cost(name, len(passes), passes[-1], sum(passes), copied_bytes)

@@ -4,8 +4,6 @@ The layouts are those of comfy-kitchen. Those with a scale for each tensor or ro
 without marks, unless groups of a row's values are rotated ("ConvRot"); the other layouts are packed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, cast

@@ -1,7 +1,5 @@
 """The folder with a user's own weights, and what lies in it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -13,11 +11,7 @@ VARIABLE = "LONGTAKE_WEIGHTS"
 
 
 def weights_folder(environ: Mapping[str, str]) -> Path:
-    """Find the folder that the environment names, or `weights` in the current folder. It need not exist.
-
-    Raises:
-        InputError: If there is no such home folder.
-    """
+    """Find the folder that the environment names, or `weights` in the current folder. It need not exist."""
     return named_folder(environ, VARIABLE, "weights")
 
 

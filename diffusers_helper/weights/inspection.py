@@ -1,7 +1,5 @@
 """The facts about a file or folder with weights, found by headers alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -62,7 +60,7 @@ class Inspection:
     problems: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     file_bytes: int = 0
-    parts: Mapping[str, Inspection] = field(default_factory=dict[str, "Inspection"])
+    parts: Mapping[str, "Inspection"] = field(default_factory=dict[str, "Inspection"])
     layout: str = ""
 
     @property
@@ -138,9 +136,8 @@ def _inspect_folder(folder: Path, component: str) -> Inspection:
     indices = files_in(folder, f".safetensors{INDEX}")
     if indices:
         return _inspect_shards(indices[0])
-    files = files_in(folder)
     # The libraries prefer these files if they exist.
-    files = weight_files(folder) or files
+    files = weight_files(folder) or files_in(folder)
     files = [file for file in files if file.name.lower() in STANDARD_NAMES] or files
     if len(files) > 1:
         shards = [file for file in files if is_shard(file)]

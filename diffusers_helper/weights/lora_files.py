@@ -1,7 +1,5 @@
 """Files with LoRAs, read by their headers alone: their changes, their sizes, and their trigger words."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Trainers put a prefix before a family's name of a layer (`families.family.LayerN
 family and Tencent write _ for each dot.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Python's unpickler calls the functions that a pickle names. Here each call becom
 arguments, from which the tensors are read.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

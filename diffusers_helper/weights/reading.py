@@ -1,7 +1,5 @@
 """The files of one network in its folder, and the reader of any known format, recognised by first bytes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

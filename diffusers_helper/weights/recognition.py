@@ -1,10 +1,7 @@
 """The recognition of models by the names, shapes and types of their tensors, and the names that they have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
 from typing import Literal
 
 from diffusers_helper.families.framepack import FRAMEPACK
@@ -137,6 +134,7 @@ _EXTRA = re.compile(
 )
 _WITHOUT_BIAS = re.compile(r"\.attn\.norm_(?:added_)?[qk]$")
 _MAX_BLOCKS = 1000  # of one kind; far more than any model has
+_PRECISE = re.compile("|".join(family.layer_names.skip_casting_pattern for family in FAMILIES.values()))
 SCALE = re.compile(r"\.(?:scale_weight|weight_scale|weight_scale_inv)$")
 
 
@@ -145,12 +143,7 @@ def is_extra(name: str) -> bool:
 
 
 def is_precise(name: str) -> bool:
-    return _precise_pattern().search(name) is not None
-
-
-@cache
-def _precise_pattern() -> re.Pattern[str]:
-    return re.compile("|".join(family.layer_names.skip_casting_pattern for family in FAMILIES.values()))
+    return _PRECISE.search(name) is not None
 
 
 def expected_names(names: Collection[str]) -> set[str]:

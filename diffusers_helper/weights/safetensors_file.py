@@ -1,7 +1,5 @@
 """The header of a safetensors file, and the origin of converted weights, which its metadata contain."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -125,7 +123,7 @@ class Origin:
     def metadata(self) -> dict[str, str]:
         return {"format": "pt", _KEY: json.dumps(asdict(self))}
 
-    def is_same(self, other: Origin | None) -> bool:
+    def is_same(self, other: "Origin | None") -> bool:
         return other is not None and (self.files, self.weight_dtype) == (other.files, other.weight_dtype)
 
 

@@ -1,7 +1,5 @@
 """The list of a file's tensors, in one form for all formats."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast

@@ -17,6 +17,7 @@ from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.memory.device import Device, open_device
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.staging import MIN_PIECE_BYTES, PIECE_BYTES, Staging
+from diffusers_helper.memory.streaming import Streamer
 from diffusers_helper.memory.weights import Weight
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
@@ -104,18 +105,20 @@ def test_a_streamed_step_has_the_bits_of_a_resident_one(
     assert not torch.equal(resident, torch.zeros_like(resident))
 
 
+_COPY = Streamer._copy
+
+
 class Clock:
     """The times, on the device's clock, at which each block was copied, began and ended."""
 
     def __init__(self) -> None:
-        self.stream: torch.cuda.Stream | None = None  # that of the copies, once it is known
         self.copied: dict[int, torch.cuda.Event] = {}
         self.began: dict[int, torch.cuda.Event] = {}
         self.ended: dict[int, torch.cuda.Event] = {}
 
-    def trace(self, what: str, index: int) -> None:
-        if what == "copied" and self.stream is not None:
-            self.copied[index] = self._now(self.stream)
+    def copy(self, streamer: Streamer, index: int, slot: Any) -> None:
+        _COPY(streamer, index, slot)
+        self.copied[index] = self._now(streamer._stream)
 
     def begin(self, index: int) -> None:
         self.began[index] = self._now(torch.cuda.current_stream())
@@ -133,15 +136,14 @@ class Clock:
 
 @on_gpu
 def test_each_copy_ends_while_the_block_before_it_computes(
-    network: HunyuanVideoFramepackTransformer3DModel,
+    network: HunyuanVideoFramepackTransformer3DModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU, `test_the_next_block_is_copied_while_one_computes` shows the same of the copying thread."""
     clock, blocks = Clock(), blocks_of(network)
-    residency = Residency(torch.device("cuda"), clock.trace)
+    monkeypatch.setattr(Streamer, "_copy", lambda *given: clock.copy(*given))
+    residency = Residency(torch.device("cuda"))
     residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
     expected = run_pass(network, "cuda")
-    streamer = residency._residents[id(network)].streamer
-    clock.stream = streamer._stream
     for index, block in enumerate(blocks):
         block.register_forward_pre_hook(lambda *_, index=index: clock.begin(index))
         block.register_forward_hook(lambda *_, index=index: clock.end(index))

@@ -5,8 +5,6 @@ how much of each. The speeds are others' reports of one card of its kind, scaled
 arithmetic (fp32) and memory. Measured times replace the estimates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -185,7 +183,7 @@ CARDS = (
 )
 
 
-def card_of(machine: Machine) -> Card | None:
+def known_card(machine: Machine) -> Card | None:
     """Find the row of a machine's card; None if it has none.
 
     The driver often gives no name. Then the slowest card with the same gfx name and memory is taken. If no
@@ -217,7 +215,7 @@ def step_time(machine: Machine, work: StepWork, facts: Facts, key: str) -> Durat
     speed = facts.read(key).get("flop_per_second")
     if isinstance(speed, int | float) and speed > 0:
         return Duration(work.flop / speed, MEASURED)
-    card = card_of(machine)
+    card = known_card(machine)
     if card is None or work.flop < _LEAST_FLOP:
         return None
     return card.step(work)
@@ -228,7 +226,7 @@ def decode_time(machine: Machine, vae: Network, pixels: int, facts: Facts, key: 
     speed = facts.read(key).get("decode_per_second")
     if isinstance(speed, int | float) and speed > 0:
         return Duration(pixels / speed, MEASURED)
-    card = card_of(machine)
+    card = known_card(machine)
     channels = vae.config.get("block_out_channels", (0,))[0]
     work = 1.0 if channels == 128 else _WAN_DECODE if vae.config.get("base_dim") == 160 else None
     if card is None or work is None:

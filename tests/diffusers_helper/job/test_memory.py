@@ -55,7 +55,7 @@ def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float
         return {"vram_cap_gb": 4 * cap / GB}
     if kind == "one at a time":
         return {"vram_cap_gb": cap / GB}
-    demand = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).smaller.demands[0]
+    demand = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()).levels.demands[0]
     fixed = max(stage.model.fixed_bytes for stage in demand.stages)
     return {"vram_cap_gb": cap / GB, "preserved_gb": (cap - fixed) / GB}
 

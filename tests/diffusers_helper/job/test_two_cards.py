@@ -17,7 +17,7 @@ from diffusers_helper.memory.device import second_device
 from diffusers_helper.memory.store import Store
 from diffusers_helper.models.sizes import Weights
 from diffusers_helper.planning.budget import Budget, Demand, DoesNotFit, JobPlan, Stage, plan_job
-from diffusers_helper.planning.smaller_plans import SmallerPlans
+from diffusers_helper.planning.smaller_plans import PlanLevels
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
 from tests.support.making import make, seconds_for, tiny_request
@@ -44,7 +44,7 @@ def test_two_cards_make_the_same_bytes_and_the_transformer_stays_on_the_first(
 ) -> None:
     request = tiny_request(small_scene, seconds=seconds_for(2))
     alone, _ = make(request, deep_models, tmp_path / "alone")
-    demand = MemoryPlans(request, deep_models, 64, 64, Local()).smaller.demands[0]
+    demand = MemoryPlans(request, deep_models, 64, 64, Local()).levels.demands[0]
     cap = plan_of(request, deep_models, Local()).smallest_cap_bytes
     sample = next(stage for stage in demand.stages if stage.name == "sample")
     preserved = cap - sample.model.fixed_bytes if kind == "streamed" else 0
@@ -137,7 +137,7 @@ def test_what_fits_on_neither_card_alone_fits_on_both() -> None:
     assert plan.keep_all_resident
     assert not plan.helper.keep_all_resident
     with pytest.raises(DoesNotFit):  # there is no smaller plan, and the first one stays in force
-        SmallerPlans(budget, demands(400), Facts(), "")
+        PlanLevels(budget, demands(400), Facts(), "")
 
 
 def test_a_process_that_sees_one_card_has_no_second(monkeypatch: pytest.MonkeyPatch) -> None:

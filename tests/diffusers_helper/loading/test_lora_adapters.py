@@ -1,12 +1,10 @@
 """Tests of LoRAs on a transformer: their results are those of merged weights, and nothing of them stays."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pytest
 import torch
@@ -19,6 +17,7 @@ from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.sizes import networks, with_loras
 from diffusers_helper.weights.lora_files import loras_of, read_lora
+from tests.support.deep_model import run_pass
 from tests.support.loras import STYLES, merge, write_lora
 from tests.support.making import load_tiny
 
@@ -28,73 +27,34 @@ def network(deep_models: Models) -> nn.Module:
     return deep_models.component("transformer")
 
 
-def inputs() -> dict[str, Tensor]:
-    random = torch.Generator().manual_seed(3)
-
-    def noise(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=random)
-
-    return {
-        "hidden_states": noise(1, 16, 9, 8, 8),
-        "timestep": torch.tensor([500.0]),
-        "encoder_hidden_states": noise(1, 5, 16),
-        "encoder_attention_mask": torch.ones(1, 5),
-        "pooled_projections": noise(1, 16),
-        "image_embeds": noise(1, 4, 16),
-        "indices_latents": torch.arange(9) + 20,
-        "guidance": torch.tensor([6000.0]),
-        "latents_clean": noise(1, 16, 2, 8, 8),
-        "indices_latents_clean": torch.tensor([0, 19]),
-        "latents_history_2x": noise(1, 16, 2, 8, 8),
-        "indices_latents_history_2x": torch.tensor([17, 18]),
-        "latents_history_4x": noise(1, 16, 16, 8, 8),
-        "indices_latents_history_4x": torch.arange(16) + 1,
-    }
-
-
-def output(network: nn.Module) -> Tensor:
-    with torch.inference_mode():
-        return network(**inputs(), return_dict=False)[0]
-
-
 @contextmanager
 def attached(network: nn.Module, text: str) -> Iterator[list[str]]:
     with Loras(loras_of(text)) as loras:
         yield loras.attach(network, torch.float32)
 
 
-@dataclass(frozen=True)
-class State:
-    """Everything that a LoRA could leave in a network."""
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "style.safetensors"
 
-    parameters: list[tuple[str, int, Tensor]]
-    modules: list[str]
-    hooks: int
 
-    @classmethod
-    def of(cls, network: nn.Module) -> State:
-        values = [(name, one.data_ptr(), one.detach().clone()) for name, one in network.named_parameters()]
-        hooks = sum(len(module._forward_hooks) for module in network.modules())
-        return cls(values, [name for name, _ in network.named_modules()], hooks)
-
-    def __eq__(self, other: object) -> bool:
-        assert isinstance(other, State)
-        places = [[(name, place) for name, place, _ in one.parameters] for one in (self, other)]
-        if places[0] != places[1] or (self.modules, self.hooks) != (other.modules, other.hooks):
-            return False
-        pairs = zip(self.parameters, other.parameters, strict=True)
-        return all(torch.equal(one[2], two[2]) for one, two in pairs)
+def state_of(network: nn.Module) -> tuple[object, ...]:
+    """List everything that a LoRA could leave in a network."""
+    values = [
+        (name, one.data_ptr(), one.detach().numpy().tobytes()) for name, one in network.named_parameters()
+    ]
+    hooks = sum(len(module._forward_hooks) for module in network.modules())
+    return values, [name for name, _ in network.named_modules()], hooks
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_each_style_gives_what_merged_weights_give(style: str, network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
+def test_each_style_gives_what_merged_weights_give(style: str, network: nn.Module, file: Path) -> None:
     changes = write_lora(file, network, style, alpha=2.0 if "kohya" in style else None)
     merged = copy.deepcopy(network)
     merge(merged, changes, 0.7)
-    plain, expected = output(network), output(merged)
+    plain, expected = run_pass(network), run_pass(merged)
     with attached(network, f"{file}:0.7") as reported:
-        found = output(network)
+        found = run_pass(network)
     total = read_lora(file).keys
     assert reported == [f"LoRA style.safetensors, weight 0.7: {total} of {total} keys applied."]
     assert (expected - plain).abs().max() > 0.1
@@ -108,7 +68,7 @@ def test_two_loras_add_up(network: nn.Module, tmp_path: Path) -> None:
     merge(merged, write_lora(other, network, "original", rank=4, seed=2), -1)
     with attached(network, f"{one}:0.5\n{other}:-1") as reported:
         assert len(reported) == 2
-        torch.testing.assert_close(output(network), output(merged), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run_pass(network), run_pass(merged), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_change_between_sections(network: nn.Module, tmp_path: Path) -> None:
@@ -119,7 +79,7 @@ def test_weights_change_between_sections(network: nn.Module, tmp_path: Path) -> 
     changes = write_lora(one, network, rank=2, more=more), write_lora(other, network, rank=4, seed=2)
     with Loras(loras_of(f"{one}:0.5\n{other}:-1")) as loras:
         loras.attach(network, torch.float32)
-        begin = output(network)
+        begin = run_pass(network)
         for weights, expected in (({"one": 1.5}, (1.5, -1)), ({"one": 0, "other.safetensors": 2}, (0, 2))):
             loras.weigh(weights)
             merged = copy.deepcopy(network)
@@ -129,16 +89,16 @@ def test_weights_change_between_sections(network: nn.Module, tmp_path: Path) -> 
                 merge(merged, change, weight)
             layer = merged.get_submodule(name)
             layer.bias = nn.Parameter(layer.bias + expected[0] * bias, requires_grad=False)
-            torch.testing.assert_close(output(network), output(merged), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(run_pass(network), run_pass(merged), rtol=1e-4, atol=1e-5)
         loras.weigh({})
-        assert torch.equal(output(network), begin)
+        assert torch.equal(run_pass(network), begin)
 
 
 class Packed(nn.Linear):
     """A layer with weights in 8 bits and a scale, in a flat tensor without the layer's shape."""
 
     @classmethod
-    def of(cls, layer: nn.Linear) -> Packed:
+    def of(cls, layer: nn.Linear) -> Self:
         packed = cls(layer.in_features, layer.out_features, device="meta")
         packed.scale = (layer.weight.abs().max() / 127).item()
         values = (layer.weight / packed.scale).round().to(torch.int8).flatten()
@@ -153,67 +113,62 @@ class Packed(nn.Linear):
         return nn.functional.linear(input, self.plain, self.bias)
 
 
-def test_layers_with_packed_weights_take_a_lora(network: nn.Module, tmp_path: Path) -> None:
-    file, packed, merged = tmp_path / "style.safetensors", copy.deepcopy(network), copy.deepcopy(network)
+def test_layers_with_packed_weights_take_a_lora(network: nn.Module, file: Path) -> None:
+    packed, merged = copy.deepcopy(network), copy.deepcopy(network)
     changes = write_lora(file, network)
     for name in changes:
         layer = Packed.of(network.get_submodule(name))
         packed.set_submodule(name, layer)
         merged.get_submodule(name).weight.data = layer.plain
     merge(merged, changes)
-    before = State.of(packed)
+    before = state_of(packed)
     with attached(packed, str(file)):
-        torch.testing.assert_close(output(packed), output(merged), rtol=1e-4, atol=1e-5)
-    assert State.of(packed) == before
+        torch.testing.assert_close(run_pass(packed), run_pass(merged), rtol=1e-4, atol=1e-5)
+    assert state_of(packed) == before
 
 
-def test_layerwise_casting_leaves_the_branches_alone(network: nn.Module, tmp_path: Path) -> None:
-    file, cast, merged = tmp_path / "style.safetensors", copy.deepcopy(network), copy.deepcopy(network)
+def test_layerwise_casting_leaves_the_branches_alone(network: nn.Module, file: Path) -> None:
+    cast, merged = copy.deepcopy(network), copy.deepcopy(network)
     changes = write_lora(file, network)
     cast.enable_layerwise_casting(torch.float8_e4m3fn, torch.float32)
     for name, parameter in cast.named_parameters():
         merged.get_parameter(name).data = parameter.float()
     merge(merged, changes)
     with attached(cast, str(file)):
-        torch.testing.assert_close(output(cast), output(merged), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run_pass(cast), run_pass(merged), rtol=1e-4, atol=1e-5)
         assert {one.dtype for one in cast.parameters()} == {torch.float32, torch.float8_e4m3fn}
 
 
-def test_weight_0_is_no_lora(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
+def test_weight_0_is_no_lora(network: nn.Module, file: Path) -> None:
     write_lora(file, network)
-    plain = output(network)
+    plain = run_pass(network)
     with attached(network, f"{file}:0") as reported:
         assert reported == []
-        assert torch.equal(output(network), plain)
+        assert torch.equal(run_pass(network), plain)
 
 
-def test_nothing_of_a_lora_stays(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
+def test_nothing_of_a_lora_stays(network: nn.Module, file: Path) -> None:
     write_lora(file, network)
-    plain, before = output(network), State.of(network)
+    plain, before = run_pass(network), state_of(network)
     with attached(network, str(file)):
-        assert not torch.equal(output(network), plain)
-        assert State.of(network) != before
-    assert State.of(network) == before
-    assert torch.equal(output(network), plain)
+        assert not torch.equal(run_pass(network), plain)
+        assert state_of(network) != before
+    assert state_of(network) == before
+    assert torch.equal(run_pass(network), plain)
 
 
-def test_streamed_blocks_give_the_same_bits_and_count_the_same_bytes(
-    network: nn.Module, tmp_path: Path
-) -> None:
-    file = tmp_path / "style.safetensors"
+def test_streamed_blocks_give_the_same_bits_and_count_the_same_bytes(network: nn.Module, file: Path) -> None:
     write_lora(file, network)
     blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
     plain_bytes = sizes_of(network, blocks)
     with attached(network, str(file)):
         residency = Residency(torch.device("cpu"))
         residency.move_model_to_device_with_memory_preservation(network)
-        whole = output(network)
+        whole = run_pass(network)
         residency.unload_complete_models(network)
         streamed = [0, 1, 3, 4, 6]
         residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=streamed)
-        assert torch.equal(output(network), whole)
+        assert torch.equal(run_pass(network), whole)
         residency.unload_complete_models(network)
         assert residency.bytes_streamed >= sum(sizes_of(network, blocks)[1][index] for index in streamed)
         more = sizes_of(network, blocks)[0] - plain_bytes[0]

@@ -23,7 +23,6 @@ from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
 from tests.support.checkpoints import model_with
 from tests.support.making import load_tiny, make, tiny_request
-from tests.support.mid_model import Size, write_mid_model
 
 BF16 = torch.bfloat16
 CARD = Local({PROFILE_VARIABLE: "gfx103x", VAE_DTYPE_VARIABLE: "stored"})
@@ -100,10 +99,8 @@ def test_what_does_not_fit_in_fp32_is_computed_in_bf16() -> None:
 
 
 @pytest.mark.slow
-def test_the_plan_predicts_the_peak(
-    small_scene: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    models = load_tiny(write_mid_model(tmp_path_factory.mktemp("models") / "mid", Size(dual=2, single=4)))
+def test_the_plan_predicts_the_peak(mid_model: Path, small_scene: Path, tmp_path: Path) -> None:
+    models = load_tiny(mid_model)
     request = tiny_request(small_scene, one_frame=9)
     make(request, models, tmp_path / "job", local=CARD)
     plan = MemoryPlans(request, models, 64, 64, CARD).plan

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,20 +23,16 @@ from tests.support.checkpoints import (
     with_prefix,
     write_safetensors,
 )
-from tests.support.making import add_model, make, tiny_request
+from tests.support.making import make, tiny_request
 
 pytestmark = pytest.mark.usefixtures("own_models")
 
 BF16 = torch.bfloat16
+Weights, Add = dict[str, Tensor], Callable[..., Models]
 STYLES = {
     "diffusers": dict, "original": original_names, "comfyui": comfyui_names,
     "checkpoint": with_prefix("model.diffusion_model."),
 }  # fmt: skip
-
-
-@pytest.fixture
-def add(deep_model: Path) -> Callable[..., Models]:
-    return partial(add_model, deep_model)
 
 
 def effective_weights(network: torch.nn.Module) -> dict[str, Tensor]:
@@ -58,7 +53,7 @@ def decibels(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_the_rotation_of_weights_by_comfyui_is_undone(
-    style: str, is_listed: bool, weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+    style: str, is_listed: bool, weights: Weights, add: Add, tmp_path: Path
 ) -> None:
     stored = to_convrot(STYLES[style](weights), 16)
     file = tmp_path / "rotated.safetensors"
@@ -84,27 +79,20 @@ def test_the_rotation_of_weights_by_comfyui_is_undone(
 
 @pytest.mark.slow
 def test_rotated_weights_give_the_video(
-    weights: dict[str, Tensor], add: Callable[..., Models], small_scene: Path, tmp_path: Path
+    weights: Weights, add: Add, small_scene: Path, tmp_path: Path
 ) -> None:
-    files = {
-        "plain": write_safetensors(tmp_path / "plain.safetensors", weights),
-        "rotated": write_safetensors(tmp_path / "rotated.safetensors", to_convrot(weights, 16)),
-    }
     latents = {
-        name: make(tiny_request(small_scene), add(name, transformer=file), tmp_path / name)[0].latents
-        for name, file in files.items()
+        name: make(tiny_request(small_scene), add(name, transformer=stored), tmp_path / name)[0].latents
+        for name, stored in {"plain": weights, "rotated": to_convrot(weights, 16)}.items()
     }
     assert decibels(latents["rotated"], latents["plain"]) > 25
 
 
-def test_a_plan_counts_both_copies_of_a_layer_whose_rotation_is_undone(
-    weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
-) -> None:
-    files = {"int8": to_int8(weights), "rotated": to_convrot(weights, 4)}
-    cast_bytes = dict[str, int]()
-    for name, file in files.items():
-        info = add(name, transformer=write_safetensors(tmp_path / f"{name}.safetensors", file)).info
-        cast_bytes[name] = networks(info, on_cpu=True)["transformer"].cast_bytes
+def test_a_plan_counts_both_copies_of_a_layer_whose_rotation_is_undone(weights: Weights, add: Add) -> None:
+    cast_bytes = {
+        name: networks(add(name, transformer=stored).info, on_cpu=True)["transformer"].cast_bytes
+        for name, stored in {"int8": to_int8(weights), "rotated": to_convrot(weights, 4)}.items()
+    }
     assert cast_bytes["rotated"] == 2 * cast_bytes["int8"] > 0
 
 
@@ -113,7 +101,7 @@ LAYOUTS = ["nvfp4", "mxfp8", "convrot_w4a4", "svdquant_w4a4", "asym_w4a8_int8", 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_other_layouts_of_comfyui_are_refused_by_name(
-    layout: str, weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
+    layout: str, weights: Weights, add: Add, tmp_path: Path
 ) -> None:
     mark = torch.tensor([*json.dumps({"format": layout}).encode()], dtype=torch.uint8)
     stored = {**to_int8(weights), "proj_out.comfy_quant": mark}
@@ -128,11 +116,8 @@ def test_the_other_layouts_of_comfyui_are_refused_by_name(
 
 
 @pytest.mark.parametrize("size", [8, 3, 64, -4, "4"])
-def test_a_rotation_that_cannot_be_undone_is_refused(
-    size: object, weights: dict[str, Tensor], add: Callable[..., Models], tmp_path: Path
-) -> None:
+def test_a_rotation_that_cannot_be_undone_is_refused(size: object, weights: Weights, add: Add) -> None:
     mark = {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": size}
     marked = {"x_embedder.proj.comfy_quant": torch.tensor([*json.dumps(mark).encode()], dtype=torch.uint8)}
-    file = write_safetensors(tmp_path / "rotated.safetensors", {**to_int8(weights), **marked})
     with pytest.raises(InputError, match=f"int8_tensorwise rotated in groups of {size}, which only ComfyUI"):
-        add(transformer=file)
+        add(transformer={**to_int8(weights), **marked})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffusers_helper.machine import control_groups
@@ -90,6 +90,7 @@ def test_groups_without_limits_and_machines_without_groups_change_nothing(machin
     assert (room(machine), processors(machine)) == ((64 * GB, 60 * GB), 16)
 
 
+@settings(max_examples=30)  # each of which writes five files
 @given(st.sets(st.integers(0, 40), min_size=1), st.integers(1, 4_000), st.integers(1, 64))
 def test_the_fewest_processors_of_affinity_quota_and_machine_count(
     tmp_path_factory: pytest.TempPathFactory, allowed: set[int], quota: int, count: int

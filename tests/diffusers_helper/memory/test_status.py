@@ -46,21 +46,18 @@ def device() -> Filled:
     return Filled(18.5, 19.2, 2.34)
 
 
-@pytest.mark.parametrize("place", ["[Before Transformer Load] ", "[Before VAE Load] "])
-def test_the_status_line_is_the_documents(
-    device: Filled, place: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("place", "cap_gb", "limit"),
+    [("[Before Transformer Load] ", None, "92.5% of 20"), ("", 37, "50.0% of 37")],
+)
+def test_the_status_line_is_the_documents_with_the_cap_in_force(
+    place: str, cap_gb: int | None, limit: str, device: Filled, caplog: pytest.LogCaptureFixture
 ) -> None:
+    device.cap_bytes = cap_gb and cap_gb * GB
     with caplog.at_level(logging.INFO, LOGGER):
         log_memory_status(device, prefix=place)
-    line = f"{place}Free: 2.34 GB | Allocated: 18.5 GB (92.5% of 20GB limit) | Reserved: 19.2 GB"
+    line = f"{place}Free: 2.34 GB | Allocated: 18.5 GB ({limit}GB limit) | Reserved: 19.2 GB"
     assert caplog.messages == [line]
-
-
-def test_the_status_line_names_the_cap_in_force(device: Filled, caplog: pytest.LogCaptureFixture) -> None:
-    device.cap_bytes = int(18.5 * 2 * GB)
-    with caplog.at_level(logging.INFO, LOGGER):
-        log_memory_status(device)
-    assert "Allocated: 18.5 GB (50.0% of 37GB limit)" in caplog.messages[0]
 
 
 def test_near_the_limit_the_cache_is_cleared_and_said_so(
@@ -112,24 +109,23 @@ def test_without_a_gpu_the_status_says_so(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("logs", ["", "import logging; logging.basicConfig(); "])
-def test_a_script_without_a_log_sees_the_lines_on_its_console(logs: str) -> None:
-    code = (
-        f"{logs}from diffusers_helper.memory import log_memory_status, check_vram_limit\n"
-        "from diffusers_helper.memory.device import Device\n"
-        "device = Device()\n"
-        "log_memory_status(device, prefix='[Before VAE Load] ')\n"
-        "check_vram_limit(device, limit_gb=0)\n"
+def test_a_script_without_a_log_sees_the_lines_on_its_console() -> None:
+    lines = (
+        "log_memory_status(Device(), prefix='[Before VAE Load] ')",
+        "check_vram_limit(Device(), limit_gb=0)",
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    warning = "[VRAM Limit] Warning: Current allocation 0.00 GB near limit 0.00 GB"
-    if logs:  # the script's own log decides, which shows warnings only
-        assert done.stderr.splitlines() == [f"WARNING:{LOGGER}:{warning}"]
-    else:
-        status, limit = done.stderr.splitlines()
-        assert status.startswith("[Before VAE Load] Free: ")
-        assert status.endswith(" GB | Allocated: 0 GB (0.0% of 20GB limit) | Reserved: 0 GB")
-        assert limit == warning
+    code = (
+        "from diffusers_helper.memory import log_memory_status, check_vram_limit",
+        "from diffusers_helper.memory.device import Device",
+        *lines, "import logging", "logging.basicConfig()", *lines,
+    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True)
+    # The script's own log, which shows warnings only, decides from its beginning on.
+    status, limit, logged = done.stderr.splitlines()
+    assert status.startswith("[Before VAE Load] Free: ")
+    assert status.endswith(" GB | Allocated: 0 GB (0.0% of 20GB limit) | Reserved: 0 GB")
+    assert limit == "[VRAM Limit] Warning: Current allocation 0.00 GB near limit 0.00 GB"
+    assert logged == f"WARNING:{LOGGER}:{limit}"
     assert done.stdout == ""
 
 

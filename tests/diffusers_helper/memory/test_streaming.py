@@ -1,7 +1,7 @@
 """Tests that streaming moves weights and changes no result: same bits, exact counts, nothing left behind."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import HunyuanVideoFramepackTransformer3DModel
+from diffusers import HunyuanVideoFramepackTransformer3DModel as Transformer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -25,18 +25,18 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> HunyuanVideoFramepackTransformer3DModel:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
     """Return three double and five single blocks of different sizes, memory-mapped as a model's are."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        made = HunyuanVideoFramepackTransformer3DModel(
+        made = Transformer(
             num_attention_heads=2, attention_head_dim=16, rope_axes_dim=(4, 6, 6), num_layers=3,
             num_single_layers=5, num_refiner_layers=1, text_embed_dim=16, pooled_projection_dim=16,
             image_proj_dim=16, has_image_proj=True, has_clean_x_embedder=True,
         )  # fmt: skip
     folder = tmp_path_factory.mktemp("streamed")
     made.save_pretrained(folder)
-    loaded = HunyuanVideoFramepackTransformer3DModel.from_pretrained(folder)
+    loaded = Transformer.from_pretrained(folder)
     return loaded.eval().requires_grad_(False)
 
 
@@ -48,8 +48,16 @@ def residency(network: nn.Module) -> Iterator[Residency]:
     assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
 
 
-def blocks_of(network: HunyuanVideoFramepackTransformer3DModel) -> list[nn.Module]:
+def blocks_of(network: Transformer) -> list[nn.Module]:
     return [*network.transformer_blocks, *network.single_transformer_blocks]
+
+
+def move(
+    residency: Residency, network: Transformer, streamed: Sequence[int] = range(8), num_slots: int = 2
+) -> None:
+    residency.move_model_to_device_with_memory_preservation(
+        network, blocks=blocks_of(network), streamed=tuple(streamed), num_slots=num_slots
+    )
 
 
 def bytes_of(*modules: nn.Module) -> int:
@@ -59,29 +67,20 @@ def bytes_of(*modules: nn.Module) -> int:
 @pytest.mark.parametrize("streamed", [(6,), (0, 1), (1, 3, 5, 7), tuple(range(8))], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 2, 3])
 def test_a_streamed_pass_gives_the_bits_of_a_resident_one_and_copies_each_block_once(
-    streamed: tuple[int, ...],
-    num_slots: int,
-    network: HunyuanVideoFramepackTransformer3DModel,
-    residency: Residency,
+    streamed: tuple[int, ...], num_slots: int, network: Transformer, residency: Residency
 ) -> None:
     blocks = blocks_of(network)
-    residency.move_model_to_device_with_memory_preservation(network)
+    move(residency, network, ())
     resident = run(network)
-    residency.move_model_to_device_with_memory_preservation(
-        network, blocks=blocks, streamed=streamed, num_slots=num_slots
-    )
+    move(residency, network, streamed, num_slots)
     for passes in (1, 2, 3):
         assert torch.equal(run(network), resident)
         assert residency.bytes_streamed == passes * bytes_of(*(blocks[index] for index in streamed))
 
 
-def test_weights_go_back_to_the_file_they_are_mapped_from(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
-) -> None:
+def test_weights_go_back_to_the_file_they_are_mapped_from(network: Transformer, residency: Residency) -> None:
     before = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
-    residency.move_model_to_device_with_memory_preservation(
-        network, blocks=blocks_of(network), streamed=(0, 4)
-    )
+    move(residency, network, (0, 4))
     moved = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
     waiting = {name for name in before if moved[name] == before[name]}
     assert waiting == {
@@ -93,13 +92,11 @@ def test_weights_go_back_to_the_file_they_are_mapped_from(
     assert residency.unload_complete_models() == []
 
 
-def test_resident_weights_and_slots_are_aligned(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
-) -> None:
+def test_resident_weights_and_slots_are_aligned(network: Transformer, residency: Residency) -> None:
     assert any(parameter.data_ptr() % 64 for parameter in network.parameters())  # as they are in the file
     seen: list[int] = []
     blocks = blocks_of(network)
-    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=(1, 2))
+    move(residency, network, (1, 2))
     hook = (
         blocks[2]
         .get_submodule("attn")
@@ -115,22 +112,23 @@ def test_resident_weights_and_slots_are_aligned(
 
 
 def test_the_ring_holds_no_more_than_its_slots(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+    network: Transformer, residency: Residency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Count copies that have begun: they are never more than `slots` ahead of the blocks that have run."""
-    lock = threading.Lock()
+    lock, copy, release = threading.Lock(), Streamer._copy, Streamer._release_block
     held, most = 0, 0
 
-    def trace(what: str, _: int) -> None:
+    def count(change: int) -> None:
         nonlocal held, most
         with lock:
-            held += {"copy": 1, "ran": -1}.get(what, 0)
+            held += change
             most = max(most, held)
 
-    residency.trace = trace
-    residency.move_model_to_device_with_memory_preservation(
-        network, blocks=blocks_of(network), streamed=tuple(range(8)), num_slots=2
+    monkeypatch.setattr(Streamer, "_copy", lambda *given: (count(1), copy(*given)))
+    monkeypatch.setattr(
+        Streamer, "_release_block", lambda *given, **named: (count(-1), release(*given, **named))
     )
+    move(residency, network)
     run(network)
     run(network)
     assert held == 0
@@ -138,18 +136,23 @@ def test_the_ring_holds_no_more_than_its_slots(
 
 
 def test_the_next_block_is_copied_while_one_computes(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+    network: Transformer, residency: Residency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let each block wait for the next one's copy: without overlap the test would hang."""
-    copied = [threading.Event() for _ in range(8)]
-    residency.trace = lambda what, index: copied[index].set() if what == "copied" else None
+    copied, copy = [threading.Event() for _ in range(8)], Streamer._copy
+
+    def watched_copy(streamer: Streamer, index: int, slot: Any) -> None:
+        copy(streamer, index, slot)
+        copied[index].set()
+
+    monkeypatch.setattr(Streamer, "_copy", watched_copy)
     blocks = blocks_of(network)
     waited: list[bool] = []
     for index in range(7):
         blocks[index].register_forward_pre_hook(
             lambda *_, index=index: waited.append(copied[index + 1].wait(TIMEOUT))
         )
-    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
+    move(residency, network)
     try:
         run(network)
     finally:
@@ -167,13 +170,11 @@ def failing(*_: object) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 3, 7])
-def test_a_pass_that_fails_can_be_begun_again(
-    index: int, network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
-) -> None:
+def test_a_pass_that_fails_can_be_begun_again(index: int, network: Transformer, residency: Residency) -> None:
     blocks = blocks_of(network)
-    residency.move_model_to_device_with_memory_preservation(network)
+    move(residency, network, ())
     resident = run(network)
-    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
+    move(residency, network)
     hook = blocks[index].register_forward_pre_hook(failing)
     with pytest.raises(Trouble):
         run(network)
@@ -181,9 +182,7 @@ def test_a_pass_that_fails_can_be_begun_again(
     assert torch.equal(run(network), resident)
 
 
-def test_blocks_may_be_left_out_and_run_in_another_order(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
-) -> None:
+def test_blocks_may_be_left_out_and_run_in_another_order(network: Transformer, residency: Residency) -> None:
     blocks = blocks_of(network)
     singles = {index: blocks[index] for index in range(3, 8)}
     hidden, text = torch.ones(1, 6, 32), torch.ones(1, 4, 32)
@@ -193,48 +192,44 @@ def test_blocks_may_be_left_out_and_run_in_another_order(
             rotary = (torch.ones(6, 16), torch.zeros(6, 16))
             return torch.cat(singles[index](hidden, text, torch.ones(1, 32), None, rotary), dim=1)
 
-    residency.move_model_to_device_with_memory_preservation(network)
+    move(residency, network, ())
     expected = {index: call(index) for index in singles}
-    residency.move_model_to_device_with_memory_preservation(
-        network, blocks=blocks, streamed=tuple(range(3, 8))
-    )
+    move(residency, network, range(3, 8))
     for index in (3, 6, 7, 4, 4, 3, 7, 5):
         assert torch.equal(call(index), expected[index])
 
 
 def test_an_error_of_the_copying_thread_reaches_the_one_that_waits(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency, monkeypatch: pytest.MonkeyPatch
+    network: Transformer, residency: Residency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NoDisk(Staging):
         def send(self, write: Callable[[Tensor], object], target: Tensor) -> None:
             raise OSError("the disk is gone")
 
     monkeypatch.setattr("diffusers_helper.memory.streaming.Staging", NoDisk)
-    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks_of(network), streamed=(2,))
+    move(residency, network, (2,))
     with pytest.raises(OSError, match="the disk is gone"):
         run(network)
 
 
 def test_a_load_that_fails_leaves_nothing_on_the_device(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency, monkeypatch: pytest.MonkeyPatch
+    network: Transformer, residency: Residency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
     monkeypatch.setattr("diffusers_helper.memory.residency.Streamer", lambda *_, **__: failing())
     with pytest.raises(Trouble):
-        residency.move_model_to_device_with_memory_preservation(
-            network, blocks=blocks_of(network), streamed=(2,)
-        )
+        move(residency, network, (2,))
     assert {name: tensor.data_ptr() for name, tensor in network.state_dict().items()} == before
     assert not residency.is_on_device(network, (2,))
 
 
 def test_a_network_on_the_device_gives_up_some_of_its_blocks(
-    network: HunyuanVideoFramepackTransformer3DModel, residency: Residency
+    network: Transformer, residency: Residency
 ) -> None:
     blocks = blocks_of(network)
-    residency.move_model_to_device_with_memory_preservation(network)
+    move(residency, network, ())
     resident, kept = run(network), network.x_embedder.proj.weight.data_ptr()
-    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=(1, 2))
+    move(residency, network, (1, 2))
     assert residency.is_on_device(network, (1, 2))
     assert network.x_embedder.proj.weight.data_ptr() == kept
     assert torch.equal(run(network), resident)

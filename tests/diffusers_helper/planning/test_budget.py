@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
@@ -84,8 +84,6 @@ def test_a_stage_fits_from_the_smallest_cap_on_and_not_one_byte_below(budget: Bu
 
 @given(budget=budgets, stage=stages, more=st.integers(0, 300))
 def test_a_larger_cap_never_streams_more(budget: Budget, stage: Stage, more: int) -> None:
-    blocks = stage.model.block_bytes
-    assume(RING_BLOCKS * max(blocks, default=0) < sum(blocks))  # as in all models; the slots take the rest
     budget = budget.with_cap(max(budget.cap_bytes, smallest_cap(budget, (stage,))))
     small = plan_stage(budget, stage)
     large = plan_stage(budget.with_cap(budget.cap_bytes + more), stage)
@@ -141,6 +139,14 @@ def test_resident_blocks_lie_evenly_between_streamed_ones() -> None:
     model = Weights("model", 160, (10,) * 16)
     plan = plan_stage(Budget(1000, 80, 0, 0), Stage("sample", model, 20))
     assert plan.resident_blocks == (0, 4, 8, 12)
+
+
+@pytest.mark.parametrize("blocks", [(50,), (50, 50), (80, 10, 10)])
+def test_no_model_is_streamed_that_takes_less_memory_as_a_whole(blocks: tuple[int, ...]) -> None:
+    model = Weights("model", 10 + sum(blocks), blocks)
+    plan = plan_stage(Budget(1000, 120, 1000, 0), Stage("sample", model, 5))
+    assert (plan.streamed_blocks, plan.peak_bytes) == ((), model.total_bytes + 5)
+    assert min_resident_bytes(model) == model.total_bytes
 
 
 def test_one_large_model_at_a_time() -> None:

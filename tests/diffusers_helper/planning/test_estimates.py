@@ -38,16 +38,13 @@ def check(*results: Result) -> None:
         assert 0.99 < result.ratio < 1.1, result
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_sampling_is_within_a_tenth(dtype: torch.dtype) -> None:
-    check(
-        transformer(8, 64, 96, 128, dtype=dtype, text=16, vision=4),
-        transformer(4, 128, 128, 96, dtype=dtype, text=60, vision=64),
-    )
-
-
-def test_sampling_with_more_text_than_picture_is_within_a_tenth() -> None:
-    check(transformer(4, 64, 64, 64, dtype=torch.bfloat16, text=256, vision=729))
+def test_sampling_is_within_a_tenth() -> None:
+    for dtype in (torch.bfloat16, torch.float32):
+        check(
+            transformer(8, 64, 96, 128, dtype=dtype, text=16, vision=4),
+            transformer(4, 128, 128, 96, dtype=dtype, text=60, vision=64),
+        )
+    check(transformer(4, 64, 64, 64, dtype=torch.bfloat16, text=256, vision=729))  # more text than picture
 
 
 def test_encoders_are_within_a_tenth() -> None:
@@ -55,8 +52,8 @@ def test_encoders_are_within_a_tenth() -> None:
         llama(3, 128, 512, 351, torch.float32),
         llama(6, 256, 768, 108, torch.bfloat16),
         clip(256, 1024, torch.float32),
+        siglip(512, 2048, 112, 14, torch.float32),
     )
-    check(siglip(512, 2048, 112, 14, torch.float32))
 
 
 class NoConvolutions(TorchDispatchMode):
@@ -147,19 +144,6 @@ def test_smaller_tiles_need_less() -> None:
     assert peaks == sorted(peaks, reverse=True)
     assert tile_steps(256, 96) == (96,)
     assert tile_steps(320) == (320, 256, 192, 128, 96, 64)
-
-
-def test_a_calibration_scales_the_stages_it_knows(tmp_path: Path) -> None:
-    stored = Local(folder=tmp_path / "cache").calibration
-    assert calibration_of(stored, "cpu") == {}
-    stored.write("gfx1100", {"decode": 1.5})
-    stored.write("cpu", {"sample": 2.0})
-    assert calibration_of(stored, "gfx1100") == {"decode": 1.5}
-    measured = calibration_of(stored, "cpu")
-    before = needs_of(demand_of(DEMO, 128, 128, 256))
-    after = needs_of(demand_of(DEMO, 128, 128, 256, calibration=measured))
-    assert after["decode"] == before["decode"]
-    assert 1.9 < after["sample"] / before["sample"] <= 2
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"cpu": 5}'])

@@ -19,11 +19,6 @@ TYPES = ("default", "auto", "int8", "fp8_e4m3fn")
 HELIOS = ("helios-distilled", "helios-base")
 
 
-@pytest.fixture(autouse=True)
-def empty_hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path_factory.getbasetemp() / "no"))
-
-
 def card(family: str, size_gb: int) -> Profile:
     return profile_for(machine_of_card(f"{family}:{size_gb}"), {})
 
@@ -89,24 +84,19 @@ def test_what_the_refusal_of_a_default_names_is_accepted(name: str, family: str)
 
 
 def test_a_small_card_gets_what_the_video_needs_and_says_what_that_costs() -> None:
-    video_plan = plan(command("framepack-i2v"), card("gfx1100", 8))
-    assert (
-        video_plan.job.budget.cap_bytes
-        == video_plan.job.smallest_cap_bytes
-        > card("gfx1100", 8).cap_bytes.value
-    )
+    profile, request = card("gfx1100", 8), command("framepack-i2v")
+    video_plan = plan(request, profile)
+    cap_bytes = video_plan.job.budget.cap_bytes
+    assert cap_bytes == video_plan.job.smallest_cap_bytes > profile.cap_bytes.value
     assert video_plan.job.stage("sample").resident_blocks == ()
     assert video_plan.notes[0] == (
         "The default cap of 4.5 GB is too small for this video, which gets 5.1 GB. 3 of 8 GB stay free for "
         "other programs, instead of 3.5 GB."
     )
     with pytest.raises(DoesNotFit):  # a cap that somebody has set is never raised
-        plan(replace(command("framepack-i2v"), vram_cap_gb=4.5), card("gfx1100", 8))
+        plan(replace(request, vram_cap_gb=4.5), profile)
     with pytest.raises(DoesNotFit):
-        plan(
-            command("framepack-i2v"),
-            profile_for(machine_of_card("gfx1100:8"), {"LONGTAKE_VRAM_CAP_GB": "4.5"}),
-        )
+        plan(request, profile_for(profile.machine, {"LONGTAKE_VRAM_CAP_GB": "4.5"}))
 
 
 @pytest.mark.parametrize("size_gb", SIZES)

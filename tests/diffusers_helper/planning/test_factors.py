@@ -81,10 +81,6 @@ def test_a_torch_without_kernels_for_the_card_is_told(arch: str, built: list[str
     assert wrong[1].startswith(remedy)
 
 
-def test_a_card_needs_a_reserve_beside_its_tensors() -> None:
-    assert (reserve_of("gfx1100", "gfx1100").value, reserve_of("cpu", "cpu").value) == (GB, 0)
-
-
 def test_half_as_much_again_is_taken_where_attention_has_its_peak() -> None:
     plain, halo = sampling(Backend()), sampling(replace(Backend(), **FACTORS["gfx1151"]))
     assert (round(plain / GB, 2), round(halo / GB, 2)) == (1.96, 2.91)
@@ -106,6 +102,7 @@ def test_a_plan_takes_the_ratios_of_its_card_unless_this_machine_knows_better(
         return next(need.working_bytes for need in demand.stages if need.name == stage)
 
     before = working("sample"), working("decode")
+    assert (reserve_of("gfx1100", "gfx1100").value, reserve_of("cpu", "cpu").value) == (GB, 0)
     monkeypatch.setitem(RATIOS, "gfx1100", {"sample": 1.5, "reserve": 1.5})
     assert working("sample") == pytest.approx(1.5 * before[0], rel=0.001)
     assert working("decode") == before[1]

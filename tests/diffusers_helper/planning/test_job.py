@@ -46,11 +46,6 @@ def hub(downloaded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return downloaded
 
 
-@pytest.fixture
-def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-
-
 def command(**settings: object) -> GenerationRequest:
     values = {"image": "none", "prompt": "the red ball moves right", "model": FULL.name, **settings}
     return GenerationRequest.from_dict(values)
@@ -65,7 +60,6 @@ def test_tokens_are_counted_as_the_encoder_gets_them(text: str, hub: Path) -> No
     assert encoded_tokens(text, FULL) == len(ids) - HEAD_TOKENS
 
 
-@pytest.mark.usefixtures("empty_hub")
 def test_without_the_tokenizer_tokens_are_guessed_from_above() -> None:
     assert encoded_tokens("", FULL) < encoded_tokens("a red ball", FULL) < encoded_tokens("word " * 40, FULL)
     assert encoded_tokens("word " * 1000, FULL) == encoded_tokens("word " * 2000, FULL) == 264
@@ -73,10 +67,7 @@ def test_without_the_tokenizer_tokens_are_guessed_from_above() -> None:
 
 def test_the_negative_prompt_counts_where_it_is_used() -> None:
     demo = find_model("demo")
-    short, long = (
-        command(model="demo", negative="red " * 99),
-        command(model="demo", negative="red " * 99, cfg=2),
-    )
+    short, long = (command(model="demo", negative="red " * 99, cfg=cfg) for cfg in (1, 2))
     assert longest_text(long, demo) > longest_text(short, demo) + 90
     sample = [plan_video(request, demo, CPU).job.stage("sample").working_bytes for request in (short, long)]
     assert sample[0] < sample[1]
@@ -122,7 +113,6 @@ def shortages(plan: VideoPlan) -> list[str]:
     return [note for note in plan.notes if note.startswith("Memory ran out")]
 
 
-@pytest.mark.usefixtures("empty_hub")
 def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
     local = Local(folder=tmp_path / "cache")
     before = plan_with(local, preserved_gb=0)
@@ -147,7 +137,6 @@ def test_a_plan_knows_of_shortages_and_says_so(tmp_path: Path) -> None:
     assert plan_with(local, preserved_gb=0) == before
 
 
-@pytest.mark.usefixtures("empty_hub")
 def test_a_job_tells_what_was_chosen_for_it() -> None:
     profile = profile_for(Machine("rocm", "gfx1030", "card", 16 * GB), {})
     plan = plan_video(command(weight_dtype="auto"), FULL, profile, shape=(640, 608))
@@ -158,7 +147,6 @@ def test_a_job_tells_what_was_chosen_for_it() -> None:
     assert any("GB to preserve" in note for note in choice_notes(limited.first))
 
 
-@pytest.mark.usefixtures("empty_hub")
 def test_smaller_tiles_are_learned_too(tmp_path: Path) -> None:
     local = Local(folder=tmp_path)
     learn(local, Level(weights=3, tile=1))
@@ -176,7 +164,6 @@ def test_page_and_engine_name_a_card_alike(tmp_path: Path) -> None:
     assert Level.read(local.smaller_plans, key) == Level(weights=2)
 
 
-@pytest.mark.usefixtures("empty_hub")
 def test_the_kernel_that_ran_takes_the_place_of_the_belief(tmp_path: Path) -> None:
     facts = Facts(tmp_path / "attention.json")
     assert stored_kernel(facts, "gfx1100") == ""
@@ -239,7 +226,6 @@ def test_a_speed_is_measured_once_and_never_by_who_asks(
     assert len(asked) == 1
 
 
-@pytest.mark.usefixtures("empty_hub")
 def test_where_main_memory_is_short_the_plan_says_seconds_per_step() -> None:
     request = command(cfg=2)
 
@@ -281,7 +267,6 @@ def test_facts_without_a_place_are_not_kept(tmp_path: Path) -> None:
     assert unwritable.read("key") == {}
 
 
-@pytest.mark.usefixtures("empty_hub")
 @pytest.mark.parametrize(
     ("gb", "settings", "least"),
     [
@@ -305,14 +290,7 @@ def test_each_circumstance_of_a_plan_has_a_level_of_its_own() -> None:
         level_key(command(), FULL, RADEON, 608, 640),
         level_key(command(), FULL, replace(RADEON, helper_bytes=8 * GB), 640, 608),
         level_key(command(), FULL, replace(RADEON, helper_bytes=12 * GB), 640, 608),
-        *(
-            level_key(command(**change), FULL, RADEON, 640, 608)
-            for change in (
-                {"vram_cap_gb": 9.0},
-                {"vae_tile": 128},
-                {"vae_chunk": 5},
-                {"step_cache": "teacache"},
-            )
-        ),
     ]
+    changes = {"vram_cap_gb": 9.0}, {"vae_tile": 128}, {"vae_chunk": 5}, {"step_cache": "teacache"}
+    keys += [level_key(command(**change), FULL, RADEON, 640, 608) for change in changes]
     assert len(set(keys)) == len(keys)

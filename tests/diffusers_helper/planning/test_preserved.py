@@ -94,15 +94,8 @@ def test_a_setting_leaves_the_files_as_they_are() -> None:
     twice = replace(REQUEST, weight_dtype="fp8_e4m3fn", cfg=2.0)
     settings = plans_by_card(twice, INFO)
     assert any(card.default for card in settings)
-    for setting, file in zip(
-        settings,
-        next(
-            file_format
-            for file_format in plans_by_format(REQUEST, INFO)
-            if "fp8_e4m3fn" in file_format.formats
-        ).cards,
-        strict=True,
-    ):
+    files = next(plans for plans in plans_by_format(REQUEST, INFO) if "fp8_e4m3fn" in plans.formats)
+    for setting, file in zip(settings, files.cards, strict=True):
         assert (setting.default is None) == (file.default is None)
         if setting.default and file.default:
             assert setting.default.streamed_bytes == 2 * file.default.streamed_bytes

@@ -22,14 +22,17 @@ def profile(arch: str, total: float, environ: dict[str, str] | None = None) -> P
 
 
 @pytest.mark.parametrize(
-    ("target", "name"),
+    ("target", "name", "family"),
     [
-        (110000, "gfx1100"), (110501, "gfx1151"), (120001, "gfx1201"), (100300, "gfx1030"), (90010, "gfx90a"),
-        (90402, "gfx942"), (90500, "gfx950"),
+        (110000, "gfx1100", "gfx1100"), (110002, "gfx1102", "gfx1100"), (110501, "gfx1151", "gfx1151"),
+        (120000, "gfx1200", "gfx1200"), (120001, "gfx1201", "gfx1200"), (100300, "gfx1030", "gfx103x"),
+        (90010, "gfx90a", "cdna"), (90402, "gfx942", "cdna"), (90500, "gfx950", "cdna"),
+        (80003, "gfx803", "radeon"),
     ],
 )  # fmt: skip
-def test_the_kernels_number_gives_the_cards_name(target: int, name: str) -> None:
+def test_the_kernels_number_gives_the_cards_name_and_family(target: int, name: str, family: str) -> None:
     assert gfx_name(target) == name
+    assert gfx_family(Machine("rocm", name, name, GB)) == family in FAMILIES
 
 
 def test_a_radeon_is_found_with_its_memory(tmp_path: Path) -> None:
@@ -99,19 +102,6 @@ def test_caps_and_preserved_memory_by_card(arch: str, total: float, cap: float, 
     assert (cpu.cap_bytes, cpu.preserved_bytes, cpu.reserve_bytes) == (28 * GB, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("arch", "family"),
-    [
-        ("gfx1100", "gfx1100"), ("gfx1102", "gfx1100"), ("gfx1151", "gfx1151"), ("gfx1200", "gfx1200"),
-        ("gfx1201", "gfx1200"), ("gfx1030", "gfx103x"), ("gfx90a", "cdna"), ("gfx950", "cdna"),
-        ("gfx803", "radeon"),
-    ],
-)  # fmt: skip
-def test_families(arch: str, family: str) -> None:
-    assert gfx_family(Machine("rocm", arch, arch, GB)) == family
-    assert family in FAMILIES
-
-
 def test_each_value_has_a_reason_and_a_source() -> None:
     for family in FAMILIES:
         preset = profile("gfx1100", 24, {"LONGTAKE_PROFILE": family})
@@ -138,11 +128,8 @@ def test_a_user_overrides_by_variable_and_by_argument() -> None:
         "LONGTAKE_VAE_DTYPE": "bf16", "LONGTAKE_ATTENTION": "math",
     }  # fmt: skip
     user_profile = profile("gfx1100", 24, environ)
-    assert (user_profile.vae_tile.value, user_profile.vae_dtype.value, user_profile.attention.value) == (
-        128,
-        "bf16",
-        "math",
-    )
+    settings = user_profile.vae_tile, user_profile.vae_dtype, user_profile.attention
+    assert [setting.value for setting in settings] == [128, "bf16", "math"]
     assert user_profile.cap_bytes.source == "you"
     budget = user_profile.budget()
     assert (budget.cap_bytes, budget.preserved_bytes) == (gb_bytes(10.5), 0)
@@ -172,31 +159,22 @@ def test_the_engines_environment_leaves_a_users_own_values_alone() -> None:
     assert ours["MIOPEN_FIND_MODE"] == "FAST"
     assert ours["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] == "1"
     environ = {"MIOPEN_FIND_MODE": "NORMAL", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:512"}
-    assert set(ours) - set(engine_environment(card_profile.environment, environ)) == {
-        "MIOPEN_FIND_MODE",
-        "PYTORCH_ALLOC_CONF",
-    }
-    mine = {
-        name: setting
-        for name, setting in environment_report(card_profile.environment, environ).items()
-        if setting.source == YOU
-    }
+    left = set(ours) - set(engine_environment(card_profile.environment, environ))
+    assert left == {"MIOPEN_FIND_MODE", "PYTORCH_ALLOC_CONF"}
+    report = environment_report(card_profile.environment, environ)
+    mine = {name: setting for name, setting in report.items() if setting.source == YOU}
     assert set(mine) == set(environ)
     assert mine["MIOPEN_FIND_MODE"].value == "NORMAL"
     assert "replaces FAST" in mine["MIOPEN_FIND_MODE"].reason
 
 
 def test_only_what_suits_the_card_is_set() -> None:
-    assert engine_environment(profile_for(Machine("cpu", "", "", GB), {}).environment, {}) == {
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "MALLOC_MMAP_THRESHOLD_": "1073741824",
-        "MALLOC_TRIM_THRESHOLD_": "1073741824",
-    }
-    assert engine_environment(profile_for(Machine("cuda", "", "", GB), {}).environment, {}) == {}
-    assert "PYTORCH_ALLOC_CONF" not in engine_environment(profile("gfx1151", 64).environment, {})
-    assert "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" not in engine_environment(
-        profile("gfx1030", 16).environment, {}
-    )
+    on_cpu, on_nvidia = (profile_for(Machine(kind, "", "", GB), {}).environment for kind in ("cpu", "cuda"))
+    heap = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "1073741824")
+    assert engine_environment(on_cpu, {}) == {"OMP_WAIT_POLICY": "PASSIVE", **heap}
+    assert engine_environment(on_nvidia, {}) == {}
+    assert "PYTORCH_ALLOC_CONF" not in profile("gfx1151", 64).environment
+    assert "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL" not in profile("gfx1030", 16).environment
 
 
 def test_the_engine_starts_with_the_profiles_environment(
@@ -222,20 +200,17 @@ def test_the_engine_starts_with_the_profiles_environment(
 
 
 @pytest.mark.parametrize(
-    ("torch", "setting"),
+    ("torch", "is_expandable"),
     [
-        ("2.13.0+rocm10.0.0", "expandable_segments:True"),
-        ("2.14.0+rocm10.1.0", "expandable_segments:True"),
-        ("2.13.0+rocm7.2", "garbage_collection_threshold:0.8"),
-        ("2.11.0+rocm10.0.0", "garbage_collection_threshold:0.8"),
-        ("2.13.0+cu130", "garbage_collection_threshold:0.8"),
-        ("", "garbage_collection_threshold:0.8"),
+        ("2.13.0+rocm10.0.0", True), ("2.14.0+rocm10.1.0", True), ("2.13.0+rocm7.2", False),
+        ("2.11.0+rocm10.0.0", False), ("2.13.0+cu130", False), ("", False),
     ],
-)
+)  # fmt: skip
 def test_segments_are_expandable_where_pytorch_tests_them_with_a_limit(
-    torch: str, setting: str, monkeypatch: pytest.MonkeyPatch
+    torch: str, is_expandable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diffusers_helper.machine.packages.version_of", lambda name: torch)
+    setting = "expandable_segments:True" if is_expandable else "garbage_collection_threshold:0.8"
     assert profile("gfx1100", 24).environment["PYTORCH_ALLOC_CONF"].value == setting
 
 

@@ -25,8 +25,7 @@ SLOWEST, SLOW, FAST = Link(2, 4), Link(3, 4), Link(4, 16)
 
 
 @pytest.fixture(autouse=True)
-def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "no"))
+def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ADDED_MODELS, "file", None)
 
 

@@ -16,9 +16,9 @@ from diffusers_helper.models.sizes import networks
 from diffusers_helper.planning.cards.speeds import (
     MEASURED,
     Duration,
-    card_of,
     decode_time,
     keep_times,
+    known_card,
     step_key,
     step_time,
     work_of,
@@ -36,11 +36,6 @@ FRAMEPACK = networks(INFO, on_cpu=False)["transformer"]
 TOKENS = 18_485  # of a section of 640x608 pixels
 REQUEST = GenerationRequest(image="x", model=INFO.name, mode="inverted")
 XTX = profile_for(machine_of_card("gfx1100:24"), {})
-
-
-@pytest.fixture(autouse=True)
-def empty_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "no"))
 
 
 def radeon(arch: str, gb: float, name: str = "", *, is_apu: bool = False) -> Machine:
@@ -76,7 +71,7 @@ def test_the_sizes_of_a_pyramid_have_a_quarter_of_the_noisy_tokens_each() -> Non
 
 @given(st.floats(1e3, 1e5), st.floats(1e3, 1e5))
 def test_more_tokens_never_take_less_time(count_a: float, count_b: float) -> None:
-    card = card_of(XTX.machine)
+    card = known_card(XTX.machine)
     seconds = [card.step(work_of(FRAMEPACK, [count])).seconds for count in sorted((count_a, count_b))]
     assert seconds == sorted(seconds)
 
@@ -92,7 +87,7 @@ def test_more_tokens_never_take_less_time(count_a: float, count_b: float) -> Non
     ],
 )  # fmt: skip
 def test_a_card_takes_the_time_that_others_figures_give(machine: Machine, least: float, most: float) -> None:
-    card = card_of(machine)
+    card = known_card(machine)
     assert least <= card.step(work_of(FRAMEPACK, [TOKENS])).seconds <= most
 
 
@@ -110,7 +105,7 @@ def test_a_card_takes_the_time_that_others_figures_give(machine: Machine, least:
     ],
 )  # fmt: skip
 def test_a_card_is_told_by_its_gfx_name_its_memory_and_its_name(machine: Machine, name: str | None) -> None:
-    card = card_of(machine)
+    card = known_card(machine)
     assert (card and card.name) == name
 
 
@@ -134,9 +129,8 @@ def test_the_stages_of_a_first_job_have_times_and_later_jobs_leave_some_out() ->
     ]
     assert decodes == pytest.approx([20, 20 * 15 / 13, 20 * 18 / 13, 20 * 29 / 13])
     # A way that is set is not tried, and a card of NVIDIA has no MIOpen.
-    assert "attention" not in expected_times(
-        plan(request=replace(REQUEST, attention="native")), XTX, INFO, is_first=True
-    )
+    native = plan(request=replace(REQUEST, attention="native"))
+    assert "attention" not in expected_times(native, XTX, INFO, is_first=True)
     nvidia = profile_for(Machine("cuda", "", "NVIDIA H200", 140 * GB), {})
     assert "convolutions" not in expected_times(plan(nvidia), nvidia, INFO, is_first=True)
     assert [*expected_times(plan(PLAIN), PLAIN, INFO, is_first=True)] == ["load"]

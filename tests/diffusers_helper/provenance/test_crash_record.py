@@ -41,7 +41,7 @@ def test_a_note_of_deaths_is_heeded_told_once_and_learned(
     assert isinstance(events[-1], Finished)
     assert events[-1].vae_tile_px == 64
     plans = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, local)
-    assert plans.smaller.step_to_end("decode") is not None  # takes the room of the weights
+    assert plans.levels.step_to_end("decode") is not None  # takes the room of the weights
     CrashRecord("decode", HSA).write(folder.crash_record)
     with pytest.raises(OutOfDeviceMemory, match="there is no smaller plan to try"):
         make(tiny_request(small_scene), deep_models, tmp_path / "other", resume_from=folder.path, local=local)

@@ -20,7 +20,7 @@ from diffusers_helper.weights.reading import is_complete, weight_files
 from diffusers_helper.weights.recognition import KeyStyle, expected_names
 from tests.support.checkpoints import comfyui_names, original_names, with_prefix, write_safetensors
 from tests.support.published import part_folder, write_published
-from tests.support.weights import PAGE, POINTER, write_gguf
+from tests.support.weights import POINTER, write_gguf
 
 INFO = find_model("framepack-f1")
 DEMO = find_model("demo")
@@ -300,12 +300,7 @@ def test_a_part_in_the_wrong_place(folder: Path, part: str, place: str, reported
 @pytest.mark.parametrize(
     ("content", "reported"),
     [
-        (b"", "model.safetensors is empty; download it again."),
-        (PAGE.encode(), "model.safetensors is a web page"),
         (POINTER.encode(), "model.safetensors is a Git LFS pointer to 10 GB of weights"),
-        (b"PK\x03\x04" + bytes(40), "model.safetensors is damaged, or contains no weights"),
-        (b"GGUF\x03\0\0\0", "model.safetensors is incomplete"),
-        ((40).to_bytes(8, "little") + b'{"a":', "model.safetensors is incomplete: it ends within its header"),
         ((2).to_bytes(8, "little") + b"{}", "model.safetensors contains no tensor; give another file."),
     ],
 )
