@@ -1,7 +1,5 @@
 """The token that asks a running job to end. Each job has its own, so a cancel cannot reach another job."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The events of a running job, a stream of plain data that the page, the command line and the API read."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """The `Failed` events, with explanation and remedy, for exceptions and for engines that died."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Mapping
 from pathlib import Path

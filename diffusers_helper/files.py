@@ -1,7 +1,5 @@
 """Functions that read files of unknown content, write files atomically, and compute checksums."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Most texts were reported by people with Radeon cards. Trouble with the storage of a job passes.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 from pathlib import Path

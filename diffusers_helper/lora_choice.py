@@ -3,8 +3,6 @@
 The page and the command line choose by name from the folder with a user's LoRAs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

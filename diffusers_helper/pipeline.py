@@ -6,8 +6,6 @@ model's family plans. Each is denoised from noise, conditioned on its condition 
 decoded, and its frames are joined to those made before. `WORK` has what a family brings for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

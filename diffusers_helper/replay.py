@@ -1,7 +1,5 @@
 """A stage of a job, run again from the capture that the job has written (`output.capture`)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

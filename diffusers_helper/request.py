@@ -4,8 +4,6 @@ Each setting's type, default, range and texts are defined once, here. The page's
 endpoint and the help of the nodes are made from these definitions.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Self

@@ -1,7 +1,5 @@
 """The text of the setting `pictures`, which names the pictures at times of a video, one on each line."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

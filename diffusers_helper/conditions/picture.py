@@ -1,7 +1,5 @@
 """The start picture: reading it within limits, converting it to upright 8-bit RGB, and fitting its shape."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math

@@ -1,7 +1,5 @@
 """What a person should know of the times in a prompt and of pictures; none of it is an error."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

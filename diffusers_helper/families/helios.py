@@ -4,8 +4,6 @@ Each section is made of nine latent frames and decoded by itself, so that neighb
 cuts the whole video to 4 n + 1 frames; here every section keeps its 33.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

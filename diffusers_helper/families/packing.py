@@ -5,8 +5,6 @@ last section first and works back to the picture; forward order (F1) starts at t
 decode to 4n - 3 frames. The formulas come from FramePack's paper, figure 2, and its published demos.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The families of models by their names. A new family needs an entry here, and one in `pipeline.WORK`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

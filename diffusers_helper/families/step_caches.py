@@ -6,8 +6,6 @@ of the others does; `sampling.step_cache` executes them. A rule decides for one 
 section. The first and the last step are always computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce

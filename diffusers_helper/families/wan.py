@@ -4,8 +4,6 @@ It was trained on single clips. A longer video is a chain of them: each clip beg
 one before it, or with its last 4 m + 1, which are left out of it then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@
 The encodings are Llama's hidden states, CLIP's pooled output and SigLIP's hidden states.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

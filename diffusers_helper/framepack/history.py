@@ -1,7 +1,5 @@
 """FramePack's history of clean latents, and the blending of its decoded sections, which overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

@@ -3,8 +3,6 @@
 This module is a `job.work.Work`; `families.framepack.FRAMEPACK` has the numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any

@@ -5,8 +5,6 @@ size. At each size it jumps to its clean prediction and back towards the noise w
 the result is enlarged, and noise is added that hides the blocks of equal latents.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 This module is a `job.work.Work`; `families.helios.HELIOS` has the numbers.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

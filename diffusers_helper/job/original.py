@@ -1,7 +1,5 @@
 """The video that a job continues, as far as the job needs it: its frames at the joint, in the new size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """What a family of models brings to the loop in `pipeline.generate`, besides its numbers in `families/`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each file has a checksum and the origin of its content. A section's noise depend
 and the section's number, so these files contain all the state that the next section needs.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -5,8 +5,6 @@ published models there is TAEHV by Ollin Boer Bohan (MIT licence, https://github
 last doubling of the sides is left out, as its author provides for previews.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import math

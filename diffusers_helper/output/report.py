@@ -1,7 +1,5 @@
 """The sender of a running job's events."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path

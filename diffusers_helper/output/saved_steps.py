@@ -1,7 +1,5 @@
 """The state of a section's sampler, stored in the middle of a section, since a clip may take an hour."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Files with tensors, metadata and a checksum, as the checkpoints of a job are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import chain

@@ -7,8 +7,6 @@ provisional segment. In inverted order new segments go in front of the others.
 The same frames give the same bytes on any machine: H.264, yuv420p, bt709 with limited range, faststart.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import json

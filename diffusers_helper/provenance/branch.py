@@ -3,8 +3,6 @@
 A branch gives the same bytes as a job that makes all sections itself with the same settings for each.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping

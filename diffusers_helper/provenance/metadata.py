@@ -7,8 +7,6 @@ and chunks that they do not know, and copies of the file keep them. The start pi
 its own kind; those of other pictures begin with the name of the setting and a zero.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ The same recipe gives the same bytes on the same machine with the same software.
 job's name, paths and times are not part of it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace

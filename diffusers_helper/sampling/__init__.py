@@ -1,7 +1,5 @@
 """The samplers, which turn noise into latents with one model call per step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib import import_module
 

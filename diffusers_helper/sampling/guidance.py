@@ -1,7 +1,5 @@
 """A transformer as a denoiser: the guidance of a section, the latents it sees, classifier-free guidance."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext

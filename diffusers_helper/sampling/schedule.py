@@ -3,8 +3,6 @@
 Each purpose has a source of its own, so any part of a video can be made again alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ cannot be told to compute the last step, MagCache lacks a clause of its rule, Te
 missing, and none of them finds Helios' blocks. Where a hook does the same, the tests compare the results.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext

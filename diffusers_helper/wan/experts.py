@@ -4,8 +4,6 @@ The first transformer samples at high noise, and the second one goes on from its
 module is a `job.work.Work`; `families.wan.WAN_A14B` has the numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 Both can go on from the state that an earlier run has stored, with the same result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any

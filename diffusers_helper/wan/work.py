@@ -3,8 +3,6 @@
 This module is a `job.work.Work`; `families.wan.WAN` has the numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
