@@ -85,9 +85,9 @@ def _run(job: OpenJob, stage: str, inputs: Mapping[str, Any]) -> Any:
     section = job.sections[inputs["section"] - 1]
     if stage in _SAMPLING:
         context = CleanLatents.restored(inputs["context"])
-        condition = work.restored(inputs["condition"])
-        replayed = stage, inputs.get("state")
-        return pipeline.denoise(job, section, condition, context, replayed=replayed)
+        condition = work.condition_type.restored(inputs["condition"])
+        state = inputs.get("state")
+        return pipeline.denoise(job, section, condition, context, only_stage=stage, state=state)
     latents = inputs["latents"]
     begin = inputs.get("begin", section.decode_start - (latents.shape[2] - section.decode_latents))
     return pipeline.decode_from(job, section.number, begin, latents)

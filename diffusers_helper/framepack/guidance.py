@@ -3,11 +3,11 @@
 The encodings are Llama's hidden states, CLIP's pooled output and SigLIP's hidden states.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -92,10 +92,8 @@ def mix_prompts(prompts: Sequence[tuple[TextCondition, float]]) -> TextCondition
     last = prompts[-1][0]
     if len(prompts) == 1:
         return last
-    prompt_embeds, pooled_prompt_embeds = (
-        torch.zeros_like(last.prompt_embeds),
-        torch.zeros_like(last.pooled_prompt_embeds),
-    )
+    prompt_embeds = torch.zeros_like(last.prompt_embeds)
+    pooled_prompt_embeds = torch.zeros_like(last.pooled_prompt_embeds)
     for prompt, share in prompts:
         length = min(prompt.prompt_embeds.shape[1], prompt_embeds.shape[1])
         prompt_embeds[:, :length] += share * prompt.prompt_embeds[:, :length]
@@ -137,6 +135,12 @@ class ConstantResults:
 class FramePackCondition(Guidance[TextCondition]):
     image_embeds: Tensor
     guidance: float
+
+    @classmethod
+    def restored(cls, captured: Mapping[str, Any]) -> Self:
+        prompts = {name: captured[name] for name in ("positive", "negative")}
+        texts = {name: text and TextCondition(**text) for name, text in prompts.items()}
+        return cls(**{**captured, **texts})
 
 
 class FramePackDenoiser(GuidedDenoiser[TextCondition]):

@@ -28,7 +28,7 @@ from diffusers_helper.framepack.guidance import (
 from diffusers_helper.framepack.history import FrameBlender, LatentHistory
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures, latent_of
+from diffusers_helper.job.work import Join, Sampler, TextStage, encode_pictures, latent_of
 from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.picture_names import timed_picture_name
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
@@ -37,6 +37,7 @@ from diffusers_helper.sampling.schedule import flow_sigmas, noise_for, shift_of,
 from diffusers_helper.sampling.step_cache import Blocks
 
 denoiser = FramePackDenoiser
+condition_type = FramePackCondition
 text_stages: Mapping[str, TextStage] = {
     "text": TextStage("text_encoder", "tokenizer", "states", encode_states),
     "text_2": TextStage("text_encoder_2", "tokenizer_2", "pooled", encode_pooled),
@@ -125,12 +126,6 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
     )
 
 
-def restored(condition: Mapping[str, Any]) -> FramePackCondition:
-    positive, negative = TextCondition(**condition["positive"]), condition["negative"]
-    negative = negative and TextCondition(**negative)
-    return FramePackCondition(**{**condition, "positive": positive, "negative": negative})
-
-
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
     # The weaker the end picture is, the farther it lies from the video, within the reach of the history.
     end_distance = round((1 - job.root.end_strength) * (HISTORY - HISTORY_1X))
@@ -183,9 +178,5 @@ def sigmas(job: OpenJob, request: GenerationRequest) -> Tensor:
     return flow_sigmas(request.steps, request.shift or job.models.info.shift or default_shift)
 
 
-def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
-    return {"sample": _sampler(job, section, request)}
-
-
-def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
-    return partial(sampler_named(request.sampler), sigmas=sigmas(job, request))
+def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sampler]:
+    return {"sample": partial(sampler_named(request.sampler), sigmas=sigmas(job, request))}

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from diffusers import HeliosTransformer3DModel
+from diffusers import HeliosTransformer3DModel, WanTransformer3DModel
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
@@ -29,7 +29,7 @@ from diffusers_helper.helios.schedule import (
 )
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures, latent_of
+from diffusers_helper.job.work import Join, Sampler, TextStage, encode_pictures, latent_of
 from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
@@ -122,8 +122,10 @@ class SectionHistory:
 
 
 denoiser = HeliosDenoiser
-text_stages: Mapping[str, TextStage]
-text_stages = {"text": TextStage("text_encoder", "tokenizer", "states", encode_states)}
+condition_type = HeliosCondition
+text_stages: Mapping[str, TextStage] = {
+    "text": TextStage("text_encoder", "tokenizer", "states", encode_states)
+}
 # What precedes a video has noise of a level in this range, so that mistakes in it weigh less.
 _MIN_NOISE, _MAX_NOISE = 0.111, 0.135
 _START, _FIRST_LATENT, _HISTORY = "start", "prefix", "before"
@@ -150,7 +152,7 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
 
 
 def encode_images(job: OpenJob) -> dict[str, Tensor]:
-    """Encode nothing: Helios sees a picture only by its latent."""
+    """Encode nothing: the model sees a picture only by its latent."""
     return {}
 
 
@@ -192,11 +194,6 @@ def guidance(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) ->
     }
 
 
-def restored(condition: Mapping[str, Any]) -> HeliosCondition:
-    times = tuple((start, span) for start, span in condition["times"])
-    return HeliosCondition(**{**condition, "times": times})
-
-
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> SectionHistory:
     first_history = encodings.get(_HISTORY)
     if first_history is None:  # the video begins without a picture or another video
@@ -208,20 +205,24 @@ def joiner(job: OpenJob) -> Join:
     return lambda frames, section: (to_uint8(frames), to_uint8(frames[:0]))
 
 
-def blocks(network: HeliosTransformer3DModel, noise: Tensor) -> Blocks:
+def blocks(network: HeliosTransformer3DModel | WanTransformer3DModel, noise: Tensor) -> Blocks:
     return Blocks([*network.blocks], tokens_of(noise.shape), _modulated_input, num_outputs=1)
 
 
 def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tensor, *_: object) -> Tensor:
-    shift, scale = (block.scale_shift_table.unsqueeze(0) + temb.float())[:, :, :2].unbind(2)
+    """Compute the input of a block's attention, whose modulation may differ from token to token."""
+    table = block.scale_shift_table if temb.ndim == 3 else block.scale_shift_table.unsqueeze(0)
+    shift, scale = (table + temb.float()).movedim(-2, 0)[:2]
+    if temb.ndim == 3:
+        shift, scale = shift.unsqueeze(1), scale.unsqueeze(1)
     return block.norm1(hidden_states.float()) * (1 + scale) + shift
 
 
-def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
+def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sampler]:
     return {"sample": _sampler(job, section, request)}
 
 
-def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sampler:
     shape = job.latents_shape(job.sections.latent_window_size)
     shift = request.shift or job.models.info.shift or 0.0
     scheduler = new_scheduler(job.models.component("scheduler"), shift)

@@ -58,6 +58,15 @@ _Result = TypeVar("_Result", torch.Tensor, dict[str, torch.Tensor])
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """One of the runs of a sampler for a section, of which all but the last make drafts."""
+
+    section: Section
+    number: int = 1
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class OpenJob:
     """The state of one job, which its stages share.
 
@@ -125,29 +134,21 @@ class OpenJob:
         step_cache = STEP_CACHES.get(request.step_cache)
         return open_passes(step_cache, request.steps, mag_ratios, network, blocks, repeater)
 
-    def on_step(self, section: Section, passes: Passes, run: int = 0, runs: int = 1) -> OnStep:
-        """Make a callback that ends a cancelled job, and reports each step of sampling with a preview.
-
-        The sampler runs `runs` times for a section; the first `run` times made drafts.
-        """
+    def on_step(self, run: Run, passes: Passes) -> OnStep:
+        """Make a callback that ends a cancelled job, and reports each step of sampling with a preview."""
 
         def on_step(step: int, steps: int, x0: torch.Tensor) -> None:
             self.cancel.check()
-            step += run * steps
-            picture = self.preview.show(x0, section.number, step)
-            self.report.step(section, step, runs * steps, picture, passes.skipped)
+            step += (run.number - 1) * steps
+            picture = self.preview.show(x0, run.section.number, step)
+            self.report.step(run.section, step, run.count * steps, picture, passes.skipped)
 
         return on_step
 
     def run(
-        self, stage: str, work: Callable[[Any], _Result], section: Section | None = None,
-        reported_section: Section | None = None, **inputs: Any,
-    ) -> _Result:  # fmt: skip
-        reported = reported_section or section
-        number = reported.number if reported else None
-        if section:
-            inputs["section"] = section.number
-        return self.captured(stage, lambda: self.memory.run(stage, work, number), **inputs)
+        self, stage: str, work: Callable[[Any], _Result], reported_section: int | None = None, **inputs: Any
+    ) -> _Result:
+        return self.captured(stage, lambda: self.memory.run(stage, work, reported_section), **inputs)
 
     def captured(self, stage: str, work: Callable[[], _T], **inputs: Any) -> _T:
         free_bytes = self.memory.store.device.free_bytes

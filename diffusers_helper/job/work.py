@@ -23,7 +23,7 @@ from diffusers_helper.sampling.step_cache import Blocks, Passes
 from diffusers_helper.vae.codec import pixels_of, sample_latents
 
 Encodings = Mapping[str, Tensor]
-Sample = Callable[..., Tensor | Mapping[str, Tensor]]
+Sampler = Callable[..., Tensor | Mapping[str, Tensor]]
 """A sampler that knows its noise levels. Its other arguments are those of `sampling.euler.sample_euler`. One
 that does not sample to the end returns its state."""
 Join = Callable[[Tensor, Section], tuple[np.ndarray, np.ndarray]]
@@ -83,6 +83,9 @@ class Work(Protocol):
     text_stages: Mapping[str, TextStage]
     encoders: Mapping[str, Callable[..., Any]]
 
+    @property
+    def condition_type(self) -> type[Guidance[Any]]: ...
+
     def latents(self, job: OpenJob) -> dict[str, Tensor]:
         """Encode the latents that depend on the seed. That of the start picture is named `start`."""
         ...
@@ -95,13 +98,9 @@ class Work(Protocol):
         """Make the condition of a section, a dataclass of tensors and plain values."""
         ...
 
-    def restored(self, condition: Mapping[str, Any]) -> Guidance[Any]:
-        """Rebuild the condition of a section from a capture, which has mappings in place of dataclasses."""
-        ...
-
     def history(self, job: OpenJob, encodings: Encodings) -> LatentsSoFar: ...
 
-    def samplers(self, job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
+    def samplers(self, job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sampler]:
         """Make the samplers by the stages that sample a section. Each gives its state to the next one."""
         ...
 

@@ -37,8 +37,7 @@ class CleanLatents:
 
     @classmethod
     def restored(cls, captured: Mapping[str, Any]) -> Self:
-        indices = FrameIndices(**{name: tuple(times) for name, times in captured["indices"].items()})
-        return cls(**{**captured, "indices": indices})
+        return cls(**{**captured, "indices": FrameIndices(**captured["indices"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +51,11 @@ class Guidance(Generic[_Text]):
     negative: _Text | None
     cfg: float
     cfg_rescale: float
+
+    @classmethod
+    def restored(cls, captured: Mapping[str, Any]) -> Self:
+        """Rebuild what a capture holds, which has mappings in place of dataclasses."""
+        return cls(**captured)
 
 
 class GuidedDenoiser(ABC, Generic[_Text]):

@@ -1,6 +1,8 @@
-"""Wan's half that works on tensors: its encoders, its denoiser with a clean first frame, its chain of clips.
+"""Wan's half that works on tensors: its encoders, its denoisers, and its chain of clips.
 
-This module is a `job.work.Work`; `families.wan.WAN` has the numbers.
+The 5B has a clean first frame among its latents. A14B gets pictures as further channels, and has two
+transformers: the first samples at high noise, and the second goes on from its state at low noise. This
+module is a `job.work.Work` for both; `families.wan` has the numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,19 +17,21 @@ from torch import Tensor
 from diffusers_helper.conditions.timeline import prompts_of
 from diffusers_helper.families.packing import Section, frames_of
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.helios.work import encode_states, guidance
+from diffusers_helper.helios.work import blocks, encode_images, guidance, text_stages
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sample, TextStage, latent_of
+from diffusers_helper.job.work import Join, Sampler, latent_of
 from diffusers_helper.output.previews import to_uint8
-from diffusers_helper.request import START_PICTURE, GenerationRequest
+from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.guidance import NUM_TRAIN_TIMESTEPS, CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.schedule import noise_for, tokens_of
-from diffusers_helper.sampling.step_cache import Blocks
-from diffusers_helper.vae.codec import sample_latents
+from diffusers_helper.sampling.step_cache import Passes
+from diffusers_helper.vae.codec import pixels_of, sample_latents
 from diffusers_helper.wan.colours import with_colours
 from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
 
+__all__ = ["blocks", "encode_images", "text_stages"]  # those of Helios, which are members of this `Work`, too
 START = "start"
+_FRAMES_PER_LATENT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,15 @@ class CleanStartDenoiser(WanDenoiser):
         tokens = time.repeat(1, x.shape[2], tokens_of(x[:, :, :1].shape))
         tokens[:, :num_clean] = 0
         return tokens.flatten(1)
+
+
+class ExpertDenoiser(WanDenoiser):
+    """A transformer that gets a mask and the latents of the given pictures as channels beside the noise."""
+
+    def _to_network(self, tensor: Tensor) -> Tensor:
+        if tensor.dim() == self._context.start.dim():
+            tensor = torch.cat([tensor, self._context.start.to(tensor)], dim=1)
+        return super()._to_network(tensor)
 
 
 class ClipChain:
@@ -140,9 +153,32 @@ class ClipChain:
         return self.latents[:, :, -section.decode_latents :]
 
 
-denoiser = CleanStartDenoiser
-text_stages: Mapping[str, TextStage]
-text_stages = {"text": TextStage("text_encoder", "tokenizer", "states", encode_states)}
+class PictureChain(ClipChain):
+    """A chain whose clips begin with a frame, and whose last one may end with a picture."""
+
+    def context(self, section: Section) -> CleanLatents:
+        nothing = self.latents[:, :, :0]
+        pictures = self._job.pictures.fitted
+        first = pixels_of([pictures[START_PICTURE]]) if section.number == 1 else self._first_pixels()
+        is_last = section.number == len(self._job.sections)
+        last = pixels_of([pictures[END_PICTURE]]) if is_last and END_PICTURE in pictures else None
+        return CleanLatents(section.indices, self._condition(section, first, last), nothing, nothing, nothing)
+
+    def _condition(self, section: Section, first: Tensor, last: Tensor | None) -> Tensor:
+        """Encode a grey video with the pictures, after a mask (1, 4, T, h, w) of the frames that they are."""
+        frames = first.new_zeros(1, 3, section.decoded_frames, *first.shape[3:])
+        num_first = first.shape[2]
+        frames[:, :, :num_first] = first
+        if last is not None:
+            frames[:, :, -1:] = last
+        encoded = self._encoded(frames)
+        mask = torch.zeros(1, section.decode_latents, _FRAMES_PER_LATENT, *encoded.shape[3:])
+        mask[:, : (num_first - 1) // _FRAMES_PER_LATENT + 1] = 1
+        mask[:, -1, -1] = last is not None
+        return torch.cat([mask.transpose(1, 2), encoded], dim=1)
+
+
+condition_type = WanCondition
 _start_latent = partial(latent_of, purpose=None)
 encoders: Mapping[str, Callable[..., Any]] = {"vae_encode": _start_latent}
 
@@ -152,11 +188,6 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
     encodings = {START: _start_latent(job)} if START_PICTURE in job.pictures.fitted else {}
     job.note_vae(0)
     return encodings
-
-
-def encode_images(job: OpenJob) -> dict[str, Tensor]:
-    """Encode nothing: Wan sees a picture only by its latent."""
-    return {}
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> WanCondition:
@@ -177,13 +208,12 @@ def scheduler_of(job: OpenJob, request: GenerationRequest) -> Any:
     return new_scheduler(job.models.component("scheduler"), request.steps, shift, is_euler=is_euler)
 
 
-def restored(condition: Mapping[str, Any]) -> WanCondition:
-    times = tuple((level, time) for level, time in condition["times"])
-    return WanCondition(**{**condition, "times": times})
-
-
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> ClipChain:
-    return ClipChain(job, encodings.get(START))
+    return (PictureChain if _has_experts(job) else ClipChain)(job, encodings.get(START))
+
+
+def _has_experts(job: OpenJob) -> bool:
+    return "transformer_2" in job.family.networks
 
 
 def joiner(job: OpenJob) -> Join:
@@ -191,29 +221,25 @@ def joiner(job: OpenJob) -> Join:
     return lambda frames, section: (to_uint8(frames[section.overlap_frames :]), to_uint8(frames[:0]))
 
 
-def blocks(network: WanTransformer3DModel, noise: Tensor) -> Blocks:
-    return Blocks([*network.blocks], tokens_of(noise.shape), _modulated_input, num_outputs=1)
+def denoiser(
+    network: WanTransformer3DModel, condition: WanCondition, context: CleanLatents, passes: Passes
+) -> WanDenoiser:
+    config: Any = network.config
+    takes_pictures = config.in_channels > config.out_channels
+    return (ExpertDenoiser if takes_pictures else CleanStartDenoiser)(network, condition, context, passes)
 
 
-def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tensor, *_: object) -> Tensor:
-    """Compute the input of a block's attention, whose modulation may differ from token to token."""
-    table = block.scale_shift_table if temb.ndim == 3 else block.scale_shift_table.unsqueeze(0)
-    shift, scale = (table + temb.float()).movedim(-2, 0)[:2]
-    if temb.ndim == 3:
-        shift, scale = shift.unsqueeze(1), scale.unsqueeze(1)
-    return block.norm1(hidden_states.float()) * (1 + scale) + shift
-
-
-def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
-    return {"sample": _sampler(job, section, request)}
-
-
-def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sampler]:
     if times := job.models.info.times:
         shape = job.latents_shape(len(section.indices.noisy))
 
         def draw_noise(step: int) -> Tensor:
             return noise_for(request.seed, "step", len(times) * section.number + step, shape)
 
-        return partial(sample_at, times=times, draw_noise=draw_noise)
-    return partial(sample_flow, scheduler=scheduler_of(job, request))
+        return {"sample": partial(sample_at, times=times, draw_noise=draw_noise)}
+    scheduler = scheduler_of(job, request)
+    sampler = partial(sample_flow, scheduler=scheduler)
+    if not _has_experts(job):
+        return {"sample": sampler}
+    until = job.family.high_steps(request.steps, scheduler.config.flow_shift)
+    return {"sample": partial(sampler, until=until), "sample_low": sampler}
