@@ -20,7 +20,7 @@ from torch import Tensor
 from diffusers_helper.attention.dispatch import use_attention_backend
 from diffusers_helper.attention.fused import use_kernels
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.timeline import drafts_of, lora_weights_of, seed_of
 from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.events import Event

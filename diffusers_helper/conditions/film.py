@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from diffusers_helper.conditions.picture import MIN_SIDE
+from diffusers_helper.conditions.picture_file import MIN_SIDE
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from diffusers_helper.conditions.film import MAX_SECONDS, Film, opened
-from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS

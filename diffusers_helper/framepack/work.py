@@ -13,7 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from diffusers_helper.conditions.footage import largest_encodable
-from diffusers_helper.conditions.timeline import pictures_of, prompts_of, start_picture_of
+from diffusers_helper.conditions.pictures import pictures_of, start_picture_of
+from diffusers_helper.conditions.timeline import prompts_of
 from diffusers_helper.families.packing import HISTORY, HISTORY_1X, Section
 from diffusers_helper.files import sha256_of
 from diffusers_helper.framepack.guidance import (
@@ -25,7 +26,8 @@ from diffusers_helper.framepack.guidance import (
     encode_vision,
     mix_prompts,
 )
-from diffusers_helper.framepack.history import FrameBlender, LatentHistory
+from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.framepack.joining import FrameBlender
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join, Sampler, TextStage, encode_pictures, latent_of

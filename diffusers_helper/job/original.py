@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from diffusers_helper.conditions.footage import all_frames, first_frames, last_frames
-from diffusers_helper.conditions.picture import fit_picture
+from diffusers_helper.conditions.picture_file import fit_picture
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import Section
 from diffusers_helper.files import file_sha256

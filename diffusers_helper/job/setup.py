@@ -15,7 +15,7 @@ from torch import nn
 
 from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.conditions.timeline import Timeline, all_prompts, cuts_of

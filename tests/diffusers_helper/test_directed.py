@@ -13,13 +13,15 @@ from torch import Tensor
 
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.timeline import cuts_of, drafts_of, pictures_of, steps_of
+from diffusers_helper.conditions.pictures import pictures_of
+from diffusers_helper.conditions.timeline import cuts_of, drafts_of, steps_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, plan_sections, with_closing_section
 from diffusers_helper.framepack.guidance import TextCondition, mix_prompts
-from diffusers_helper.framepack.history import FrameBlender, LatentHistory
+from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.framepack.joining import FrameBlender
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.provenance.lineage import Lineage, Span

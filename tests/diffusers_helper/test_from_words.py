@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import JobPictures
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode

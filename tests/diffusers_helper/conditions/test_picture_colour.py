@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from diffusers_helper.conditions.picture import load_picture
+from diffusers_helper.conditions.picture_file import load_picture
 from tests.support.heic import heic, icc, nclx
 
 SIZE = (64, 48)

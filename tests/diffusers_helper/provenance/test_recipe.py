@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from diffusers_helper import __version__
-from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.picture_file import load_picture, plain_png
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.lineage import Span

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms, ImageOps
 
-from diffusers_helper.conditions.picture import (
+from diffusers_helper.conditions.picture_file import (
     MAX_BYTES,
     MAX_PIXELS,
     STORED_PIXELS,
