@@ -43,9 +43,9 @@ def replay(
     stages = {*_SAMPLING, "decode"}.union(
         *(names for work in works for names in (work.text_stages, work.encoders))
     )
-    if capture.what not in stages:
+    if capture.name not in stages:
         raise InputError(
-            f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(sorted(stages))}.",
+            f"{file} is a capture of {capture.name}; expected one of the stages {', '.join(sorted(stages))}.",
             "Captures of ComfyUI's nodes are run again by python -m rocm_nodes replay.",
         )
     if not capture.has_tensors:
@@ -59,7 +59,7 @@ def replay(
         job = _opened(capture.inputs, Path(temporary), local, convolutions)
         with torch.inference_mode(), job.loras, job.memory:
             job.load()
-            return capture.compare(partial(_run, job, capture.what, capture.inputs))
+            return capture.compare(partial(_run, job, capture.name, capture.inputs))
 
 
 def _opened(

@@ -242,7 +242,13 @@ def open_job(
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
     report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
-    plans = _plan_memory(largest_request, models, (height, width), local, report, cancel, earlier_folder)
+    if try_kernels := local.try_kernels:
+        on_trial = partial(report.trying, "attention")
+        local = replace(local, try_kernels=partial(try_kernels, on_progress=on_trial, cancel=cancel))
+    plans = MemoryPlans(
+        largest_request, models, height, width, local, vae_precision=_earlier_vae_precision(earlier_folder),
+        stored_attention=_earlier_attention(earlier_folder),
+    )  # fmt: skip
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
@@ -268,20 +274,6 @@ def open_job(
         sections, job_folder, earlier_folder, memory, VaeEngine(memory), video, report,
         Preview.of(models.info, job_folder.preview, memory.device.torch_device), lineage,
         *_recorder_and_encodings(job_folder, local), loras,
-    )  # fmt: skip
-
-
-def _plan_memory(
-    request: GenerationRequest, models: Models, shape: tuple[int, int], local: Local, report: Report,
-    cancel: CancelToken, earlier_folder: JobFolder | None,
-) -> MemoryPlans:  # fmt: skip
-    if try_kernels := local.try_kernels:
-        try_kernels = partial(try_kernels, on_progress=partial(report.trying, "attention"), cancel=cancel)
-        local = replace(local, try_kernels=try_kernels)
-    return MemoryPlans(
-        request, models, *shape, local,
-        vae_precision=_earlier_vae_precision(earlier_folder),
-        stored_attention=_earlier_attention(earlier_folder),
     )  # fmt: skip
 
 
@@ -328,11 +320,8 @@ def _stored_text(file: Path | None) -> str:
 
 
 def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | None) -> GenerationRequest:
-    if request.weight_dtype != AUTO or not (
-        dtype := _stored_text(earlier_folder and earlier_folder.weight_type)
-    ):
-        return request
-    return replace(request, weight_dtype=dtype)
+    dtype = _stored_text(earlier_folder and earlier_folder.weight_type)
+    return replace(request, weight_dtype=dtype) if dtype and request.weight_dtype == AUTO else request
 
 
 def _with_kernels(

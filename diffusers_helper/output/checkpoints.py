@@ -28,7 +28,7 @@ from diffusers_helper.files import sha256_of
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.output.saved_steps import SavedSteps
-from diffusers_helper.output.tensor_files import read_tensors, write_tensors
+from diffusers_helper.output.tensor_files import intact_tensors, read_tensors, write_tensors
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, later_settings, merged_spans, setting_names
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -36,6 +36,7 @@ from diffusers_helper.untrusted.limited_json import plain_texts
 
 _log = logging.getLogger(__name__)
 _LATENTS_KEY, _CARRIED_KEY = "latents", "carried"
+_MADE_AGAIN = "the encodings are made again"
 # Version 0.1 did not record these settings, so its files are accepted with any values of them.
 _VAE = setting_names("vae")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
@@ -135,36 +136,25 @@ class Checkpoints:
 
     def _write_section(self, number: int, tensors: Tensors) -> None:
         self._folder.sections.mkdir(exist_ok=True)
-        origin = self._origins.of_section(number)
-        self._write(self._folder.latents(number), tensors, origin, section=str(number))
+        facts = _facts(self._origins.of_section(number)) | {"section": str(number)}
+        write_tensors(self._folder.latents(number), tensors, facts)
 
     def encodings(self, *, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         encodings = self._encodings or compute()
         # Tensors of a file or a slice have another layout in memory, at which kernels may round differently.
         encodings = {key: tensor.clone(memory_format=contiguous_format) for key, tensor in encodings.items()}
         if not (self._encodings and self._is_in_place):
-            self._write(self._folder.encodings, encodings, self._origins.of_encodings())
+            write_tensors(self._folder.encodings, encodings, _facts(self._origins.of_encodings()))
         return encodings
 
-    @staticmethod
-    def _write(file: Path, tensors: Mapping[str, Tensor], origin: Mapping[str, str], **others: str) -> None:
-        metadata = {"origin": json.dumps(origin), "versions": json.dumps(versions()), **others}
-        write_tensors(file, tensors, metadata)
-
     def _read_encodings(self, earlier: JobFolder) -> None:
-        if not earlier.encodings.is_file():
+        stored = intact_tensors(earlier.encodings, _MADE_AGAIN)
+        if stored is None:
             return
-        try:
-            tensors, metadata = read_tensors(earlier.encodings)
-            expected = self._origins.of_encodings()
-            has_origin = _with_vae_settings(plain_texts(metadata["origin"]), expected) == expected
-            is_usable = has_origin and plain_texts(metadata["versions"]) == versions()
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
-            if is_storage_trouble(error):
-                raise
-            _log.warning("%s: %s; the encodings are made again", earlier.encodings, error)
-            return
-        if is_usable:
+        tensors, metadata = stored
+        expected = self._origins.of_encodings()
+        has_origin = _with_vae_settings(plain_texts(metadata["origin"]), expected) == expected
+        if has_origin and plain_texts(metadata["versions"]) == versions():
             self._encodings = tensors
 
     def _read_sections(self, earlier: JobFolder) -> None:
@@ -173,8 +163,6 @@ class Checkpoints:
             number = len(self._sections) + 1
             try:
                 tensors, metadata = read_tensors(file)
-                if _LATENTS_KEY not in tensors:
-                    raise ValueError("it has no latents")
                 if metadata.get("section", str(number)) != str(number):  # version 0.1 did not record it
                     raise ValueError(f"it is section {metadata['section']}")
                 origin = plain_texts(metadata["origin"])
@@ -183,8 +171,9 @@ class Checkpoints:
                 if is_storage_trouble(error):
                     raise
                 _log.warning("%s: %s", file, error)
-                warning = f"The kept latents of section {number} are damaged, so it is made again."
-                self.warnings.append(warning)
+                self.warnings.append(
+                    f"The kept latents of section {number} are damaged, so it is made again."
+                )
                 return
             _check_origin(file, origin, self._origins.of_section(number))
             other_versions |= {
@@ -194,6 +183,10 @@ class Checkpoints:
         if other_versions:
             names = ", ".join(sorted(other_versions))
             self.warnings.append(f"The first sections were made with {names}; the rest may differ slightly.")
+
+
+def _facts(origin: Mapping[str, str]) -> dict[str, str]:
+    return {"origin": json.dumps(origin), "versions": json.dumps(versions())}
 
 
 def _with_vae_settings(origin: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, str]:
@@ -255,7 +248,7 @@ class EncodingCache:
         except FileNotFoundError:
             pass
         except (OSError, SafetensorError, ValueError, KeyError) as error:
-            _log.warning("%s: %s; the encodings are made again", file, error)
+            _log.warning("%s: %s; %s", file, error, _MADE_AGAIN)
         encodings = compute()
         file = self._file(facts())
         try:

@@ -1,21 +1,17 @@
 """The state of a section's sampler, stored in the middle of a section, since a clip may take an hour."""
 
 import json
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from diffusers_helper.files import sha256_of
-from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.output.tensor_files import read_tensors, write_tensors
+from diffusers_helper.output.tensor_files import intact_tensors, write_tensors
 
-_log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 120.0
 
 
@@ -36,16 +32,8 @@ class SavedSteps:
 
     def read(self) -> dict[str, Tensor] | None:
         """Read the state to go on from; None if there is none."""
-        if not self.file.is_file():
-            return None
-        try:
-            state, metadata = read_tensors(self.file)
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
-            if is_storage_trouble(error):
-                raise
-            _log.warning("%s: %s; the section is sampled from its beginning", self.file, error)
-            return None
-        return state if metadata.get("origin") == self._origin else None
+        stored = intact_tensors(self.file, "the section is sampled from its beginning")
+        return stored[0] if stored and stored[1].get("origin") == self._origin else None
 
     def keep(self, state: Mapping[str, Tensor]) -> None:
         """Store the state after a step, if the last time was long enough ago."""

@@ -1,16 +1,20 @@
 """Files with tensors, metadata and a checksum, as the checkpoints of a job are."""
 
 import json
+import logging
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, uint8
 
 from diffusers_helper.files import read_file, sha256_of, write_atomic
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.untrusted.limited_json import plain_json
 
+_log = logging.getLogger(__name__)
 _MAX_BYTES = 2**30
 
 
@@ -19,6 +23,19 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     contiguous_tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     checksum = _checksum(metadata, contiguous_tensors)
     write_atomic(file, save(contiguous_tensors, {**metadata, "checksum": checksum}))
+
+
+def intact_tensors(file: Path, consequence: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    """Read a file as `read_tensors` does; None if it is missing, or damaged, which has a consequence."""
+    if not file.is_file():
+        return None
+    try:
+        return read_tensors(file)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        if is_storage_trouble(error):
+            raise
+        _log.warning("%s: %s; %s", file, error, consequence)
+        return None
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
