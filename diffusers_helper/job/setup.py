@@ -236,19 +236,14 @@ def open_job(
     start_shape = (start_picture.height, start_picture.width) if start_picture else None
     height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
-    sized_request, kernels_note = _with_kernels(_with_weight_dtype(request, earlier_folder), earlier_folder)
-    largest_request = _largest_request(lineage, sized_request)
     job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
     report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
-    if try_kernels := local.try_kernels:
-        on_trial = partial(report.trying, "attention")
-        local = replace(local, try_kernels=partial(try_kernels, on_progress=on_trial, cancel=cancel))
-    plans = MemoryPlans(
-        largest_request, models, height, width, local, vae_precision=_earlier_vae_precision(earlier_folder),
-        stored_attention=_earlier_attention(earlier_folder),
-    )  # fmt: skip
+    on_trial = partial(report.trying, "attention")
+    plans, kernels_note = _plans(
+        request, lineage, models, (height, width), local, on_trial, cancel, earlier_folder
+    )
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
@@ -275,6 +270,29 @@ def open_job(
         Preview.of(models.info, job_folder.preview, memory.device.torch_device), lineage,
         *_recorder_and_encodings(job_folder, local), loras,
     )  # fmt: skip
+
+
+def _plans(
+    request: GenerationRequest, lineage: Lineage, models: Models, shape: tuple[int, int], local: Local,
+    on_trial: Callable[[int, int], object], cancel: CancelToken, earlier_folder: JobFolder | None,
+) -> tuple[MemoryPlans, str]:  # fmt: skip
+    """Plan for the longest texts, with what an earlier run has chosen, and say what this machine lacks."""
+    requests = lineage.requests(request)
+    dtype = _stored_text(earlier_folder and earlier_folder.weight_type)
+    request = replace(
+        request,
+        prompt=max((span_request.prompt for span_request in requests), key=len),
+        negative=max((span_request.negative for span_request in requests), key=len),
+        cfg=max(span_request.cfg for span_request in requests),
+        weight_dtype=dtype if dtype and request.weight_dtype == AUTO else request.weight_dtype,
+    )
+    request, note = _with_kernels(request, earlier_folder)
+    if try_kernels := local.try_kernels:
+        local = replace(local, try_kernels=partial(try_kernels, on_progress=on_trial, cancel=cancel))
+    precision, attention = _earlier_vae_precision(earlier_folder), _earlier_attention(earlier_folder)
+    return MemoryPlans(
+        request, models, *shape, local, vae_precision=precision, stored_attention=attention
+    ), note
 
 
 def _unknown_words(request: GenerationRequest, models: Models) -> str:
@@ -319,11 +337,6 @@ def _stored_text(file: Path | None) -> str:
     return read_file(file).decode("ascii", "replace") if file and file.exists() else ""
 
 
-def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | None) -> GenerationRequest:
-    dtype = _stored_text(earlier_folder and earlier_folder.weight_type)
-    return replace(request, weight_dtype=dtype) if dtype and request.weight_dtype == AUTO else request
-
-
 def _with_kernels(
     request: GenerationRequest, earlier_folder: JobFolder | None
 ) -> tuple[GenerationRequest, str]:
@@ -351,16 +364,6 @@ def _earlier_attention(earlier_folder: JobFolder | None) -> tuple[str, int] | No
     text = _stored_text(earlier_folder and earlier_folder.attention)
     match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", text)
     return (match[1], int(match[2])) if match else None
-
-
-def _largest_request(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
-    requests = lineage.requests(request)
-    return replace(
-        request,
-        prompt=max((span_request.prompt for span_request in requests), key=len),
-        negative=max((span_request.negative for span_request in requests), key=len),
-        cfg=max(span_request.cfg for span_request in requests),
-    )
 
 
 def _open_folder(
