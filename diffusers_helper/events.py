@@ -96,8 +96,6 @@ class Reading(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
-    """The end of a denoising step. A step cache has skipped `skipped` of the section's steps so far."""
-
     section: int
     step: int
     steps: int

@@ -349,7 +349,6 @@ class GenerationRequest:
 
     @property
     def start_crop(self) -> tuple[float, float, float]:
-        """The part of the start picture to keep, as `fit_picture` takes it."""
         return self.crop, self.crop if self.crop_y is None else self.crop_y, self.zoom
 
     @property
@@ -370,7 +369,6 @@ class GenerationRequest:
 
     @property
     def finishing(self) -> Finishing | None:
-        """What is done to the video instead of a new one; None for a new one."""
         return next(finishing_line(self.finish), None)
 
     @property

@@ -60,7 +60,6 @@ class _Reporter:
 
 
 def _log_line(event: events.Event) -> str:
-    """Write an event as one line, such as `stage_started: stage sample, section 1`."""
     fields = {name: value for name, value in events.to_dict(event).items() if value not in (None, 0, "")}
     kind = fields.pop("event")
     text = ", ".join(f"{name} {value}" for name, value in fields.items() if name not in ("job", "time"))
@@ -68,8 +67,6 @@ def _log_line(event: events.Event) -> str:
 
 
 class Runner:
-    """A runner that keeps the models of the last job for the next one."""
-
     def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
         self._local = local or Local()
         self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions

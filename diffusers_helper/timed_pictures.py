@@ -18,8 +18,6 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TimedPicture:
-    """One picture at a time of the video in seconds, with the part of it to keep, as `crop` of a request."""
-
     time: float
     file: str
     crop: float = 0.5

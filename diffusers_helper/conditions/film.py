@@ -79,7 +79,6 @@ class Film:
         return False
 
     def times(self) -> list[Fraction]:
-        """List when each frame is shown, and when the last one ends, without decoding any."""
         self._check_length(self._stated_seconds)
         packets = [packet for packet in self.container.demux(self.stream) if packet.pts is not None]
         periods = sorted(
@@ -207,7 +206,6 @@ def _decoder_of(stream: VideoStream) -> Any:
 
 
 def _deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
-    """Replace one of the two fields of each interlaced frame by lines that suit the other one."""
     for _, alike in groupby(frames, lambda frame: (frame.width, frame.height, frame.format.name)):
         graph = None
         for frame in alike:

@@ -62,7 +62,6 @@ def _read_named(request: GenerationRequest, name: str, path: str) -> bytes:
 
 
 def load_named(request: GenerationRequest, name: str, path: str) -> Image.Image:
-    """Load a picture that a request names. The video to continue stands for its last frame."""
     file = expanded_path(path, name)
     return load_picture(read_footage(file).last_frame if path == request.video else file)
 
@@ -119,7 +118,6 @@ def _with_folder_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[s
 
 
 def file_copies(settings: Mapping[str, Any], folder: JobFolder) -> dict[str, dict[Path, str]]:
-    """Map the videos and sounds that settings name, by these, each as the copy in a job's folder."""
     joined = enumerate(lines_of(settings.get("join") or ""), 1)
     single = {"video": folder.original, "sound": folder.sound}
     copies = {name: {copy: settings[name]} for name, copy in single.items() if settings.get(name)}
@@ -152,7 +150,6 @@ class JobPictures:
     def of(
         cls, sources: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
     ) -> Self:
-        """Fit each picture to the height and width of the video."""
         numbered = enumerate(request.timed_pictures, 1)
         crops: dict[str, tuple[float, ...]] = {
             **{name: (getattr(request, SETTINGS[name].crop),) for name in PICTURES},
@@ -236,7 +233,6 @@ def start_picture_of(number: int, request: GenerationRequest, family: Family) ->
 
 
 def pictures_by_index(request: GenerationRequest, family: Family, num_sections: int) -> dict[int, str]:
-    """Map the video indices of the sections that begin with a timed picture to the pictures' names."""
     section_seconds = family.plain_sections(request).section_seconds
     pictures = {
         picture.section_index(section_seconds): timed_picture_name(n)

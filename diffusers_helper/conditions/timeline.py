@@ -195,7 +195,6 @@ def _round_brackets(text: str) -> str:
 
 
 def _escape_cue(text: str) -> str:
-    """Collapse spaces, and make sure that nothing in the text counts as a cue."""
     text = _collapse_spaces(text)
     return _round_brackets(text) if CUE.search(text) else text
 
@@ -278,7 +277,6 @@ def drafted_prompts(number: int, request: GenerationRequest, family: Family) -> 
 def _by_section(
     request: GenerationRequest, family: Family
 ) -> tuple[Sequence[str], Sequence[int | None], Sequence[dict[str, float]], Sequence[int]]:
-    """List texts, seeds and LoRA weights by video index, and the video indices in the order of making."""
     sections = family.sections(request)
     timeline = Timeline.of(request.prompt)
     lengths = len(sections), sections.section_seconds

@@ -255,7 +255,6 @@ class Family:
         return min(buckets, key=lambda shape: abs(height * shape[1] - width * shape[0]))
 
     def plain_sections(self, request: Any, seconds: float | None = None) -> SectionPlan:
-        """Plan the video of a `GenerationRequest`, or a longer one, by its length alone."""
         sizes = {"clip_frames": request.clip_frames, "carried_frames": request.carried_frames}
         clips = sizes if self.is_chain else {}
         has_picture = not request.is_from_words

@@ -85,7 +85,6 @@ def settings_of(*, is_distilled: bool) -> dict[str, Any]:
 
 
 def class_in(file: Path) -> str:
-    """Read the class that a configuration names; "" if it cannot be read."""
     try:
         config = read_json(file)
     except (OSError, ValueError):

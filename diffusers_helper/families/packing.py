@@ -111,7 +111,6 @@ class Section:
 
     @property
     def final_frames(self) -> int:
-        """The number of its frames that no later section will change."""
         return self.decoded_frames - (self.overlap_frames if self.is_closing else self.pending_frames)
 
 

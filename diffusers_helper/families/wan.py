@@ -80,7 +80,6 @@ def _section(number: int, num_latents: int, num_repeated: int) -> packing.Sectio
 
 
 def default_settings(folder: Path) -> dict[str, Any]:
-    """Read from a model's folder which settings suit it."""
     return settings_of(is_fast=class_in(folder / "model_index.json") == _FAST_PIPELINE)
 
 
@@ -100,7 +99,6 @@ def high_steps(steps: int, shift: float) -> int:
 
 
 def remark(height: int, width: int, *, has_picture: bool, sections: int, times: Sequence[int]) -> str:
-    """Say what was not tried, and how little a clip knows of the one before it."""
     if has_picture and times:
         return (
             "This model was made for words alone: pictures were not tried. Wan 2.2 5B was trained for them."
@@ -109,7 +107,6 @@ def remark(height: int, width: int, *, has_picture: bool, sections: int, times: 
 
 
 def scheduler_fault(config: Mapping[str, Any]) -> str:
-    """Say why a scheduler with this configuration cannot be used; "" if it can."""
     if not config.get("use_flow_sigmas") or config.get("prediction_type") != "flow_prediction":
         return "it does not predict a flow; expected the scheduler of Wan 2.2"
     return ""

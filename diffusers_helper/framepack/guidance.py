@@ -144,8 +144,6 @@ class FramePackCondition(Guidance[TextCondition]):
 
 
 class FramePackDenoiser(GuidedDenoiser[TextCondition]):
-    """FramePack's transformer as a denoiser, which computes once what is the same in all steps."""
-
     def __init__(self, transformer: HunyuanVideoFramepackTransformer3DModel, *arguments: Any) -> None:
         super().__init__(transformer, *arguments)
         self._reused_constants = ConstantResults(transformer).reused

@@ -85,7 +85,6 @@ class LatentHistory:
         return CleanLatents(indices, start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> Tensor:
-        """Select the latents to decode after a section was added, with those of a video at its edge."""
         count = section.decode_latents + (self._num_suffix_latents if section.number == 1 else 0)
         start = 0
         if section.video_index == 0:

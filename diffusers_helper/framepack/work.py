@@ -86,7 +86,6 @@ def _encoding_name(encoding: str, picture: str) -> str:
 
 
 def _tail(job: OpenJob, original: Original) -> Tensor:
-    """Encode the end of a video that is continued, or the start of one that follows, in one causal pass."""
     frames = original.context_frames
     num_frames = largest_encodable(len(frames))
     return encode_pictures(job, frames[:num_frames] if original.is_last else frames[-num_frames:], _TAIL)

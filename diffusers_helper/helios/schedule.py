@@ -56,7 +56,6 @@ def sample_flat(
     shift: float = 0.0,
     on_step: OnStep | None = None,
 ) -> Tensor:
-    """Sample by the scheduler's own solver, with one model call per step."""
     sigmas = flat_levels(scheduler, steps, x.shape, shift)
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

@@ -69,10 +69,7 @@ class HeliosCondition(Guidance[Tensor]):
 
 
 class HeliosDenoiser(GuidedDenoiser[Tensor]):
-    """Helios' transformer as a denoiser of latents in any size of a pyramid."""
-
     def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Compute the time, which in a pyramid is a whole number that depends on the size of `x`."""
         times = self._condition.times
         if not times:
             return super()._timestep(x, sigma)
@@ -157,7 +154,6 @@ def encode_images(job: OpenJob) -> dict[str, Tensor]:
 
 
 def _tail(job: OpenJob, original: Original) -> Tensor:
-    """Encode the end of the video that is continued, in sections as Helios makes them."""
     frames = original.context_frames
     first_start = len(frames) % SECTION_FRAMES if len(frames) > SECTION_FRAMES else 0
     starts = range(first_start, len(frames), SECTION_FRAMES)
@@ -180,7 +176,6 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
 
 
 def guidance(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Gather the fields of a section's `Guidance` for a family that has UMT5's prompts alone."""
     request = job.lineage.request_for(section.number, job.request)
     prompt_embeds = {prompt: encodings[f"states_{n}"] for n, prompt in enumerate(job.prompts)}
     prompts = prompts_of(section.number, request, job.family)

@@ -105,7 +105,6 @@ class OpenJob:
         )
 
     def vae_facts(self) -> dict[str, str]:
-        """List the present facts that the VAE's results depend on, besides its weights and its inputs."""
         device = self.memory.device.torch_device
         vae_use = self.memory.vae_use(*self.pictures.shape)
         return {"vae": str((vae_use, str(device), self.models.convolutions.strategy_on(device)))}
@@ -321,7 +320,6 @@ def _recorder_and_encodings(job_folder: JobFolder, local: Local) -> tuple[Record
 def _write_facts(
     job_folder: JobFolder, earlier_folder: JobFolder | None, lineage: Lineage, plans: MemoryPlans
 ) -> None:
-    """Write the facts on this run and an earlier one that a later run needs to the job's folder."""
     write_atomic(job_folder.attention, "{} {}".format(*plans.attention).encode())
     if plans.kernels or job_folder.kernels.exists():
         write_atomic(job_folder.kernels, plans.kernels.encode())
@@ -340,7 +338,6 @@ def _stored_text(file: Path | None) -> str:
 def _with_kernels(
     request: GenerationRequest, earlier_folder: JobFolder | None
 ) -> tuple[GenerationRequest, str]:
-    """Set the kernels with which an earlier run has begun, and say if this machine has others."""
     if earlier_folder is None or not earlier_folder.attention.exists():
         return request, ""
     earlier_kernels = _stored_text(earlier_folder.kernels)

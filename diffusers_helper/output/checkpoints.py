@@ -113,7 +113,6 @@ class Checkpoints:
             self._read_encodings(earlier)
 
     def section(self, number: int, *, compute: Callable[[], Tensor]) -> Tensor:
-        """Reuse a section's latents of an earlier run, or compute and store them."""
         stored_tensors = self._sections.get(number)
         tensors = {_LATENTS_KEY: compute()} if stored_tensors is None else stored_tensors
         if stored_tensors is None or not self._is_in_place:
@@ -123,7 +122,6 @@ class Checkpoints:
         return tensors[_LATENTS_KEY]
 
     def carried(self, number: int, frames: Tensor | None = None) -> Tensor | None:
-        """Reuse the frames that an earlier run has stored with the section just made, or store these."""
         tensors = self._sections[number]
         if _CARRIED_KEY not in tensors and frames is not None:
             tensors[_CARRIED_KEY] = frames

@@ -31,7 +31,6 @@ class SavedSteps:
         return sha256_of([json.dumps(self.facts, sort_keys=True).encode()])
 
     def read(self) -> dict[str, Tensor] | None:
-        """Read the state to go on from; None if there is none."""
         stored = intact_tensors(self.file, "the section is sampled from its beginning")
         return stored[0] if stored and stored[1].get("origin") == self._origin else None
 

@@ -74,7 +74,6 @@ def prepare_codec(codec: Any, width: int, height: int, time_base: Fraction) -> N
 
 
 def converted(frames: Iterable[np.ndarray], time_base: Fraction) -> Iterator[av.VideoFrame]:
-    """Convert RGB to what encoders take, alike on any machine."""
     reformatter = VideoReformatter()
     for index, pixels in enumerate(frames):
         frame = reformatter.reformat(

@@ -101,7 +101,6 @@ def num_finished_sections(folder: JobFolder) -> int:
 
 
 def max_kept_sections(request: GenerationRequest) -> int:
-    """Count the sections before the one that begins the video."""
     if request.one_frame:
         return 0
     return sum(not (section.has_start or section.is_closing) for section in plan_of(request))
@@ -184,7 +183,6 @@ def change_remaining(
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
-    """Write a sentence for the user that says which part of the video a branch keeps."""
     seconds = f"{keep * plan_of(request).section_seconds:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} stay, and what follows is made anew."

@@ -78,8 +78,6 @@ def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The recipe of a video, with the pictures as PNG files in its size, and notices for the user."""
-
     settings: Mapping[str, Any]
     spans: tuple[Span, ...] = ()
     vae: tuple[VaeUse, ...] = ()

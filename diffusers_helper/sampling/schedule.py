@@ -33,7 +33,6 @@ def shift_of(num_tokens: int) -> float:
 
 
 def mu_of(num_tokens: int) -> float:
-    """Compute mu by Flux's rule, without a limit."""
     slope = (_MANY_MU - _FEW_MU) / (_MANY_TOKENS - _FEW_TOKENS)
     return _FEW_MU + slope * (num_tokens - _FEW_TOKENS)
 

@@ -27,7 +27,6 @@ class Passes:
 
     @property
     def skipped(self) -> int:
-        """The number of steps so far in which nothing was computed."""
         return 0
 
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
@@ -144,7 +143,6 @@ class PassesByBlocks(_CachedPasses):
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Let the cache decide in the network's first block within the context."""
         first, *others = self._blocks.modules
         with ExitStack() as stack:
             stack.callback(replace_forward(first, partial(self._first, first, first.forward)))

@@ -45,8 +45,6 @@ class WanCondition(Guidance[Tensor]):
 
 
 class WanDenoiser(GuidedDenoiser[Tensor]):
-    """Wan's transformer as a denoiser of a clip."""
-
     def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
         level = float(sigma)
         _, time = min(self._condition.times, key=lambda entry: abs(entry[0] - level))
@@ -96,7 +94,6 @@ class ClipChain:
     """
 
     def __init__(self, job: OpenJob, start: Tensor | None) -> None:
-        """Begin with the latent of a picture, or with nothing."""
         self._job = job
         self._start = start
         self.latents = torch.zeros(job.latents_shape(0))
@@ -154,8 +151,6 @@ class ClipChain:
 
 
 class PictureChain(ClipChain):
-    """A chain whose clips begin with a frame, and whose last one may end with a picture."""
-
     def context(self, section: Section) -> CleanLatents:
         nothing = self.latents[:, :, :0]
         pictures = self._job.pictures.fitted
@@ -184,7 +179,6 @@ encoders: Mapping[str, Callable[..., Any]] = {"vae_encode": _start_latent}
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
-    """Encode the start picture, or the last frame of the video that is continued."""
     encodings = {START: _start_latent(job)} if START_PICTURE in job.pictures.fitted else {}
     job.note_vae(0)
     return encodings
@@ -217,7 +211,6 @@ def _has_experts(job: OpenJob) -> bool:
 
 
 def joiner(job: OpenJob) -> Join:
-    """Join clips, of which all but the first leave out the frame that they begin with."""
     return lambda frames, section: (to_uint8(frames[section.overlap_frames :]), to_uint8(frames[:0]))
 
 

@@ -1,7 +1,6 @@
 """Tests of the event stream, whose names and fields are an interface and which survives JSON."""
 
 import json
-from dataclasses import FrozenInstanceError, fields
 from typing import get_args
 
 import pytest
@@ -86,25 +85,13 @@ STREAM: list[tuple[Event, dict[str, object]]] = [
         },
     ),
 ]  # fmt: skip
-each_event = pytest.mark.parametrize(("event", "data"), STREAM, ids=lambda value: type(value).__name__)
 
 
-@each_event
+@pytest.mark.parametrize(("event", "data"), STREAM, ids=lambda value: type(value).__name__)
 def test_json_of_each_event(event: Event, data: dict[str, object]) -> None:
     assert to_dict(event) == data
     assert list(to_dict(event))[:3] == ["event", "job", "time"]
-
-
-@each_event
-def test_each_event_survives_json(event: Event, data: dict[str, object]) -> None:
-    assert from_dict(json.loads(json.dumps(to_dict(event)))) == event
-
-
-@each_event
-def test_events_cannot_be_changed(event: Event, data: dict[str, object]) -> None:
-    for field in fields(event):
-        with pytest.raises(FrozenInstanceError):
-            setattr(event, field.name, None)
+    assert from_dict(json.loads(json.dumps(data))) == event
 
 
 def test_every_kind_of_event_is_known_and_only_three_are_final() -> None:

@@ -1,7 +1,6 @@
 """Tests of the recipe in a file: it survives as it is, and a hostile or foreign file is answered in words."""
 
 import contextlib
-import io
 import itertools
 import json
 import struct
@@ -296,10 +295,3 @@ def test_the_record_of_the_vae_keeps_the_sections_where_its_way_changed(tmp_path
     assert read_uses(file) == (VaeUse(0, 256, "fp16", 3),)
     file.write_text("[{}]")
     assert read_uses(file) == ()
-
-
-def test_a_video_without_a_recipe_is_as_before(tmp_path: Path) -> None:
-    video = writer(tmp_path, "forward")
-    video.add_section(scene(4))
-    assert b"\xa9cmt" not in video.latest.read_bytes()
-    assert io.BytesIO(video.latest.read_bytes()).read(8)[4:] == b"ftyp"
