@@ -37,9 +37,8 @@ from diffusers_helper.job.work import Chain, LatentsSoFar, Sampler, Work, encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.output.checkpoints import Checkpoints
+from diffusers_helper.output.checkpoints import Checkpoints, SavedSteps
 from diffusers_helper.output.previews import LightDecoder, to_uint8
-from diffusers_helper.output.saved_steps import SavedSteps
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.request import LIGHT, OWN, GenerationRequest

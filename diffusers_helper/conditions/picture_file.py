@@ -200,9 +200,7 @@ def _check_size(image: Image.Image, name: str) -> None:
 
 
 def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
-    if image.format not in ("JPEG", "MPO"):
-        return
-    scans = _count_scans(content)
+    scans = _count_scans(content) if image.format in ("JPEG", "MPO") else 0
     if scans > MAX_SCANS:
         raise PictureError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
 

@@ -185,8 +185,6 @@ class Family:
 
     Attributes:
         name: The name, under which `pipeline` finds the other half.
-        spatial_compression: The pixels per latent along each side.
-        temporal_compression: The frames per latent frame.
         signs: Texts that only the names of its transformer's tensors contain; see `weights.recognition`.
         resembles: The models whose transformers have the same signs and lack these.
         requirements: What the components must have in common: a component, an entry of its configuration, a
@@ -194,7 +192,6 @@ class Family:
         buckets: Lists the shapes of its videos (height, width), given the side of a square of the same area
             and the number of which both sides are multiples.
         tail_frames: The last frames that are seen of a video that is continued.
-        needs_picture: Whether its models make no video from words alone.
         is_chain: Whether each section begins with the last decoded frames of the one before it.
         high_steps: Counts the steps, of so many with this shift, that the first of two transformers takes.
         vae_precision: The format in which its VAE computes by default; "" for that of the card.

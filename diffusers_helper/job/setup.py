@@ -244,10 +244,7 @@ def open_job(
         request, lineage, models, (height, width), local, on_trial, cancel, earlier_folder
     )
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
-    if request.weight_dtype == AUTO:
-        request = replace(request, weight_dtype=plans.request.weight_dtype)
-        write_atomic(job_folder.weight_type, request.weight_dtype.encode())
-    _write_facts(job_folder, earlier_folder, lineage, plans)
+    request = _write_facts(job_folder, request, earlier_folder, lineage, plans)
     video = GrowingVideo(
         job_folder.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
@@ -263,11 +260,14 @@ def open_job(
     memory = JobMemory(plans, job_folder, report, cancel, before_vae)
     if crash := CrashRecord.read((earlier_folder or job_folder).crash_record):
         memory.apply(crash)
+    captures_all = local.environ.get(DEBUG_VARIABLE) == "1"  # which needs an empty cache
+    is_cached = not captures_all and local.environ.get(ENCODINGS_VARIABLE) != "0"
     return OpenJob(
         request, models, cancel, JobPictures.of(loaded_pictures, (height, width), request), original,
         sections, job_folder, earlier_folder, memory, VaeEngine(memory), video, report,
         Preview.of(models.info, job_folder.preview, memory.device.torch_device), lineage,
-        *_recorder_and_encodings(job_folder, local), loras,
+        Recorder(job_folder.captures, only_failures=not captures_all),
+        EncodingCache(local.encodings if is_cached else None), loras,
     )  # fmt: skip
 
 
@@ -309,17 +309,13 @@ def _join_original(
     return original, video.join_to(original.path, frames, is_last=original.is_last)
 
 
-def _recorder_and_encodings(job_folder: JobFolder, local: Local) -> tuple[Recorder, EncodingCache]:
-    """Open the writer of captures and the cache. Captures of all stages need an empty cache."""
-    captures_all = local.environ.get(DEBUG_VARIABLE) == "1"
-    is_cached = not captures_all and local.environ.get(ENCODINGS_VARIABLE) != "0"
-    recorder = Recorder(job_folder.captures, only_failures=not captures_all)
-    return recorder, EncodingCache(local.encodings if is_cached else None)
-
-
 def _write_facts(
-    job_folder: JobFolder, earlier_folder: JobFolder | None, lineage: Lineage, plans: MemoryPlans
-) -> None:
+    job_folder: JobFolder, request: GenerationRequest, earlier_folder: JobFolder | None, lineage: Lineage,
+    plans: MemoryPlans,
+) -> GenerationRequest:  # fmt: skip
+    if request.weight_dtype == AUTO:
+        request = replace(request, weight_dtype=plans.request.weight_dtype)
+        write_atomic(job_folder.weight_type, request.weight_dtype.encode())
     write_atomic(job_folder.attention, "{} {}".format(*plans.attention).encode())
     if plans.kernels or job_folder.kernels.exists():
         write_atomic(job_folder.kernels, plans.kernels.encode())
@@ -329,6 +325,7 @@ def _write_facts(
         write_uses(job_folder.vae, tuple(use for use in read_uses(earlier_folder.vae) if use.section == 0))
     if vae_precision := _earlier_vae_precision(earlier_folder):
         write_atomic(job_folder.overflow, vae_precision.encode())
+    return request
 
 
 def _stored_text(file: Path | None) -> str:

@@ -7,8 +7,9 @@ and the section's number, so these files contain all the state that the next sec
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -27,7 +28,7 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.files import sha256_of
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.packages import version_of
-from diffusers_helper.output.saved_steps import SavedSteps
+from diffusers_helper.memory.accounting import to_host
 from diffusers_helper.output.tensor_files import intact_tensors, read_tensors, write_tensors
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, later_settings, merged_spans, setting_names
@@ -37,6 +38,7 @@ from diffusers_helper.untrusted.limited_json import plain_texts
 _log = logging.getLogger(__name__)
 _LATENTS_KEY, _CARRIED_KEY = "latents", "carried"
 _MADE_AGAIN = "the encodings are made again"
+SAVE_SECONDS = 120.0  # between two states of a section, of which one step may take a minute
 # Version 0.1 did not record these settings, so its files are accepted with any values of them.
 _VAE = setting_names("vae")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
@@ -92,6 +94,35 @@ class Origins:
         prompts = json.dumps(all_prompts(self._request, self._lineage, self._family))
         seed = str(self._lineage.root(self._request).seed)  # determines the picture's latent
         return {"texts": prompts, "seed": seed, "model": self._request.model} | self._shared
+
+
+@dataclass
+class SavedSteps:
+    """The file with the state of the section that is being sampled.
+
+    `facts` are all that the state depends on; one of other facts is not used.
+    """
+
+    file: Path
+    facts: Mapping[str, object]
+    _next_time: float = field(default_factory=lambda: time.monotonic() + SAVE_SECONDS)
+
+    @property
+    def _origin(self) -> str:
+        return sha256_of([json.dumps(self.facts, sort_keys=True).encode()])
+
+    def read(self) -> dict[str, Tensor] | None:
+        stored = intact_tensors(self.file, "the section is sampled from its beginning")
+        return stored[0] if stored and stored[1].get("origin") == self._origin else None
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """Store the state after a step, if the last time was long enough ago."""
+        if time.monotonic() < self._next_time:
+            return
+        self.file.parent.mkdir(exist_ok=True)
+        tensors = {name: to_host(tensor.to("cpu", copy=True)) for name, tensor in state.items()}
+        write_tensors(self.file, tensors, {"origin": self._origin})
+        self._next_time = time.monotonic() + SAVE_SECONDS
 
 
 class Checkpoints:

@@ -263,7 +263,9 @@ class GrowingVideo:
                 temporary.touch()
                 return
             with av.open(temporary, "w", format="mp4", options=_BITEXACT) as container:
-                stream = self._open_encoder(container, x264)
+                options = {"preset": _X264_PRESET, "crf": str(self._crf), "x264-params": x264}
+                stream = container.add_stream("libx264", rate=self._fps, options=options)
+                prepare_codec(stream.codec_context, self._width, self._height, self._time_base)
                 strip_sei = BitStreamFilterContext(_STRIP_SEI, stream)
                 for frame in itertools.chain(converted(frames, self._time_base), [None]):
                     for packet in stream.encode(frame):
@@ -271,12 +273,6 @@ class GrowingVideo:
                             stripped.stream = stream
                             stripped.time_base = stream.codec_context.time_base
                             container.mux(stripped)
-
-    def _open_encoder(self, container: OutputContainer, x264: str) -> VideoStream:
-        options = {"preset": _X264_PRESET, "crf": str(self._crf), "x264-params": x264}
-        stream = container.add_stream("libx264", rate=self._fps, options=options)
-        prepare_codec(stream.codec_context, self._width, self._height, self._time_base)
-        return stream
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
         """Join segments, given in temporal order, by stream copy into one file, and return its frame count.
@@ -303,7 +299,8 @@ class GrowingVideo:
 
     def _copy(self, segments: Sequence[Path], output: OutputContainer, *sound: Iterator[Packet]) -> int:
         num_frames = 0
-        for packet in heapq.merge(self._packets(segments, output), *sound, key=_decoding_time):
+        packets = self._packets(segments, output)
+        for packet in heapq.merge(packets, *sound, key=lambda one: (one.dts or 0) * one.time_base):
             num_frames += packet.stream.type == "video"
             output.mux(packet)
         return num_frames
@@ -331,10 +328,6 @@ class GrowingVideo:
                     packet.dts = num_frames - _REORDER_DELAY
                     yield packet
                     num_frames += 1
-
-
-def _decoding_time(packet: Packet) -> Fraction:
-    return (packet.dts or 0) * packet.time_base
 
 
 def _sound_packets(file: Path, output: OutputContainer, seconds: Fraction) -> Iterator[Packet]:

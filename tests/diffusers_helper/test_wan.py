@@ -18,7 +18,7 @@ from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.wan import WAN
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import ModelInfo, find_model, plan_of
-from diffusers_helper.output import saved_steps
+from diffusers_helper.output import checkpoints
 from diffusers_helper.output.previews import LightDecoder
 from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.pipeline import Result, generate
@@ -146,7 +146,7 @@ def test_the_video_has_the_frames_of_all_clips(order: GenerationRequest, whole: 
 def test_a_job_that_is_killed_ten_times_gives_the_same_bytes(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_steps, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "SAVE_SECONDS", 0.0)
     chance, broken, events = random.Random(10), tmp_path / "broken", list[Event]()
 
     def run(last: int) -> Result:
