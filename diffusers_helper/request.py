@@ -45,6 +45,7 @@ class GenerationRequest:
     image: Annotated[str, SettingInfo(
         "Picture", "The picture that the video starts from. Without one, it starts from the words alone.",
         "What to make", unit="file", scope="input", crop="crop")] = ""
+    # `conditions.timeline.prompts_of` gives each section its words.
     prompt: Annotated[str, SettingInfo(
         "Prompt",
         "Describe what should happen in the video. A part such as [2.4s: ...] or [2.4s-4.8s: ...] says what "
@@ -109,6 +110,7 @@ class GenerationRequest:
     model: Annotated[str, SettingInfo(
         "Model", "It has its own steps, guidance and size.", "What to make", unit="name|dir",
     )] = "demo"
+    # `planning.profiles.Profile.budget` turns the next two into bytes.
     preserved_gb: Annotated[float | None, SettingInfo(
         "Memory Kept Free (GB)",
         "The GPU memory that weights leave free, in GB. Weights that do not fit beside it "

@@ -134,10 +134,9 @@ class OpenJob:
         return open_passes(step_cache, request.steps, mag_ratios, network, blocks, repeater)
 
     def on_step(self, run: Run, passes: Passes) -> OnStep:
-        """Make a callback that ends a cancelled job, and reports each step of sampling with a preview."""
+        """Make a callback that reports each step of sampling with a preview."""
 
         def on_step(step: int, steps: int, x0: torch.Tensor) -> None:
-            self.cancel.check()
             step += (run.number - 1) * steps
             picture = self.preview.show(x0, run.section.number, step)
             self.report.step(run.section, step, run.count * steps, picture, passes.skipped)
