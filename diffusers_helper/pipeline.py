@@ -33,7 +33,7 @@ from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
 from diffusers_helper.job.setup import OpenJob, Run, open_job
-from diffusers_helper.job.work import Chain, LatentsSoFar, Sampler, Work, encode
+from diffusers_helper.job.work import LatentsSoFar, Sampler, Work, encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
@@ -108,10 +108,8 @@ def generate(
                 history.add(checkpoints.section(section.number, compute=make), section)
                 if is_written(job, section, checkpoints, history):
                     continue
-                frames = decode(job, section, history.to_decode(section))
-                if isinstance(history, Chain):
-                    frames = history.join(frames, section)
-                    history.carried = checkpoints.carried(section.number, history.carried)
+                frames = history.carry(decode(job, section, history.to_decode(section)), section)
+                history.carried = checkpoints.carried(section.number, history.carried)
                 final, pending = join(frames, section)
                 write(job, section, final, pending)
                 del frames, final, pending  # they would take memory while the next section is made
@@ -206,7 +204,7 @@ def denoise(
 
 def is_written(job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar) -> bool:
     """Tell if an earlier run has written a section and stored all that the next one needs of it."""
-    if section.number == job.video.sections and isinstance(history, Chain):
+    if section.number == job.video.sections and job.family.is_chain:
         history.carried = checkpoints.carried(section.number)
         return history.carried is not None
     return section.number < job.video.sections

@@ -3,7 +3,7 @@
 The encodings are Llama's hidden states, CLIP's pooled output and SigLIP's hidden states.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -109,28 +109,6 @@ def encode_vision(
     return encoder(pixels.to(encoder.device, encoder.dtype)).last_hidden_state
 
 
-class ConstantResults:
-    """The results of those modules of a transformer whose inputs do not change in a section.
-
-    The text refiner itself sees the time, so it runs in every step. Inputs are compared by identity, so
-    nobody may write to them or to the results.
-    """
-
-    def __init__(self, transformer: HunyuanVideoFramepackTransformer3DModel) -> None:
-        modules = (
-            transformer.rope, transformer.clean_x_embedder, transformer.image_projection,
-            transformer.context_embedder.proj_in, transformer.time_text_embed.text_embedder,
-        )  # fmt: skip
-        self._forwards = [(module, cache(module.forward)) for module in modules if module is not None]
-
-    @contextmanager
-    def reused(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for module, cached_forward in self._forwards:
-                stack.callback(replace_forward(module, cached_forward))
-            yield
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePackCondition(Guidance[TextCondition]):
     image_embeds: Tensor
@@ -144,9 +122,26 @@ class FramePackCondition(Guidance[TextCondition]):
 
 
 class FramePackDenoiser(GuidedDenoiser[TextCondition]):
+    """FramePack's transformer as a denoiser, which computes once what is the same in all steps.
+
+    The text refiner itself sees the time, so it runs in every step. Inputs are compared by identity, so
+    nobody may write to them or to the results.
+    """
+
     def __init__(self, transformer: HunyuanVideoFramepackTransformer3DModel, *arguments: Any) -> None:
         super().__init__(transformer, *arguments)
-        self._reused_constants = ConstantResults(transformer).reused
+        modules = (
+            transformer.rope, transformer.clean_x_embedder, transformer.image_projection,
+            transformer.context_embedder.proj_in, transformer.time_text_embed.text_embedder,
+        )  # fmt: skip
+        self._forwards = [(module, cache(module.forward)) for module in modules if module is not None]
+
+    @contextmanager
+    def _reused_constants(self) -> Generator[None]:
+        with ExitStack() as stack:
+            for module, cached_forward in self._forwards:
+                stack.callback(replace_forward(module, cached_forward))
+            yield
 
     def _text_arguments(self, text: TextCondition) -> dict[str, Tensor]:
         prompt_embeds = self._to_network(text.prompt_embeds)

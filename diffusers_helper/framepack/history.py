@@ -16,12 +16,13 @@ from diffusers_helper.families.packing import (
     Mode,
     Section,
 )
+from diffusers_helper.job.work import LatentsSoFar
 from diffusers_helper.sampling.guidance import CleanLatents
 
 _NO_LATENTS: Mapping[int, Tensor] = MappingProxyType({})
 
 
-class LatentHistory:
+class LatentHistory(LatentsSoFar):
     """The clean latents in temporal order, in fp32 on the CPU.
 
     Attributes:
@@ -56,7 +57,7 @@ class LatentHistory:
         self.start = self._prefix[:, :, -1:] if self._prefix.shape[2] else start
         suffix = start[:, :, :0] if suffix is None else suffix
         self._num_suffix_latents = min(suffix.shape[2], LATENT_WINDOW_SIZE)
-        self.latents = self._prefix if mode == "forward" else suffix
+        super().__init__(self._prefix if mode == "forward" else suffix)
 
     def add(self, latents: Tensor, section: Section) -> None:
         if self._mode == "forward":

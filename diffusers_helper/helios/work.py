@@ -29,7 +29,7 @@ from diffusers_helper.helios.schedule import (
 )
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sampler, TextStage, encode_pictures, latent_of
+from diffusers_helper.job.work import Join, LatentsSoFar, Sampler, TextStage, encode_pictures, latent_of
 from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
@@ -96,16 +96,13 @@ class HeliosDenoiser(GuidedDenoiser[Tensor]):
         }
 
 
-class SectionHistory:
+class SectionHistory(LatentsSoFar):
     """The clean latents in temporal order, (1, 16, T, h, w), in fp32 on the CPU."""
 
     def __init__(self, history: Tensor, first_latent: Tensor | None) -> None:
+        super().__init__(history[:, :, :0])
         self._first_history = history
         self._first_latent = first_latent
-        self.latents = history[:, :, :0]
-
-    def add(self, latents: Tensor, section: Section) -> None:
-        self.latents = torch.cat([self.latents, latents], dim=2)
 
     def context(self, section: Section) -> CleanLatents:
         history = torch.cat([self._first_history, self.latents], dim=2)
@@ -113,9 +110,6 @@ class SectionHistory:
         if not start.shape[2]:
             start = history.new_zeros(*history.shape[:2], 1, *history.shape[3:])
         return CleanLatents.after(section.indices, start, history)
-
-    def to_decode(self, section: Section) -> Tensor:
-        return self.latents[:, :, -section.decode_latents :]
 
 
 denoiser = HeliosDenoiser
@@ -197,7 +191,8 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> SectionHistory:
 
 
 def joiner(job: OpenJob) -> Join:
-    return lambda frames, section: (to_uint8(frames), to_uint8(frames[:0]))
+    """Join sections, which leave out the frames that they repeat."""
+    return lambda frames, section: (to_uint8(frames[section.overlap_frames :]), to_uint8(frames[:0]))
 
 
 def blocks(network: HeliosTransformer3DModel | WanTransformer3DModel, noise: Tensor) -> Blocks:

@@ -1,10 +1,11 @@
 """What a family of models brings to the loop in `pipeline.generate`, besides its numbers in `families/`."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,30 +32,30 @@ Join = Callable[[Tensor, Section], tuple[np.ndarray, np.ndarray]]
 are final now, and those that the next section will still change."""
 
 
-class LatentsSoFar(Protocol):
-    """The clean latents made so far, and the parts of them that a section and its decoding need."""
+class LatentsSoFar(ABC):
+    """The clean latents made so far, (1, C, T, h, w), and the parts of them that a section needs.
 
-    latents: Tensor
-
-    def add(self, latents: Tensor, section: Section) -> None: ...
-
-    def context(self, section: Section) -> CleanLatents: ...
-
-    def to_decode(self, section: Section) -> Tensor: ...
-
-
-@runtime_checkable
-class Chain(LatentsSoFar, Protocol):
-    """The same where each section begins with the last decoded frames of the one before it.
-
-    `carried` are the first frame of the video and these last ones, (1 + T, H, W, 3) in -1 to 1.
+    In a chain, `carried` are the first frame of the video and the last ones of the section before, with which
+    the next one begins, (1 + T, H, W, 3) in -1 to 1.
     """
 
-    carried: Tensor | None
+    carried: Tensor | None = None
 
-    def join(self, frames: Tensor, section: Section) -> Tensor:
+    def __init__(self, latents: Tensor) -> None:
+        self.latents = latents
+
+    def add(self, latents: Tensor, section: Section) -> None:
+        self.latents = torch.cat([self.latents, latents], dim=2)
+
+    @abstractmethod
+    def context(self, section: Section) -> CleanLatents: ...
+
+    def to_decode(self, section: Section) -> Tensor:
+        return self.latents[:, :, -section.decode_latents :]
+
+    def carry(self, frames: Tensor, section: Section) -> Tensor:
         """Adapt the decoded frames of a section to those that they repeat, and carry over its last ones."""
-        ...
+        return frames
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,8 +299,7 @@ class GrowingVideo:
 
     def _copy(self, segments: Sequence[Path], output: OutputContainer, *sound: Iterator[Packet]) -> int:
         num_frames = 0
-        packets = self._packets(segments, output)
-        for packet in heapq.merge(packets, *sound, key=lambda one: (one.dts or 0) * one.time_base):
+        for packet in heapq.merge(self._packets(segments, output), *sound, key=_decoding_time):
             num_frames += packet.stream.type == "video"
             output.mux(packet)
         return num_frames
@@ -328,6 +327,10 @@ class GrowingVideo:
                     packet.dts = num_frames - _REORDER_DELAY
                     yield packet
                     num_frames += 1
+
+
+def _decoding_time(packet: Packet) -> Fraction:
+    return (packet.dts or 0) * packet.time_base
 
 
 def _sound_packets(file: Path, output: OutputContainer, seconds: Fraction) -> Iterator[Packet]:

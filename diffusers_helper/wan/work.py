@@ -17,10 +17,9 @@ from torch import Tensor
 from diffusers_helper.conditions.timeline import prompts_of
 from diffusers_helper.families.packing import Section, frames_of
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.helios.work import blocks, encode_images, guidance, text_stages
+from diffusers_helper.helios.work import blocks, encode_images, guidance, joiner, text_stages
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sampler, latent_of
-from diffusers_helper.output.previews import to_uint8
+from diffusers_helper.job.work import LatentsSoFar, Sampler, latent_of
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.guidance import NUM_TRAIN_TIMESTEPS, CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.schedule import noise_for, tokens_of
@@ -29,7 +28,12 @@ from diffusers_helper.vae.codec import pixels_of, sample_latents
 from diffusers_helper.wan.colours import with_colours
 from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
 
-__all__ = ["blocks", "encode_images", "text_stages"]  # those of Helios, which are members of this `Work`, too
+__all__ = [
+    "blocks",
+    "encode_images",
+    "joiner",
+    "text_stages",
+]  # those of Helios, which are members of this `Work`, too
 START = "start"
 _FRAMES_PER_LATENT = 4
 
@@ -87,20 +91,16 @@ class ExpertDenoiser(WanDenoiser):
         return super()._to_network(tensor)
 
 
-class ClipChain:
-    """The latents of all clips so far, and the frames with which the next one begins (`job.work.Chain`).
+class ClipChain(LatentsSoFar):
+    """The latents of all clips so far. The next clip begins with frames, as the decoder has made them.
 
-    These are the decoder's output and not their latents, which depend on those before them.
+    Their own latents depend on those before them.
     """
 
     def __init__(self, job: OpenJob, start: Tensor | None) -> None:
+        super().__init__(torch.zeros(job.latents_shape(0)))
         self._job = job
         self._start = start
-        self.latents = torch.zeros(job.latents_shape(0))
-        self.carried: Tensor | None = None
-
-    def add(self, latents: Tensor, section: Section) -> None:
-        self.latents = torch.cat([self.latents, latents], dim=2)
 
     def context(self, section: Section) -> CleanLatents:
         nothing = self.latents[:, :, :0]
@@ -115,7 +115,7 @@ class ClipChain:
         assert self.carried is not None
         return self.carried[1:].permute(3, 0, 1, 2)[None]
 
-    def join(self, frames: Tensor, section: Section) -> Tensor:
+    def carry(self, frames: Tensor, section: Section) -> Tensor:
         """Give a clip the colours of the frames that it repeats, and carry over its last frames."""
         frames = frames.clamp(-1, 1)
         first_frame = frames[:1]
@@ -145,9 +145,6 @@ class ClipChain:
         num_latents = (frames.shape[2] - 1) // job.family.temporal_compression + 1
         noise = torch.zeros(job.latents_shape(num_latents))
         return sample_latents(moments, noise, job.models.component("vae").config)
-
-    def to_decode(self, section: Section) -> Tensor:
-        return self.latents[:, :, -section.decode_latents :]
 
 
 class PictureChain(ClipChain):
@@ -208,10 +205,6 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> ClipChain:
 
 def _has_experts(job: OpenJob) -> bool:
     return "transformer_2" in job.family.networks
-
-
-def joiner(job: OpenJob) -> Join:
-    return lambda frames, section: (to_uint8(frames[section.overlap_frames :]), to_uint8(frames[:0]))
 
 
 def denoiser(
