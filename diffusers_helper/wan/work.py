@@ -28,12 +28,8 @@ from diffusers_helper.vae.codec import pixels_of, sample_latents
 from diffusers_helper.wan.colours import with_colours
 from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
 
-__all__ = [
-    "blocks",
-    "encode_images",
-    "joiner",
-    "text_stages",
-]  # those of Helios, which are members of this `Work`, too
+# Those of Helios are members of this `Work`, too.
+__all__ = ["blocks", "encode_images", "joiner", "text_stages"]
 START = "start"
 _FRAMES_PER_LATENT = 4
 
