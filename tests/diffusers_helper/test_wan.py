@@ -48,12 +48,6 @@ def order(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Generatio
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return an uninterrupted job. Tests only read it."""
-    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
-
-
 @pytest.mark.parametrize(
     ("seconds", "clip_frames", "clips", "frames"),
     [(5, 0, 1, 121), (15, 0, 3, 361), (2, 13, 4, 49), (2, 15, 4, 49), (5, 49, 2, 97)],

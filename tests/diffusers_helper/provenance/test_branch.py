@@ -58,7 +58,6 @@ def make_again(video: Path, models: Models, folder: Path, **changes: Any) -> Res
     return make(request, models, folder / "job", lineage=recipe.lineage)[0]
 
 
-@pytest.mark.slow
 def test_a_video_restored_from_its_own_metadata_has_the_same_bytes(
     whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -70,7 +69,6 @@ def test_a_video_restored_from_its_own_metadata_has_the_same_bytes(
     assert so_far.settings == read_recipe(copy).settings
 
 
-@pytest.mark.slow
 def test_a_branch_equals_a_fresh_job_with_the_same_history(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -97,7 +95,6 @@ def test_a_branch_equals_a_fresh_job_with_the_same_history(
     assert fresh.video.read_bytes() == grandchild.video.read_bytes()
 
 
-@pytest.mark.slow
 def test_an_extended_video_keeps_what_there_was(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
