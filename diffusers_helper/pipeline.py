@@ -211,10 +211,7 @@ def is_written(job: OpenJob, section: Section, checkpoints: Checkpoints, history
 
 
 def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
-    """Decode a section with the one made before it to frames (T, H, W, 3), about -1 to 1.
-
-    In front of their latents are those of a video that is continued, or behind them those of one to lead to.
-    """
+    """Decode a section, with the one before it and the edge of another video, to (T, H, W, 3) in -1 to 1."""
     num_extra_frames = job.original.num_extra_frames(section) if job.original else 0
     num_lead_latents = 0 if num_extra_frames else latents.shape[2] - section.decode_latents
     frames = decode_from(job, section.number, section.decode_start - num_lead_latents, latents)

@@ -33,11 +33,7 @@ _SAMPLING = ("sample", "sample_low")
 def replay(
     file: Path, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None
 ) -> Comparison:
-    """Run a captured stage again with the captured inputs, and compare the results.
-
-    The stage gets the settings of the captured job, with the tiles and the precision that its VAE had.
-    Encodings of other jobs are not used, and no capture is written.
-    """
+    """The stage gets the captured job's settings, tiles and precision. No other job's encodings are used."""
     capture = read_capture(file)
     works = pipeline.WORK.values()
     stages = {*_SAMPLING, "decode"}.union(

@@ -34,10 +34,7 @@ _EXPECTED_CODES = ("storage", "disk_full", "download")
 
 
 class _Reporter:
-    """A forwarder of events that remembers what a final event has to repeat.
-
-    Before the end of a video it warns if convolutions were computed on other rungs since this was created.
-    """
+    """It remembers what a final event repeats, and warns of convolutions on other rungs since it was made."""
 
     def __init__(self, on_event: Callable[[events.Event], None], convolutions: MIOpenFallbackHandler) -> None:
         self._on_event, self._convolutions = on_event, convolutions

@@ -58,10 +58,7 @@ class Film:
         self._check_size(stream.width, stream.height)
 
     def seek_to_end(self, seconds: float) -> None:
-        """Go to where the last `seconds` can be decoded from, or less far if the file does not say where.
-
-        A file may state no length, or that of its sound. FFmpeg then finds the last key frame.
-        """
+        """Go to where the last `seconds` can be decoded from, or without a length to the last key frame."""
         length = self._stated_seconds or (self.container.duration or 0) / _PER_SECOND or MAX_SECONDS
         self._go_to(Fraction(min(length, MAX_SECONDS) - seconds))
 

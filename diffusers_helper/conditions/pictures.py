@@ -197,10 +197,7 @@ def picture_warning(mode: str, info: ModelInfo) -> str:
 
 
 def pictures_of(number: int, request: GenerationRequest, family: Family) -> Shares:
-    """Find the names of the pictures that condition one section, with their shares.
-
-    The shares change linearly from each picture to the next one in the video, by the middle of the section.
-    """
+    """Shares change linearly from each picture to the next one in the video, by the middle of the section."""
     if request.one_frame and request.timed_pictures:
         share = _REFERENCE_SHARE / len(request.timed_pictures)
         names = (timed_picture_name(n) for n in range(1, len(request.timed_pictures) + 1))

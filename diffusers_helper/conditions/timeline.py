@@ -200,11 +200,7 @@ def _escape_cue(text: str) -> str:
 
 
 def blend_prompts(prompts: Sequence[str], index: int, num_blend_sections: int) -> Shares:
-    """Find the texts of one section where each change takes several sections.
-
-    In the i-th section after a change, from 0, the new text has a share of (i + 1) / (num_blend_sections +
-    1).
-    """
+    """In section i after a change, from 0, the new text has a share of (i + 1) / (blend sections + 1)."""
     start = index
     while start > 0 and prompts[start - 1] == prompts[index]:
         start -= 1
@@ -216,10 +212,7 @@ def blend_prompts(prompts: Sequence[str], index: int, num_blend_sections: int) -
 
 
 def prompts_of(number: int, request: GenerationRequest, family: Family) -> Shares:
-    """Find the texts that condition a section, with their shares, in its own request (`Lineage.request_for`).
-
-    Sections that a branch keeps stay at their times in the video that they are from.
-    """
+    """Find texts by a section's own request. Those that a branch keeps stay at the parent's times."""
     prompts, _, _, video_indices = _by_section(request, family)
     return blend_prompts(prompts, video_indices[number - 1], request.prompt_blend)
 
@@ -258,10 +251,7 @@ def steps_of(request: GenerationRequest, info: ModelInfo) -> list[int]:
 
 
 def drafts_of(number: int, request: GenerationRequest, family: Family) -> tuple[int, ...]:
-    """List the video indices of the sections that are drafted for one section.
-
-    Each begins where the one before it ends, and the section begins where the last one ends.
-    """
+    """Each draft begins where the one before it ends, and the section begins where the last one ends."""
     section = family.sections(request)[number - 1]
     video_index = -1 if section.is_closing else section.video_index
     picture_index = max(pictures_by_index(request, family, video_index + 1), default=0)

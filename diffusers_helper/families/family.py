@@ -139,13 +139,10 @@ class SmallDecoder:
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A published model. Revisions are pinned, so that a change on the hub can change no result.
+    """A published model, with repository, folder and pinned revision of each component.
 
-    Attributes:
-        variant: What distinguishes it from the family's other models; `file_pattern` matches its files'
-            names.
-        sources: The repository, the folder within it and the revision of each component.
-        settings: What suits it, by the names of `registry.ModelInfo`.
+    Names of files that match `file_pattern` are of this `variant` of the family. `settings` are those of
+    `registry.ModelInfo`.
     """
 
     name: str
@@ -258,10 +255,7 @@ class Family:
         return self.plan(seconds or request.seconds, request.mode, has_picture=has_picture, **clips)
 
     def sections(self, request: Any, cuts: Sequence[int] = ()) -> SectionPlan:
-        """Plan the video of a `GenerationRequest`.
-
-        `cuts` are the video indices of the sections that begin with a draft of what comes before them.
-        """
+        """`cuts` are the video indices of the sections that begin with a draft of what comes before them."""
         if request.one_frame and "one_frame" not in self.unsupported:
             return plan_one_frame(request.one_frame)
         plan = self.plain_sections(request)

@@ -85,10 +85,7 @@ def _checked_tokens(tokens: Tensor, encoder: LlamaModel | CLIPTextModel) -> Tens
 
 
 def mix_prompts(prompts: Sequence[tuple[TextCondition, float]]) -> TextCondition:
-    """Sum the embeddings of prompts, weighted by their shares. The last one gives the number of tokens.
-
-    Longer prompts are cut to it, and shorter ones are padded with zeros, as FramePack pads them.
-    """
+    """Sum embeddings by their shares, cut or padded with zeros to the last one's length."""
     last = prompts[-1][0]
     if len(prompts) == 1:
         return last

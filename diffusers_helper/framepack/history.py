@@ -23,13 +23,7 @@ _NO_LATENTS: Mapping[int, Tensor] = MappingProxyType({})
 
 
 class LatentHistory(LatentsSoFar):
-    """The clean latents in temporal order, in fp32 on the CPU.
-
-    Attributes:
-        start: The latent (1, 16, 1, h, w) of the start picture or of the end of a continued video, or noise.
-        latents: All latents (1, 16, T, h, w) so far. They begin with the prefix, which in inverted mode is
-            added with the section that begins the video.
-    """
+    """`start` is the latent of the start picture or of a continued video's end, or noise; on the CPU."""
 
     def __init__(
         self,

@@ -10,11 +10,7 @@ from diffusers_helper.output.previews import to_uint8
 
 
 class FrameBlender:
-    """The blender of decoded sections, which separates final frames from those that will still change.
-
-    Neighbouring sections both decode the frames where they overlap. There the picture changes linearly from
-    the earlier section's to the later one's, as in FramePack.
-    """
+    """Neighbours both decode the frames where they overlap, which change linearly from one to the other."""
 
     def __init__(self, mode: Mode, original: Original | None = None) -> None:
         self._mode, self._original = mode, original
@@ -55,20 +51,14 @@ class FrameBlender:
         return torch.cat([blended, frames[overlap:]])
 
     def _close_loop(self, frames: Tensor) -> Tensor:
-        """Adjust the frames between the end of a loop and its start, so that there is no jump.
-
-        The last frame's difference to the video's first one is added to all, in a share that grows with time.
-        """
+        """Add the last frame's difference to the video's first one, in a share that grows with time."""
         assert self._first_frame is not None, "the section with the start comes before"
         shares = torch.arange(1, len(frames) + 1).view(-1, 1, 1, 1) / (len(frames) + 1)
         return frames + shares * (self._first_frame - frames[-1:])
 
 
 def _match_edge(original: Original, frames: Tensor) -> Tensor:
-    """Adjust decoded frames so that the one next to the original video equals the video's frame.
-
-    The difference is added to all frames, in a share that falls linearly to 0.
-    """
+    """Let the frame at the original equal the original's. The difference fades linearly over the others."""
     edge_index = -1 if original.is_last else 0
     edge_frame = torch.from_numpy(np.array(original.edge_frame)).float() / 127.5 - 1
     shares = torch.linspace(1, 0, len(frames)).view(-1, 1, 1, 1)

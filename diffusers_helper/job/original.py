@@ -46,10 +46,7 @@ class Original:
         return section.number == 1 if self.is_last else section.video_index == 0
 
     def num_extra_frames(self, section: Section) -> int:
-        """Count the frames that are decoded after those of a section, to lead to the video.
-
-        An extra latent becomes four frames, of which the last stands for the first frame of the video.
-        """
+        """An extra latent becomes four frames, of which the last stands for the first frame of the video."""
         return self.family.temporal_compression if self.is_last and self.is_next_to(section) else 0
 
     def frames(self, on_progress: Callable[[], object] = lambda: None) -> Iterator[np.ndarray]:

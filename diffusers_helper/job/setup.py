@@ -68,11 +68,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """The state of one job, which its stages share.
-
-    `earlier_folder` is that of an earlier run whose results are reused. The recorder captures all stages if
-    the environment asks for it, and else one that fails; `encodings` are then none.
-    """
+    """The state of one job. `earlier_folder` is of an earlier run whose results are reused."""
 
     request: GenerationRequest
     models: Models

@@ -36,13 +36,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A captured call beside the same call done again.
-
-    Attributes:
-        name: The stage of a job, or the node.
-        seconds, earlier_seconds: The time that the call took now, and when it was captured.
-        difference: The first difference between the results, in words; "" if they have the same bits.
-    """
+    """A captured stage or node beside the same call now; `difference` is "" for the same bits."""
 
     name: str
     seconds: float

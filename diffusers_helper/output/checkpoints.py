@@ -98,10 +98,7 @@ class Origins:
 
 @dataclass
 class SavedSteps:
-    """The file with the state of the section that is being sampled.
-
-    `facts` are all that the state depends on; one of other facts is not used.
-    """
+    """The state of the section that is being sampled, which is used if all `facts` are the same."""
 
     file: Path
     facts: Mapping[str, object]
@@ -263,10 +260,7 @@ class EncodingCache:
     max_bytes: int = 256 * 1024**2  # a prompt of FramePack takes about 2 MB
 
     def get(self, facts: Callable[[], Mapping[str, str]], compute: Callable[[], Tensors]) -> Tensors:
-        """Reuse the encodings that depend on these facts, or compute and store them.
-
-        The facts may change while it computes, after a device's fault.
-        """
+        """The facts may change while it computes, after a device's fault."""
         if self.folder is None:
             return compute()
         file = self._file(facts())

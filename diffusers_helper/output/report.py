@@ -19,10 +19,7 @@ _ORDER: list[str] = list(events.STAGES)
 
 
 class Report:
-    """The sender of one job's events.
-
-    `expected` are the seconds that each stage will probably take: "load" in all, the others for one section.
-    """
+    """`expected` are the seconds that each stage will take: "load" in all, the others for one section."""
 
     def __init__(
         self, folder: JobFolder, plan: SectionPlan, on_event: Callable[[events.Event], None],

@@ -39,12 +39,7 @@ def intact_tensors(file: Path, consequence: str) -> tuple[dict[str, Tensor], dic
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors and the metadata of a file.
-
-    Raises:
-        OSError: If the file cannot be read.
-        SafetensorError, ValueError, KeyError: If the file is damaged.
-    """
+    """OSError if the file cannot be read; SafetensorError, ValueError or KeyError if it is damaged."""
     content = read_file(file, _MAX_BYTES)  # the library calls a file missing that cannot be opened now
     tensors = {name: tensor.clone() for name, tensor in load(content).items()}
     header = plain_json(content[8 : 8 + int.from_bytes(content[:8], "little")])

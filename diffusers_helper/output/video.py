@@ -155,10 +155,7 @@ class GrowingVideo:
             )
 
     def join_to(self, original: Path, frames: Iterator[np.ndarray], *, is_last: bool = False) -> str:
-        """Put a video in front of the first section in time, or behind the last one, and say how.
-
-        Its packets are copied if they have the headers of the sections; otherwise its frames are encoded.
-        """
+        """Put a video before or behind the sections, copied if it has their headers, and say how."""
         self._original = self._folder.segments / "original.mp4"
         self._ends_with_original = is_last
         if self._is_intact(self._original):

@@ -65,10 +65,7 @@ class Branch:
     parent: JobFolder
 
     def fill(self, folder: JobFolder) -> None:
-        """Fill the new job's folder with the lineage and the kept files, which are hard links if possible.
-
-        Finished files never change, so the links stay valid, even if the parent is removed.
-        """
+        """Link or copy the kept files. They never change, so links stay valid if the parent is removed."""
         num_kept = self.lineage.kept
         parent = self.parent
         # The last kept section is decoded again, since some of its frames are blended with the next section.
@@ -141,11 +138,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
 def extension(
     folder: JobFolder, request: GenerationRequest, seconds: float, changes: Mapping[str, Any] | None = None
 ) -> Branch:
-    """Make the branch that makes a finished video longer.
-
-    A forward video continues after its end. An inverted one gets a new, longer beginning in place of the
-    section that starts with the picture.
-    """
+    """Continue a forward video; make an inverted one's section with the start picture anew, and longer."""
     if num_finished_sections(folder) < len(plan_of(request)):
         raise InputError(
             f"Job {folder.job} is not finished; expected a finished video.",

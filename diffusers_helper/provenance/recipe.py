@@ -99,10 +99,7 @@ class Recipe:
         lora: str = "",
         video: str = "",
     ) -> Self:
-        """Make the recipe of a job.
-
-        `model` is None for a folder, whose path is private. `lora` has names and checksums in place of paths.
-        """
+        """`model` is None for a folder, whose path is private. `lora` has checksums in place of paths."""
         settings = recorded_settings(request, "section", "video")
         if lora:
             settings[_LORA] = lora
@@ -181,11 +178,7 @@ class StoredRecipe:
 
 
 def finished_recipe(request: GenerationRequest, steps: str, paths: Sequence[Path]) -> StoredRecipe:
-    """Make the recipe of a finished video.
-
-    If Longtake made its first source, that is the source's, with the steps as what follows. A source of
-    another program has a checksum instead.
-    """
+    """Take the first source's recipe with further steps, or its checksum if Longtake did not make it."""
     checksum, *joined = map(file_sha256, paths)
     others = {"join": text_of(joined), "sound": request.sound and file_sha256(Path(request.sound))}
     with paths[0].open("rb") as file:

@@ -19,10 +19,7 @@ def sampler(name: str) -> Callable[..., Tensor]:
 
 
 class Denoiser:
-    """The caller of the model, which passes latents in their original dtype.
-
-    All other arithmetic of the samplers uses at least float32. The attribute `sigmas` lacks the 0 at the end.
-    """
+    """Models get the latents' own dtype; samplers compute in float32 or more. `sigmas` lacks the 0."""
 
     def __init__(
         self, denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], on_step: OnStep | None

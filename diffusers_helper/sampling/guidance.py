@@ -42,10 +42,7 @@ class CleanLatents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance(Generic[_Text]):
-    """The encoded prompts of a section, and how strongly they guide it.
-
-    There is no negative prompt without classifier-free guidance. `guide` explains `cfg` and `cfg_rescale`.
-    """
+    """The encoded prompts of a section; no negative one without guidance. `guide` explains the rest."""
 
     positive: _Text
     negative: _Text | None

@@ -46,11 +46,7 @@ def flow_sigmas(steps: int, shift: float) -> Tensor:
 
 
 def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:
-    """Draw normally distributed noise that depends only on the arguments.
-
-    It is drawn in fp32 on the CPU, so every machine draws the same. `section` is 0 for noise that belongs to
-    no section.
-    """
+    """Draw normally distributed noise, in fp32 on the CPU, by these alone; `section` 0 is for no section."""
     generator = _generator(seed, purpose, section)
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 

@@ -36,14 +36,11 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A network's blocks, as a step cache sees them.
+    """A network's blocks in their order. Each takes the hidden states of all tokens first.
 
-    Attributes:
-        modules: The blocks in the order in which they run. Each takes the hidden states of all tokens first.
-        num_noisy_tokens: The number of tokens of the noisy section, the last ones. The network uses no others
-            of the last block's output.
-        modulated_input: Computes the first block's modulated input, given that block and its arguments.
-        num_outputs: The leading arguments that a block returns changed, as a tuple if there are several.
+    The `num_noisy_tokens` are the last ones, the only ones of the last block's output that are used.
+    `modulated_input` takes the first block and its arguments. A block returns `num_outputs` of its leading
+    arguments changed, as a tuple if there are several.
     """
 
     modules: Sequence[nn.Module]

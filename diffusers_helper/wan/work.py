@@ -58,10 +58,7 @@ class WanDenoiser(GuidedDenoiser[Tensor]):
 
 
 class CleanStartDenoiser(WanDenoiser):
-    """A denoiser of a clip whose first latents may be clean already.
-
-    The tokens of clean latents have the time 0 (`expand_timesteps` in diffusers).
-    """
+    """A denoiser whose first latents may be clean: their tokens have the time 0, as in diffusers."""
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
         clean = self._context.start.to(x)
@@ -88,10 +85,7 @@ class ExpertDenoiser(WanDenoiser):
 
 
 class ClipChain(LatentsSoFar):
-    """The latents of all clips so far. The next clip begins with frames, as the decoder has made them.
-
-    Their own latents depend on those before them.
-    """
+    """All latents so far. A clip begins with decoded frames, since latents depend on those before them."""
 
     def __init__(self, job: OpenJob, start: Tensor | None) -> None:
         super().__init__(torch.zeros(job.latents_shape(0)))
