@@ -124,7 +124,6 @@ def test_what_is_no_event_is_refused(data: object, sentence: str) -> None:
 
 
 def test_a_log_of_version_0_1_is_read() -> None:
-    """Read events of version 0.1, which announced a stage without work and had fewer fields."""
     data = {"event": "stage_started", **COMMON, "stage": "image", "section": None}
     assert from_dict(data) == StageStarted(**COMMON, stage="vae_encode")
     assert from_dict({"event": "cancelled", **COMMON, "video": None, "frames": 0}) == Cancelled(

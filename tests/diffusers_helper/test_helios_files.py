@@ -85,7 +85,6 @@ def weights(tiny_helios: Path) -> dict[str, Tensor]:
 
 @pytest.fixture
 def add(tiny_helios: Path) -> Callable[..., Models]:
-    """Return a function that adds a model with these files; see `add_model`."""
     return partial(add_model, tiny_helios)
 
 
@@ -205,7 +204,6 @@ def test_wans_own_vae_is_read(tmp_path: Path) -> None:
 
 
 def _wan_vae_name(name: str) -> str:
-    """Return the name that Wan's authors have for a tensor of a VAE with two layers per block."""
     for pattern, new in VAE_NAMES.items():
         name = re.sub(pattern, new, name)
     if match := re.match(r"decoder\.up_blocks\.(\d)\.(resnets|upsamplers)\.(\d)", name):

@@ -48,7 +48,6 @@ def wan_name(layer: str) -> str:
 
 
 def pairs_for(network: nn.Module, *, with_rest: bool) -> Pairs:
-    """Return random matrices for the layers of all blocks, and for those outside of blocks."""
     random = torch.Generator().manual_seed(5)
     found: Pairs = {}
     for name, layer in network.named_modules():

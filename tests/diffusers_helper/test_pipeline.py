@@ -42,7 +42,6 @@ def scene(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def short_job(models: Models, tmp_path_factory: pytest.TempPathFactory) -> ShortJob:
-    """Return request, events and folder of a job of one section, made once. Tests only read the folder."""
     folder = tmp_path_factory.mktemp("short")
     request = tiny_request(write_scene(folder / "scene.png", 90, 100), prompt="the red zebra")
     return request, make(request, models, folder / "job")[1], folder / "job"

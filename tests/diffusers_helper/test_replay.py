@@ -31,7 +31,6 @@ DEBUG = Local({"LONGTAKE_DEBUG": "1"})
 
 
 def make(model: Path, folder: Path, local: Local, **settings: Any) -> Path:
-    """Make a video of two sections, and return the folder with its captures."""
     pictures = {"end_image": str(write_scene(folder / "end.png", 100, 70)), "end_crop": 0.25}
     scene = write_scene(folder / "scene.png", 90, 100)
     return make_job(model, folder, local, tiny_request(scene, seconds=seconds_for(2), **pictures, **settings))
@@ -45,7 +44,6 @@ def make_job(model: Path, folder: Path, local: Local, request: GenerationRequest
 
 @pytest.fixture(scope="module")
 def cached(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Local:
-    """A machine on which an earlier job has left the encodings of the next one."""
     local = replace(DEBUG, folder=tmp_path_factory.mktemp("cache"))
     ordinary = replace(local, environ={})
     make(tiny_model, tmp_path_factory.mktemp("earlier"), ordinary, negative="blue", cfg=2.0)

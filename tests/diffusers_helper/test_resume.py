@@ -45,7 +45,6 @@ def order(mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> GenerationReq
 
 @pytest.fixture
 def broken(whole: Result, tmp_path: Path) -> Path:
-    """Return a copy of the uninterrupted job's folder, which a test may damage."""
     return shutil.copytree(whole.video.parent, tmp_path / "broken")
 
 

@@ -144,7 +144,6 @@ def test_a_job_that_is_killed_ten_times_gives_the_same_bytes(
     chance, broken, events = random.Random(10), tmp_path / "broken", list[Event]()
 
     def run(last: int) -> Result:
-        """Make the job, and end it after so many events."""
         first = len(events)
 
         def stop(event: Event) -> None:

@@ -21,7 +21,6 @@ ENCODERS = {"text", "vision", "vae_encode"}
 def encoders(
     models: Models, folder: Path, image: Path, local: Local, **settings: object
 ) -> tuple[set[str], torch.Tensor]:
-    """Run a job, and return the stages with encoders that it ran, and its latents."""
     result, events = make(tiny_request(image, steps=1, **settings), models, folder, local=local)
     begun = {event.stage for event in events if isinstance(event, StageStarted)}
     assert {"sample", "decode"} <= begun

@@ -40,7 +40,6 @@ def folder_of(result: Result) -> JobFolder:
 
 
 def make_branch(made: Branch, models: Models, folder: Path) -> tuple[Result, list[str]]:
-    """Make a branch in a new folder, and return its video and the outline of its events."""
     folder.mkdir()
     made.fill(JobFolder(folder))
     result, events = make(made.request, models, folder, resume_from=folder)
@@ -48,7 +47,6 @@ def make_branch(made: Branch, models: Models, folder: Path) -> tuple[Result, lis
 
 
 def make_again(video: Path, models: Models, folder: Path, **changes: Any) -> Result:
-    """Make a video from nothing but its file."""
     recipe = read_recipe(video)
     assert recipe.notices == ()
     folder.mkdir()

@@ -43,7 +43,6 @@ LATER = {
 
 
 def read_recipe(source: Path | bytes) -> Recipe:
-    """Read a recipe from a file, or from one with this content."""
     if isinstance(source, Path):
         return read_recipe_file(source)
     with NamedTemporaryFile() as file:
@@ -61,7 +60,6 @@ def recipe_of(**changes: Any) -> Recipe:
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a video of one section that carries a recipe. Tests only read it."""
     made = writer(tmp_path_factory.mktemp("video"), "forward")
     made.recipe = lambda: recipe_of(seed=5, steps=7, mode="forward", weight_dtype="bf16")
     for final, pending in parts_of(scene(37), "forward"):
