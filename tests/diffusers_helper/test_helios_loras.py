@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,19 +59,11 @@ def pairs_for(network: nn.Module, *, with_rest: bool) -> Pairs:
     return found
 
 
-def of_diffusers(pairs: Pairs) -> dict[str, Tensor]:
+def of_pairs(pairs: Pairs, name_of: Callable[[str], str]) -> dict[str, Tensor]:
     return {
-        f"transformer.{name}.lora_{letter}.weight": one
+        f"{name_of(name)}.lora_{letter}.weight": tensor
         for name, pair in pairs.items()
-        for letter, one in zip("AB", pair, strict=True)
-    }
-
-
-def of_wan(pairs: Pairs) -> dict[str, Tensor]:
-    return {
-        f"diffusion_model.{wan_name(name)}.lora_{letter}.weight": one
-        for name, pair in pairs.items()
-        for letter, one in zip("AB", pair, strict=True)
+        for letter, tensor in zip("AB", pair, strict=True)
     }
 
 
@@ -98,7 +91,9 @@ def of_musubi(pairs: Pairs) -> dict[str, Tensor]:
 
 # By style: the names, and whether diffusers takes layers outside of blocks in it.
 STYLES: dict[str, tuple[Callable[[Pairs], dict[str, Tensor]], bool]] = {
-    "diffusers": (of_diffusers, True), "wan": (of_wan, True), "wan with biases": (of_wan_with_biases, True),
+    "diffusers": (partial(of_pairs, name_of="transformer.{}".format), True),
+    "wan": (partial(of_pairs, name_of=lambda name: f"diffusion_model.{wan_name(name)}"), True),
+    "wan with biases": (of_wan_with_biases, True),
     "musubi": (of_musubi, False),
 }  # fmt: skip
 
