@@ -131,7 +131,7 @@ def make_latents(
     last. What comes after the change then begins with its last latent instead of the start picture.
     """
     work = WORK[job.family.name]
-    request = job.lineage.request_for(section.number, job.request)
+    request = job.request_for(section.number)
     draft_indices = drafts_of(section.number, request, job.family)
     missing = [index for index in draft_indices if index not in drafts]
     section_by_index = {other.video_index: other for other in job.sections}
@@ -169,7 +169,7 @@ def denoise(
     """
     work = WORK[job.family.name]
     run = run or Run(section)
-    request = job.lineage.request_for(section.number, job.request)
+    request = job.request_for(section.number)
     request = replace(request, seed=seed_of(section.number, request, job.family))
     job.loras.weigh(lora_weights_of(section.number, request, job.family))
     noise = noise_for(request.seed, "noise", section.number, job.latents_shape(len(section.indices.noisy)))

@@ -104,7 +104,7 @@ encoders: Mapping[str, Callable[..., Any]] = {"vision": _vision_states, "vae_enc
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> FramePackCondition:
-    request = job.lineage.request_for(section.number, job.request)
+    request = job.request_for(section.number)
     conditions = {
         prompt: TextCondition(encodings[f"states_{n}"], encodings[f"pooled_{n}"])
         for n, prompt in enumerate(job.prompts)
@@ -142,7 +142,7 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> LatentHistory:
         prefix = encodings[_TAIL]
     section_starts: dict[int, Tensor] = {}
     for section in job.sections:
-        request = job.lineage.request_for(section.number, job.request)
+        request = job.request_for(section.number)
         picture = start_picture_of(section.number, request, job.family)
         if picture != START_PICTURE:
             section_starts[section.number] = encodings[_encoding_name("start", picture)]

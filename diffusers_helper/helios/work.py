@@ -170,7 +170,7 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
 
 
 def guidance(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> dict[str, Any]:
-    request = job.lineage.request_for(section.number, job.request)
+    request = job.request_for(section.number)
     prompt_embeds = {prompt: encodings[f"states_{n}"] for n, prompt in enumerate(job.prompts)}
     prompts = prompts_of(section.number, request, job.family)
     return {

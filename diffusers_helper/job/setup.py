@@ -109,6 +109,9 @@ class OpenJob:
     def family(self) -> Family:
         return self.models.info.family
 
+    def request_for(self, number: int) -> GenerationRequest:
+        return self.lineage.request_for(number, self.request)
+
     @property
     def root(self) -> GenerationRequest:
         """The request with which the video began. Its seed determines the latents of the pictures."""

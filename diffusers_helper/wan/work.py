@@ -120,13 +120,10 @@ class ClipChain(LatentsSoFar):
 
     def _holds_colours(self, section: Section) -> bool:
         job = self._job
-        request = job.lineage.request_for(section.number, job.request)
-        first_request = job.lineage.request_for(1, job.request)
         words, first_words = (
-            prompts_of(number, a_request, job.family)
-            for number, a_request in ((section.number, request), (1, first_request))
+            prompts_of(number, job.request_for(number), job.family) for number in (section.number, 1)
         )
-        return request.hold_colours != OFF and words == first_words
+        return job.request_for(section.number).hold_colours != OFF and words == first_words
 
     def _encoded(self, frames: Tensor) -> Tensor:
         """Encode 4 n + 1 frames (1, 3, T, H, W) as the mean of their latents (1, C, n + 1, h, w)."""
@@ -172,7 +169,7 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
 
 
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> WanCondition:
-    request = job.lineage.request_for(section.number, job.request)
+    request = job.request_for(section.number)
     return WanCondition(**guidance(job, section, encodings), times=_times(job, request))
 
 
