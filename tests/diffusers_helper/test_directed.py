@@ -19,9 +19,9 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import Mode, plan_sections, with_closing_section
-from diffusers_helper.framepack.guidance import TextCondition, mix_prompts
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.framepack.joining import FrameBlender
+from diffusers_helper.framepack.work import TextCondition, mix_prompts
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.provenance.lineage import Lineage, Span
