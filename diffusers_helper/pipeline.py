@@ -6,7 +6,7 @@ model's family plans. Each is denoised from noise, conditioned on its condition 
 decoded, and its frames are joined to those made before. `WORK` has what a family brings for that.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -99,17 +99,10 @@ def generate(
             encodings = checkpoints.encodings(compute=partial(encode, job, work))
             history = work.history(job, encodings)
             join = work.joiner(job)
-            if job.pictures.start:
-                job.preview.fit(job.pictures.start, encodings["start"])
-            drafts: dict[int, Tensor] = {}
-            for section in job.sections:
-                saved = checkpoints.saved_steps(section.number)
-                make = partial(make_latents, job, section, encodings, history, drafts, saved)
-                history.add(checkpoints.section(section.number, compute=make), section)
+            for section in made_sections(job, checkpoints, encodings, history):
                 if is_written(job, section, checkpoints, history):
                     continue
-                frames = history.carry(decode(job, section, history.to_decode(section)), section)
-                history.carried = checkpoints.carried(section.number, history.carried)
+                frames = decode_and_carry(job, section, checkpoints, history)
                 final, pending = join(frames, section)
                 write(job, section, final, pending)
                 del frames, final, pending  # they would take memory while the next section is made
@@ -119,6 +112,20 @@ def generate(
     except GenerationCancelled:
         job.report.cancelled()
         raise
+
+
+def made_sections(
+    job: OpenJob, checkpoints: Checkpoints, encodings: Mapping[str, Tensor], history: LatentsSoFar
+) -> Iterator[Section]:
+    """Yield each section once its latents are in the history, and in the job's folder."""
+    if job.pictures.start:
+        job.preview.fit(job.pictures.start, encodings["start"])
+    drafts: dict[int, Tensor] = {}
+    for section in job.sections:
+        saved = checkpoints.saved_steps(section.number)
+        make = partial(make_latents, job, section, encodings, history, drafts, saved)
+        history.add(checkpoints.section(section.number, compute=make), section)
+        yield section
 
 
 def make_latents(
@@ -208,6 +215,14 @@ def is_written(job: OpenJob, section: Section, checkpoints: Checkpoints, history
         history.carried = checkpoints.carried(section.number)
         return history.carried is not None
     return section.number < job.video.sections
+
+
+def decode_and_carry(
+    job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar
+) -> Tensor:
+    frames = history.carry(decode(job, section, history.to_decode(section)), section)
+    history.carried = checkpoints.carried(section.number, history.carried)
+    return frames
 
 
 def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
