@@ -32,7 +32,7 @@ from diffusers_helper.families.wan import WAN, WAN_A14B
 from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
-from diffusers_helper.job.setup import OpenJob, Run, open_job
+from diffusers_helper.job.setup import OpenJob, SectionRun, open_job
 from diffusers_helper.job.work import LatentsSoFar, Sampler, Work, encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
@@ -149,7 +149,7 @@ def make_latents(
         if earlier := [drafts[index] for index in draft_indices if index < target.video_index]:
             context = replace(context, start=earlier[-1])
         condition = work.condition(job, target, encodings)
-        latents = denoise(job, target, condition, context, Run(section, run, len(runs)), saved)
+        latents = denoise(job, target, condition, context, SectionRun(section, run, len(runs)), saved)
         if target is section:
             break
         drafts[target.video_index] = latents[:, :, -1:]
@@ -157,7 +157,7 @@ def make_latents(
 
 
 def denoise(
-    job: OpenJob, section: Section, condition: Any, context: Any, run: Run | None = None,
+    job: OpenJob, section: Section, condition: Any, context: Any, run: SectionRun | None = None,
     saved: SavedSteps | None = None, only_stage: str = "", state: Any = None,
 ) -> Tensor:  # fmt: skip
     """Denoise a section's clean latents (1, C, W, h, w), on the host, from noise.
@@ -175,7 +175,7 @@ def denoise(
         LongtakeError: If the transformer overflows even in fp32.
     """
     work = WORK[job.family.name]
-    run = run or Run(section)
+    run = run or SectionRun(section)
     request = job.request_for(section.number)
     request = replace(request, seed=seed_of(section.number, request, job.family))
     job.loras.weigh(lora_weights_of(section.number, request, job.family))

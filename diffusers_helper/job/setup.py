@@ -58,7 +58,7 @@ _Result = TypeVar("_Result", torch.Tensor, dict[str, torch.Tensor])
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SectionRun:
     """One of the runs of a sampler for a section, of which all but the last make drafts."""
 
     section: Section
@@ -132,7 +132,7 @@ class OpenJob:
         step_cache = STEP_CACHES.get(request.step_cache)
         return open_passes(step_cache, request.steps, mag_ratios, network, blocks, repeater)
 
-    def on_step(self, run: Run, passes: Passes) -> OnStep:
+    def on_step(self, run: SectionRun, passes: Passes) -> OnStep:
         """Make a callback that reports each step of sampling with a preview."""
 
         def on_step(step: int, steps: int, x0: torch.Tensor) -> None:
