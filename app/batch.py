@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from app.reading.tables import Row, decoded, table_rows
 from diffusers_helper.conditions.footage import read_footage
-from diffusers_helper.conditions.picture import size_of
+from diffusers_helper.conditions.picture_file import size_of
 from diffusers_helper.conditions.pictures import picture_paths, with_paths
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError, LongtakeError, short_repr

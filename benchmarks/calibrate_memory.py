@@ -45,7 +45,7 @@ from diffusers_helper.families.packing import (  # noqa: E402
     LATENT_WINDOW_SIZE,
     plan_sections,
 )
-from diffusers_helper.framepack.guidance import (  # noqa: E402  # noqa: E402
+from diffusers_helper.framepack.work import (  # noqa: E402  # noqa: E402
     FramePackCondition,
     FramePackDenoiser,
     TextCondition,

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.whole_jobs import write_picture  # noqa: E402
-from diffusers_helper.conditions.picture import load_picture  # noqa: E402
+from diffusers_helper.conditions.picture_file import load_picture  # noqa: E402
 from diffusers_helper.events import Event, Finished  # noqa: E402
 from diffusers_helper.job.memory import MemoryPlans  # noqa: E402
 from diffusers_helper.loading.loaders import Models, load_models  # noqa: E402

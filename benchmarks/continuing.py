@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.conditions.footage import all_frames  # noqa: E402
-from diffusers_helper.conditions.picture import fit_picture  # noqa: E402
+from diffusers_helper.conditions.picture_file import fit_picture  # noqa: E402
 from diffusers_helper.errors import LongtakeError  # noqa: E402
 from diffusers_helper.events import Warned  # noqa: E402
 from diffusers_helper.families.packing import MODES, Mode  # noqa: E402

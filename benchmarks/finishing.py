@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 
 from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.conditions.footage import all_frames  # noqa: E402
-from diffusers_helper.conditions.picture import load_picture  # noqa: E402
+from diffusers_helper.conditions.picture_file import load_picture  # noqa: E402
 from diffusers_helper.finish.enlarge import Upscaler  # noqa: E402
 from diffusers_helper.finish.smooth import Smooth  # noqa: E402
 from diffusers_helper.finish.step import Shape, Workshop  # noqa: E402

@@ -32,7 +32,7 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import frame_indices
 from diffusers_helper.families.step_caches import OFF, STEP_CACHES
 from diffusers_helper.framepack import work
-from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser, TextCondition
+from diffusers_helper.framepack.work import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.job.setup import OpenJob, open_job
 from diffusers_helper.job.work import encode
 from diffusers_helper.loading.loaders import Models

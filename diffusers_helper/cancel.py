@@ -1,6 +1,7 @@
-"""The token that asks a running job to end. Each job has its own, so a cancel cannot reach another job."""
+"""The token that asks a running job to end, because it is paused or cancelled. Each job has its own.
 
-from __future__ import annotations
+`within` is where the loop stops: at the next block of the network that works, in any stage.
+"""
 
 import threading
 from collections.abc import Generator

@@ -3,8 +3,6 @@
 A message names a setting or a command in back quotes, which each of them replaces by its own name.
 """
 
-from __future__ import annotations
-
 import re
 import reprlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The events of a running job, a stream of plain data that the page, the command line and the API read."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
@@ -98,8 +96,6 @@ class Reading(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDone(Event):
-    """The end of a denoising step. A step cache has skipped `skipped` of the section's steps so far."""
-
     section: int
     step: int
     steps: int
@@ -107,10 +103,7 @@ class StepDone(Event):
     skipped: int = 0
 
     def progress(self, section_steps: list[int]) -> tuple[int, int]:
-        """Count a video's finished steps, and all its steps, given those of each section, or 0 for all.
-
-        If this section has another number, the later sections get it, too.
-        """
+        """Count finished and all steps, given each section's, 0 for unknown. Later ones get this number."""
         start = self.section - 1 if all(section_steps) else 0
         if section_steps[self.section - 1] != self.steps:
             section_steps[start:] = [self.steps] * (len(section_steps) - start)
@@ -144,15 +137,7 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(Event):
-    """The end of a job whose video is complete.
-
-    Attributes:
-        peak_host_bytes: The peak of the engine's main memory since it was started; 0 if unknown.
-        peak_device_bytes: The peak of the memory that tensors took on the device.
-        retries: The number of times that a smaller plan was tried.
-        vae_tile_px: The side of the VAE's tiles in pixels; None if it used none.
-        advice: Empty. In events of earlier versions, a sentence on settings that would have been faster.
-    """
+    """`vae_tile_px` is None without tiles. `advice` is empty but in events of earlier versions."""
 
     is_final: ClassVar[bool] = True
     video: str

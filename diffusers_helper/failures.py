@@ -1,7 +1,5 @@
 """The `Failed` events, with explanation and remedy, for exceptions and for engines that died."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,7 +101,6 @@ def failed_event(
 
 
 def cause_of_death(exit_code: int | None) -> str:
-    """Say how the engine process ended, given its `Popen.returncode`, as a clause."""
     if exit_code is not None and exit_code < 0:
         return "was ended from outside" if -exit_code in _FROM_OUTSIDE else "crashed"
     return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")

@@ -1,7 +1,5 @@
 """Functions that read files of unknown content, write files atomically, and compute checksums."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -48,7 +46,6 @@ def is_visible(name: str) -> bool:
 
 
 def visible_files(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Walk through a folder and those in it, also behind links, and yield each with its files' names."""
     seen: set[tuple[int, int]] = set()  # a link may lead to a folder that contains it
     for place, folders, names in os.walk(folder, followlinks=True):
         status = os.stat(place)
@@ -112,7 +109,6 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it on a file system without hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -132,7 +128,6 @@ def file_sha256(path: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write a folder's list of names to the disk with fsync; that of a file covers only its content."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

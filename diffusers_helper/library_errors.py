@@ -3,8 +3,6 @@
 Most texts were reported by people with Radeon cards. Trouble with the storage of a job passes.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 from pathlib import Path
@@ -107,10 +105,7 @@ def memory_sizes(text: str) -> dict[str, int]:
 
 
 def is_storage_trouble(error: BaseException, folder: Path | None = None) -> bool:
-    """Check whether an error passes, such as that of a full disk, and is no damage or fault of the work.
-
-    With a job's folder, a missing file counts as such only in it, and a forbidden one does not elsewhere.
-    """
+    """Tell if an error passes, as a full disk. ENOENT and EACCES count in a job's folder alone."""
     error_number = getattr(error, "errno", None)
     name = str(getattr(error, "filename", None) or "")
     if folder is not None and error_number in (errno.ENOENT, errno.ENOTDIR):

@@ -3,8 +3,6 @@
 The page and the command line choose by name from the folder with a user's LoRAs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -103,8 +101,6 @@ def with_paths(text: str, folder: Path) -> str:
 
 
 def with_absolute_paths(text: str, folder: Path, start: Path = Path()) -> str:
-    """Replace paths from `start`, or names of files in the folder, by absolute paths."""
-
     def absolute_path(choice: Choice) -> str:
         path = start / expanded_path(choice.file, "lora")
         return str(path.absolute() if path.is_file() else folder / _find(choice, lora_names(folder)))
@@ -123,7 +119,6 @@ def with_relative_names(text: str, folder: Path) -> str:
 
 
 def _find(choice: Choice, names: tuple[str, ...]) -> str:
-    """Find the file of a choice among those of the folder: by its whole name, or by the last part of it."""
     file_name = choice.file if choice.file.lower().endswith(_SUFFIX) else choice.file + _SUFFIX
     spellings = {file_name, f"{choice.file}{_SUFFIX.upper()}"}
     if found_names := [name for name in names if name in spellings]:

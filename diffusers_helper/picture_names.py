@@ -1,7 +1,5 @@
 """The names of a video's pictures, and their paths among its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

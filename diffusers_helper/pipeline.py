@@ -6,8 +6,6 @@ model's family plans. Each is denoised from noise, conditioned on its condition 
 decoded, and its frames are joined to those made before. `WORK` has what a family brings for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +20,7 @@ from torch import Tensor
 from diffusers_helper.attention.dispatch import use_attention_backend
 from diffusers_helper.attention.fused import use_kernels
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.timeline import drafts_of, lora_weights_of, seed_of
 from diffusers_helper.errors import GenerationCancelled, LongtakeError
 from diffusers_helper.events import Event
@@ -34,14 +32,13 @@ from diffusers_helper.families.wan import WAN, WAN_A14B
 from diffusers_helper.files import write_atomic
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.helios import work as helios
-from diffusers_helper.job.setup import OpenJob, open_job
-from diffusers_helper.job.work import Chain, LatentsSoFar, Sample, Work, encode
+from diffusers_helper.job.setup import OpenJob, SectionRun, open_job
+from diffusers_helper.job.work import LatentsSoFar, Sampler, Work, encode
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.output.checkpoints import Checkpoints
+from diffusers_helper.output.checkpoints import Checkpoints, SavedSteps
 from diffusers_helper.output.previews import LightDecoder, to_uint8
-from diffusers_helper.output.saved_steps import SavedSteps
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.request import LIGHT, OWN, GenerationRequest
@@ -49,14 +46,13 @@ from diffusers_helper.sampling.schedule import noise_for
 from diffusers_helper.vae.codec import decode_latents
 from diffusers_helper.vae.engine import VideoPart
 from diffusers_helper.vae.passes import Progress
-from diffusers_helper.wan import experts as wan_a14b
 from diffusers_helper.wan import work as wan
 
 WORK: dict[str, Work] = {
     FRAMEPACK.name: framepack,
     HELIOS.name: helios,
     WAN.name: wan,
-    WAN_A14B.name: wan_a14b,
+    WAN_A14B.name: wan,
 }
 
 
@@ -103,13 +99,13 @@ def generate(
             encodings = checkpoints.encodings(compute=partial(encode, job, work))
             history = work.history(job, encodings)
             join = work.joiner(job)
-            for section in sample_sections(job, checkpoints, encodings, history):
+            for section in made_sections(job, checkpoints, encodings, history):
                 if is_written(job, section, checkpoints, history):
                     continue
-                frames = decode_and_hand_on(job, section, checkpoints, history)
+                frames = decode_and_carry(job, section, checkpoints, history)
                 final, pending = join(frames, section)
                 write(job, section, final, pending)
-                del frames, final, pending  # they would take memory while the next section is sampled
+                del frames, final, pending  # they would take memory while the next section is made
         if request.step_cache == OFF and request.decoder == OWN:  # others would say little about other jobs
             job.memory.keep_times(job.report.step_seconds, decode_work(job.sections, request.vae_chunk))
         return Result(job.report.finished(job.memory.usage()), job.video.frames, history.latents)
@@ -118,83 +114,78 @@ def generate(
         raise
 
 
-def sample_sections(
+def made_sections(
     job: OpenJob, checkpoints: Checkpoints, encodings: Mapping[str, Tensor], history: LatentsSoFar
 ) -> Iterator[Section]:
+    """Yield each section once its latents are in the history, and in the job's folder."""
     if job.pictures.start:
         job.preview.fit(job.pictures.start, encodings["start"])
     drafts: dict[int, Tensor] = {}
     for section in job.sections:
         saved = checkpoints.saved_steps(section.number)
-        sample_section = partial(sample, job, section, encodings, history, drafts, saved)
-        history.add(checkpoints.section(section.number, compute=sample_section), section)
+        make = partial(make_latents, job, section, encodings, history, drafts, saved)
+        history.add(checkpoints.section(section.number, compute=make), section)
         yield section
 
 
-def sample(
+def make_latents(
     job: OpenJob, section: Section, encodings: Mapping[str, Tensor], history: LatentsSoFar,
     drafts: dict[int, Tensor], saved: SavedSteps,
 ) -> Tensor:  # fmt: skip
-    """Sample a section after the drafts that it needs, and add these to `drafts`, by video index.
+    """Denoise a section after the drafts that it needs, and add these to `drafts`, by video index.
 
     Where the prompt changes in inverted order, the section before the change is drafted as if it were the
     last. What comes after the change then begins with its last latent instead of the start picture.
     """
     work = WORK[job.family.name]
-    request = job.lineage.request_for(section.number, job.request)
+    request = job.request_for(section.number)
     draft_indices = drafts_of(section.number, request, job.family)
-    section_by_index = {other.video_index: other for other in job.sections}
     missing = [index for index in draft_indices if index not in drafts]
-
-    def sample_one(target: Section, history: LatentsSoFar, run: int) -> Tensor:
-        context = history.context(target)
-        earlier_drafts = [index for index in draft_indices if index < target.video_index]
-        if earlier_drafts:
-            context = replace(context, start=drafts[earlier_drafts[-1]])
+    section_by_index = {other.video_index: other for other in job.sections}
+    runs = [*(section_by_index[index] for index in missing), section]
+    for run, target in enumerate(runs, 1):
+        seen = history if target is section else work.history(job, encodings)
+        context = seen.context(target)
+        if earlier := [drafts[index] for index in draft_indices if index < target.video_index]:
+            context = replace(context, start=earlier[-1])
         condition = work.condition(job, target, encodings)
-        return denoise(job, target, condition, context, (section, run, len(missing) + 1), saved)
-
-    for run, index in enumerate(missing):
-        drafts[index] = sample_one(section_by_index[index], work.history(job, encodings), run)[:, :, -1:]
-    return sample_one(section, history, len(missing))
-
-
-# Each stage has its network on the device, and is repeated with a smaller plan if memory runs out.
+        latents = denoise(job, target, condition, context, SectionRun(section, run, len(runs)), saved)
+        if target is section:
+            break
+        drafts[target.video_index] = latents[:, :, -1:]
+    return latents
 
 
 def denoise(
-    job: OpenJob, section: Section, condition: Any, context: Any,
-    sampled_for: tuple[Section, int, int] | None = None, saved: SavedSteps | None = None,
-    replayed: tuple[str, Any] = ("", None),
+    job: OpenJob, section: Section, condition: Any, context: Any, run: SectionRun | None = None,
+    saved: SavedSteps | None = None, only_stage: str = "", state: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Sample a section's clean latents (1, C, W, h, w), on the host, from noise.
+    """Denoise a section's clean latents (1, C, W, h, w), on the host, from noise.
+
+    Each stage has its network on the device, and is repeated with a smaller plan if memory runs out.
 
     Args:
         condition: What conditions the section, in the form of the family's `Work`.
         context: The clean latents that the section sees of the other sections.
-        sampled_for: If this may be a draft: the section that needs it, the number of the runs before this
-            one, and the number of all runs.
+        run: Which of the runs for a section this is; the only one for this section if None.
         saved: Where a sampler that can go on stores its state; it starts from the one that is there.
-        replayed: The only stage to run, and the state that the one before it has given; all stages for "".
+        only_stage, state: The only stage to run again, and what the one before it has returned.
 
     Raises:
         LongtakeError: If the transformer overflows even in fp32.
     """
     work = WORK[job.family.name]
-    request = job.lineage.request_for(section.number, job.request)
+    run = run or SectionRun(section)
+    request = job.request_for(section.number)
     request = replace(request, seed=seed_of(section.number, request, job.family))
     job.loras.weigh(lora_weights_of(section.number, request, job.family))
-    shape = job.latents_shape(len(section.indices.noisy))
-    noise = noise_for(request.seed, "noise", section.number, shape)
-    reported_section, run, runs = sampled_for or (section, 0, 1)
-    stages = work.samplers(job, section, request)
-    only_stage, state = replayed
-    result: Any = None
+    noise = noise_for(request.seed, "noise", section.number, job.latents_shape(len(section.indices.noisy)))
     options: dict[str, Any] = {}
     if saved and job.family.is_chain and request.step_cache == OFF:
-        state, options = saved.read(), {"on_state": saved.keep}
+        state = saved.read()
+        options["on_state"] = saved.keep
 
-    def sample_with(sampler: Sample, network: Any) -> Any:
+    def on_device(sampler: Sampler, network: Any) -> Any:
         noisy = noise.to(job.models.device)
         with (
             use_attention_backend(network, *job.memory.plans.attention),
@@ -202,46 +193,40 @@ def denoise(
             job.passes(request, network, work.blocks(network, noisy)) as passes,
         ):
             denoiser = work.denoiser(network, condition, context, passes)
-            on_step = job.on_step(reported_section, passes, run, runs)
-            result = sampler(denoiser, noisy, on_step=on_step)
+            result = sampler(denoiser, noisy, on_step=job.on_step(run, passes))
             if isinstance(result, Tensor):
                 return to_host(result)
             return {name: to_host(tensor) for name, tensor in result.items()}
 
-    inputs = {"condition": condition, "context": context}
-    for stage in [only_stage] if only_stage else stages:
-        sampler = stages[stage]
+    inputs = {"section": section.number, "condition": condition, "context": context}
+    for stage, sampler in work.samplers(job, section, request).items():
+        if only_stage not in ("", stage):
+            continue
         if job.family.is_chain:
             sampler = partial(sampler, start=state, **options)
             inputs["state"] = state
-        result = state = job.run(stage, partial(sample_with, sampler), section, reported_section, **inputs)
-    return result
+        state = job.run(stage, partial(on_device, sampler), run.section.number, **inputs)
+    return state
 
 
 def is_written(job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar) -> bool:
     """Tell if an earlier run has written a section and stored all that the next one needs of it."""
-    if section.number == job.video.sections and isinstance(history, Chain):
+    if section.number == job.video.sections and job.family.is_chain:
         history.carried = checkpoints.carried(section.number)
         return history.carried is not None
     return section.number < job.video.sections
 
 
-def decode_and_hand_on(
+def decode_and_carry(
     job: OpenJob, section: Section, checkpoints: Checkpoints, history: LatentsSoFar
 ) -> Tensor:
-    """Decode a section, whose last frames begin the next one in a chain."""
-    frames = decode(job, section, history.to_decode(section))
-    if isinstance(history, Chain):
-        frames = history.join(frames, section)
-        history.carried = checkpoints.carried(section.number, history.carried)
+    frames = history.carry(decode(job, section, history.to_decode(section)), section)
+    history.carried = checkpoints.carried(section.number, history.carried)
     return frames
 
 
 def decode(job: OpenJob, section: Section, latents: Tensor) -> Tensor:
-    """Decode a section with the one made before it to frames (T, H, W, 3), about -1 to 1.
-
-    In front of their latents are those of a video that is continued, or behind them those of one to lead to.
-    """
+    """Decode a section, with the one before it and the edge of another video, to (T, H, W, 3) in -1 to 1."""
     num_extra_frames = job.original.num_extra_frames(section) if job.original else 0
     num_lead_latents = 0 if num_extra_frames else latents.shape[2] - section.decode_latents
     frames = decode_from(job, section.number, section.decode_start - num_lead_latents, latents)

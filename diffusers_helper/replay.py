@@ -33,19 +33,15 @@ _SAMPLING = ("sample", "sample_low")
 def replay(
     file: Path, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None
 ) -> Comparison:
-    """Run a captured stage again with the captured inputs, and compare the results.
-
-    The stage gets the settings of the captured job, with the tiles and the precision that its VAE had.
-    Encodings of other jobs are not used, and no capture is written.
-    """
+    """The stage gets the captured job's settings, tiles and precision. No other job's encodings are used."""
     capture = read_capture(file)
     works = pipeline.WORK.values()
     stages = {*_SAMPLING, "decode"}.union(
         *(names for work in works for names in (work.text_stages, work.encoders))
     )
-    if capture.what not in stages:
+    if capture.name not in stages:
         raise InputError(
-            f"{file} is a capture of {capture.what}; expected one of the stages {', '.join(sorted(stages))}.",
+            f"{file} is a capture of {capture.name}; expected one of the stages {', '.join(sorted(stages))}.",
             "Captures of ComfyUI's nodes are run again by python -m rocm_nodes replay.",
         )
     if not capture.has_tensors:
@@ -59,7 +55,7 @@ def replay(
         job = _opened(capture.inputs, Path(temporary), local, convolutions)
         with torch.inference_mode(), job.loras, job.memory:
             job.load()
-            return capture.compare(partial(_run, job, capture.what, capture.inputs))
+            return capture.compare(partial(_run, job, capture.name, capture.inputs))
 
 
 def _opened(
@@ -85,9 +81,9 @@ def _run(job: OpenJob, stage: str, inputs: Mapping[str, Any]) -> Any:
     section = job.sections[inputs["section"] - 1]
     if stage in _SAMPLING:
         context = CleanLatents.restored(inputs["context"])
-        condition = work.restored(inputs["condition"])
-        replayed = stage, inputs.get("state")
-        return pipeline.denoise(job, section, condition, context, replayed=replayed)
+        condition = work.condition_type.restored(inputs["condition"])
+        state = inputs.get("state")
+        return pipeline.denoise(job, section, condition, context, only_stage=stage, state=state)
     latents = inputs["latents"]
     begin = inputs.get("begin", section.decode_start - (latents.shape[2] - section.decode_latents))
     return pipeline.decode_from(job, section.number, begin, latents)

@@ -4,8 +4,6 @@ Each setting's type, default, range and texts are defined once, here. The page's
 endpoint and the help of the nodes are made from these definitions.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Self
@@ -47,6 +45,7 @@ class GenerationRequest:
     image: Annotated[str, SettingInfo(
         "Picture", "The picture that the video starts from. Without one, it starts from the words alone.",
         "What to make", unit="file", scope="input", crop="crop")] = ""
+    # `conditions.timeline.prompts_of` gives each section its words.
     prompt: Annotated[str, SettingInfo(
         "Prompt",
         "Describe what should happen in the video. A part such as [2.4s: ...] or [2.4s-4.8s: ...] says what "
@@ -111,6 +110,7 @@ class GenerationRequest:
     model: Annotated[str, SettingInfo(
         "Model", "It has its own steps, guidance and size.", "What to make", unit="name|dir",
     )] = "demo"
+    # `planning.profiles.Profile.budget` turns the next two into bytes.
     preserved_gb: Annotated[float | None, SettingInfo(
         "Memory Kept Free (GB)",
         "The GPU memory that weights leave free, in GB. Weights that do not fit beside it "
@@ -351,7 +351,6 @@ class GenerationRequest:
 
     @property
     def start_crop(self) -> tuple[float, float, float]:
-        """The part of the start picture to keep, as `fit_picture` takes it."""
         return self.crop, self.crop if self.crop_y is None else self.crop_y, self.zoom
 
     @property
@@ -372,7 +371,6 @@ class GenerationRequest:
 
     @property
     def finishing(self) -> Finishing | None:
-        """What is done to the video instead of a new one; None for a new one."""
         return next(finishing_line(self.finish), None)
 
     @property

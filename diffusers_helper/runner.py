@@ -1,12 +1,10 @@
 """The runner, which makes one job after another, keeps the model loaded meanwhile, and writes their logs."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -26,93 +24,17 @@ from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.terminal import LogLines
 from diffusers_helper.memory.device import open_device, second_device
 from diffusers_helper.miopen_fallback import DEVIATION, MIOpenFallbackHandler, initialize_miopen_fallback
-from diffusers_helper.models.registry import ModelInfo, find_model
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.profiles import HELPER_VARIABLE
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import GenerationRequest
 
 _log = logging.getLogger(__name__)
 _EXPECTED_CODES = ("storage", "disk_full", "download")
 
 
-class Runner:
-    """A runner that keeps the models of the last job for the next one."""
-
-    def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
-        self._local = local or Local()
-        self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
-        self._models: Models | None = None
-        # Torch starts a thread for each core; more than a control group lets run only wait for each other.
-        torch.set_num_threads(min(torch.get_num_threads(), processors()))
-
-    def run(self, folder: Path, on_event: Callable[[events.Event], None], cancel: CancelToken) -> None:
-        """Make the video whose request is in `folder`, with a final event for every outcome but CardLost."""
-        with job_log(JobFolder(folder).log):
-            self._convolutions.log_start()
-            self._run(folder, _Reporter(on_event, self._convolutions), cancel)
-            self._convolutions.print_stats()
-        # A job's objects refer to each other and hold tensors. Python itself collects mostly young objects.
-        gc.collect()
-
-    def _run(self, folder: Path, reporter: _Reporter, cancel: CancelToken) -> None:
-        start_time = time.monotonic()
-        try:
-            files = JobFolder(folder)
-            request = stored_request(request_content(files), files)
-            if request.finishing:
-                self._finish(request, folder, reporter, cancel)
-                return
-            models = self._load(find_model(request.model, allow_folder=True), cancel)
-            with card_alone(models.device, self._local.folder), self._helper_alone(models.device):
-                generate(
-                    request, models, on_event=reporter, cancel=cancel,
-                    folder=folder, resume_from=folder, local=self._local,
-                )  # fmt: skip
-        except GenerationCancelled:
-            if not reporter.has_ended:
-                elapsed = time.monotonic() - start_time
-                fields = {"video": reporter.video, "frames": reporter.frames}
-                reporter(events.Cancelled(job=folder.name, time=elapsed, **fields))
-        except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
-            if self._models is not None:
-                check_card(self._models.device, error)
-            elapsed = time.monotonic() - start_time
-            event = failed_event(error, folder.name, elapsed, reporter.video, reporter.frames, folder=folder)
-            is_expected = isinstance(error, LongtakeError) or event.code in _EXPECTED_CODES
-            level = logging.INFO if isinstance(error, InputError) else logging.ERROR
-            _log.log(level, "job %s: %s", folder.name, event.message, exc_info=not is_expected)
-            if not isinstance(error, InputError):
-                self._drop()  # the next job must not find what an error left in memory or on the device
-            reporter(event)
-
-    def _finish(
-        self, request: GenerationRequest, folder: Path, reporter: _Reporter, cancel: CancelToken
-    ) -> None:
-        self._drop()  # which frees the card for the steps that use it
-        with card_alone(open_device().torch_device, self._local.folder):
-            finish(request, folder, on_event=reporter, cancel=cancel)
-
-    def _helper_alone(self, device: torch.device) -> AbstractContextManager[None]:
-        has_helper = self._local.environ.get(HELPER_VARIABLE) and device.type == "cuda"
-        return card_alone(second_device(device), self._local.folder) if has_helper else nullcontext()
-
-    def _load(self, info: ModelInfo, cancel: CancelToken) -> Models:
-        if self._models is None or info != self._models.info:
-            self._drop()
-            self._models = load_models(info, cancel=cancel, convolutions=self._convolutions)
-        return self._models
-
-    def _drop(self) -> None:
-        self._models = None
-        gc.collect()
-
-
 class _Reporter:
-    """A forwarder of events that remembers what a final event has to repeat.
-
-    Before the end of a video it warns if convolutions were computed on other rungs since this was created.
-    """
+    """It remembers what a final event repeats, and warns of convolutions on other rungs since it was made."""
 
     def __init__(self, on_event: Callable[[events.Event], None], convolutions: MIOpenFallbackHandler) -> None:
         self._on_event, self._convolutions = on_event, convolutions
@@ -135,11 +57,74 @@ class _Reporter:
 
 
 def _log_line(event: events.Event) -> str:
-    """Write an event as one line, such as `stage_started: stage sample, section 1`."""
     fields = {name: value for name, value in events.to_dict(event).items() if value not in (None, 0, "")}
     kind = fields.pop("event")
     text = ", ".join(f"{name} {value}" for name, value in fields.items() if name not in ("job", "time"))
     return f"{kind}: {text}"
+
+
+class Runner:
+    def __init__(self, local: Local | None = None, convolutions: MIOpenFallbackHandler | None = None) -> None:
+        self._local = local or Local()
+        self._convolutions = initialize_miopen_fallback() if convolutions is None else convolutions
+        self._models: Models | None = None
+        # Torch starts a thread for each core; more than a control group lets run only wait for each other.
+        torch.set_num_threads(min(torch.get_num_threads(), processors()))
+
+    def run(self, folder: Path, on_event: Callable[[events.Event], None], cancel: CancelToken) -> None:
+        """Make the video whose request is in `folder`, with a final event for every outcome but CardLost."""
+        with job_log(JobFolder(folder).log):
+            self._convolutions.log_start()
+            self._run(folder, _Reporter(on_event, self._convolutions), cancel)
+            self._convolutions.print_stats()
+        # A job's objects refer to each other and hold tensors. Python itself collects mostly young objects.
+        gc.collect()
+
+    def _run(self, folder: Path, reporter: _Reporter, cancel: CancelToken) -> None:
+        start_time = time.monotonic()
+        try:
+            files = JobFolder(folder)
+            request = stored_request(request_content(files), files)
+            if request.finishing:
+                self._drop()  # which frees the card for the steps that use it
+                with card_alone(open_device().torch_device, self._local.folder):
+                    finish(request, folder, on_event=reporter, cancel=cancel)
+                return
+            info = find_model(request.model, allow_folder=True)
+            if self._models is None or info != self._models.info:
+                self._drop()
+                self._models = load_models(info, cancel=cancel, convolutions=self._convolutions)
+            models = self._models
+            devices = [models.device]
+            if self._local.environ.get(HELPER_VARIABLE) and models.device.type == "cuda":
+                devices.append(second_device(models.device))
+            with ExitStack() as stack:
+                for device in devices:
+                    stack.enter_context(card_alone(device, self._local.folder))
+                generate(
+                    request, models, on_event=reporter, cancel=cancel,
+                    folder=folder, resume_from=folder, local=self._local,
+                )  # fmt: skip
+        except GenerationCancelled:
+            if not reporter.has_ended:
+                elapsed = time.monotonic() - start_time
+                fields = {"video": reporter.video, "frames": reporter.frames}
+                reporter(events.Cancelled(job=folder.name, time=elapsed, **fields))
+        except Exception as error:  # noqa: BLE001 - every error ends here and becomes the Failed event
+            if self._models is not None:
+                check_card(self._models.device, error)
+            elapsed = time.monotonic() - start_time
+            event = failed_event(error, folder.name, elapsed, reporter.video, reporter.frames, folder=folder)
+            is_expected = isinstance(error, LongtakeError) or event.code in _EXPECTED_CODES
+            level = logging.INFO if isinstance(error, InputError) else logging.ERROR
+            _log.log(level, "job %s: %s", folder.name, event.message, exc_info=not is_expected)
+            if not isinstance(error, InputError):
+                self._drop()  # the next job must not find what an error left in memory or on the device
+            reporter(event)
+
+    def _drop(self) -> None:
+        self._models = None
+        gc.collect()
 
 
 # The loggers whose records are written; those of other libraries are not.

@@ -1,7 +1,5 @@
 """The description of a setting, from which its control, its argument and its parameter are made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """The text of the setting `pictures`, which names the pictures at times of a video, one on each line."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass
@@ -20,8 +18,6 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TimedPicture:
-    """One picture at a time of the video in seconds, with the part of it to keep, as `crop` of a request."""
-
     time: float
     file: str
     crop: float = 0.5

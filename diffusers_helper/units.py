@@ -1,7 +1,5 @@
 """Sizes, durations and counts as text for users. Internally, sizes are in bytes and times in seconds."""
 
-from __future__ import annotations
-
 import math
 import re
 

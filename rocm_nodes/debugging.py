@@ -41,13 +41,13 @@ def with_captures(name: str, node_class: type) -> type:
 
 def replay(file: Path, objects: dict[str, Path], classes: dict[str, Any]) -> Comparison:
     capture = read_capture(file)
-    if capture.what not in classes:
-        raise InputError(f"{capture.what} is not a node of this package.", "Choose another capture.")
+    if capture.name not in classes:
+        raise InputError(f"{capture.name} is not a node of this package.", "Choose another capture.")
     inputs = dict(capture.inputs)
     for name, value in inputs.items():
         if isinstance(value, Missing):
             inputs[name] = _load_object(name, value, objects)
-    node_class = classes[capture.what]
+    node_class = classes[capture.name]
     with torch.inference_mode():  # as ComfyUI runs its nodes
         return capture.compare(lambda: _result(getattr(node_class(), node_class.FUNCTION)(**inputs)))
 

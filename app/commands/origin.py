@@ -29,7 +29,7 @@ from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
 from app.machine import this_machine
 from app.presets import load_preset, presets_folder, save_preset
-from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.picture_file import load_picture, plain_png
 from diffusers_helper.conditions.pictures import NO_PICTURES, Contents, read_pictures
 from diffusers_helper.errors import InputError, in_words
 from diffusers_helper.files import expanded_path

@@ -13,7 +13,7 @@ from typing import Any
 from app.commands.arguments import EXIT_BAD_INPUT, aligned, command_words, error_line, flag, settings_from
 from app.jobs.stdio import complain, say
 from app.machine import machine_of_card, this_local, this_machine, this_profile
-from diffusers_helper.conditions.picture import load_picture
+from diffusers_helper.conditions.picture_file import load_picture
 from diffusers_helper.conditions.pictures import load_named, picture_warning
 from diffusers_helper.conditions.times import time_notes
 from diffusers_helper.errors import InputError, LongtakeError

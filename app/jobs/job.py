@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from diffusers_helper.conditions.picture import size_of as picture_size
+from diffusers_helper.conditions.picture_file import size_of as picture_size
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.provenance.job_folder import JobFolder

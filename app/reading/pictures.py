@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffusers_helper.conditions.picture import MAX_PIXELS, load_picture, plain_png, size_of
+from diffusers_helper.conditions.picture_file import MAX_PIXELS, load_picture, plain_png, size_of
 from diffusers_helper.errors import PictureError
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess
 from diffusers_helper.conditions.footage import Footage
-from diffusers_helper.conditions.picture import MAX_PIXELS, STORED_PIXELS
+from diffusers_helper.conditions.picture_file import MAX_PIXELS, STORED_PIXELS
 from diffusers_helper.conditions.pictures import Contents, picture_paths
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.files import replacing, sha256_of, write_atomic

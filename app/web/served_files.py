@@ -18,7 +18,7 @@ from app.redact import without_names, without_paths
 from app.ui import scripts
 from app.ui.pictures import Pictures
 from app.ui.queue.records import SMALL_PICTURE
-from diffusers_helper.conditions.picture import read_small
+from diffusers_helper.conditions.picture_file import read_small
 from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.job_folder import JobFolder
 

@@ -19,7 +19,7 @@ from benchmarks.gpu_trial.trial import Case, Figures, Trial, blocks_of, deviatio
 from cache.kitchen import kitchen
 from diffusers_helper.attention.fused import fused_blocks
 from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, frame_indices
-from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser, TextCondition
+from diffusers_helper.framepack.work import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.memory.measuring import wait_for
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.memory.streaming import replace_forward

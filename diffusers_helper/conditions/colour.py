@@ -1,7 +1,5 @@
 """The colours of pictures and frames as a standard screen shows them: sRGB or BT.709, with 8 bits."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

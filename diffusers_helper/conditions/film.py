@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from diffusers_helper.conditions.picture import MIN_SIDE
+from diffusers_helper.conditions.picture_file import MIN_SIDE
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
 
@@ -58,10 +58,7 @@ class Film:
         self._check_size(stream.width, stream.height)
 
     def seek_to_end(self, seconds: float) -> None:
-        """Go to where the last `seconds` can be decoded from, or less far if the file does not say where.
-
-        A file may state no length, or that of its sound. FFmpeg then finds the last key frame.
-        """
+        """Go to where the last `seconds` can be decoded from, or without a length to the last key frame."""
         length = self._stated_seconds or (self.container.duration or 0) / _PER_SECOND or MAX_SECONDS
         self._go_to(Fraction(min(length, MAX_SECONDS) - seconds))
 
@@ -79,7 +76,6 @@ class Film:
         return False
 
     def times(self) -> list[Fraction]:
-        """List when each frame is shown, and when the last one ends, without decoding any."""
         self._check_length(self._stated_seconds)
         packets = [packet for packet in self.container.demux(self.stream) if packet.pts is not None]
         periods = sorted(
@@ -207,7 +203,6 @@ def _decoder_of(stream: VideoStream) -> Any:
 
 
 def _deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
-    """Replace one of the two fields of each interlaced frame by lines that suit the other one."""
     for _, alike in groupby(frames, lambda frame: (frame.width, frame.height, frame.format.name)):
         graph = None
         for frame in alike:

@@ -4,8 +4,6 @@ Frames are taken by time, so a video of any or of a changing rate keeps its spee
 PictureError for a video that cannot be used.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from diffusers_helper.conditions.film import MAX_SECONDS, Film, opened
-from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
@@ -84,7 +82,7 @@ def largest_encodable(count: int) -> int:
     return count - (count - 1) % 4
 
 
-def at_rate(film: Film, fps: int | Fraction) -> Iterator[tuple[int, VideoFrame]]:
+def at_rate(film: Film, fps: int | Fraction) -> "Iterator[tuple[int, VideoFrame]]":
     """Yield the frame in the middle of each period of 1 / fps seconds, with its index, from here on."""
     current: VideoFrame | None = None
     index = -1

@@ -1,6 +1,4 @@
-"""The pictures of a job, by the names of their settings."""
-
-from __future__ import annotations
+"""The pictures of a job, by the names of their settings: start, end and timed ones, and where each counts."""
 
 import shutil
 from collections.abc import Iterable, Mapping
@@ -8,28 +6,39 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from PIL import Image
 
 from diffusers_helper.conditions.footage import read_footage
-from diffusers_helper.conditions.picture import fit_picture, load_picture, plain_png, read_as_png
+from diffusers_helper.conditions.picture_file import fit_picture, load_picture, plain_png, read_as_png
 from diffusers_helper.errors import InputError, first_line, short_repr
+from diffusers_helper.families.family import Family
 from diffusers_helper.files import expanded_path, read_file, replacing, sha256_of, write_atomic
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.picture_names import is_picture_name, paths_in, timed_picture_name, with_pictures
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.request import PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES, GenerationRequest
+from diffusers_helper.request import (
+    END_PICTURE,
+    PICTURES,
+    SETTINGS,
+    START_PICTURE,
+    TIMED_PICTURES,
+    GenerationRequest,
+)
 from diffusers_helper.setting import lines_of, text_of
 from diffusers_helper.untrusted.limited_json import plain_json
 
 Contents = Mapping[str, bytes]
 """The content of each picture as a plain PNG file, by the name of its setting."""
 NO_PICTURES: Contents = MappingProxyType({})
+Shares = tuple[tuple[str, float], ...]
+"""Texts or pictures that condition a section, each with its share. The shares sum to 1."""
 DAMAGED = "Put the file back as it was, or remove the job."
 _MAX_REQUEST_BYTES = 2**20
+_REFERENCE_SHARE = 0.3  # of all reference pictures for a single picture, as in kijai's wrapper
 
 
 def picture_paths(request: GenerationRequest) -> dict[str, str]:
@@ -53,7 +62,6 @@ def _read_named(request: GenerationRequest, name: str, path: str) -> bytes:
 
 
 def load_named(request: GenerationRequest, name: str, path: str) -> Image.Image:
-    """Load a picture that a request names. The video to continue stands for its last frame."""
     file = expanded_path(path, name)
     return load_picture(read_footage(file).last_frame if path == request.video else file)
 
@@ -110,7 +118,6 @@ def _with_folder_paths(settings: Mapping[str, Any], folder: JobFolder) -> dict[s
 
 
 def file_copies(settings: Mapping[str, Any], folder: JobFolder) -> dict[str, dict[Path, str]]:
-    """Map the videos and sounds that settings name, by these, each as the copy in a job's folder."""
     joined = enumerate(lines_of(settings.get("join") or ""), 1)
     single = {"video": folder.original, "sound": folder.sound}
     copies = {name: {copy: settings[name]} for name, copy in single.items() if settings.get(name)}
@@ -142,8 +149,7 @@ class JobPictures:
     @classmethod
     def of(
         cls, sources: Mapping[str, Image.Image], shape: tuple[int, int], request: GenerationRequest
-    ) -> JobPictures:
-        """Fit each picture to the height and width of the video."""
+    ) -> Self:
         numbered = enumerate(request.timed_pictures, 1)
         crops: dict[str, tuple[float, ...]] = {
             **{name: (getattr(request, SETTINGS[name].crop),) for name in PICTURES},
@@ -188,6 +194,48 @@ def picture_warning(mode: str, info: ModelInfo) -> str:
         "towards them; "
         f"{trained} was."
     )
+
+
+def pictures_of(number: int, request: GenerationRequest, family: Family) -> Shares:
+    """Shares change linearly from each picture to the next one in the video, by the middle of the section."""
+    if request.one_frame and request.timed_pictures:
+        share = _REFERENCE_SHARE / len(request.timed_pictures)
+        names = (timed_picture_name(n) for n in range(1, len(request.timed_pictures) + 1))
+        return (START_PICTURE, 1 - _REFERENCE_SHARE), *((name, share) for name in names)
+    section = family.sections(request)[number - 1]
+    if section.is_closing:  # it leads to the start
+        return ((START_PICTURE, 1.0),)
+    count = len(family.plain_sections(request))
+    pictures = {0: START_PICTURE, **pictures_by_index(request, family, count)}
+    if request.end_image:
+        pictures[count] = END_PICTURE
+    start = max(index for index in pictures if index <= section.video_index)
+    end = min((index for index in pictures if index > section.video_index), default=None)
+    if end is None:
+        return ((pictures[start], 1.0),)
+    middle = section.video_index + 0.5
+    if request.vision_change == "constant":
+        middle = (start + end) / 2
+    strength = request.end_strength if pictures[end] == END_PICTURE else 1.0
+    share = strength * (middle - start) / (end - start)
+    return (pictures[start], 1 - share), (pictures[end], share)
+
+
+def start_picture_of(number: int, request: GenerationRequest, family: Family) -> str:
+    sections = family.sections(request)
+    if sections[number - 1].is_closing:
+        return START_PICTURE
+    pictures = {0: START_PICTURE, **pictures_by_index(request, family, len(sections))}
+    return pictures[max(index for index in pictures if index <= sections[number - 1].video_index)]
+
+
+def pictures_by_index(request: GenerationRequest, family: Family, num_sections: int) -> dict[int, str]:
+    section_seconds = family.plain_sections(request).section_seconds
+    pictures = {
+        picture.section_index(section_seconds): timed_picture_name(n)
+        for n, picture in enumerate(request.timed_pictures, 1)
+    }
+    return {index: name for index, name in pictures.items() if index < num_sections}
 
 
 def load_pictures(request: GenerationRequest) -> dict[str, Image.Image]:

@@ -1,7 +1,5 @@
 """The number of a prompt's tokens in the template of the model's family, and the limit of its length."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Any

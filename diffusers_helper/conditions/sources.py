@@ -19,7 +19,7 @@ import numpy as np
 
 from diffusers_helper.conditions.film import opened
 from diffusers_helper.conditions.footage import at_rate
-from diffusers_helper.conditions.picture import fit_picture
+from diffusers_helper.conditions.picture_file import fit_picture
 from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import PictureError
 from diffusers_helper.finish.finishing import Finishing, VideoFacts

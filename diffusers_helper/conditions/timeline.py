@@ -1,4 +1,4 @@
-"""What conditions each section: the prompt's text for its time, and the pictures between which it lies.
+"""The words that condition each section: the prompt's text, seed and LoRA weights for its time.
 
 A prompt says what happens when, as in `a red ball [0s: moves right] [2.4s-4.8s: moves up]`.
 
@@ -7,25 +7,23 @@ condition. Text outside of brackets holds for the sections without a cue. A cue 
 weight of a LoRA, as in `[2.4s-3.6s: seed 7]` and `[2.4s: lora film:0.5]`, gives its sections that instead.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Self
 
+from diffusers_helper.conditions.pictures import Shares, pictures_by_index
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
 from diffusers_helper.lora_choice import Choice, choices_of
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.picture_names import timed_picture_name
 from diffusers_helper.provenance.lineage import Lineage
-from diffusers_helper.request import END_PICTURE, SETTINGS, START_PICTURE, GenerationRequest
+from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.units import NUMBER, TIME, seconds_in
 
-_REFERENCE_SHARE = 0.3  # of all reference pictures for a single picture, as in kijai's wrapper
 _SEED = re.compile(r"seed (\d{1,19})")
 _LORA = re.compile(r"lora (\S.*:[+-]?(?:\d+\.?\d*|\.\d+))")
 CUE = re.compile(
@@ -33,9 +31,6 @@ CUE = re.compile(
     r"[:：](?P<text>[^\[\]]*)\]",
     re.IGNORECASE,
 )
-
-Shares = tuple[tuple[str, float], ...]
-"""Texts or pictures that condition a section, each with its share. The shares sum to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +69,7 @@ class Timeline:
     overrides: tuple[Cue, ...] = ()
 
     @classmethod
-    def of(cls, prompt: str) -> Timeline:
+    def of(cls, prompt: str) -> Self:
         matches = list(CUE.finditer(prompt))
         if not matches:
             return cls(prompt, ())
@@ -132,7 +127,7 @@ class Timeline:
                     section_weights[name] = lora.weight
         return weights
 
-    def with_prompts(self, prompts: Sequence[str], section_seconds: float) -> Timeline:
+    def with_prompts(self, prompts: Sequence[str], section_seconds: float) -> Self:
         """Change the texts of the sections. If they are the same, return this timeline.
 
         The base stays outside of brackets where sections still have it, and cues after the end of the video
@@ -159,7 +154,7 @@ class Timeline:
             for cue in self.cues
             if cue.section_indices(section_seconds, open_end=cue.start).start >= len(texts)
         ]
-        return Timeline(base, (*cues, *later_cues) if base or cues[1:] or later_cues else (), self.overrides)
+        return replace(self, base=base, cues=(*cues, *later_cues) if base or cues[1:] or later_cues else ())
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.base, *map(str, (*self.cues, *self.overrides)))))
@@ -200,17 +195,12 @@ def _round_brackets(text: str) -> str:
 
 
 def _escape_cue(text: str) -> str:
-    """Collapse spaces, and make sure that nothing in the text counts as a cue."""
     text = _collapse_spaces(text)
     return _round_brackets(text) if CUE.search(text) else text
 
 
 def blend_prompts(prompts: Sequence[str], index: int, num_blend_sections: int) -> Shares:
-    """Find the texts of one section where each change takes several sections.
-
-    In the i-th section after a change, from 0, the new text has a share of (i + 1) / (num_blend_sections +
-    1).
-    """
+    """In section i after a change, from 0, the new text has a share of (i + 1) / (blend sections + 1)."""
     start = index
     while start > 0 and prompts[start - 1] == prompts[index]:
         start -= 1
@@ -222,10 +212,7 @@ def blend_prompts(prompts: Sequence[str], index: int, num_blend_sections: int) -
 
 
 def prompts_of(number: int, request: GenerationRequest, family: Family) -> Shares:
-    """Find the texts that condition a section, with their shares, in its own request (`Lineage.request_for`).
-
-    Sections that a branch keeps stay at their times in the video that they are from.
-    """
+    """Find texts by a section's own request. Those that a branch keeps stay at the parent's times."""
     prompts, _, _, video_indices = _by_section(request, family)
     return blend_prompts(prompts, video_indices[number - 1], request.prompt_blend)
 
@@ -241,42 +228,6 @@ def lora_weights_of(number: int, request: GenerationRequest, family: Family) -> 
     return weights_by_section[video_indices[number - 1]]
 
 
-def pictures_of(number: int, request: GenerationRequest, family: Family) -> Shares:
-    """Find the names of the pictures that condition one section, with their shares.
-
-    The shares change linearly from each picture to the next one in the video, by the middle of the section.
-    """
-    if request.one_frame and request.timed_pictures:
-        share = _REFERENCE_SHARE / len(request.timed_pictures)
-        names = (timed_picture_name(n) for n in range(1, len(request.timed_pictures) + 1))
-        return (START_PICTURE, 1 - _REFERENCE_SHARE), *((name, share) for name in names)
-    section = family.sections(request)[number - 1]
-    if section.is_closing:  # it leads to the start
-        return ((START_PICTURE, 1.0),)
-    count = len(family.plain_sections(request))
-    pictures = {0: START_PICTURE, **_pictures_by_index(request, family, count)}
-    if request.end_image:
-        pictures[count] = END_PICTURE
-    start = max(index for index in pictures if index <= section.video_index)
-    end = min((index for index in pictures if index > section.video_index), default=None)
-    if end is None:
-        return ((pictures[start], 1.0),)
-    middle = section.video_index + 0.5
-    if request.vision_change == "constant":
-        middle = (start + end) / 2
-    strength = request.end_strength if pictures[end] == END_PICTURE else 1.0
-    share = strength * (middle - start) / (end - start)
-    return (pictures[start], 1 - share), (pictures[end], share)
-
-
-def start_picture_of(number: int, request: GenerationRequest, family: Family) -> str:
-    sections = family.sections(request)
-    if sections[number - 1].is_closing:
-        return START_PICTURE
-    pictures = {0: START_PICTURE, **_pictures_by_index(request, family, len(sections))}
-    return pictures[max(index for index in pictures if index <= sections[number - 1].video_index)]
-
-
 def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
     """List the video indices of the sections that begin with a cut to another text, in inverted order.
 
@@ -286,7 +237,7 @@ def cuts_of(request: GenerationRequest, family: Family) -> tuple[int, ...]:
         return ()
     prompts, *_ = _by_section(request, family)
     count = len(prompts) - request.is_loop
-    pictures = _pictures_by_index(request, family, count)
+    pictures = pictures_by_index(request, family, count)
     cuts = (index for index in range(1, count) if prompts[index] != prompts[index - 1])
     return tuple(index for index in cuts if index not in pictures)
 
@@ -300,13 +251,10 @@ def steps_of(request: GenerationRequest, info: ModelInfo) -> list[int]:
 
 
 def drafts_of(number: int, request: GenerationRequest, family: Family) -> tuple[int, ...]:
-    """List the video indices of the sections that are drafted for one section.
-
-    Each begins where the one before it ends, and the section begins where the last one ends.
-    """
+    """Each draft begins where the one before it ends, and the section begins where the last one ends."""
     section = family.sections(request)[number - 1]
     video_index = -1 if section.is_closing else section.video_index
-    picture_index = max(_pictures_by_index(request, family, video_index + 1), default=0)
+    picture_index = max(pictures_by_index(request, family, video_index + 1), default=0)
     return tuple(cut - 1 for cut in cuts_of(request, family) if picture_index < cut <= video_index)
 
 
@@ -315,21 +263,10 @@ def drafted_prompts(number: int, request: GenerationRequest, family: Family) -> 
     return [(prompts[index], seeds[index]) for index in drafts_of(number, request, family)]
 
 
-def _pictures_by_index(request: GenerationRequest, family: Family, num_sections: int) -> dict[int, str]:
-    """Map the video indices of the sections that begin with a timed picture to the pictures' names."""
-    section_seconds = family.plain_sections(request).section_seconds
-    pictures = {
-        picture.section_index(section_seconds): timed_picture_name(n)
-        for n, picture in enumerate(request.timed_pictures, 1)
-    }
-    return {index: name for index, name in pictures.items() if index < num_sections}
-
-
 @lru_cache(maxsize=8)  # it is called for each section
 def _by_section(
     request: GenerationRequest, family: Family
 ) -> tuple[Sequence[str], Sequence[int | None], Sequence[dict[str, float]], Sequence[int]]:
-    """List texts, seeds and LoRA weights by video index, and the video indices in the order of making."""
     sections = family.sections(request)
     timeline = Timeline.of(request.prompt)
     lengths = len(sections), sections.section_seconds

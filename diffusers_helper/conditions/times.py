@@ -1,7 +1,5 @@
 """What a person should know of the times in a prompt and of pictures; none of it is an error."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -23,12 +21,10 @@ _LIKE_CUE = re.compile(
 
 
 def time_notes(request: GenerationRequest, family: Family) -> list[str]:
-    """Tell of times that are not understood, not on a border between sections, or after the end."""
     return notes_on_times(request.prompt, request.timed_pictures, family.sections(request))
 
 
 def notes_on_times(prompt: str, pictures: Sequence[TimedPicture], plan: SectionPlan) -> list[str]:
-    """Word what `time_notes` tells of the times of a prompt and of pictures, given the video's sections."""
     timeline, count, seconds = Timeline.of(prompt), len(plan), plan.section_seconds
     notes = [
         f"{short_repr(match[0])} is no time that is understood and counts as words. Write it as [2.4s: ...]."

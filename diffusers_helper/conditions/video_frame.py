@@ -1,7 +1,5 @@
 """A frame of a video as the picture that a player shows: RGB, 8 bits, upright, opaque, of square pixels."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +23,7 @@ _TURNS = {
 """The turns and mirrors by the signs of a display matrix."""
 
 
-def to_picture(frame: VideoFrame, film: Film) -> Image.Image:
+def to_picture(frame: "VideoFrame", film: "Film") -> Image.Image:
     from av.video.reformatter import Interpolation
 
     flags = int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT)
@@ -50,7 +48,7 @@ def to_picture(frame: VideoFrame, film: Film) -> Image.Image:
     return picture if turn is None else picture.transpose(turn)
 
 
-def _turn_of(frame: VideoFrame) -> Image.Transpose | None:
+def _turn_of(frame: "VideoFrame") -> Image.Transpose | None:
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return None

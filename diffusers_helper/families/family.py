@@ -3,12 +3,10 @@
 The other half of a family, which works on tensors, is a module with the functions of `job.work.Work`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from diffusers_helper.families.packing import (
     Mode,
@@ -38,106 +36,6 @@ LORA = "lora"
 OF_CLIPS = ("clip_frames", "carried_frames", "hold_colours")
 
 
-def _no_remark(height: int, width: int, **video: object) -> str:
-    return ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and may be a key
-class Family:
-    """The half of a family of models that plans, in integers.
-
-    Attributes:
-        name: The name, under which `pipeline` finds the other half.
-        spatial_compression: The pixels per latent along each side.
-        temporal_compression: The frames per latent frame.
-        signs: Texts that only the names of its transformer's tensors contain; see `weights.recognition`.
-        resembles: The models whose transformers have the same signs and lack these.
-        requirements: What the components must have in common: a component, an entry of its configuration, a
-            sentence about it, and its value, or the component and the entry that have the same value.
-        buckets: Lists the shapes of its videos (height, width), given the side of a square of the same area
-            and the number of which both sides are multiples.
-        tail_frames: The last frames that are seen of a video that is continued.
-        needs_picture: Whether its models make no video from words alone.
-        is_chain: Whether each section begins with the last decoded frames of the one before it.
-        high_steps: Counts the steps, of so many with this shift, that the first of two transformers takes.
-        vae_precision: The format in which its VAE computes by default; "" for that of the card.
-        vae_tile: The side of the largest tiles that its VAE should work in where they fit; 0 for the card's.
-        schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
-        scheduler_fault: Says why a scheduler with a configuration cannot be used; "" if it can.
-        default_settings: Reads from a model's folder which settings suit it.
-        unsupported, ignored: The settings that its models cannot use, and those that change no pixel.
-        plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
-            Its keyword `has_picture` is False for a video without a start picture. A chain also gets the
-            request's `clip_frames` and `carried_frames`.
-        remark: Says what a user should know of a video (height, width) before its start; "" for nothing. Its
-            keywords are `has_picture`, the number of `sections`, and the `times` of the model.
-        mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
-    """
-
-    name: str
-    channels: int
-    spatial_compression: int
-    fps: int
-    temporal_compression: int
-    networks: Mapping[str, FamilyNetwork]
-    components: tuple[str, ...]
-    layer_names: LayerNames
-    signs: tuple[str, ...]
-    resembles: tuple[str, ...]
-    requirements: tuple[tuple[str, str, str, Any], ...]
-    published: tuple[PublishedModel, ...]
-    buckets: Buckets
-    prompt_format: PromptFormat
-    tail_frames: int
-    plan: Callable[..., SectionPlan]
-    small_decoder: SmallDecoder
-    needs_picture: bool = False
-    is_chain: bool = False
-    high_steps: Callable[[int, float], int] = lambda steps, shift: steps
-    vae_precision: str = ""
-    vae_tile: int = 0
-    schedulers: tuple[str, ...] = ()
-    scheduler_fault: Callable[[Mapping[str, Any]], str] = lambda config: ""
-    default_settings: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
-    unsupported: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    licence: str = ""
-    remark: Callable[..., str] = _no_remark
-    mag_ratios: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
-
-    @property
-    def title(self) -> str:
-        return self.networks["transformer"].model
-
-    @property
-    def guidance_setting(self) -> str:
-        return "cfg" if "guidance" in self.ignored else "guidance"
-
-    def nearest_bucket(self, height: int, width: int, side: int, multiple: int) -> tuple[int, int]:
-        buckets = reversed(self.buckets(side, multiple))
-        return min(buckets, key=lambda shape: abs(height * shape[1] - width * shape[0]))
-
-    def plain_sections(self, request: Any, seconds: float | None = None) -> SectionPlan:
-        """Plan the video of a `GenerationRequest`, or a longer one, by its length alone."""
-        sizes = {"clip_frames": request.clip_frames, "carried_frames": request.carried_frames}
-        clips = sizes if self.is_chain else {}
-        has_picture = not request.is_from_words
-        return self.plan(seconds or request.seconds, request.mode, has_picture=has_picture, **clips)
-
-    def sections(self, request: Any, cuts: Sequence[int] = ()) -> SectionPlan:
-        """Plan the video of a `GenerationRequest`.
-
-        `cuts` are the video indices of the sections that begin with a draft of what comes before them.
-        """
-        if request.one_frame and "one_frame" not in self.unsupported:
-            return plan_one_frame(request.one_frame)
-        plan = self.plain_sections(request)
-        starts = [picture.section_index(plan.section_seconds) for picture in request.timed_pictures]
-        if starts or cuts:
-            plan = split_at(plan, [*starts, *cuts])
-        return with_closing_section(plan) if request.is_loop else plan
-
-
 _SCALE_BYTES = 4
 _GITHUB = "https://raw.githubusercontent.com"
 
@@ -159,8 +57,8 @@ class ParameterCounts:
     fixed_bytes: int = 0
     rows: int = 0
 
-    def __add__(self, other: ParameterCounts) -> ParameterCounts:
-        return ParameterCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def num_bytes(self, value_bytes: int, weight_dtype: str) -> int:
         castable_bytes = 1 if is_eight_bit(weight_dtype) else value_bytes
@@ -241,13 +139,10 @@ class SmallDecoder:
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A published model. Revisions are pinned, so that a change on the hub can change no result.
+    """A published model, with repository, folder and pinned revision of each component.
 
-    Attributes:
-        variant: What distinguishes it from the family's other models; `file_pattern` matches its files'
-            names.
-        sources: The repository, the folder within it and the revision of each component.
-        settings: What suits it, by the names of `registry.ModelInfo`.
+    Names of files that match `file_pattern` are of this `variant` of the family. `settings` are those of
+    `registry.ModelInfo`.
     """
 
     name: str
@@ -275,3 +170,96 @@ def buckets(side: int = REFERENCE_SIDE, multiple: int = 32) -> tuple[tuple[int, 
         return max(multiple, (2 * edge * side + unit) // (2 * unit) * multiple)
 
     return tuple(dict.fromkeys((scaled(h), scaled(w)) for h, w in REFERENCE_BUCKETS))
+
+
+def _no_remark(height: int, width: int, **video: object) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # each is one of a kind, and may be a key
+class Family:
+    """The half of a family of models that plans, in integers.
+
+    Attributes:
+        name: The name, under which `pipeline` finds the other half.
+        signs: Texts that only the names of its transformer's tensors contain; see `weights.recognition`.
+        resembles: The models whose transformers have the same signs and lack these.
+        requirements: What the components must have in common: a component, an entry of its configuration, a
+            sentence about it, and its value, or the component and the entry that have the same value.
+        buckets: Lists the shapes of its videos (height, width), given the side of a square of the same area
+            and the number of which both sides are multiples.
+        tail_frames: The last frames that are seen of a video that is continued.
+        is_chain: Whether each section begins with the last decoded frames of the one before it.
+        high_steps: Counts the steps, of so many with this shift, that the first of two transformers takes.
+        vae_precision: The format in which its VAE computes by default; "" for that of the card.
+        vae_tile: The side of the largest tiles that its VAE should work in where they fit; 0 for the card's.
+        schedulers: The classes of diffusers that its scheduler can be of; none for a family without one.
+        scheduler_fault: Says why a scheduler with a configuration cannot be used; "" if it can.
+        default_settings: Reads from a model's folder which settings suit it.
+        unsupported, ignored: The settings that its models cannot use, and those that change no pixel.
+        plan: Plans the sections of a video of so many seconds, in an order, without one that closes a loop.
+            Its keyword `has_picture` is False for a video without a start picture. A chain also gets the
+            request's `clip_frames` and `carried_frames`.
+        remark: Says what a user should know of a video (height, width) before its start; "" for nothing. Its
+            keywords are `has_picture`, the number of `sections`, and the `times` of the model.
+        mag_ratios: Those of its published models by their order; see `step_caches.nearest_interp`.
+    """
+
+    name: str
+    channels: int
+    spatial_compression: int
+    fps: int
+    temporal_compression: int
+    networks: Mapping[str, FamilyNetwork]
+    components: tuple[str, ...]
+    layer_names: LayerNames
+    signs: tuple[str, ...]
+    resembles: tuple[str, ...]
+    requirements: tuple[tuple[str, str, str, Any], ...]
+    published: tuple[PublishedModel, ...]
+    buckets: Buckets
+    prompt_format: PromptFormat
+    tail_frames: int
+    plan: Callable[..., SectionPlan]
+    small_decoder: SmallDecoder
+    needs_picture: bool = False
+    is_chain: bool = False
+    high_steps: Callable[[int, float], int] = lambda steps, shift: steps
+    vae_precision: str = ""
+    vae_tile: int = 0
+    schedulers: tuple[str, ...] = ()
+    scheduler_fault: Callable[[Mapping[str, Any]], str] = lambda config: ""
+    default_settings: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
+    unsupported: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    licence: str = ""
+    remark: Callable[..., str] = _no_remark
+    mag_ratios: Mapping[Mode, tuple[float, ...]] = field(default_factory=dict[Mode, tuple[float, ...]])
+
+    @property
+    def title(self) -> str:
+        return self.networks["transformer"].model
+
+    @property
+    def guidance_setting(self) -> str:
+        return "cfg" if "guidance" in self.ignored else "guidance"
+
+    def nearest_bucket(self, height: int, width: int, side: int, multiple: int) -> tuple[int, int]:
+        buckets = reversed(self.buckets(side, multiple))
+        return min(buckets, key=lambda shape: abs(height * shape[1] - width * shape[0]))
+
+    def plain_sections(self, request: Any, seconds: float | None = None) -> SectionPlan:
+        sizes = {"clip_frames": request.clip_frames, "carried_frames": request.carried_frames}
+        clips = sizes if self.is_chain else {}
+        has_picture = not request.is_from_words
+        return self.plan(seconds or request.seconds, request.mode, has_picture=has_picture, **clips)
+
+    def sections(self, request: Any, cuts: Sequence[int] = ()) -> SectionPlan:
+        """`cuts` are the video indices of the sections that begin with a draft of what comes before them."""
+        if request.one_frame and "one_frame" not in self.unsupported:
+            return plan_one_frame(request.one_frame)
+        plan = self.plain_sections(request)
+        starts = [picture.section_index(plan.section_seconds) for picture in request.timed_pictures]
+        if starts or cuts:
+            plan = split_at(plan, [*starts, *cuts])
+        return with_closing_section(plan) if request.is_loop else plan

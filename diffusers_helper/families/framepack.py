@@ -1,7 +1,5 @@
 """FramePack without torch: its networks, the names of their layers, and its published models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from diffusers_helper.families import packing

@@ -4,8 +4,6 @@ Each section is made of nine latent frames and decoded by itself, so that neighb
 cuts the whole video to 4 n + 1 frames; here every section keeps its 33.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,7 +85,6 @@ def settings_of(*, is_distilled: bool) -> dict[str, Any]:
 
 
 def class_in(file: Path) -> str:
-    """Read the class that a configuration names; "" if it cannot be read."""
     try:
         config = read_json(file)
     except (OSError, ValueError):

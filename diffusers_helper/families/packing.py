@@ -5,8 +5,6 @@ last section first and works back to the picture; forward order (F1) starts at t
 decode to 4n - 3 frames. The formulas come from FramePack's paper, figure 2, and its published demos.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -113,7 +111,6 @@ class Section:
 
     @property
     def final_frames(self) -> int:
-        """The number of its frames that no later section will change."""
         return self.decoded_frames - (self.overlap_frames if self.is_closing else self.pending_frames)
 
 
@@ -183,10 +180,7 @@ def plan_sections(
     *,
     has_picture: bool = True,
 ) -> SectionPlan:
-    """Plan a video of about `seconds`, or raise ValueError if that is below one second.
-
-    Without a start picture, its latent frame is missing where the video would begin.
-    """
+    """Plan about `seconds`; ValueError below 1. A video without a start picture lacks that latent frame."""
     count = count_sections(seconds, section_frames=4 * latent_window_size)
     sections = tuple(
         _section(mode, latent_window_size, number, count, padding, has_picture=has_picture)
@@ -223,10 +217,7 @@ def split_at(plan: SectionPlan, starts: Sequence[int]) -> SectionPlan:
 
 
 def with_closing_section(plan: SectionPlan) -> SectionPlan:
-    """Add a section to an inverted plan, which leads from the end of the video back to its start.
-
-    It is made last, and decoded together with the section before it, whose frames stay as they are.
-    """
+    """The section is made last, and decoded with the one before it, whose frames stay as they are."""
     size = plan.latent_window_size
     count = len(plan)
     closing = Section(

@@ -1,7 +1,5 @@
 """The families of models by their names. A new family needs an entry here, and one in `pipeline.WORK`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +12,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (FRAMEPACK, HEL
 
 
 def family_of_config(config: Mapping[str, Any]) -> Family:
-    """Find the family whose transformer has this class, and latents of these channels if several have it.
-
-    FramePack stands for any other class.
-    """
+    """Find the family by its transformer's class, and by the channels if several have it; or FramePack."""
     families = [
         family
         for family in FAMILIES.values()

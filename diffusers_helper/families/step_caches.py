@@ -6,8 +6,6 @@ of the others does; `sampling.step_cache` executes them. A rule decides for one 
 section. The first and the last step are always computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -43,10 +41,7 @@ class StepCache:
     def state_bytes(
         self, tokens: int, noisy_tokens: int, channels: int, value_bytes: int, latent_bytes: int
     ) -> int:
-        """Compute the bytes that one pass of guidance keeps from step to step.
-
-        `noisy_tokens` and `latent_bytes` (in fp32) are those of the noisy section alone.
-        """
+        """Compute what a pass keeps. `noisy_tokens` and `latent_bytes` are of the noisy section, in fp32."""
         if self.reuse != "blocks":  # both keep two tensors, and a third one passes through
             return 3 * latent_bytes
         return (noisy_tokens + (tokens if self.signal else 0)) * channels * value_bytes

@@ -4,8 +4,6 @@ It was trained on single clips. A longer video is a chain of them: each clip beg
 one before it, or with its last 4 m + 1, which are left out of it then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -82,7 +80,6 @@ def _section(number: int, num_latents: int, num_repeated: int) -> packing.Sectio
 
 
 def default_settings(folder: Path) -> dict[str, Any]:
-    """Read from a model's folder which settings suit it."""
     return settings_of(is_fast=class_in(folder / "model_index.json") == _FAST_PIPELINE)
 
 
@@ -102,7 +99,6 @@ def high_steps(steps: int, shift: float) -> int:
 
 
 def remark(height: int, width: int, *, has_picture: bool, sections: int, times: Sequence[int]) -> str:
-    """Say what was not tried, and how little a clip knows of the one before it."""
     if has_picture and times:
         return (
             "This model was made for words alone: pictures were not tried. Wan 2.2 5B was trained for them."
@@ -111,7 +107,6 @@ def remark(height: int, width: int, *, has_picture: bool, sections: int, times: 
 
 
 def scheduler_fault(config: Mapping[str, Any]) -> str:
-    """Say why a scheduler with this configuration cannot be used; "" if it can."""
     if not config.get("use_flow_sigmas") or config.get("prediction_type") != "flow_prediction":
         return "it does not predict a flow; expected the scheduler of Wan 2.2"
     return ""

@@ -1,12 +1,9 @@
-"""FramePack's history of clean latents, and the blending of its decoded sections, which overlap."""
-
-from __future__ import annotations
+"""FramePack's history of clean latents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,21 +16,14 @@ from diffusers_helper.families.packing import (
     Mode,
     Section,
 )
-from diffusers_helper.job.original import Original
-from diffusers_helper.output.previews import to_uint8
+from diffusers_helper.job.work import LatentsSoFar
 from diffusers_helper.sampling.guidance import CleanLatents
 
 _NO_LATENTS: Mapping[int, Tensor] = MappingProxyType({})
 
 
-class LatentHistory:
-    """The clean latents in temporal order, in fp32 on the CPU.
-
-    Attributes:
-        start: The latent (1, 16, 1, h, w) of the start picture or of the end of a continued video, or noise.
-        latents: All latents (1, 16, T, h, w) so far. They begin with the prefix, which in inverted mode is
-            added with the section that begins the video.
-    """
+class LatentHistory(LatentsSoFar):
+    """`start` is the latent of the start picture or of a continued video's end, or noise; on the CPU."""
 
     def __init__(
         self,
@@ -61,7 +51,7 @@ class LatentHistory:
         self.start = self._prefix[:, :, -1:] if self._prefix.shape[2] else start
         suffix = start[:, :, :0] if suffix is None else suffix
         self._num_suffix_latents = min(suffix.shape[2], LATENT_WINDOW_SIZE)
-        self.latents = self._prefix if mode == "forward" else suffix
+        super().__init__(self._prefix if mode == "forward" else suffix)
 
     def add(self, latents: Tensor, section: Section) -> None:
         if self._mode == "forward":
@@ -90,7 +80,6 @@ class LatentHistory:
         return CleanLatents(indices, start, history_1x, history_2x, history_4x)
 
     def to_decode(self, section: Section) -> Tensor:
-        """Select the latents to decode after a section was added, with those of a video at its edge."""
         count = section.decode_latents + (self._num_suffix_latents if section.number == 1 else 0)
         start = 0
         if section.video_index == 0:
@@ -100,70 +89,3 @@ class LatentHistory:
             count += num_lead_latents
         grows_in_front = self._mode == "inverted" and not section.is_closing
         return self.latents[:, :, start : start + count] if grows_in_front else self.latents[:, :, -count:]
-
-
-class FrameBlender:
-    """The blender of decoded sections, which separates final frames from those that will still change.
-
-    Neighbouring sections both decode the frames where they overlap. There the picture changes linearly from
-    the earlier section's to the later one's, as in FramePack.
-    """
-
-    def __init__(self, mode: Mode, original: Original | None = None) -> None:
-        self._mode, self._original = mode, original
-        self._pending: Tensor | None = None
-        self._first_frame: Tensor | None = None
-
-    def add(self, frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
-        """Blend a section's decoded frames, (T, H, W, 3) in -1 to 1, with those of the previous section.
-
-        The result is the final and the pending frames, as `GrowingVideo.add_section` takes them. If the
-        previous section was not added, nothing is blended, and the pending frames are correct all the same.
-        """
-        if section.is_closing:
-            return to_uint8(self._close_loop(frames[section.overlap_frames :])), to_uint8(frames[:0])
-        if section.has_start:
-            self._first_frame = frames[:1].clone()
-        original = self._original if self._original and self._original.is_next_to(section) else None
-        if original:
-            frames = _match_edge(original, frames)
-        if self._pending is not None and section.overlap_frames:
-            frames = self._blend(frames, self._pending, section.overlap_frames)
-        num_pending = section.pending_frames
-        if self._mode == "inverted":
-            pending, final = frames[:num_pending], frames[num_pending:]
-        else:
-            final, pending = frames[: len(frames) - num_pending], frames[len(frames) - num_pending :]
-        self._pending = pending.clone() if num_pending else None
-        if original:  # without the frame that stands for one of the original
-            final = final[:-1] if original.is_last else final[1:]
-        return to_uint8(final), to_uint8(pending)
-
-    def _blend(self, frames: Tensor, pending: Tensor, overlap: int) -> Tensor:
-        earlier_weight = torch.linspace(1, 0, overlap).view(-1, 1, 1, 1)  # of the frame earlier in time
-        if self._mode == "inverted":
-            blended = earlier_weight * frames[-overlap:] + (1 - earlier_weight) * pending
-            return torch.cat([frames[:-overlap], blended])
-        blended = earlier_weight * pending + (1 - earlier_weight) * frames[:overlap]
-        return torch.cat([blended, frames[overlap:]])
-
-    def _close_loop(self, frames: Tensor) -> Tensor:
-        """Adjust the frames between the end of a loop and its start, so that there is no jump.
-
-        The last frame's difference to the video's first one is added to all, in a share that grows with time.
-        """
-        assert self._first_frame is not None, "the section with the start comes before"
-        shares = torch.arange(1, len(frames) + 1).view(-1, 1, 1, 1) / (len(frames) + 1)
-        return frames + shares * (self._first_frame - frames[-1:])
-
-
-def _match_edge(original: Original, frames: Tensor) -> Tensor:
-    """Adjust decoded frames so that the one next to the original video equals the video's frame.
-
-    The difference is added to all frames, in a share that falls linearly to 0.
-    """
-    edge_index = -1 if original.is_last else 0
-    edge_frame = torch.from_numpy(np.array(original.edge_frame)).float() / 127.5 - 1
-    shares = torch.linspace(1, 0, len(frames)).view(-1, 1, 1, 1)
-    shares = shares.flip(0) if original.is_last else shares
-    return frames + shares * (edge_frame - frames[edge_index].clone())

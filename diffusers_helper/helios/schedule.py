@@ -5,8 +5,6 @@ size. At each size it jumps to its clean prediction and back towards the noise w
 the result is enlarged, and noise is added that hides the blocks of equal latents.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,7 +56,6 @@ def sample_flat(
     shift: float = 0.0,
     on_step: OnStep | None = None,
 ) -> Tensor:
-    """Sample by the scheduler's own solver, with one model call per step."""
     sigmas = flat_levels(scheduler, steps, x.shape, shift)
     model = Denoiser(denoise, x, sigmas, on_step)
     x = x.to(model.dtype)

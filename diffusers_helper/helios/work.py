@@ -3,8 +3,6 @@
 This module is a `job.work.Work`; `families.helios.HELIOS` has the numbers.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from diffusers import HeliosTransformer3DModel
+from diffusers import HeliosTransformer3DModel, WanTransformer3DModel
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, UMT5EncoderModel
@@ -31,7 +29,7 @@ from diffusers_helper.helios.schedule import (
 )
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sample, TextStage, encode_pictures, latent_of
+from diffusers_helper.job.work import Join, LatentsSoFar, Sampler, TextStage, encode_pictures, latent_of
 from diffusers_helper.output.previews import to_uint8
 from diffusers_helper.request import START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.euler import sample_euler
@@ -71,10 +69,7 @@ class HeliosCondition(Guidance[Tensor]):
 
 
 class HeliosDenoiser(GuidedDenoiser[Tensor]):
-    """Helios' transformer as a denoiser of latents in any size of a pyramid."""
-
     def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Compute the time, which in a pyramid is a whole number that depends on the size of `x`."""
         times = self._condition.times
         if not times:
             return super()._timestep(x, sigma)
@@ -101,16 +96,13 @@ class HeliosDenoiser(GuidedDenoiser[Tensor]):
         }
 
 
-class SectionHistory:
+class SectionHistory(LatentsSoFar):
     """The clean latents in temporal order, (1, 16, T, h, w), in fp32 on the CPU."""
 
     def __init__(self, history: Tensor, first_latent: Tensor | None) -> None:
+        super().__init__(history[:, :, :0])
         self._first_history = history
         self._first_latent = first_latent
-        self.latents = history[:, :, :0]
-
-    def add(self, latents: Tensor, section: Section) -> None:
-        self.latents = torch.cat([self.latents, latents], dim=2)
 
     def context(self, section: Section) -> CleanLatents:
         history = torch.cat([self._first_history, self.latents], dim=2)
@@ -119,13 +111,12 @@ class SectionHistory:
             start = history.new_zeros(*history.shape[:2], 1, *history.shape[3:])
         return CleanLatents.after(section.indices, start, history)
 
-    def to_decode(self, section: Section) -> Tensor:
-        return self.latents[:, :, -section.decode_latents :]
-
 
 denoiser = HeliosDenoiser
-text_stages: Mapping[str, TextStage]
-text_stages = {"text": TextStage("text_encoder", "tokenizer", "states", encode_states)}
+condition_type = HeliosCondition
+text_stages: Mapping[str, TextStage] = {
+    "text": TextStage("text_encoder", "tokenizer", "states", encode_states)
+}
 # What precedes a video has noise of a level in this range, so that mistakes in it weigh less.
 _MIN_NOISE, _MAX_NOISE = 0.111, 0.135
 _START, _FIRST_LATENT, _HISTORY = "start", "prefix", "before"
@@ -152,12 +143,11 @@ def latents(job: OpenJob) -> dict[str, Tensor]:
 
 
 def encode_images(job: OpenJob) -> dict[str, Tensor]:
-    """Encode nothing: Helios sees a picture only by its latent."""
+    """Encode nothing: the model sees a picture only by its latent."""
     return {}
 
 
 def _tail(job: OpenJob, original: Original) -> Tensor:
-    """Encode the end of the video that is continued, in sections as Helios makes them."""
     frames = original.context_frames
     first_start = len(frames) % SECTION_FRAMES if len(frames) > SECTION_FRAMES else 0
     starts = range(first_start, len(frames), SECTION_FRAMES)
@@ -180,8 +170,7 @@ def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -
 
 
 def guidance(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Gather the fields of a section's `Guidance` for a family that has UMT5's prompts alone."""
-    request = job.lineage.request_for(section.number, job.request)
+    request = job.request_for(section.number)
     prompt_embeds = {prompt: encodings[f"states_{n}"] for n, prompt in enumerate(job.prompts)}
     prompts = prompts_of(section.number, request, job.family)
     return {
@@ -194,11 +183,6 @@ def guidance(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) ->
     }
 
 
-def restored(condition: Mapping[str, Any]) -> HeliosCondition:
-    times = tuple((start, span) for start, span in condition["times"])
-    return HeliosCondition(**{**condition, "times": times})
-
-
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> SectionHistory:
     first_history = encodings.get(_HISTORY)
     if first_history is None:  # the video begins without a picture or another video
@@ -207,23 +191,28 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> SectionHistory:
 
 
 def joiner(job: OpenJob) -> Join:
-    return lambda frames, section: (to_uint8(frames), to_uint8(frames[:0]))
+    """Join sections, which leave out the frames that they repeat."""
+    return lambda frames, section: (to_uint8(frames[section.overlap_frames :]), to_uint8(frames[:0]))
 
 
-def blocks(network: HeliosTransformer3DModel, noise: Tensor) -> Blocks:
+def blocks(network: HeliosTransformer3DModel | WanTransformer3DModel, noise: Tensor) -> Blocks:
     return Blocks([*network.blocks], tokens_of(noise.shape), _modulated_input, num_outputs=1)
 
 
 def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tensor, *_: object) -> Tensor:
-    shift, scale = (block.scale_shift_table.unsqueeze(0) + temb.float())[:, :, :2].unbind(2)
+    """Compute the input of a block's attention, whose modulation may differ from token to token."""
+    table = block.scale_shift_table if temb.ndim == 3 else block.scale_shift_table.unsqueeze(0)
+    shift, scale = (table + temb.float()).movedim(-2, 0)[:2]
+    if temb.ndim == 3:
+        shift, scale = shift.unsqueeze(1), scale.unsqueeze(1)
     return block.norm1(hidden_states.float()) * (1 + scale) + shift
 
 
-def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
+def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sampler]:
     return {"sample": _sampler(job, section, request)}
 
 
-def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sampler:
     shape = job.latents_shape(job.sections.latent_window_size)
     shift = request.shift or job.models.info.shift or 0.0
     scheduler = new_scheduler(job.models.component("scheduler"), shift)

@@ -1,7 +1,5 @@
 """The GPU as something that one job has at a time, with all of its memory, and that a job can lose."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager

@@ -3,8 +3,6 @@
 MIOpen may choose a kernel that is ten to a hundred times as slow as another rung.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The memory management of one job: its plans, their execution, and smaller plans if memory runs out."""
 
-from __future__ import annotations
-
 import json
 import logging
 import traceback

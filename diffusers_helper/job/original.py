@@ -1,7 +1,5 @@
 """The video that a job continues, as far as the job needs it: its frames at the joint, in the new size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from diffusers_helper.conditions.footage import all_frames, first_frames, last_frames
-from diffusers_helper.conditions.picture import fit_picture
+from diffusers_helper.conditions.picture_file import fit_picture
 from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import Section
 from diffusers_helper.files import file_sha256
@@ -48,10 +46,7 @@ class Original:
         return section.number == 1 if self.is_last else section.video_index == 0
 
     def num_extra_frames(self, section: Section) -> int:
-        """Count the frames that are decoded after those of a section, to lead to the video.
-
-        An extra latent becomes four frames, of which the last stands for the first frame of the video.
-        """
+        """An extra latent becomes four frames, of which the last stands for the first frame of the video."""
         return self.family.temporal_compression if self.is_last and self.is_next_to(section) else 0
 
     def frames(self, on_progress: Callable[[], object] = lambda: None) -> Iterator[np.ndarray]:

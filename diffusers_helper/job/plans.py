@@ -1,7 +1,5 @@
 """The memory plans of one job, and the source of its networks in the types that these plans require."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -101,10 +99,7 @@ class MemoryPlans:
         vae_precision: str = "",
         stored_attention: tuple[str, int] | None = None,
     ) -> None:
-        """Make the first plan, at the level that was stored after earlier jobs ran out of memory.
-
-        `vae_precision` and `stored_attention` are what an earlier run of the job has widened and stored.
-        """
+        """`vae_precision` and `stored_attention` are what an earlier run has widened and stored."""
         self.models = models
         self.blocks = models.blocks
         self.widened: tuple[str, torch.dtype] | None = None
@@ -170,10 +165,7 @@ class MemoryPlans:
         return self.compute_dtype(name) or self.models.stored_dtype(name)
 
     def _casts_bf16(self, name: str) -> bool:
-        """Tell whether a network in bf16 computes in fp32, because the card emulates bf16.
-
-        A network keeps bf16 if the job asks for a 16-bit type. The VAE has the type of the profile.
-        """
+        """Where the card emulates bf16, it computes in fp32, unless the job or the profile has a type."""
         is_open = name != "vae" and (name not in TRANSFORMERS or self.weight_dtype in (None, *EIGHT_BIT))
         emulates_bf16 = not self._profile.has_bf16
         return is_open and emulates_bf16 and self.models.stored_dtype(name) == torch.bfloat16

@@ -1,7 +1,5 @@
 """The set-up of one job: the checks and the files that need no loaded model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +15,7 @@ from torch import nn
 
 from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.picture import plain_png
+from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.conditions.timeline import Timeline, all_prompts, cuts_of
@@ -60,12 +58,17 @@ _Result = TypeVar("_Result", torch.Tensor, dict[str, torch.Tensor])
 
 
 @dataclass(frozen=True, slots=True)
-class OpenJob:
-    """The state of one job, which its stages share.
+class SectionRun:
+    """One of the runs of a sampler for a section, of which all but the last make drafts."""
 
-    `earlier_folder` is that of an earlier run whose results are reused. The recorder captures all stages if
-    the environment asks for it, and else one that fails; `encodings` are then none.
-    """
+    section: Section
+    number: int = 1
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """The state of one job. `earlier_folder` is of an earlier run whose results are reused."""
 
     request: GenerationRequest
     models: Models
@@ -98,7 +101,6 @@ class OpenJob:
         )
 
     def vae_facts(self) -> dict[str, str]:
-        """List the present facts that the VAE's results depend on, besides its weights and its inputs."""
         device = self.memory.device.torch_device
         vae_use = self.memory.vae_use(*self.pictures.shape)
         return {"vae": str((vae_use, str(device), self.models.convolutions.strategy_on(device)))}
@@ -106,6 +108,9 @@ class OpenJob:
     @property
     def family(self) -> Family:
         return self.models.info.family
+
+    def request_for(self, number: int) -> GenerationRequest:
+        return self.lineage.request_for(number, self.request)
 
     @property
     def root(self) -> GenerationRequest:
@@ -127,29 +132,20 @@ class OpenJob:
         step_cache = STEP_CACHES.get(request.step_cache)
         return open_passes(step_cache, request.steps, mag_ratios, network, blocks, repeater)
 
-    def on_step(self, section: Section, passes: Passes, run: int = 0, runs: int = 1) -> OnStep:
-        """Make a callback that ends a cancelled job, and reports each step of sampling with a preview.
-
-        The sampler runs `runs` times for a section; the first `run` times made drafts.
-        """
+    def on_step(self, run: SectionRun, passes: Passes) -> OnStep:
+        """Make a callback that reports each step of sampling with a preview."""
 
         def on_step(step: int, steps: int, x0: torch.Tensor) -> None:
-            self.cancel.check()
-            step += run * steps
-            picture = self.preview.show(x0, section.number, step)
-            self.report.step(section, step, runs * steps, picture, passes.skipped)
+            step += (run.number - 1) * steps
+            picture = self.preview.show(x0, run.section.number, step)
+            self.report.step(run.section, step, run.count * steps, picture, passes.skipped)
 
         return on_step
 
     def run(
-        self, stage: str, work: Callable[[Any], _Result], section: Section | None = None,
-        reported_section: Section | None = None, **inputs: Any,
-    ) -> _Result:  # fmt: skip
-        reported = reported_section or section
-        number = reported.number if reported else None
-        if section:
-            inputs["section"] = section.number
-        return self.captured(stage, lambda: self.memory.run(stage, work, number), **inputs)
+        self, stage: str, work: Callable[[Any], _Result], reported_section: int | None = None, **inputs: Any
+    ) -> _Result:
+        return self.captured(stage, lambda: self.memory.run(stage, work, reported_section), **inputs)
 
     def captured(self, stage: str, work: Callable[[], _T], **inputs: Any) -> _T:
         free_bytes = self.memory.store.device.free_bytes
@@ -237,18 +233,16 @@ def open_job(
     start_shape = (start_picture.height, start_picture.width) if start_picture else None
     height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
-    sized_request, kernels_note = _with_kernels(_with_weight_dtype(request, earlier_folder), earlier_folder)
-    largest_request = _largest_request(lineage, sized_request)
     job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
     report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
-    plans = _plan_memory(largest_request, models, (height, width), local, report, cancel, earlier_folder)
+    on_trial = partial(report.trying, "attention")
+    plans, kernels_note = _plans(
+        request, lineage, models, (height, width), local, on_trial, cancel, earlier_folder
+    )
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
-    if request.weight_dtype == AUTO:
-        request = replace(request, weight_dtype=plans.request.weight_dtype)
-        write_atomic(job_folder.weight_type, request.weight_dtype.encode())
-    _write_facts(job_folder, earlier_folder, lineage, plans)
+    request = _write_facts(job_folder, request, earlier_folder, lineage, plans)
     video = GrowingVideo(
         job_folder.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
@@ -264,26 +258,38 @@ def open_job(
     memory = JobMemory(plans, job_folder, report, cancel, before_vae)
     if crash := CrashRecord.read((earlier_folder or job_folder).crash_record):
         memory.apply(crash)
+    captures_all = local.environ.get(DEBUG_VARIABLE) == "1"  # which needs an empty cache
+    is_cached = not captures_all and local.environ.get(ENCODINGS_VARIABLE) != "0"
     return OpenJob(
         request, models, cancel, JobPictures.of(loaded_pictures, (height, width), request), original,
         sections, job_folder, earlier_folder, memory, VaeEngine(memory), video, report,
         Preview.of(models.info, job_folder.preview, memory.device.torch_device), lineage,
-        *_recorder_and_encodings(job_folder, local), loras,
+        Recorder(job_folder.captures, only_failures=not captures_all),
+        EncodingCache(local.encodings if is_cached else None), loras,
     )  # fmt: skip
 
 
-def _plan_memory(
-    request: GenerationRequest, models: Models, shape: tuple[int, int], local: Local, report: Report,
-    cancel: CancelToken, earlier_folder: JobFolder | None,
-) -> MemoryPlans:  # fmt: skip
+def _plans(
+    request: GenerationRequest, lineage: Lineage, models: Models, shape: tuple[int, int], local: Local,
+    on_trial: Callable[[int, int], object], cancel: CancelToken, earlier_folder: JobFolder | None,
+) -> tuple[MemoryPlans, str]:  # fmt: skip
+    """Plan for the longest texts, with what an earlier run has chosen, and say what this machine lacks."""
+    requests = lineage.requests(request)
+    dtype = _stored_text(earlier_folder and earlier_folder.weight_type)
+    request = replace(
+        request,
+        prompt=max((span_request.prompt for span_request in requests), key=len),
+        negative=max((span_request.negative for span_request in requests), key=len),
+        cfg=max(span_request.cfg for span_request in requests),
+        weight_dtype=dtype if dtype and request.weight_dtype == AUTO else request.weight_dtype,
+    )
+    request, note = _with_kernels(request, earlier_folder)
     if try_kernels := local.try_kernels:
-        try_kernels = partial(try_kernels, on_progress=partial(report.trying, "attention"), cancel=cancel)
-        local = replace(local, try_kernels=try_kernels)
+        local = replace(local, try_kernels=partial(try_kernels, on_progress=on_trial, cancel=cancel))
+    precision, attention = _earlier_vae_precision(earlier_folder), _earlier_attention(earlier_folder)
     return MemoryPlans(
-        request, models, *shape, local,
-        vae_precision=_earlier_vae_precision(earlier_folder),
-        stored_attention=_earlier_attention(earlier_folder),
-    )  # fmt: skip
+        request, models, *shape, local, vae_precision=precision, stored_attention=attention
+    ), note
 
 
 def _unknown_words(request: GenerationRequest, models: Models) -> str:
@@ -301,18 +307,13 @@ def _join_original(
     return original, video.join_to(original.path, frames, is_last=original.is_last)
 
 
-def _recorder_and_encodings(job_folder: JobFolder, local: Local) -> tuple[Recorder, EncodingCache]:
-    """Open the writer of captures and the cache. Captures of all stages need an empty cache."""
-    captures_all = local.environ.get(DEBUG_VARIABLE) == "1"
-    is_cached = not captures_all and local.environ.get(ENCODINGS_VARIABLE) != "0"
-    recorder = Recorder(job_folder.captures, only_failures=not captures_all)
-    return recorder, EncodingCache(local.encodings if is_cached else None)
-
-
 def _write_facts(
-    job_folder: JobFolder, earlier_folder: JobFolder | None, lineage: Lineage, plans: MemoryPlans
-) -> None:
-    """Write the facts on this run and an earlier one that a later run needs to the job's folder."""
+    job_folder: JobFolder, request: GenerationRequest, earlier_folder: JobFolder | None, lineage: Lineage,
+    plans: MemoryPlans,
+) -> GenerationRequest:  # fmt: skip
+    if request.weight_dtype == AUTO:
+        request = replace(request, weight_dtype=plans.request.weight_dtype)
+        write_atomic(job_folder.weight_type, request.weight_dtype.encode())
     write_atomic(job_folder.attention, "{} {}".format(*plans.attention).encode())
     if plans.kernels or job_folder.kernels.exists():
         write_atomic(job_folder.kernels, plans.kernels.encode())
@@ -322,24 +323,16 @@ def _write_facts(
         write_uses(job_folder.vae, tuple(use for use in read_uses(earlier_folder.vae) if use.section == 0))
     if vae_precision := _earlier_vae_precision(earlier_folder):
         write_atomic(job_folder.overflow, vae_precision.encode())
+    return request
 
 
 def _stored_text(file: Path | None) -> str:
     return read_file(file).decode("ascii", "replace") if file and file.exists() else ""
 
 
-def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | None) -> GenerationRequest:
-    if request.weight_dtype != AUTO or not (
-        dtype := _stored_text(earlier_folder and earlier_folder.weight_type)
-    ):
-        return request
-    return replace(request, weight_dtype=dtype)
-
-
 def _with_kernels(
     request: GenerationRequest, earlier_folder: JobFolder | None
 ) -> tuple[GenerationRequest, str]:
-    """Set the kernels with which an earlier run has begun, and say if this machine has others."""
     if earlier_folder is None or not earlier_folder.attention.exists():
         return request, ""
     earlier_kernels = _stored_text(earlier_folder.kernels)
@@ -363,16 +356,6 @@ def _earlier_attention(earlier_folder: JobFolder | None) -> tuple[str, int] | No
     text = _stored_text(earlier_folder and earlier_folder.attention)
     match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", text)
     return (match[1], int(match[2])) if match else None
-
-
-def _largest_request(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
-    requests = lineage.requests(request)
-    return replace(
-        request,
-        prompt=max((span_request.prompt for span_request in requests), key=len),
-        negative=max((span_request.negative for span_request in requests), key=len),
-        cfg=max(span_request.cfg for span_request in requests),
-    )
 
 
 def _open_folder(

@@ -1,12 +1,11 @@
 """What a family of models brings to the loop in `pipeline.generate`, besides its numbers in `families/`."""
 
-from __future__ import annotations
-
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from diffusers_helper.sampling.step_cache import Blocks, Passes
 from diffusers_helper.vae.codec import pixels_of, sample_latents
 
 Encodings = Mapping[str, Tensor]
-Sample = Callable[..., Tensor | Mapping[str, Tensor]]
+Sampler = Callable[..., Tensor | Mapping[str, Tensor]]
 """A sampler that knows its noise levels. Its other arguments are those of `sampling.euler.sample_euler`. One
 that does not sample to the end returns its state."""
 Join = Callable[[Tensor, Section], tuple[np.ndarray, np.ndarray]]
@@ -33,30 +32,30 @@ Join = Callable[[Tensor, Section], tuple[np.ndarray, np.ndarray]]
 are final now, and those that the next section will still change."""
 
 
-class LatentsSoFar(Protocol):
-    """The clean latents made so far, and the parts of them that a section and its decoding need."""
+class LatentsSoFar(ABC):
+    """The clean latents made so far, (1, C, T, h, w), and the parts of them that a section needs.
 
-    latents: Tensor
-
-    def add(self, latents: Tensor, section: Section) -> None: ...
-
-    def context(self, section: Section) -> CleanLatents: ...
-
-    def to_decode(self, section: Section) -> Tensor: ...
-
-
-@runtime_checkable
-class Chain(LatentsSoFar, Protocol):
-    """The same where each section begins with the last decoded frames of the one before it.
-
-    `carried` are the first frame of the video and these last ones, (1 + T, H, W, 3) in -1 to 1.
+    In a chain, `carried` are the first frame of the video and the last ones of the section before, with which
+    the next one begins, (1 + T, H, W, 3) in -1 to 1.
     """
 
-    carried: Tensor | None
+    carried: Tensor | None = None
 
-    def join(self, frames: Tensor, section: Section) -> Tensor:
+    def __init__(self, latents: Tensor) -> None:
+        self.latents = latents
+
+    def add(self, latents: Tensor, section: Section) -> None:
+        self.latents = torch.cat([self.latents, latents], dim=2)
+
+    @abstractmethod
+    def context(self, section: Section) -> CleanLatents: ...
+
+    def to_decode(self, section: Section) -> Tensor:
+        return self.latents[:, :, -section.decode_latents :]
+
+    def carry(self, frames: Tensor, section: Section) -> Tensor:
         """Adapt the decoded frames of a section to those that they repeat, and carry over its last ones."""
-        ...
+        return frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +84,9 @@ class Work(Protocol):
     text_stages: Mapping[str, TextStage]
     encoders: Mapping[str, Callable[..., Any]]
 
+    @property
+    def condition_type(self) -> type[Guidance[Any]]: ...
+
     def latents(self, job: OpenJob) -> dict[str, Tensor]:
         """Encode the latents that depend on the seed. That of the start picture is named `start`."""
         ...
@@ -93,25 +95,17 @@ class Work(Protocol):
         """Encode the pictures as the vision encoder sees them, which does not depend on the seed."""
         ...
 
-    def condition(self, job: OpenJob, section: Section, encodings: Encodings) -> Guidance[Any]:
-        """Make the condition of a section, a dataclass of tensors and plain values."""
-        ...
-
-    def restored(self, condition: Mapping[str, Any]) -> Guidance[Any]:
-        """Rebuild the condition of a section from a capture, which has mappings in place of dataclasses."""
-        ...
+    def condition(self, job: OpenJob, section: Section, encodings: Encodings) -> Guidance[Any]: ...
 
     def history(self, job: OpenJob, encodings: Encodings) -> LatentsSoFar: ...
 
-    def samplers(self, job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
+    def samplers(self, job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sampler]:
         """Make the samplers by the stages that sample a section. Each gives its state to the next one."""
         ...
 
     def blocks(self, network: Any, noise: Tensor) -> Blocks: ...
 
-    def denoiser(self, network: Any, condition: Any, context: CleanLatents, passes: Passes, /) -> Denoise:
-        """Make a function from noisy latents and a noise level to clean latents, by `passes`."""
-        ...
+    def denoiser(self, network: Any, condition: Any, context: CleanLatents, passes: Passes, /) -> Denoise: ...
 
     def joiner(self, job: OpenJob) -> Join: ...
 

@@ -35,8 +35,24 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """A captured stage or node beside the same call now; `difference` is "" for the same bits."""
+
+    name: str
+    seconds: float
+    earlier_seconds: float
+    difference: str
+
+    def __str__(self) -> str:
+        same = "The results are the same, bit for bit."
+        result = f"The results differ: {self.difference}." if self.difference else same
+        times = f"{self.seconds:.3g} s, {self.earlier_seconds:.3g} s when it was captured"
+        return f"{self.name}: {times}. {result}"
+
+
+@dataclass(frozen=True, slots=True)
 class Captured:
-    what: str
+    name: str
     inputs: dict[str, Any]
     outputs: Any
     seconds: float
@@ -51,27 +67,8 @@ class Captured:
             if not (isinstance(self.outputs, dict) and _ERROR in self.outputs):
                 raise
             result = _failure(error)
-        return Comparison(self, time.perf_counter() - begin, difference(result, self.outputs))
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A captured call beside the same call done again.
-
-    Attributes:
-        seconds: The time that the call took now.
-        difference: The first difference between the results, in words; "" if they have the same bits.
-    """
-
-    capture: Captured
-    seconds: float
-    difference: str
-
-    def __str__(self) -> str:
-        same = "The results are the same, bit for bit."
-        result = f"The results differ: {self.difference}." if self.difference else same
-        times = f"{self.seconds:.3g} s, {self.capture.seconds:.3g} s when it was captured"
-        return f"{self.capture.what}: {times}. {result}"
+        seconds = time.perf_counter() - begin
+        return Comparison(self.name, seconds, self.seconds, difference(result, self.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +78,9 @@ class Recorder:
     most_bytes: int = MOST_BYTES
 
     def call(
-        self,
-        what: str,
-        work: Callable[[], _T],
-        *,
-        inputs: Callable[[], Mapping[str, Any]],
-        outputs: Callable[[_T], Any] = lambda result: result,
-        free_bytes: Callable[[], int],
-    ) -> _T:
+        self, name: str, work: Callable[[], _T], *, inputs: Callable[[], Mapping[str, Any]],
+        free_bytes: Callable[[], int], outputs: Callable[[_T], Any] = lambda result: result,
+    ) -> _T:  # fmt: skip
         free_before = free_bytes()
         begin = time.perf_counter()
 
@@ -96,9 +88,9 @@ class Recorder:
             seconds = time.perf_counter() - begin
             try:
                 memory = {"free_before": free_before, "free_after": free_bytes()}
-                self.write(what, inputs(), content, seconds, memory)
+                self.write(name, inputs(), content, seconds, memory)
             except (OSError, RuntimeError, MemoryError) as error:  # such as of a device that is lost
-                _log.warning("no capture of %s was written: %s", what, error)
+                _log.warning("no capture of %s was written: %s", name, error)
 
         try:
             result = work()
@@ -112,12 +104,12 @@ class Recorder:
         return result
 
     def write(
-        self, what: str, inputs: Mapping[str, Any], outputs: Any, seconds: float, memory: Mapping[str, int]
+        self, name: str, inputs: Mapping[str, Any], outputs: Any, seconds: float, memory: Mapping[str, int]
     ) -> Path:
         """Write one capture, without its tensors if they exceed the limit, and remove the oldest ones."""
         tensors: dict[str, Tensor] = {}
         facts = {
-            "format": FORMAT, "what": what, "seconds": seconds, "memory": dict(memory),
+            "format": FORMAT, "what": name, "seconds": seconds, "memory": dict(memory),
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
             "inputs": _without_tensors(dict(inputs), "inputs", tensors),
@@ -125,7 +117,7 @@ class Recorder:
         }  # fmt: skip
         facts["has_tensors"] = sum(tensor.nbytes for tensor in tensors.values()) <= self.most_bytes
         self.folder.mkdir(exist_ok=True)
-        folder = self.folder / re.sub(r"[^\w.-]", "_", what)
+        folder = self.folder / re.sub(r"[^\w.-]", "_", name)
         folder.mkdir(exist_ok=True)
         file = folder / f"{time.time_ns()}.json"
         if facts["has_tensors"]:

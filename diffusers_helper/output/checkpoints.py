@@ -4,13 +4,12 @@ Each file has a checksum and the origin of its content. A section's noise depend
 and the section's number, so these files contain all the state that the next section needs.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -29,8 +28,8 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.files import sha256_of
 from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.packages import version_of
-from diffusers_helper.output.saved_steps import SavedSteps
-from diffusers_helper.output.tensor_files import read_tensors, write_tensors
+from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.output.tensor_files import intact_tensors, read_tensors, write_tensors
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, later_settings, merged_spans, setting_names
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -38,6 +37,8 @@ from diffusers_helper.untrusted.limited_json import plain_texts
 
 _log = logging.getLogger(__name__)
 _LATENTS_KEY, _CARRIED_KEY = "latents", "carried"
+_MADE_AGAIN = "the encodings are made again"
+SAVE_SECONDS = 120.0  # between two states of a section, of which one step may take a minute
 # Version 0.1 did not record these settings, so its files are accepted with any values of them.
 _VAE = setting_names("vae")
 _PIXELS = ("prompt", "seed", "steps", "sampler", "mode", "guidance", "cfg", "cfg_rescale", "model")
@@ -95,6 +96,32 @@ class Origins:
         return {"texts": prompts, "seed": seed, "model": self._request.model} | self._shared
 
 
+@dataclass
+class SavedSteps:
+    """The state of the section that is being sampled, which is used if all `facts` are the same."""
+
+    file: Path
+    facts: Mapping[str, object]
+    _next_time: float = field(default_factory=lambda: time.monotonic() + SAVE_SECONDS)
+
+    @property
+    def _origin(self) -> str:
+        return sha256_of([json.dumps(self.facts, sort_keys=True).encode()])
+
+    def read(self) -> dict[str, Tensor] | None:
+        stored = intact_tensors(self.file, "the section is sampled from its beginning")
+        return stored[0] if stored and stored[1].get("origin") == self._origin else None
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """Store the state after a step, if the last time was long enough ago."""
+        if time.monotonic() < self._next_time:
+            return
+        self.file.parent.mkdir(exist_ok=True)
+        tensors = {name: to_host(tensor.to("cpu", copy=True)) for name, tensor in state.items()}
+        write_tensors(self.file, tensors, {"origin": self._origin})
+        self._next_time = time.monotonic() + SAVE_SECONDS
+
+
 class Checkpoints:
     """The checkpoints of one job, with warnings about files that are damaged or of other versions."""
 
@@ -114,7 +141,6 @@ class Checkpoints:
             self._read_encodings(earlier)
 
     def section(self, number: int, *, compute: Callable[[], Tensor]) -> Tensor:
-        """Reuse a section's latents of an earlier run, or compute and store them."""
         stored_tensors = self._sections.get(number)
         tensors = {_LATENTS_KEY: compute()} if stored_tensors is None else stored_tensors
         if stored_tensors is None or not self._is_in_place:
@@ -124,7 +150,6 @@ class Checkpoints:
         return tensors[_LATENTS_KEY]
 
     def carried(self, number: int, frames: Tensor | None = None) -> Tensor | None:
-        """Reuse the frames that an earlier run has stored with the section just made, or store these."""
         tensors = self._sections[number]
         if _CARRIED_KEY not in tensors and frames is not None:
             tensors[_CARRIED_KEY] = frames
@@ -137,36 +162,25 @@ class Checkpoints:
 
     def _write_section(self, number: int, tensors: Tensors) -> None:
         self._folder.sections.mkdir(exist_ok=True)
-        origin = self._origins.of_section(number)
-        self._write(self._folder.latents(number), tensors, origin, section=str(number))
+        facts = _facts(self._origins.of_section(number)) | {"section": str(number)}
+        write_tensors(self._folder.latents(number), tensors, facts)
 
     def encodings(self, *, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         encodings = self._encodings or compute()
         # Tensors of a file or a slice have another layout in memory, at which kernels may round differently.
         encodings = {key: tensor.clone(memory_format=contiguous_format) for key, tensor in encodings.items()}
         if not (self._encodings and self._is_in_place):
-            self._write(self._folder.encodings, encodings, self._origins.of_encodings())
+            write_tensors(self._folder.encodings, encodings, _facts(self._origins.of_encodings()))
         return encodings
 
-    @staticmethod
-    def _write(file: Path, tensors: Mapping[str, Tensor], origin: Mapping[str, str], **others: str) -> None:
-        metadata = {"origin": json.dumps(origin), "versions": json.dumps(versions()), **others}
-        write_tensors(file, tensors, metadata)
-
     def _read_encodings(self, earlier: JobFolder) -> None:
-        if not earlier.encodings.is_file():
+        stored = intact_tensors(earlier.encodings, _MADE_AGAIN)
+        if stored is None:
             return
-        try:
-            tensors, metadata = read_tensors(earlier.encodings)
-            expected = self._origins.of_encodings()
-            has_origin = _with_vae_settings(plain_texts(metadata["origin"]), expected) == expected
-            is_usable = has_origin and plain_texts(metadata["versions"]) == versions()
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
-            if is_storage_trouble(error):
-                raise
-            _log.warning("%s: %s; the encodings are made again", earlier.encodings, error)
-            return
-        if is_usable:
+        tensors, metadata = stored
+        expected = self._origins.of_encodings()
+        has_origin = _with_vae_settings(plain_texts(metadata["origin"]), expected) == expected
+        if has_origin and plain_texts(metadata["versions"]) == versions():
             self._encodings = tensors
 
     def _read_sections(self, earlier: JobFolder) -> None:
@@ -175,8 +189,6 @@ class Checkpoints:
             number = len(self._sections) + 1
             try:
                 tensors, metadata = read_tensors(file)
-                if _LATENTS_KEY not in tensors:
-                    raise ValueError("it has no latents")
                 if metadata.get("section", str(number)) != str(number):  # version 0.1 did not record it
                     raise ValueError(f"it is section {metadata['section']}")
                 origin = plain_texts(metadata["origin"])
@@ -185,8 +197,9 @@ class Checkpoints:
                 if is_storage_trouble(error):
                     raise
                 _log.warning("%s: %s", file, error)
-                warning = f"The kept latents of section {number} are damaged, so it is made again."
-                self.warnings.append(warning)
+                self.warnings.append(
+                    f"The kept latents of section {number} are damaged, so it is made again."
+                )
                 return
             _check_origin(file, origin, self._origins.of_section(number))
             other_versions |= {
@@ -196,6 +209,10 @@ class Checkpoints:
         if other_versions:
             names = ", ".join(sorted(other_versions))
             self.warnings.append(f"The first sections were made with {names}; the rest may differ slightly.")
+
+
+def _facts(origin: Mapping[str, str]) -> dict[str, str]:
+    return {"origin": json.dumps(origin), "versions": json.dumps(versions())}
 
 
 def _with_vae_settings(origin: Mapping[str, str], expected: Mapping[str, str]) -> dict[str, str]:
@@ -243,10 +260,7 @@ class EncodingCache:
     max_bytes: int = 256 * 1024**2  # a prompt of FramePack takes about 2 MB
 
     def get(self, facts: Callable[[], Mapping[str, str]], compute: Callable[[], Tensors]) -> Tensors:
-        """Reuse the encodings that depend on these facts, or compute and store them.
-
-        The facts may change while it computes, after a device's fault.
-        """
+        """The facts may change while it computes, after a device's fault."""
         if self.folder is None:
             return compute()
         file = self._file(facts())
@@ -257,7 +271,7 @@ class EncodingCache:
         except FileNotFoundError:
             pass
         except (OSError, SafetensorError, ValueError, KeyError) as error:
-            _log.warning("%s: %s; the encodings are made again", file, error)
+            _log.warning("%s: %s; %s", file, error, _MADE_AGAIN)
         encodings = compute()
         file = self._file(facts())
         try:

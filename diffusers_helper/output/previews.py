@@ -5,8 +5,6 @@ published models there is TAEHV by Ollin Boer Bohan (MIT licence, https://github
 last doubling of the sides is left out, as its author provides for previews.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import math
@@ -52,7 +50,6 @@ class PreviewDecoder(nn.Module):
 
     @classmethod
     def empty(cls, weights: Mapping[str, Tensor]) -> Self:
-        """Make a decoder of the sizes that these weights have."""
         return cls()
 
     @classmethod
@@ -108,8 +105,6 @@ def _conv(channels: int, width: int, *, bias: bool = True) -> nn.Conv2d:
 
 
 class _MemBlock(nn.Module):
-    """Convolutions over each frame and the one before it."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.conv = nn.Sequential(
@@ -137,7 +132,6 @@ class VideoDecoder(PreviewDecoder):
     last_scale = 1
 
     def __init__(self, channels: int = _CHANNELS, patch: int = 1) -> None:
-        """Take latents of so many channels, and make patches of so many pixels along each side."""
         super().__init__()
         self._patch = patch
         layers: list[nn.Module] = [nn.Identity(), _conv(channels, 256), nn.ReLU()]
@@ -185,8 +179,6 @@ class VideoDecoder(PreviewDecoder):
 
 
 class LightDecoder(VideoDecoder):
-    """The published decoder in full size, in place of the VAE's."""
-
     last_scale = 2
 
 
@@ -250,7 +242,6 @@ class Preview:
         return self._write(lambda: self._frames(x0), x0.shape[2], section, step)
 
     def show_frame(self, frame: np.ndarray, section: int, step: int) -> Path | None:
-        """Write a frame (H, W, 3) of a video that is finished, unless the last one was just written."""
         return self._write(lambda: [_small(frame, _PREVIEW_SIDE)], 1, section, step)
 
     def _write(

@@ -1,7 +1,5 @@
 """The sender of a running job's events."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,10 +19,7 @@ _ORDER: list[str] = list(events.STAGES)
 
 
 class Report:
-    """The sender of one job's events.
-
-    `expected` are the seconds that each stage will probably take: "load" in all, the others for one section.
-    """
+    """`expected` are the seconds that each stage will take: "load" in all, the others for one section."""
 
     def __init__(
         self, folder: JobFolder, plan: SectionPlan, on_event: Callable[[events.Event], None],

@@ -1,18 +1,20 @@
 """Files with tensors, metadata and a checksum, as the checkpoints of a job are."""
 
-from __future__ import annotations
-
 import json
+import logging
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, uint8
 
 from diffusers_helper.files import read_file, sha256_of, write_atomic
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.untrusted.limited_json import plain_json
 
+_log = logging.getLogger(__name__)
 _MAX_BYTES = 2**30
 
 
@@ -23,13 +25,21 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     write_atomic(file, save(contiguous_tensors, {**metadata, "checksum": checksum}))
 
 
-def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors and the metadata of a file.
+def intact_tensors(file: Path, consequence: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    """Read a file as `read_tensors` does; None if it is missing, or damaged, which has a consequence."""
+    if not file.is_file():
+        return None
+    try:
+        return read_tensors(file)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        if is_storage_trouble(error):
+            raise
+        _log.warning("%s: %s; %s", file, error, consequence)
+        return None
 
-    Raises:
-        OSError: If the file cannot be read.
-        SafetensorError, ValueError, KeyError: If the file is damaged.
-    """
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """OSError if the file cannot be read; SafetensorError, ValueError or KeyError if it is damaged."""
     content = read_file(file, _MAX_BYTES)  # the library calls a file missing that cannot be opened now
     tensors = {name: tensor.clone() for name, tensor in load(content).items()}
     header = plain_json(content[8 : 8 + int.from_bytes(content[:8], "little")])

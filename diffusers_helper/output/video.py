@@ -7,8 +7,6 @@ provisional segment. In inverted order new segments go in front of the others.
 The same frames give the same bytes on any machine: H.264, yuv420p, bt709 with limited range, faststart.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import json
@@ -76,7 +74,6 @@ def prepare_codec(codec: Any, width: int, height: int, time_base: Fraction) -> N
 
 
 def converted(frames: Iterable[np.ndarray], time_base: Fraction) -> Iterator[av.VideoFrame]:
-    """Convert RGB to what encoders take, alike on any machine."""
     reformatter = VideoReformatter()
     for index, pixels in enumerate(frames):
         frame = reformatter.reformat(
@@ -158,10 +155,7 @@ class GrowingVideo:
             )
 
     def join_to(self, original: Path, frames: Iterator[np.ndarray], *, is_last: bool = False) -> str:
-        """Put a video in front of the first section in time, or behind the last one, and say how.
-
-        Its packets are copied if they have the headers of the sections; otherwise its frames are encoded.
-        """
+        """Put a video before or behind the sections, copied if it has their headers, and say how."""
         self._original = self._folder.segments / "original.mp4"
         self._ends_with_original = is_last
         if self._is_intact(self._original):
@@ -266,7 +260,9 @@ class GrowingVideo:
                 temporary.touch()
                 return
             with av.open(temporary, "w", format="mp4", options=_BITEXACT) as container:
-                stream = self._open_encoder(container, x264)
+                options = {"preset": _X264_PRESET, "crf": str(self._crf), "x264-params": x264}
+                stream = container.add_stream("libx264", rate=self._fps, options=options)
+                prepare_codec(stream.codec_context, self._width, self._height, self._time_base)
                 strip_sei = BitStreamFilterContext(_STRIP_SEI, stream)
                 for frame in itertools.chain(converted(frames, self._time_base), [None]):
                     for packet in stream.encode(frame):
@@ -274,12 +270,6 @@ class GrowingVideo:
                             stripped.stream = stream
                             stripped.time_base = stream.codec_context.time_base
                             container.mux(stripped)
-
-    def _open_encoder(self, container: OutputContainer, x264: str) -> VideoStream:
-        options = {"preset": _X264_PRESET, "crf": str(self._crf), "x264-params": x264}
-        stream = container.add_stream("libx264", rate=self._fps, options=options)
-        prepare_codec(stream.codec_context, self._width, self._height, self._time_base)
-        return stream
 
     def _join(self, path: Path, segments: Sequence[Path]) -> int:
         """Join segments, given in temporal order, by stream copy into one file, and return its frame count.

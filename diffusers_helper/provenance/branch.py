@@ -3,8 +3,6 @@
 A branch gives the same bytes as a job that makes all sections itself with the same settings for each.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping
@@ -67,10 +65,7 @@ class Branch:
     parent: JobFolder
 
     def fill(self, folder: JobFolder) -> None:
-        """Fill the new job's folder with the lineage and the kept files, which are hard links if possible.
-
-        Finished files never change, so the links stay valid, even if the parent is removed.
-        """
+        """Link or copy the kept files. They never change, so links stay valid if the parent is removed."""
         num_kept = self.lineage.kept
         parent = self.parent
         # The last kept section is decoded again, since some of its frames are blended with the next section.
@@ -103,7 +98,6 @@ def num_finished_sections(folder: JobFolder) -> int:
 
 
 def max_kept_sections(request: GenerationRequest) -> int:
-    """Count the sections before the one that begins the video."""
     if request.one_frame:
         return 0
     return sum(not (section.has_start or section.is_closing) for section in plan_of(request))
@@ -144,11 +138,7 @@ def branch(folder: JobFolder, request: GenerationRequest, keep: int, changes: Ma
 def extension(
     folder: JobFolder, request: GenerationRequest, seconds: float, changes: Mapping[str, Any] | None = None
 ) -> Branch:
-    """Make the branch that makes a finished video longer.
-
-    A forward video continues after its end. An inverted one gets a new, longer beginning in place of the
-    section that starts with the picture.
-    """
+    """Continue a forward video; make an inverted one's section with the start picture anew, and longer."""
     if num_finished_sections(folder) < len(plan_of(request)):
         raise InputError(
             f"Job {folder.job} is not finished; expected a finished video.",
@@ -186,7 +176,6 @@ def change_remaining(
 
 
 def kept_words(request: GenerationRequest, keep: int) -> str:
-    """Write a sentence for the user that says which part of the video a branch keeps."""
     seconds = f"{keep * plan_of(request).section_seconds:.1f} s"
     if request.mode == "forward":
         return f"The first {seconds} stay, and what follows is made anew."

@@ -1,14 +1,12 @@
 """The layout of `outputs/<job>/`, which holds everything about a job, and its record of crashes."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.library_errors import is_storage_trouble
@@ -25,7 +23,7 @@ class _Entry:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, folder: JobFolder, kind: type[JobFolder]) -> Path:
+    def __get__(self, folder: Any, kind: type) -> Path:
         return folder.path / self._name
 
 
@@ -63,7 +61,7 @@ class JobFolder:
     video = _Entry("video.mp4")  # the finished video, or the part of it that a cancelled job has made
 
     @classmethod
-    def new(cls, outputs: Path) -> JobFolder:
+    def new(cls, outputs: Path) -> Self:
         folder = cls(outputs / new_job_id())
         while folder.path.exists():  # another job of the same second has drawn the same number
             folder = cls(outputs / new_job_id())
@@ -125,7 +123,7 @@ class CrashRecord:
     change: str = ""
 
     @classmethod
-    def read(cls, file: Path) -> CrashRecord | None:
+    def read(cls, file: Path) -> Self | None:
         return read_record(file, lambda content: cls(**plain_json(content)), None)
 
     def write(self, file: Path) -> None:

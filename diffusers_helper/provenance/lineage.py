@@ -4,8 +4,6 @@ Settings of version 0.1 are always recorded. A later one is recorded only if it 
 that a file without it means the default.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ and chunks that they do not know, and copies of the file keep them. The start pi
 its own kind; those of other pictures begin with the name of the setting and a zero.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -62,7 +60,6 @@ def _picture_entry(name: str, picture: bytes, start_kind: bytes, named_kind: byt
 
 
 def _add_picture(pictures: dict[str, bytes], kind: bytes, content: bytes) -> None:
-    """Take a picture from a box or chunk, unless no setting of this version names it."""
     name, picture = START_PICTURE, content
     if kind in (_NAMED_BOX, _NAMED_CHUNK):
         name, _, picture = content.partition(b"\0")
@@ -72,7 +69,6 @@ def _add_picture(pictures: dict[str, bytes], kind: bytes, content: bytes) -> Non
 
 
 def read_embedded(file: BinaryIO) -> Embedded | None:
-    """Read the text and pictures of the recipe in an MP4, WebM or PNG file; None for another kind of file."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     header = file.read(12)

@@ -4,8 +4,6 @@ The same recipe gives the same bytes on the same machine with the same software.
 job's name, paths and times are not part of it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
@@ -80,8 +78,6 @@ def write_uses(file: Path, uses: tuple[VaeUse, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The recipe of a video, with the pictures as PNG files in its size, and notices for the user."""
-
     settings: Mapping[str, Any]
     spans: tuple[Span, ...] = ()
     vae: tuple[VaeUse, ...] = ()
@@ -103,10 +99,7 @@ class Recipe:
         lora: str = "",
         video: str = "",
     ) -> Self:
-        """Make the recipe of a job.
-
-        `model` is None for a folder, whose path is private. `lora` has names and checksums in place of paths.
-        """
+        """`model` is None for a folder, whose path is private. `lora` has checksums in place of paths."""
         settings = recorded_settings(request, "section", "video")
         if lora:
             settings[_LORA] = lora
@@ -185,11 +178,7 @@ class StoredRecipe:
 
 
 def finished_recipe(request: GenerationRequest, steps: str, paths: Sequence[Path]) -> StoredRecipe:
-    """Make the recipe of a finished video.
-
-    If Longtake made its first source, that is the source's, with the steps as what follows. A source of
-    another program has a checksum instead.
-    """
+    """Take the first source's recipe with further steps, or its checksum if Longtake did not make it."""
     checksum, *joined = map(file_sha256, paths)
     others = {"join": text_of(joined), "sound": request.sound and file_sha256(Path(request.sound))}
     with paths[0].open("rb") as file:

@@ -1,7 +1,5 @@
 """The samplers, which turn noise into latents with one model call per step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
@@ -21,10 +19,7 @@ def sampler(name: str) -> Callable[..., Tensor]:
 
 
 class Denoiser:
-    """The caller of the model, which passes latents in their original dtype.
-
-    All other arithmetic of the samplers uses at least float32. The attribute `sigmas` lacks the 0 at the end.
-    """
+    """Models get the latents' own dtype; samplers compute in float32 or more. `sigmas` lacks the 0."""
 
     def __init__(
         self, denoise: Denoise, x: Tensor, sigmas: Tensor | Sequence[float], on_step: OnStep | None

@@ -1,7 +1,5 @@
 """Euler's method on the flow-matching ODE dx/dsigma = (x - x0) / sigma, as diffusers samples FramePack."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

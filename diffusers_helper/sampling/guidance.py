@@ -1,7 +1,5 @@
 """A transformer as a denoiser: the guidance of a section, the latents it sees, classifier-free guidance."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -39,21 +37,22 @@ class CleanLatents:
 
     @classmethod
     def restored(cls, captured: Mapping[str, Any]) -> Self:
-        indices = FrameIndices(**{name: tuple(times) for name, times in captured["indices"].items()})
-        return cls(**{**captured, "indices": indices})
+        return cls(**{**captured, "indices": FrameIndices(**captured["indices"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance(Generic[_Text]):
-    """The encoded prompts of a section, and how strongly they guide it.
-
-    There is no negative prompt without classifier-free guidance. `guide` explains `cfg` and `cfg_rescale`.
-    """
+    """The encoded prompts of a section; no negative one without guidance. `guide` explains the rest."""
 
     positive: _Text
     negative: _Text | None
     cfg: float
     cfg_rescale: float
+
+    @classmethod
+    def restored(cls, captured: Mapping[str, Any]) -> Self:
+        """Rebuild what a capture holds, which has mappings in place of dataclasses."""
+        return cls(**captured)
 
 
 class GuidedDenoiser(ABC, Generic[_Text]):

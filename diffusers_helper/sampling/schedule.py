@@ -3,8 +3,6 @@
 Each purpose has a source of its own, so any part of a video can be made again alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence
@@ -35,7 +33,6 @@ def shift_of(num_tokens: int) -> float:
 
 
 def mu_of(num_tokens: int) -> float:
-    """Compute mu by Flux's rule, without a limit."""
     slope = (_MANY_MU - _FEW_MU) / (_MANY_TOKENS - _FEW_TOKENS)
     return _FEW_MU + slope * (num_tokens - _FEW_TOKENS)
 
@@ -49,11 +46,7 @@ def flow_sigmas(steps: int, shift: float) -> Tensor:
 
 
 def noise_for(seed: int, purpose: Purpose, section: int, shape: tuple[int, ...]) -> Tensor:
-    """Draw normally distributed noise that depends only on the arguments.
-
-    It is drawn in fp32 on the CPU, so every machine draws the same. `section` is 0 for noise that belongs to
-    no section.
-    """
+    """Draw normally distributed noise, in fp32 on the CPU, by these alone; `section` 0 is for no section."""
     generator = _generator(seed, purpose, section)
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 

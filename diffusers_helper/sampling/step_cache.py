@@ -5,8 +5,6 @@ cannot be told to compute the last step, MagCache lacks a clause of its rule, Te
 missing, and none of them finds Helios' blocks. Where a hook does the same, the tests compare the results.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -29,7 +27,6 @@ class Passes:
 
     @property
     def skipped(self) -> int:
-        """The number of steps so far in which nothing was computed."""
         return 0
 
     def __call__(self, branch: str, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
@@ -39,14 +36,11 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A network's blocks, as a step cache sees them.
+    """A network's blocks in their order. Each takes the hidden states of all tokens first.
 
-    Attributes:
-        modules: The blocks in the order in which they run. Each takes the hidden states of all tokens first.
-        num_noisy_tokens: The number of tokens of the noisy section, the last ones. The network uses no others
-            of the last block's output.
-        modulated_input: Computes the first block's modulated input, given that block and its arguments.
-        num_outputs: The leading arguments that a block returns changed, as a tuple if there are several.
+    The `num_noisy_tokens` are the last ones, the only ones of the last block's output that are used.
+    `modulated_input` takes the first block and its arguments. A block returns `num_outputs` of its leading
+    arguments changed, as a tuple if there are several.
     """
 
     modules: Sequence[nn.Module]
@@ -146,7 +140,6 @@ class PassesByBlocks(_CachedPasses):
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Let the cache decide in the network's first block within the context."""
         first, *others = self._blocks.modules
         with ExitStack() as stack:
             stack.callback(replace_forward(first, partial(self._first, first, first.forward)))

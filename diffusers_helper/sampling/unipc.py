@@ -11,8 +11,6 @@ known predictions. Its moments are
     b_i = integral over u from 0 to 1 of exp((u - 1) h) u^i du = i! phi_{i+1}(-h).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

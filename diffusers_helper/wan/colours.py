@@ -1,7 +1,5 @@
 """The colours of a clip, which decoding and encoding shift a little at each joint."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

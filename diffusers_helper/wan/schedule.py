@@ -3,8 +3,6 @@
 Both can go on from the state that an earlier run has stored, with the same result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -21,10 +19,7 @@ OnState = Callable[[State], object]
 
 
 def new_scheduler(scheduler: Any, steps: int, shift: float = 0.0, *, is_euler: bool = False) -> Any:
-    """Copy a scheduler without its state, and prepare its steps. A shift of 0 stands for its own.
-
-    UniPC of the first order without its corrector is Euler's method.
-    """
+    """Copy and prepare a scheduler. UniPC of the first order without its corrector is Euler's method."""
     changes: dict[str, Any] = {"flow_shift": shift} if shift else {}
     if is_euler:
         changes |= {"solver_order": 1, "disable_corrector": [*range(steps)]}
@@ -37,13 +32,7 @@ def sample_flow(
     denoise: Denoise, x: Tensor, scheduler: Any, *, on_step: OnStep | None = None,
     start: State | None = None, until: int | None = None, on_state: OnState = lambda state: None,
 ) -> Tensor | State:  # fmt: skip
-    """Sample by the scheduler's own solver, with one model call per step.
-
-    Args:
-        scheduler: A scheduler that is prepared for the steps.
-        start: The state to go on from; None for the beginning.
-        until: The number of steps after which the state is returned instead of latents; None for all.
-    """
+    """Sample by a prepared scheduler from the state `start` on, or to the state after `until` steps."""
     model = Denoiser(denoise, x, scheduler.sigmas, on_step)
     x = x.to(model.dtype)
     scheduler = deepcopy(scheduler)  # a section may be sampled again after a failure
@@ -87,11 +76,7 @@ def sample_at(
     on_step: OnStep | None = None, start: State | None = None,
     on_state: OnState = lambda state: None,
 ) -> Tensor:  # fmt: skip
-    """Sample with a model that was distilled for these times (DMD): jump to x0, and add fresh noise.
-
-    Args:
-        draw_noise: Draws the noise in front of a step, normally distributed and in the shape of `x`.
-    """
+    """Jump to x0 and add fresh noise at each of the times of a distilled model (DMD)."""
     model = Denoiser(denoise, x, [*(time / NUM_TRAIN_TIMESTEPS for time in times), 0.0], on_step)
     x0, first = x.to(model.dtype), 0
     if start is not None:

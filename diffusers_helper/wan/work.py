@@ -1,9 +1,9 @@
-"""Wan's half that works on tensors: its encoders, its denoiser with a clean first frame, its chain of clips.
+"""Wan's half that works on tensors: its encoders, its denoisers, and its chain of clips.
 
-This module is a `job.work.Work`; `families.wan.WAN` has the numbers.
+The 5B has a clean first frame among its latents. A14B gets pictures as further channels, and has two
+transformers: the first samples at high noise, and the second goes on from its state at low noise. This
+module is a `job.work.Work` for both; `families.wan` has the numbers.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,19 +17,21 @@ from torch import Tensor
 from diffusers_helper.conditions.timeline import prompts_of
 from diffusers_helper.families.packing import Section, frames_of
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.helios.work import encode_states, guidance
+from diffusers_helper.helios.work import blocks, encode_images, guidance, joiner, text_stages
 from diffusers_helper.job.setup import OpenJob
-from diffusers_helper.job.work import Join, Sample, TextStage, latent_of
-from diffusers_helper.output.previews import to_uint8
-from diffusers_helper.request import START_PICTURE, GenerationRequest
+from diffusers_helper.job.work import LatentsSoFar, Sampler, latent_of
+from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling.guidance import NUM_TRAIN_TIMESTEPS, CleanLatents, Guidance, GuidedDenoiser
 from diffusers_helper.sampling.schedule import noise_for, tokens_of
-from diffusers_helper.sampling.step_cache import Blocks
-from diffusers_helper.vae.codec import sample_latents
+from diffusers_helper.sampling.step_cache import Passes
+from diffusers_helper.vae.codec import pixels_of, sample_latents
 from diffusers_helper.wan.colours import with_colours
 from diffusers_helper.wan.schedule import new_scheduler, sample_at, sample_flow
 
+# Those of Helios are members of this `Work`, too.
+__all__ = ["blocks", "encode_images", "joiner", "text_stages"]
 START = "start"
+_FRAMES_PER_LATENT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,6 @@ class WanCondition(Guidance[Tensor]):
 
 
 class WanDenoiser(GuidedDenoiser[Tensor]):
-    """Wan's transformer as a denoiser of a clip."""
-
     def _timestep(self, x: Tensor, sigma: Tensor) -> Tensor:
         level = float(sigma)
         _, time = min(self._condition.times, key=lambda entry: abs(entry[0] - level))
@@ -58,10 +58,7 @@ class WanDenoiser(GuidedDenoiser[Tensor]):
 
 
 class CleanStartDenoiser(WanDenoiser):
-    """A denoiser of a clip whose first latents may be clean already.
-
-    The tokens of clean latents have the time 0 (`expand_timesteps` in diffusers).
-    """
+    """A denoiser whose first latents may be clean: their tokens have the time 0, as in diffusers."""
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
         clean = self._context.start.to(x)
@@ -78,21 +75,22 @@ class CleanStartDenoiser(WanDenoiser):
         return tokens.flatten(1)
 
 
-class ClipChain:
-    """The latents of all clips so far, and the frames with which the next one begins (`job.work.Chain`).
+class ExpertDenoiser(WanDenoiser):
+    """A transformer that gets a mask and the latents of the given pictures as channels beside the noise."""
 
-    These are the decoder's output and not their latents, which depend on those before them.
-    """
+    def _to_network(self, tensor: Tensor) -> Tensor:
+        if tensor.dim() == self._context.start.dim():
+            tensor = torch.cat([tensor, self._context.start.to(tensor)], dim=1)
+        return super()._to_network(tensor)
+
+
+class ClipChain(LatentsSoFar):
+    """All latents so far. A clip begins with decoded frames, since latents depend on those before them."""
 
     def __init__(self, job: OpenJob, start: Tensor | None) -> None:
-        """Begin with the latent of a picture, or with nothing."""
+        super().__init__(torch.zeros(job.latents_shape(0)))
         self._job = job
         self._start = start
-        self.latents = torch.zeros(job.latents_shape(0))
-        self.carried: Tensor | None = None
-
-    def add(self, latents: Tensor, section: Section) -> None:
-        self.latents = torch.cat([self.latents, latents], dim=2)
 
     def context(self, section: Section) -> CleanLatents:
         nothing = self.latents[:, :, :0]
@@ -107,7 +105,7 @@ class ClipChain:
         assert self.carried is not None
         return self.carried[1:].permute(3, 0, 1, 2)[None]
 
-    def join(self, frames: Tensor, section: Section) -> Tensor:
+    def carry(self, frames: Tensor, section: Section) -> Tensor:
         """Give a clip the colours of the frames that it repeats, and carry over its last frames."""
         frames = frames.clamp(-1, 1)
         first_frame = frames[:1]
@@ -122,13 +120,10 @@ class ClipChain:
 
     def _holds_colours(self, section: Section) -> bool:
         job = self._job
-        request = job.lineage.request_for(section.number, job.request)
-        first_request = job.lineage.request_for(1, job.request)
         words, first_words = (
-            prompts_of(number, a_request, job.family)
-            for number, a_request in ((section.number, request), (1, first_request))
+            prompts_of(number, job.request_for(number), job.family) for number in (section.number, 1)
         )
-        return request.hold_colours != OFF and words == first_words
+        return job.request_for(section.number).hold_colours != OFF and words == first_words
 
     def _encoded(self, frames: Tensor) -> Tensor:
         """Encode 4 n + 1 frames (1, 3, T, H, W) as the mean of their latents (1, C, n + 1, h, w)."""
@@ -138,31 +133,43 @@ class ClipChain:
         noise = torch.zeros(job.latents_shape(num_latents))
         return sample_latents(moments, noise, job.models.component("vae").config)
 
-    def to_decode(self, section: Section) -> Tensor:
-        return self.latents[:, :, -section.decode_latents :]
+
+class PictureChain(ClipChain):
+    def context(self, section: Section) -> CleanLatents:
+        nothing = self.latents[:, :, :0]
+        pictures = self._job.pictures.fitted
+        first = pixels_of([pictures[START_PICTURE]]) if section.number == 1 else self._first_pixels()
+        is_last = section.number == len(self._job.sections)
+        last = pixels_of([pictures[END_PICTURE]]) if is_last and END_PICTURE in pictures else None
+        return CleanLatents(section.indices, self._condition(section, first, last), nothing, nothing, nothing)
+
+    def _condition(self, section: Section, first: Tensor, last: Tensor | None) -> Tensor:
+        """Encode a grey video with the pictures, after a mask (1, 4, T, h, w) of the frames that they are."""
+        frames = first.new_zeros(1, 3, section.decoded_frames, *first.shape[3:])
+        num_first = first.shape[2]
+        frames[:, :, :num_first] = first
+        if last is not None:
+            frames[:, :, -1:] = last
+        encoded = self._encoded(frames)
+        mask = torch.zeros(1, section.decode_latents, _FRAMES_PER_LATENT, *encoded.shape[3:])
+        mask[:, : (num_first - 1) // _FRAMES_PER_LATENT + 1] = 1
+        mask[:, -1, -1] = last is not None
+        return torch.cat([mask.transpose(1, 2), encoded], dim=1)
 
 
-denoiser = CleanStartDenoiser
-text_stages: Mapping[str, TextStage]
-text_stages = {"text": TextStage("text_encoder", "tokenizer", "states", encode_states)}
+condition_type = WanCondition
 _start_latent = partial(latent_of, purpose=None)
 encoders: Mapping[str, Callable[..., Any]] = {"vae_encode": _start_latent}
 
 
 def latents(job: OpenJob) -> dict[str, Tensor]:
-    """Encode the start picture, or the last frame of the video that is continued."""
     encodings = {START: _start_latent(job)} if START_PICTURE in job.pictures.fitted else {}
     job.note_vae(0)
     return encodings
 
 
-def encode_images(job: OpenJob) -> dict[str, Tensor]:
-    """Encode nothing: Wan sees a picture only by its latent."""
-    return {}
-
-
 def condition(job: OpenJob, section: Section, encodings: Mapping[str, Tensor]) -> WanCondition:
-    request = job.lineage.request_for(section.number, job.request)
+    request = job.request_for(section.number)
     return WanCondition(**guidance(job, section, encodings), times=_times(job, request))
 
 
@@ -179,43 +186,33 @@ def scheduler_of(job: OpenJob, request: GenerationRequest) -> Any:
     return new_scheduler(job.models.component("scheduler"), request.steps, shift, is_euler=is_euler)
 
 
-def restored(condition: Mapping[str, Any]) -> WanCondition:
-    times = tuple((level, time) for level, time in condition["times"])
-    return WanCondition(**{**condition, "times": times})
-
-
 def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> ClipChain:
-    return ClipChain(job, encodings.get(START))
+    return (PictureChain if _has_experts(job) else ClipChain)(job, encodings.get(START))
 
 
-def joiner(job: OpenJob) -> Join:
-    """Join clips, of which all but the first leave out the frame that they begin with."""
-    return lambda frames, section: (to_uint8(frames[section.overlap_frames :]), to_uint8(frames[:0]))
+def _has_experts(job: OpenJob) -> bool:
+    return "transformer_2" in job.family.networks
 
 
-def blocks(network: WanTransformer3DModel, noise: Tensor) -> Blocks:
-    return Blocks([*network.blocks], tokens_of(noise.shape), _modulated_input, num_outputs=1)
+def denoiser(
+    network: WanTransformer3DModel, condition: WanCondition, context: CleanLatents, passes: Passes
+) -> WanDenoiser:
+    config: Any = network.config
+    takes_pictures = config.in_channels > config.out_channels
+    return (ExpertDenoiser if takes_pictures else CleanStartDenoiser)(network, condition, context, passes)
 
 
-def _modulated_input(block: Any, hidden_states: Tensor, text: Tensor, temb: Tensor, *_: object) -> Tensor:
-    """Compute the input of a block's attention, whose modulation may differ from token to token."""
-    table = block.scale_shift_table if temb.ndim == 3 else block.scale_shift_table.unsqueeze(0)
-    shift, scale = (table + temb.float()).movedim(-2, 0)[:2]
-    if temb.ndim == 3:
-        shift, scale = shift.unsqueeze(1), scale.unsqueeze(1)
-    return block.norm1(hidden_states.float()) * (1 + scale) + shift
-
-
-def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sample]:
-    return {"sample": _sampler(job, section, request)}
-
-
-def _sampler(job: OpenJob, section: Section, request: GenerationRequest) -> Sample:
+def samplers(job: OpenJob, section: Section, request: GenerationRequest) -> dict[str, Sampler]:
     if times := job.models.info.times:
         shape = job.latents_shape(len(section.indices.noisy))
 
         def draw_noise(step: int) -> Tensor:
             return noise_for(request.seed, "step", len(times) * section.number + step, shape)
 
-        return partial(sample_at, times=times, draw_noise=draw_noise)
-    return partial(sample_flow, scheduler=scheduler_of(job, request))
+        return {"sample": partial(sample_at, times=times, draw_noise=draw_noise)}
+    scheduler = scheduler_of(job, request)
+    sampler = partial(sample_flow, scheduler=scheduler)
+    if not _has_experts(job):
+        return {"sample": sampler}
+    until = job.family.high_steps(request.steps, scheduler.config.flow_shift)
+    return {"sample": partial(sampler, until=until), "sample_low": sampler}

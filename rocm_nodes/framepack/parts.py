@@ -174,7 +174,7 @@ class ROCMFramePackSampler(Node):
         info = conditions.model.info
         request = request_of({**conditions.settings, **vars(inputs)}, conditions.pictures, folder)
         with prepared_engine(info) as (models, options, notes):
-            from diffusers_helper.pipeline import WORK, decode_and_hand_on, open_job, sample_sections
+            from diffusers_helper.pipeline import WORK, decode_and_carry, made_sections, open_job
             from diffusers_helper.vae.codec import latent_statistics
 
             write_pictures(conditions.pictures, folder)
@@ -188,10 +188,9 @@ class ROCMFramePackSampler(Node):
                 checkpoints = job.load()
                 encoded = checkpoints.encodings(compute=encodings)
                 history = family.history(job, encoded)
-                # The latents are in the history, and in the job's folder.
-                for section in sample_sections(job, checkpoints, encoded, history):
+                for section in made_sections(job, checkpoints, encoded, history):
                     if job.family.is_chain:
-                        decode_and_hand_on(job, section, checkpoints, history)
+                        decode_and_carry(job, section, checkpoints, history)
             mean, scale = latent_statistics(models.component("vae").config)
         num_latents = history.latents.shape[2]
         lines = [f"{count_text(num_latents, 'latent frame')} in {count_text(len(job.sections), 'section')}."]

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the models that a test adds in a list of its own."""
     monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
 
 
 @pytest.fixture
 def folder(tiny_model: Path, tmp_path: Path) -> Path:
-    """Return a model folder to damage."""
     return shutil.copytree(tiny_model, tmp_path / "model")
 
 
@@ -47,7 +45,6 @@ def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="module")
 def weights(deep_model: Path) -> dict[str, Tensor]:
-    """Return the transformer of the tiny model with more blocks."""
     from safetensors.torch import load_file
 
     return load_file(deep_model / "transformer" / "diffusion_pytorch_model.safetensors")

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from benchmarks.caps import Caps, Row, Stage, measure
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.framepack.guidance import encode_states
+from diffusers_helper.framepack.work import encode_states
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine import sysfs

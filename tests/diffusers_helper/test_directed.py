@@ -13,13 +13,15 @@ from torch import Tensor
 
 from diffusers_helper import pipeline
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.timeline import cuts_of, drafts_of, pictures_of, steps_of
+from diffusers_helper.conditions.pictures import pictures_of
+from diffusers_helper.conditions.timeline import cuts_of, drafts_of, steps_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import SectionFinished, StepDone
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.families.packing import MODES, Mode, plan_sections, with_closing_section
-from diffusers_helper.framepack.guidance import TextCondition, mix_prompts
-from diffusers_helper.framepack.history import FrameBlender, LatentHistory
+from diffusers_helper.families.packing import Mode, plan_sections, with_closing_section
+from diffusers_helper.framepack.history import LatentHistory
+from diffusers_helper.framepack.joining import FrameBlender
+from diffusers_helper.framepack.work import TextCondition, mix_prompts
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.provenance.lineage import Lineage, Span
@@ -213,13 +215,11 @@ def test_sections_of_a_branch_keep_the_share_that_they_were_made_with() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
 def test_an_end_picture_lasts_through_a_kill_and_in_the_recipe(
-    mode: Mode, models: Models, scene: Path, tmp_path: Path
+    models: Models, scene: Path, tmp_path: Path
 ) -> None:
     end = write_scene(tmp_path / "end.png", 120, 60)
-    settings = {"mode": mode, "seconds": seconds_for(2), "steps": 1}
-    request = tiny_request(scene, end_image=str(end), end_crop=0.25, **settings)
+    request = tiny_request(scene, end_image=str(end), end_crop=0.25, seconds=seconds_for(2), steps=1)
     made, _ = make(request, models, tmp_path / "job")
     bare, _ = make(replace(request, end_image=""), models, tmp_path / "bare")
     assert made.latents.shape == bare.latents.shape

@@ -149,14 +149,15 @@ def test_the_detail_is_the_end_of_the_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "words"),
+    ("exit_code", "attempts", "words"),
     [
-        (-signal.SIGKILL, "was ended from outside."), (-signal.SIGABRT, "crashed."), (-40, "crashed."),
-        (3, "with code 3"), (0, "with code 0"), (None, "ended by itself."),
+        (-signal.SIGKILL, 1, "was ended from outside."), (-signal.SIGABRT, 1, "crashed."),
+        (-40, 3, "crashed. It was tried 3 times."), (3, 1, "with code 3"), (0, 1, "with code 0"),
+        (None, 1, "ended by itself."),
     ],
 )  # fmt: skip
-def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, words: str) -> None:
-    error = engine_died(exit_code, 1, "")
+def test_a_dead_engine_is_told_by_how_it_died(exit_code: int | None, attempts: int, words: str) -> None:
+    error = engine_died(exit_code, attempts, "")
     assert error.code == "engine_died"
     assert words in error.message
     assert "kept" in error.remedy
@@ -167,10 +168,6 @@ def test_no_number_of_the_system_stands_in_a_sentence() -> None:
     event = failed_event(OSError(-2, "Name or service not known"), "a", 0.0, None, 0)
     assert "Name or service not known" in event.message
     assert "Errno" not in event.message
-
-
-def test_several_deaths_are_counted() -> None:
-    assert engine_died(-signal.SIGABRT, 3, "").message.endswith("crashed. It was tried 3 times.")
 
 
 def test_a_failure_of_version_0_1_is_readable() -> None:

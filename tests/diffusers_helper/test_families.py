@@ -33,7 +33,6 @@ WINDOW, FRAMES, RATE = 5, 17, 24
 
 
 def plan(seconds: float, mode: Mode, *, has_picture: bool = True) -> SectionPlan:
-    """Plan sections that are decoded by themselves and appended."""
     count = max(1, round(seconds * RATE / FRAMES))
     sections = tuple(_section(number, number == count) for number in range(1, count + 1))
     return SectionPlan(mode, WINDOW, sections, RATE, FRAMES)
@@ -58,7 +57,6 @@ class MadeHistory(LatentHistory):
 
 
 def joiner(job: OpenJob) -> Join:
-    """Return the joiner of sections that do not overlap."""
     assert job.request.mode == "forward"
 
     def join(frames: Tensor, section: Section) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +72,6 @@ def history(job: OpenJob, encodings: Mapping[str, Tensor]) -> MadeHistory:
 
 @pytest.fixture
 def model(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Register another family, and return the folder of a model of it, with FramePack's networks."""
     names = replace(
         FRAMEPACK.layer_names, layers={}, other_names={}
     )  # LoRAs of FramePack are not this family's

@@ -9,15 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.conditions.picture import plain_png
-from diffusers_helper.conditions.pictures import JobPictures
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.tensor_files import read_tensors
-from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for
@@ -118,19 +115,3 @@ def test_the_settings_say_the_shape_of_a_video_from_words() -> None:
     assert shapes == {"1:1": (640, 608), "16:9": (480, 832), "9:16": (832, 480)}
     with_picture = GenerationRequest(prompt="a", image="a.png", shape="16:9")
     assert info.shape_of(with_picture, (300, 200)) == (768, 512)
-
-
-def test_pictures_of_a_job_from_words_are_none() -> None:
-    pictures = JobPictures.of({}, (64, 48), GenerationRequest(prompt="a"))
-    assert (pictures.start, pictures.shape, pictures.contents, pictures.origin) == (None, (64, 48), {}, {})
-
-
-def test_a_recipe_of_a_video_from_words_says_so_in_a_png(tmp_path: Path) -> None:
-    request = GenerationRequest(prompt="a", shape="16:9")
-    from diffusers_helper.provenance.recipe import Recipe
-
-    recipe = Recipe.of(request, (), (), model="demo", side=128, made_with={}, pictures={})
-    file = tmp_path / "first.png"
-    file.write_bytes(plain_png(Image.new("RGB", (16, 16)), png_chunks(recipe.to_json(), recipe.pictures)))
-    found = read_recipe(file)
-    assert found.request({}) == replace(request, resolution=128)

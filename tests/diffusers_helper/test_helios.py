@@ -93,6 +93,7 @@ def test_the_recipe_of_the_video_makes_it_again(
     assert again.video.read_bytes() == whole.video.read_bytes()
 
 
+@pytest.mark.parametrize("models", ["base"], indirect=True)
 def test_words_and_picture_change_the_video(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_captured_section_can_be_sampled_again(
         assert not compared.difference, (stage, str(compared))
 
 
+@pytest.mark.parametrize("models", ["base"], indirect=True)
 def test_weights_are_streamed_under_a_low_cap_with_the_same_latents(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -148,6 +150,7 @@ def test_weights_are_streamed_under_a_low_cap_with_the_same_latents(
     assert next(one for one in events if isinstance(one, Finished)).bytes_streamed > 0
 
 
+@pytest.mark.parametrize("models", ["base"], indirect=True)
 def test_weights_in_8_bit_change_the_video_a_little(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -168,6 +171,7 @@ def test_parts_of_another_family_are_refused(tiny_helios: Path, tiny_model: Path
         find_model(str(folder), allow_folder=True)
 
 
+@pytest.mark.parametrize("models", ["base"], indirect=True)
 def test_encodings_of_a_picture_have_noise_of_the_published_level(whole: Result) -> None:
     found, _ = read_tensors(whole.video.parent / "encodings.safetensors")
     assert found["prefix"].shape == found["before"].shape == found["start"].shape

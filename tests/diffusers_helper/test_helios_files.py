@@ -63,7 +63,7 @@ def renamed(patterns: Mapping[str, str]) -> Callable[[Mapping[str, Tensor]], dic
 
 
 wan_names, comfyui_names = renamed({**_BOTH, **_WAN}), renamed(_BOTH)
-_VAE = {
+VAE_NAMES = {
     r"^quant_conv": "conv1", r"^post_quant_conv": "conv2", r"\.conv_in\.": ".conv1.",
     r"\.mid_block\.resnets\.0\.": ".middle.0.", r"\.mid_block\.resnets\.1\.": ".middle.2.",
     r"\.mid_block\.attentions\.0\.": ".middle.1.", r"\.norm_out\.": ".head.0.",
@@ -85,7 +85,6 @@ def weights(tiny_helios: Path) -> dict[str, Tensor]:
 
 @pytest.fixture
 def add(tiny_helios: Path) -> Callable[..., Models]:
-    """Return a function that adds a model with these files; see `add_model`."""
     return partial(add_model, tiny_helios)
 
 
@@ -205,8 +204,7 @@ def test_wans_own_vae_is_read(tmp_path: Path) -> None:
 
 
 def _wan_vae_name(name: str) -> str:
-    """Return the name that Wan's authors have for a tensor of a VAE with two layers per block."""
-    for pattern, new in _VAE.items():
+    for pattern, new in VAE_NAMES.items():
         name = re.sub(pattern, new, name)
     if match := re.match(r"decoder\.up_blocks\.(\d)\.(resnets|upsamplers)\.(\d)", name):
         place = 4 * int(match[1]) + (3 if match[2] == "upsamplers" else int(match[3]))

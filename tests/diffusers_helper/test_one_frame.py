@@ -14,7 +14,7 @@ from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.helios import HELIOS
 from diffusers_helper.families.packing import FrameIndices, plan_one_frame
 from diffusers_helper.framepack import work as framepack
-from diffusers_helper.framepack.guidance import FramePackCondition
+from diffusers_helper.framepack.work import FramePackCondition
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.tensor_files import read_tensors

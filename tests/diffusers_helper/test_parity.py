@@ -16,7 +16,7 @@ from PIL import Image
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.families.packing import Mode
-from diffusers_helper.framepack.guidance import encode_vision
+from diffusers_helper.framepack.work import encode_vision
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.pipeline import generate
 from diffusers_helper.request import START_PICTURE, GenerationRequest

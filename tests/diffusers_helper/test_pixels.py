@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from diffusers_helper.families.packing import MODES, Mode, Section, plan_sections
-from diffusers_helper.framepack.history import FrameBlender
+from diffusers_helper.framepack.joining import FrameBlender
 from diffusers_helper.memory.accounting import Account
 from diffusers_helper.output.previews import (
     TINY_FILE,

@@ -2,57 +2,34 @@
 
 import json
 import math
-from dataclasses import FrozenInstanceError, asdict, fields, replace
-from pathlib import Path
+from dataclasses import asdict, fields
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusers_helper.conditions.pictures import stored_request
 from diffusers_helper.errors import InputError
-from diffusers_helper.families.packing import MODES
-from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import (
-    ATTENTIONS,
-    KERNELS,
-    SAMPLERS,
     SETTINGS,
-    VAE_PRECISIONS,
-    WEIGHT_TYPES,
     GenerationRequest,
 )
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS, SettingInfo
 
+# Cross-checks between settings have tests of their own.
+ALONE = {name: setting for name, setting in SETTINGS.items() if not setting.parse_lines}
+for crossed in ("mode", "loop", "extend", "one_frame", "video", "end_image", "sound"):
+    del ALONE[crossed]
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
-requests = st.builds(
-    GenerationRequest,
-    image=text.filter(str.strip),
-    prompt=text,
-    negative=text,
-    seconds=st.floats(1, 120),
-    seed=st.integers(0, 2**63 - 1),
-    steps=st.integers(1, 100),
-    mode=st.sampled_from(MODES),
-    resolution=st.none() | st.integers(64, 1280),
-    guidance=st.floats(1, 32),
-    cfg=st.floats(1, 32),
-    cfg_rescale=st.floats(0, 1),
-    crf=st.integers(0, 51),
-    sampler=st.sampled_from([*SAMPLERS]),
-    model=text,
-    preserved_gb=st.none() | st.floats(0, 128),
-    vram_cap_gb=st.none() | st.floats(0.001, 1024),
-    vae_tile=st.none() | st.integers(2, 32).map(lambda count: 32 * count),
-    weight_dtype=st.sampled_from([*WEIGHT_TYPES]),
-    vae_precision=st.sampled_from([*VAE_PRECISIONS]),
-    vae_chunk=st.integers(1, 8),
-    vae_threshold=st.floats(0.1, 1),
-    vae_cleanup=st.integers(0, 1000),
-    crop=st.floats(0, 1),
-    attention=st.sampled_from([*ATTENTIONS]),
-    kernels=st.sampled_from([*KERNELS]),
-)
+
+
+def values_of(setting: SettingInfo) -> st.SearchStrategy[object]:
+    if setting.choices:
+        return st.sampled_from([*setting.choices])
+    low, high, multiple = int(setting.low), int(setting.high), setting.multiple
+    whole = st.integers(-(-low // multiple), high // multiple).map(lambda count: multiple * count)
+    kinds = {str: text, int: whole, float: st.floats(setting.low, setting.high)}
+    return st.none() | kinds[setting.kind] if setting.is_optional else kinds[setting.kind]
 
 
 def test_defaults_are_framepacks() -> None:
@@ -73,8 +50,10 @@ def test_defaults_are_framepacks() -> None:
     }  # fmt: skip
 
 
-@given(request=requests)
-def test_json_gives_the_same_request_back(request: GenerationRequest) -> None:
+@given(st.fixed_dictionaries({name: values_of(setting) for name, setting in ALONE.items()}))
+def test_json_gives_the_same_request_back(values: dict[str, Any]) -> None:
+    values["prompt"] = values["prompt"].strip() or "a"
+    request = GenerationRequest.from_dict(values)
     written = request.to_json()
     assert GenerationRequest.from_dict(json.loads(written)) == request
     written.encode("utf-8")
@@ -85,15 +64,6 @@ def test_a_request_that_version_0_1_has_written_means_what_it_meant() -> None:
     for name in ("vae_precision", "vae_chunk", "vae_threshold", "vae_cleanup"):
         del written[name]
     assert GenerationRequest.from_dict(written) == GenerationRequest(image="a.png", seed=5, vae_tile=128)
-
-
-def test_a_request_cannot_be_changed_but_copied() -> None:
-    request = GenerationRequest(image="a.png")
-    with pytest.raises(FrozenInstanceError):
-        request.seed = 1  # type: ignore[misc]
-    assert replace(request, seed=1).seed == 1
-    with pytest.raises(InputError):
-        replace(request, seed=-1)
 
 
 def test_whole_numbers_may_come_as_floats_and_come_out_whole() -> None:
@@ -140,12 +110,6 @@ def test_tiles_whose_overlap_is_no_whole_number_of_latents_are_refused() -> None
         GenerationRequest(image="a.png", vae_tile=100)
 
 
-@pytest.mark.parametrize("value", [63, 1281, 0, -640, math.nan, "640"])
-def test_resolutions_outside_the_range_are_refused(value: object) -> None:
-    with pytest.raises(InputError, match=r"resolution is .*; expected a whole number from 64 to 1280"):
-        GenerationRequest(image="a.png", resolution=value)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -189,12 +153,6 @@ def test_unknown_settings_are_named() -> None:
     with pytest.raises(InputError, match=r"'step' is not a setting; expected one of .*steps"):
         GenerationRequest.from_dict({"image": "a.png", "step": 3})
     assert [field.name for field in fields(GenerationRequest)] == list(SETTINGS)
-
-
-@pytest.mark.parametrize("written", ["[]", "5", "null", '"image"', "{", "", '{"image": "a.png"'])
-def test_json_that_is_no_request_is_refused(written: str) -> None:
-    with pytest.raises(InputError, match=r"request\.json cannot be used"):
-        stored_request(written.encode(), JobFolder(Path("job")))
 
 
 def test_a_refusal_is_one_short_sentence_however_long_the_value() -> None:

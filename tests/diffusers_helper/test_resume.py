@@ -45,7 +45,6 @@ def order(mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> GenerationReq
 
 @pytest.fixture
 def broken(whole: Result, tmp_path: Path) -> Path:
-    """Return a copy of the uninterrupted job's folder, which a test may damage."""
     return shutil.copytree(whole.video.parent, tmp_path / "broken")
 
 
@@ -132,6 +131,7 @@ def test_a_file_that_cannot_be_read_now_is_not_taken_for_damaged(
     assert not [event.message for event in events if isinstance(event, Warned)]
 
 
+@ONE_ORDER
 def test_sections_are_taken_over_into_another_folder(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -140,6 +140,7 @@ def test_sections_are_taken_over_into_another_folder(
     assert not any(line.startswith("sample") for line in outline(events))
 
 
+@ONE_ORDER
 def test_any_section_can_be_made_again_alone(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -310,6 +311,7 @@ def test_encodings_of_something_else_are_not_used(
     assert "text" not in outline(events)
 
 
+@ONE_ORDER
 @pytest.mark.parametrize(
     ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
 )

@@ -1,7 +1,5 @@
 """Tests that a seed in the prompt is the seed of all noise of its sections."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

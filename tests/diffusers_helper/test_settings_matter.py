@@ -82,7 +82,6 @@ def filled(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
 
 
 def _pixels(video: Path) -> bytes:
-    """Return the pixels alone, as the file has a recipe with all settings, too."""
     return read(video).tobytes()
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.conditions.timeline import pictures_of, start_picture_of
+from diffusers_helper.conditions.pictures import pictures_of, start_picture_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, paddings, plan_sections, split_at

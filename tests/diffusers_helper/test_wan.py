@@ -18,7 +18,7 @@ from diffusers_helper.events import Event, StepDone
 from diffusers_helper.families.wan import WAN
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import ModelInfo, find_model, plan_of
-from diffusers_helper.output import saved_steps
+from diffusers_helper.output import checkpoints
 from diffusers_helper.output.previews import LightDecoder
 from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.pipeline import Result, generate
@@ -46,12 +46,6 @@ def order(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Generatio
         scene, **settings, model=str(models.info.folder), seconds=12 * CLIPS / models.info.family.fps,
         clip_frames=13, resolution=64,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def whole(order: GenerationRequest, models: Models, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return an uninterrupted job. Tests only read it."""
-    return make(order, models, tmp_path_factory.mktemp("jobs") / "whole")[0]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +140,10 @@ def test_the_video_has_the_frames_of_all_clips(order: GenerationRequest, whole: 
 def test_a_job_that_is_killed_ten_times_gives_the_same_bytes(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_steps, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "SAVE_SECONDS", 0.0)
     chance, broken, events = random.Random(10), tmp_path / "broken", list[Event]()
 
     def run(last: int) -> Result:
-        """Make the job, and end it after so many events."""
         first = len(events)
 
         def stop(event: Event) -> None:

@@ -24,7 +24,7 @@ from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.reading import is_complete
-from tests.diffusers_helper.test_helios_files import check_sizes, equal, renamed, wan_names
+from tests.diffusers_helper.test_helios_files import VAE_NAMES, check_sizes, equal, renamed, wan_names
 from tests.diffusers_helper.test_helios_loras import merge_as_diffusers, write
 from tests.support.checkpoints import to_int8, to_scaled_fp8, write_quantised_gguf, write_safetensors
 from tests.support.making import add_model, load_tiny, make, tiny_request
@@ -92,17 +92,12 @@ def test_the_vae_of_wan_2_2_is_read_as_its_authors_name_it(tiny_wan: Path, tmp_p
 
 def _authors_name(name: str) -> str:
     for pattern, new in {
-        r"^quant_conv": "conv1", r"^post_quant_conv": "conv2", r"\.conv_in\.": ".conv1.",
-        r"\.mid_block\.resnets\.0\.": ".middle.0.", r"\.mid_block\.resnets\.1\.": ".middle.2.",
-        r"\.mid_block\.attentions\.0\.": ".middle.1.", r"\.norm_out\.": ".head.0.",
-        r"\.conv_out\.": ".head.2.", r"\.(down|up)_blocks\.(\d)\.resnets\.": r".\1samples.\2.\1samples.",
+        r"\.(down|up)_blocks\.(\d)\.resnets\.": r".\1samples.\2.\1samples.",
         # The layer that changes the size follows the residual ones, of which a decoder has one more.
         r"\.down_blocks\.(\d)\.downsampler\.": r".downsamples.\1.downsamples.1.",
         r"\.up_blocks\.(\d)\.upsampler\.": r".upsamples.\1.upsamples.2.",
-        r"(\d)\.norm1\.": r"\1.residual.0.", r"(\d)\.conv1\.": r"\1.residual.2.",
-        r"(\d)\.norm2\.": r"\1.residual.3.", r"(\d)\.conv2\.": r"\1.residual.6.",
-        r"\.conv_shortcut\.": ".shortcut.",
-    }.items():  # fmt: skip
+        **VAE_NAMES,
+    }.items():
         name = re.sub(pattern, new, name)
     return name
 

@@ -33,7 +33,6 @@ def request_from(start: str, model: Path, scene: Path, **settings: Any) -> Gener
 
 
 def frames_handed_on(result: Result, clip: int) -> Tensor:
-    """Return the last frames (T, 3, H, W) of a clip as its checkpoint has them."""
     tensors, _ = read_tensors(result.video.parent / f"sections/{clip:04}.safetensors")
     return tensors["carried"][1:].permute(0, 3, 1, 2)
 

@@ -42,7 +42,7 @@ VIOLATIONS = [
         "imports diffusers_helper.memory.store",
     ),
     ("diffusers_helper/planning/budget.py", "from torch import Tensor", "'core' may import PIL"),
-    ("diffusers_helper/conditions/picture.py", "import torchvision", "'core' may import PIL"),
+    ("diffusers_helper/conditions/picture_file.py", "import torchvision", "'core' may import PIL"),
     ("diffusers_helper/conditions/prompts.py", "import transformers.models", "imports transformers.models"),
     ("diffusers_helper/sampling/unipc.py", "import diffusers", "'torch' may import numpy"),
     (
@@ -102,7 +102,7 @@ INNOCENT = [
     ("diffusers_helper/__init__.py", "__version__ = '1'"),
     ("diffusers_helper/weights/pickle_file.py", "import pickle"),
     (
-        "diffusers_helper/conditions/picture.py",
+        "diffusers_helper/conditions/picture_file.py",
         "from PIL import Image\nfrom diffusers_helper.errors import InputError",
     ),
     ("diffusers_helper/sampling/euler.py", "import torch\nfrom diffusers_helper.sampling.schedule import x"),

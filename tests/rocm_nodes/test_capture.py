@@ -44,7 +44,7 @@ def test_a_capture_holds_inputs_outputs_time_and_memory(
 ) -> None:
     file = sample(tmp_path / "captures", monkeypatch)
     capture = read_capture(file)
-    assert capture.what == "ROCMOptimizedKSampler"
+    assert capture.name == "ROCMOptimizedKSampler"
     assert capture.inputs["model"] == Missing("ModelPatcher")
     assert torch.equal(capture.inputs["positive"][0][0], noise(1, 4))
     assert capture.outputs[0]["samples"].shape == (1, 16, 4, 4)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from app.cli import main
-from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.picture_file import load_picture, plain_png
 from diffusers_helper.conditions.pictures import stored_request
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span

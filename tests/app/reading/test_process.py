@@ -14,7 +14,7 @@ import pytest
 from app.reading.process import Limits, ReadingProcess, Unreadable, reading_elsewhere
 from app.reading.values import result_of
 from diffusers_helper.conditions import prompts
-from diffusers_helper.conditions.picture import read_as_png, read_small, size_of
+from diffusers_helper.conditions.picture_file import read_as_png, read_small, size_of
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.registry import ComponentSource, find_model
 from diffusers_helper.models.sizes import NETWORKS, count_values, layers_of, networks

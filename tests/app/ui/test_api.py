@@ -28,7 +28,7 @@ from app.redact import plain_paths
 from app.ui.catalogue import Catalogue
 from app.ui.generate import generate_endpoints
 from benchmarks.continuing import CLIPS
-from diffusers_helper.conditions.picture import load_picture
+from diffusers_helper.conditions.picture_file import load_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import FILES, FINISHING, GenerationRequest

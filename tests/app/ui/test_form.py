@@ -21,7 +21,7 @@ from app.ui.models.present import ModelPresenter
 from app.ui.pictures import Size, crop_of, upload_path
 from app.ui.planner import Planner
 from app.ui.timeline import strip
-from diffusers_helper.conditions.picture import fit_picture
+from diffusers_helper.conditions.picture_file import fit_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.models.registry import find_model

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from diffusers_helper.conditions.footage import last_frames
-from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.picture_file import load_picture, plain_png
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import png_chunks

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from diffusers_helper.conditions.picture import load_picture
+from diffusers_helper.conditions.picture_file import load_picture
 from tests.support.heic import heic, icc, nclx
 
 SIZE = (64, 48)
@@ -21,13 +21,11 @@ MAPPED = {PQ: 224, HLG: 163, 13: 148}
 
 
 def swapping_profile() -> bytes:
-    """Return sRGB's profile with red and green exchanged."""
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     return profile.replace(b"rXYZ", b"????").replace(b"gXYZ", b"rXYZ").replace(b"????", b"gXYZ")
 
 
 def grey_profile(gamma: float) -> bytes:
-    """Return the profile of a grey screen."""
     point = b"XYZ \0\0\0\0" + struct.pack(">3i", 63190, 65536, 54061)
     curve = b"curv\0\0\0\0" + struct.pack(">IH", 1, round(256 * gamma)) + b"\0\0"
     tags = b"".join(
@@ -128,7 +126,6 @@ def test_a_heic_has_the_colours_of_its_profile() -> None:
 
 
 def cicp(content: bytes, primaries: int, transfer: int) -> bytes:
-    """Return a PNG with a chunk that declares its colours."""
     chunk = b"cICP" + bytes([primaries, transfer, 0, 1])
     return content[:33] + struct.pack(">I", 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + content[33:]
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from diffusers_helper.conditions.picture import load_picture, size_of
+from diffusers_helper.conditions.picture_file import load_picture, size_of
 from diffusers_helper.errors import PictureError
 from tests.support.heic import box, heic
 

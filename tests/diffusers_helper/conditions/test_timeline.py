@@ -162,22 +162,6 @@ def test_kept_sections_of_a_branch_keep_their_words(mode: Mode) -> None:
     assert rest == (["c", "d", "d"] if mode == "forward" else ["d", "c", "c"])
 
 
-words = st.text("abc ", min_size=1).filter(str.strip)
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), words), min_size=1, max_size=6), st.integers(1, 20))
-def test_every_section_has_one_of_the_texts_and_cues_hold_from_their_border(
-    cues: list[tuple[int, str]], sections: int
-) -> None:
-    prompt = "rest " + " ".join(f"[{place * SECTION:.1f}s: {text}]" for place, text in cues)
-    found = Timeline.of(prompt).prompts_by_section(sections, SECTION)
-    said: dict[int, str] = {place: " ".join(text.split()) for place, text in cues}
-    expected = "rest"
-    for place, text in enumerate(found):
-        expected = said.get(place, expected)
-        assert text == expected
-
-
 @pytest.mark.parametrize(
     ("prompt", "words", "expected"),
     [
@@ -230,11 +214,3 @@ def test_times_between_borders_are_reported() -> None:
     assert [cue.rounded_times(4, SECTION) for cue in timeline.cues] == [
         ((1.0, 1.2),), ((2.5, pytest.approx(2.4)), (99.0, pytest.approx(4.8))),
     ]  # fmt: skip
-
-
-@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=12), st.integers(0, 8))
-def test_shares_sum_to_one_and_the_sections_own_text_comes_last(texts: list[str], over: int) -> None:
-    for place, text in enumerate(texts):
-        found = blend_prompts(texts, place, over)
-        assert sum(share for _, share in found) == pytest.approx(1)
-        assert found[-1][0] == text

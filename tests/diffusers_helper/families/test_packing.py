@@ -10,9 +10,7 @@ from diffusers_helper.families.packing import (
     HISTORY,
     MODES,
     Mode,
-    count_sections,
     frame_indices,
-    frames_of,
     paddings,
     plan_sections,
     with_closing_section,
@@ -54,17 +52,6 @@ def test_lengths_of_framepack(mode: Mode, seconds: float, sections: int, frames:
     assert round(plan.seconds, 2) == real
 
 
-@pytest.mark.parametrize(("seconds", "sections"), [(1, 1), (1.2, 1), (5, 4), (60, 50), (120, 100)])
-def test_every_section_of_a_length_is_there_however_often_it_is_read(seconds: float, sections: int) -> None:
-    """Read the sections twice: when they could be read only once, a request made a single section."""
-    assert len(paddings(sections)) == sections
-    assert list(paddings(sections)) == list(paddings(sections))
-    plan = plan_sections(seconds)
-    assert [section.number for section in plan] == [section.number for section in plan]
-    assert [section.number for section in plan] == list(span(1, sections))
-    assert [section.padding for section in plan] == list(paddings(sections))
-
-
 def test_paddings_of_framepack() -> None:
     assert paddings(1) == (0,)
     assert paddings(2) == (1, 0)
@@ -73,15 +60,6 @@ def test_paddings_of_framepack() -> None:
     assert paddings(5) == (3, 2, 2, 1, 0)
     assert paddings(8) == (3, 2, 2, 2, 2, 2, 1, 0)
     assert paddings(50) == (3, *[2] * 47, 1, 0)
-
-
-@given(sections=st.integers(1, 400))
-def test_paddings_end_at_the_picture_and_only_there(sections: int) -> None:
-    steps_back = paddings(sections)
-    assert len(steps_back) == sections
-    assert steps_back[-1] == 0
-    assert all(padding > 0 for padding in steps_back[:-1])
-    assert list(steps_back) == sorted(steps_back, reverse=True)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 2, 3])
@@ -159,23 +137,6 @@ def test_a_loop_has_one_more_section_behind_the_others() -> None:
         assert plan.total_frames == 36 * (count + 1) + 1
 
 
-@given(seconds=lengths, mode=modes, window=windows)
-def test_counts_agree_between_neighbours(seconds: float, mode: Mode, window: int) -> None:
-    plan = plan_sections(seconds, mode, window)
-    final = 0
-    for section in plan:
-        final += section.final_frames
-        assert section.total_frames == final + section.pending_frames
-        assert section.decoded_frames == frames_of(section.decode_latents)
-        assert section.decoded_frames == section.final_frames + section.pending_frames
-        assert min(section.final_frames, section.pending_frames, section.overlap_frames) >= 0
-    for earlier, later in zip(plan.sections, plan.sections[1:], strict=False):
-        assert earlier.pending_frames == later.overlap_frames == 4 * window - 3
-        assert not earlier.has_start
-    assert plan[0].overlap_frames == plan[-1].pending_frames == 0
-    assert final == plan.total_frames == 4 * window * len(plan) + 1
-
-
 def decoded(latents: range) -> list[int]:
     """Return the video frames of a decode of these latent frames: one for the first, then four each."""
     return list(range(4 * latents[0], 4 * latents[-1] + 1))
@@ -210,22 +171,6 @@ def test_sections_put_together_are_the_video_in_order(seconds: float, mode: Mode
         assert so_far == list(range(so_far[0], so_far[0] + section.total_frames))
     assert not pending
     assert video == list(range(plan.total_frames))
-
-
-@given(seconds=lengths, window=windows)
-def test_the_length_is_the_command_to_half_a_section(seconds: float, window: int) -> None:
-    count = count_sections(seconds, section_frames=4 * window)
-    assert count >= 1
-    if count > 1:
-        assert abs(count - seconds * 30 / (4 * window)) <= 0.5
-    assert len(plan_sections(seconds, latent_window_size=window)) == count
-
-
-def test_defaults_are_framepacks() -> None:
-    assert plan_sections(5) == plan_sections(5, "inverted", 9)
-    assert frames_of(1) == 1
-    assert frames_of(9) == 33
-    assert frames_of(19) == 73
 
 
 @pytest.mark.parametrize("seconds", [0, 0.99, -5, math.nan, math.inf])

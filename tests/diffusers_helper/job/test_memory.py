@@ -38,7 +38,6 @@ from tests.support.page_cache import cached_bytes, write_uncached
 
 @pytest.fixture(scope="module")
 def resident(deep_models: Models, small_scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return the same two sections, made with everything on the device."""
     folder = tmp_path_factory.mktemp("resident") / "job"
     return make(tiny_request(small_scene, seconds=seconds_for(2)), deep_models, folder)[0]
 
@@ -48,7 +47,6 @@ def plan_of(request: GenerationRequest, deep_models: Models, side: int = 64) -> 
 
 
 def limits(deep_models: Models, small_scene: Path, kind: str) -> dict[str, float]:
-    """Return memory limits with which all models stay on the device, one does, or blocks are streamed."""
     plan = plan_of(tiny_request(small_scene), deep_models)
     cap = plan.smallest_cap_bytes
     if kind == "all stay":

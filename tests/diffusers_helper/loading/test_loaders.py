@@ -15,7 +15,7 @@ from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.prompts import TEMPLATE, check_prompt
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.families.framepack import COMPONENTS
-from diffusers_helper.framepack.guidance import encode_pooled, encode_states
+from diffusers_helper.framepack.work import encode_pooled, encode_states
 from diffusers_helper.loading.loaders import dtype_for, load_models
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine import sysfs

@@ -37,7 +37,6 @@ STAGES: list[tuple[float, Stage, int | None]] = [
 def foreseen(
     expected: dict[str, float], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[str, float, float]]:
-    """Return each stage with the seconds that are foreseen for it, and until the section can be watched."""
     told: list[Event] = []
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

@@ -169,13 +169,12 @@ write(Path(sys.argv[1]), scene(int(sys.argv[2])), sys.argv[3])
 
 
 @pytest.mark.slow
-@both_modes
-def test_same_frames_same_bytes_in_any_process(tmp_path: Path, clip: np.ndarray, mode: Mode) -> None:
-    first = write(tmp_path / "a", clip, mode).read_bytes()
-    assert write(tmp_path / "b", clip, mode).read_bytes() == first
+def test_same_frames_same_bytes_in_any_process(tmp_path: Path, clip: np.ndarray) -> None:
+    first = write(tmp_path / "a", clip, "inverted").read_bytes()
+    assert write(tmp_path / "b", clip, "inverted").read_bytes() == first
     # The number of cores, the time zone, the hash seed and the time must not change the file.
     environment = {**os.environ, "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
-    arguments = [sys.executable, "-c", _WRITE, str(tmp_path / "c"), str(FRAMES), mode]
+    arguments = [sys.executable, "-c", _WRITE, str(tmp_path / "c"), str(FRAMES), "inverted"]
     subprocess.run(arguments, check=True, env=environment, cwd=Path(__file__).parents[3])
     assert (tmp_path / "c" / "video.mp4").read_bytes() == first
 

@@ -93,18 +93,6 @@ def test_a_full_disk_leaves_the_version_before(tmp_path: Path, monkeypatch: pyte
     assert np.allclose(read(video.add_section(flat([80] * 4))).mean((1, 2, 3)), [40] * 4 + [80] * 4, atol=3)
 
 
-def test_sections_count_only_as_far_as_their_segments_are_there(tmp_path: Path) -> None:
-    video = writer(tmp_path, width=32, height=32)
-    for level in (40, 80, 120):
-        video.add_section(flat([level] * 4))
-    (tmp_path / "segments" / "0002.mp4").unlink()
-    video = writer(tmp_path, width=32, height=32)
-    assert (video.sections, video.frames) == (1, 12)
-    for level in (90, 130):
-        video.add_section(flat([level] * 4))
-    assert np.allclose(read(video.finish()).mean((1, 2, 3)), [40] * 4 + [90] * 4 + [130] * 4, atol=3)
-
-
 def _cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-5])
 

@@ -40,7 +40,6 @@ def folder_of(result: Result) -> JobFolder:
 
 
 def make_branch(made: Branch, models: Models, folder: Path) -> tuple[Result, list[str]]:
-    """Make a branch in a new folder, and return its video and the outline of its events."""
     folder.mkdir()
     made.fill(JobFolder(folder))
     result, events = make(made.request, models, folder, resume_from=folder)
@@ -48,7 +47,6 @@ def make_branch(made: Branch, models: Models, folder: Path) -> tuple[Result, lis
 
 
 def make_again(video: Path, models: Models, folder: Path, **changes: Any) -> Result:
-    """Make a video from nothing but its file."""
     recipe = read_recipe(video)
     assert recipe.notices == ()
     folder.mkdir()
@@ -58,7 +56,6 @@ def make_again(video: Path, models: Models, folder: Path, **changes: Any) -> Res
     return make(request, models, folder / "job", lineage=recipe.lineage)[0]
 
 
-@pytest.mark.slow
 def test_a_video_restored_from_its_own_metadata_has_the_same_bytes(
     whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -70,7 +67,6 @@ def test_a_video_restored_from_its_own_metadata_has_the_same_bytes(
     assert so_far.settings == read_recipe(copy).settings
 
 
-@pytest.mark.slow
 def test_a_branch_equals_a_fresh_job_with_the_same_history(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:
@@ -97,7 +93,6 @@ def test_a_branch_equals_a_fresh_job_with_the_same_history(
     assert fresh.video.read_bytes() == grandchild.video.read_bytes()
 
 
-@pytest.mark.slow
 def test_an_extended_video_keeps_what_there_was(
     order: GenerationRequest, whole: Result, models: Models, tmp_path: Path
 ) -> None:

@@ -2,13 +2,10 @@
 
 import os
 import re
-import threading
 from pathlib import Path
 
 import pytest
 
-from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.files import write_atomic
 from diffusers_helper.provenance.job_folder import JobFolder, new_job_id
 
@@ -18,16 +15,6 @@ def test_job_ids_sort_by_time_and_are_safe_names() -> None:
     for job in ids:
         assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", job)
     assert [job[:15] for job in ids] == sorted(job[:15] for job in ids)
-
-
-def test_layout(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path / "a")
-    assert folder.job == "a"
-    assert not folder.path.exists()
-    names = ["input", "request", "events", "sections", "segments", "preview", "video"]
-    assert [getattr(folder, name).relative_to(folder.path).as_posix() for name in names] == [
-        "input.png", "request.json", "events.jsonl", "sections", "segments", "preview", "video.mp4",
-    ]  # fmt: skip
 
 
 def test_a_new_folder_is_never_another_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,38 +65,3 @@ def test_the_content_is_on_disk_before_the_name_is(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "fsync", watch)
     write_atomic(path, b"12345")
     assert seen == [(False, 5)]
-
-
-def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
-    path = tmp_path / "file.bin"
-    versions = [bytes([value]) * 50_000 for value in range(40)]
-    write_atomic(path, versions[0])
-    done = threading.Event()
-    seen: set[bytes] = set()
-
-    def read() -> None:
-        while not done.is_set():
-            seen.add(path.read_bytes())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for version in versions:
-        write_atomic(path, version)
-    done.set()
-    reader.join()
-    assert seen <= set(versions)
-
-
-def test_a_cancel_token_ends_its_own_job_only() -> None:
-    token, other = CancelToken(), CancelToken()
-    token.check()
-    assert not token.is_cancelled
-    thread = threading.Thread(target=token.cancel)
-    thread.start()
-    thread.join()
-    assert token.is_cancelled
-    assert not other.is_cancelled
-    other.check()
-    for _ in range(2):
-        with pytest.raises(GenerationCancelled):
-            token.check()

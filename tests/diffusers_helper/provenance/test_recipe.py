@@ -1,7 +1,6 @@
 """Tests of the recipe in a file: it survives as it is, and a hostile or foreign file is answered in words."""
 
 import contextlib
-import io
 import itertools
 import json
 import struct
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from diffusers_helper import __version__
-from diffusers_helper.conditions.picture import load_picture, plain_png
+from diffusers_helper.conditions.picture_file import load_picture, plain_png
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.lineage import Span
@@ -44,7 +43,6 @@ LATER = {
 
 
 def read_recipe(source: Path | bytes) -> Recipe:
-    """Read a recipe from a file, or from one with this content."""
     if isinstance(source, Path):
         return read_recipe_file(source)
     with NamedTemporaryFile() as file:
@@ -62,7 +60,6 @@ def recipe_of(**changes: Any) -> Recipe:
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a video of one section that carries a recipe. Tests only read it."""
     made = writer(tmp_path_factory.mktemp("video"), "forward")
     made.recipe = lambda: recipe_of(seed=5, steps=7, mode="forward", weight_dtype="bf16")
     for final, pending in parts_of(scene(37), "forward"):
@@ -296,10 +293,3 @@ def test_the_record_of_the_vae_keeps_the_sections_where_its_way_changed(tmp_path
     assert read_uses(file) == (VaeUse(0, 256, "fp16", 3),)
     file.write_text("[{}]")
     assert read_uses(file) == ()
-
-
-def test_a_video_without_a_recipe_is_as_before(tmp_path: Path) -> None:
-    video = writer(tmp_path, "forward")
-    video.add_section(scene(4))
-    assert b"\xa9cmt" not in video.latest.read_bytes()
-    assert io.BytesIO(video.latest.read_bytes()).read(8)[4:] == b"ftyp"

@@ -8,7 +8,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor
 
 from diffusers_helper.families.packing import frame_indices
-from diffusers_helper.framepack.guidance import FramePackCondition, FramePackDenoiser, TextCondition
+from diffusers_helper.framepack.work import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.sampling.guidance import CleanLatents, guide
 
 

@@ -60,20 +60,17 @@ def compute(network: nn.Module, x: Tensor, step: int, text: float = 1.0) -> Tens
 
 
 def sample(network: nn.Module, passes: Passes, steps: int = STEPS, branch: str = "") -> list[Tensor]:
-    """Return the network's outputs of all steps."""
     return [
         passes(branch, latents(step), partial(compute, network, latents(step), step)) for step in range(steps)
     ]
 
 
 def with_cache(network: Any, cache: StepCache | None, steps: int = STEPS) -> tuple[list[Tensor], int]:
-    """Return the outputs of all steps of a section, and the number of skipped steps."""
     with open_passes(cache, steps, MAGNITUDES, network, blocks(network, latents(0))) as passes:
         return sample(network, passes, steps), passes.skipped
 
 
 def with_hook(network: Any, config: object, steps: int = STEPS) -> list[Tensor]:
-    """Return the outputs of all steps with a cache of diffusers."""
     network.enable_cache(config)
     try:
         with network.cache_context("positive"):

@@ -1,7 +1,5 @@
 """The start picture: reading it within limits, converting it to upright 8-bit RGB, and fitting its shape."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math
@@ -202,9 +200,7 @@ def _check_size(image: Image.Image, name: str) -> None:
 
 
 def _check_scans(content: bytes, image: Image.Image, name: str) -> None:
-    if image.format not in ("JPEG", "MPO"):
-        return
-    scans = _count_scans(content)
+    scans = _count_scans(content) if image.format in ("JPEG", "MPO") else 0
     if scans > MAX_SCANS:
         raise PictureError(f"{name} is a JPEG of {scans} scans; expected at most {MAX_SCANS}.", _CONVERT)
 
