@@ -45,7 +45,7 @@ _TRANSPARENT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 class Film:
     """The film of an open file; `end` is when the last frame so far ends, in seconds from the beginning."""
 
-    def __init__(self, container: InputContainer, name: str) -> None:
+    def __init__(self, container: InputContainer, name: str, max_seconds: float) -> None:
         stream = picture_stream(container)
         if stream is None:
             raise PictureError(f"{name} has no picture; expected a video.", "Choose another file.")
@@ -53,6 +53,7 @@ class Film:
         self.pixel_aspect_ratio = stream.sample_aspect_ratio or Fraction(1)
         self.may_be_transparent = (container.format.name, stream.codec.name) != ("avi", "rawvideo")
         self.end = Fraction(0)
+        self._max_seconds = max_seconds
         self._time_base = stream.time_base or Fraction(1, _PER_SECOND)
         self._origin = (stream.start_time or 0) * self._time_base
         self._check_size(stream.width, stream.height)
@@ -93,8 +94,8 @@ class Film:
         return times
 
     def _check_length(self, seconds: float) -> None:
-        if seconds > MAX_SECONDS + 1:
-            problem = f"{self.name} has {seconds:.0f} s; expected at most {MAX_SECONDS}."
+        if seconds > self._max_seconds + 1:
+            problem = f"{self.name} has {seconds:.0f} s; expected at most {self._max_seconds}."
             raise PictureError(problem, "Cut its beginning off.")
 
     def frames(self) -> Iterator[tuple[Fraction, VideoFrame]]:
@@ -105,7 +106,7 @@ class Film:
             unit = frame.time_base or self._time_base
             time = self.end if frame.pts is None else frame.pts * unit - self._origin
             self.end = max(self.end, time + (frame.duration * unit if frame.duration else default_duration))
-            if self.end > MAX_SECONDS + 1:
+            if self.end > self._max_seconds + 1:
                 self._check_length(max(float(self.end), self._stated_seconds))
             yield time, frame
 
@@ -144,7 +145,7 @@ class Film:
 
 
 @contextmanager
-def opened(path: Path) -> Generator[Film]:
+def opened(path: Path, max_seconds: float = MAX_SECONDS) -> Generator[Film]:
     # The page, which only asks another process for a video, would take longer to start with PyAV.
     from av.error import FFmpegError
 
@@ -157,7 +158,7 @@ def opened(path: Path) -> Generator[Film]:
             size, limit = f"{status.st_size / 2**30:.1f} GiB", f"{MAX_BYTES // 2**30} GiB"
             raise PictureError(f"{name} has {size}; expected at most {limit}.", "Cut its beginning off.")
         with open_container(path) as container:
-            yield Film(container, name)
+            yield Film(container, name, max_seconds)
     except PictureError:
         raise
     except MemoryError as error:
@@ -212,27 +213,28 @@ def _deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
         graph = None
         for frame in alike:
             if graph is None and frame.interlaced_frame:
-                graph = _deinterlacer(frame)
+                graph = filter_graph(frame, "bwdif", "mode=send_frame:deint=interlaced")
             if graph is None:
                 yield frame
             else:
-                yield from _filtered(graph, frame)
+                yield from filtered(graph, frame)
         if graph is not None:
-            yield from _filtered(graph, None)
+            yield from filtered(graph, None)
 
 
-def _deinterlacer(frame: VideoFrame) -> Graph:
+def filter_graph(frame: VideoFrame, name: str, arguments: str = "") -> Graph:
+    """Make a graph of one filter for frames like this one."""
     from av.filter.graph import Graph
 
     graph = Graph()
     graph.threads = 1
     source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=frame.time_base)
-    fields = graph.add("bwdif", "mode=send_frame:deint=interlaced")
-    graph.link_nodes(source, fields, graph.add("buffersink")).configure()
+    graph.link_nodes(source, graph.add(name, arguments), graph.add("buffersink")).configure()
     return graph
 
 
-def _filtered(graph: Graph, frame: VideoFrame | None) -> Iterator[VideoFrame]:
+def filtered(graph: Graph, frame: VideoFrame | None) -> Iterator[VideoFrame]:
+    """Give a graph a frame, or the end, and yield what it has then."""
     from av.error import BlockingIOError, EOFError
 
     graph.vpush(frame)

@@ -18,7 +18,6 @@ from app.jobs.history import Stack, TreeNode
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
-from app.jobs.zips import stored_zip
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
@@ -26,6 +25,7 @@ from app.ui.form.settings import Restored, RestoredForm, continuation_of
 from app.ui.live.scene import Presenter, download, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import find_model, model_family, model_names, plan_of
+from diffusers_helper.output.zips import file_entry, stored_zip
 from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import setting_names
@@ -289,7 +289,8 @@ def history_router(calls: HistoryCalls, service: JobService) -> APIRouter:
     @router.get("/zip")
     def history_zip(jobs: Annotated[list[str], Query(max_length=MOST_CARDS)]) -> StreamingResponse:
         """Send the files of finished or unfinished videos as one ZIP file."""
-        size, parts = stored_zip([named for job in jobs if (named := download(service.job(job)))])
+        files = [file_entry(*named) for job in jobs if (named := download(service.job(job)))]
+        size, parts = stored_zip(files)
         headers = {"Content-Length": str(size), "Content-Disposition": 'attachment; filename="longtake.zip"'}
         return StreamingResponse(parts, media_type="application/zip", headers=headers)
 
