@@ -29,7 +29,7 @@ def soundtrack(finishing: Finishing, paths: list[Path], chosen: Path | None) -> 
     edit = finishing.edit
     if edit.mute or edit.loses_sound or not any(source.has_sound for source in finishing.sources):
         return None
-    rate = finishing.sources[0].shape.rate
+    rate = finishing.sources[0].rate
     clips, fade = edit.clips(rate), max(0, edit.join)
     begins = [0, *accumulate(len(clip) - fade for clip in clips[:-1])]
     track = np.zeros((_samples(seconds), 2), np.float32)

@@ -22,7 +22,7 @@ from diffusers_helper.conditions.footage import at_rate
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import PictureError
-from diffusers_helper.finish.finishing import Finishing, VideoFacts
+from diffusers_helper.finish.finishing import Finishing
 from diffusers_helper.finish.step import Shape
 from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.request import GenerationRequest
@@ -40,7 +40,7 @@ _LEAD_SECONDS = 1  # key frames are looked for so much earlier, since an index m
 
 
 @confined
-def read_source(path: Path) -> VideoFacts:
+def read_source(path: Path) -> Shape:
     with limited_memory():
         with opened(path) as film:
             times = film.times()
@@ -53,7 +53,7 @@ def read_source(path: Path) -> VideoFacts:
                 problem = f"{name} has no frame that can be decoded."
                 raise PictureError(problem, "Convert it to MP4 with H.264.")
             size = to_picture(frame, film).size
-    return VideoFacts(Shape(*size, *rate_and_frames(times, stated_rate)), has_sound)
+    return Shape(*size, *rate_and_frames(times, stated_rate), has_sound)
 
 
 def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tuple[Fraction, int]:
@@ -105,7 +105,7 @@ class SourceReader:
 
     def _frames(self, source: int, wanted: list[int], *, seeks: bool) -> Generator[tuple[int, np.ndarray]]:
         """Yield the wanted frames. If the video ends early, its last frame stays."""
-        shape = self.finishing.sources[0].shape
+        shape = self.finishing.sources[0]
         pending = wanted[::-1]
         with opened(self.paths[source]) as film:
             has_moved = seeks and film.seek(Fraction(wanted[0]) / shape.rate - _LEAD_SECONDS)
@@ -124,7 +124,7 @@ class SourceReader:
                 yield pending.pop(), self._fitted(to_picture(last, film))
 
     def _fitted(self, picture: Image.Image) -> np.ndarray:
-        shape = self.finishing.sources[0].shape
+        shape = self.finishing.sources[0]
         if picture.size != (shape.width, shape.height):
             picture = fit_picture(picture, shape.height, shape.width, 0.5, 0.5, 1)
         return np.asarray(picture)

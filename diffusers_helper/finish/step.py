@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,16 +17,30 @@ Frames = Callable[[int, int], Iterator["np.ndarray"]]
 """Computes the frames from one index up to another, uint8 RGB (H, W, 3), always with the same pixels."""
 Word = tuple[Callable[[str], Any], str]
 """A word of the text: what parses its value, which `str` turns back, and what is expected."""
+SOURCE = "source"
+_SHAPE = re.compile(r"(\d{1,5})x(\d{1,5})\*(\d{1,6})@(\d{1,6}(?:/\d{1,6})?)(\+sound)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size, the rate in frames per second, and the number of frames of a video."""
+    """The size, the rate in frames per second, and the number of frames of a video, as a player shows it."""
 
     width: int
     height: int
     rate: Fraction
     frames: int
+    has_sound: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        match = _SHAPE.fullmatch(text)
+        if not match or not int(match[3]) or not Fraction(match[4]):
+            raise refusal(f"{SOURCE}:{text}", "none, as the videos say this themselves")
+        return cls(int(match[1]), int(match[2]), Fraction(match[4]), int(match[3]), bool(match[5]))
+
+    def __str__(self) -> str:
+        sound = "+sound" if self.has_sound else ""
+        return f"{SOURCE}:{self.width}x{self.height}*{self.frames}@{self.rate}{sound}"
 
     @property
     def seconds(self) -> float:
@@ -62,16 +77,20 @@ class Step:
     WORDS: ClassVar[Mapping[str, Word]] = {}
 
     @classmethod
-    def of(cls, values: Mapping[str, str]) -> Self:
-        return cls(**{word: _parsed(word, value, *cls.WORDS[word]) for word, value in values.items()})
+    def parsed(cls, word: str, value: str) -> Any:
+        parse, expected = cls.WORDS[word]
+        try:
+            return parse(value)
+        except (ValueError, ZeroDivisionError) as error:
+            raise refusal(f"{word} {short_repr(value)}", expected) from error
 
     def __str__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in self.WORDS}
-        defaults = {field.name: field.default for field in fields(self)}
+        default = type(self)()
+        values = {word: getattr(self, word) for word in self.WORDS}
         return ",".join(
             word if value is True else f"{word}:{value}"
             for word, value in values.items()
-            if value != defaults[word]
+            if value != getattr(default, word)
         )
 
     def shape(self, shape: Shape) -> Shape:
@@ -94,14 +113,23 @@ def refusal(problem: str, expected: str, remedy: str = "Correct the text.") -> I
     return InputError(setting="finish", problem=f"has {problem}", expected=expected, remedy=remedy)
 
 
-def flag(value: str) -> bool:
-    if value:
-        raise ValueError(value)
-    return True
+def matching(pattern: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(value)
+        return value
+
+    return parse
 
 
-def _parsed(word: str, value: str, parse: Callable[[str], Any], expected: str) -> Any:
-    try:
-        return parse(value)
-    except (ValueError, ZeroDivisionError) as error:
-        raise refusal(f"{word} {short_repr(value)}", expected) from error
+def between(low: float | Fraction, high: float, kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(value: str) -> Any:
+        number = kind(value)
+        if not low <= number <= high:
+            raise ValueError(value)
+        return number
+
+    return parse
+
+
+FLAG: Word = (lambda value: not matching("")(value), "no value")

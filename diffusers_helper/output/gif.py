@@ -31,7 +31,7 @@ def delay_of(seconds: Fraction, rate: Fraction) -> int:
 def write_gif(
     pictures: Callable[[], Iterator[Image.Image]], target: Path, count: int, delay: int, side: int = MAX_SIDE
 ) -> Iterator[tuple[int, int]]:
-    """Write pictures, which are read twice to keep the memory small, again smaller if that has too many bytes.
+    """Write pictures, which are read twice, and again smaller if that has too many bytes.
 
     Yields:
         The pictures that are done, and how many there are.

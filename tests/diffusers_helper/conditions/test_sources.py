@@ -90,7 +90,7 @@ def test_others_get_the_size_and_the_rate_of_the_first(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_rate_follows_from_the_times(times: list[int], rate: str, frames: int, tmp_path: Path) -> None:
     film = write_film(tmp_path / "film.mkv", [*CLIP[: len(times)]], times=times)
-    shape = read_source(film).shape
+    shape = read_source(film)
     assert (str(shape.rate), shape.frames) == (rate, frames)
 
 

@@ -28,7 +28,7 @@ def frames_of(clip: np.ndarray) -> Frames:
     return frames
 
 
-@pytest.mark.parametrize("factor", enlarge.FACTORS)
+@pytest.mark.parametrize("factor", [2, 3, 4])
 def test_tiles_have_no_seams_and_the_picture_stays_where_it_was(
     factor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
