@@ -69,12 +69,17 @@ def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def finish_video(arguments: argparse.Namespace) -> int:
     service = open_service(arguments)
-    source = _source(service, arguments.video)
-    request = finishing_request(
-        source, _steps(arguments), join=[_source(service, other) for other in arguments.join],
-        sound=arguments.sound and str(expanded_path(arguments.sound, "sound").absolute()), crf=arguments.crf,
-    )  # fmt: skip
-    plan = forecast(service.queue.store, request)
+    store = service.queue.store
+    values = {name: getattr(arguments, name) for name in _STEPS}
+    words = [name if value is True else f"{name}:{value}" for name, value in values.items() if value]
+    words += [f"join:{arguments.fade}"] if arguments.join else []
+    if not words and not arguments.sound:
+        raise InputError("There is nothing to do to the video.", "Give at least one step. See --help.")
+    source, *others = (_source(service, text) for text in (arguments.video, *arguments.join))
+    sound = arguments.sound and str(expanded_path(arguments.sound, "sound").absolute())
+    steps = ",".join(words) or "speed:1"
+    request = finishing_request(source, steps, join=others, sound=sound, crf=arguments.crf)
+    plan = forecast(store, request)
     if arguments.dry_run:
         say(json.dumps(asdict(plan)) if arguments.json else plan.words)
         return 0
@@ -82,20 +87,7 @@ def finish_video(arguments: argparse.Namespace) -> int:
         complain(plan.words)
     if arguments.in_process:
         apply_engine_environment()
-
-    def queue_job(service: JobService) -> list[Job]:
-        return [add_finishing(Queue(service.queue.store), request, source)]
-
-    return follow_jobs(service, queue_job, arguments)
-
-
-def _steps(arguments: argparse.Namespace) -> str:
-    values = {name: getattr(arguments, name) for name in _STEPS}
-    words = [name if value is True else f"{name}:{value}" for name, value in values.items() if value]
-    words += [f"join:{arguments.fade}"] if arguments.join else []
-    if not words and not arguments.sound:
-        raise InputError("There is nothing to do to the video.", "Give at least one step. See --help.")
-    return ",".join(words) or "speed:1"
+    return follow_jobs(service, lambda _: [add_finishing(Queue(store), request, source)], arguments)
 
 
 def _source(service: JobService, text: str) -> Job | Path:

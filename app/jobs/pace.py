@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import islice
 from statistics import fmean, median
 
+from app.jobs.finishing import finishing_pace
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.storage.logs import events_in
@@ -161,6 +162,11 @@ class PaceBook:
         paces = filter(None, map(_readable_pace, jobs))
         return usual(list(islice(paces, LAST_JOBS)))
 
+    @property
+    def finishing(self) -> float:
+        """What a finishing takes of its nominal time."""
+        return finishing_pace(self._service.finished_jobs(_RECENT)) or 1.0
+
 
 def _readable_pace(job: Job) -> Pace | None:
     with suppress(OSError):  # the log cannot be read now
@@ -178,9 +184,14 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 
     Only the area of the video counts, not its shape, so no picture has to be opened.
     """
+    jobs = [*jobs]
+    of_finishing = paces.finishing if any(job.request.finish for job in jobs) else 1.0
     pace_by_model: dict[str, Pace | None] = {}
     estimates: list[float | None] = []
     for job in jobs:
+        if finishing := job.request.finishing:
+            estimates.append((1.0 - share_done(job)) * finishing.nominal_seconds * of_finishing)
+            continue
         model = job.request.model
         if model not in pace_by_model:
             pace_by_model[model] = paces.pace(model)
@@ -192,8 +203,6 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 
 @lru_cache(maxsize=8192)
 def _work(request: GenerationRequest) -> Effort | None:
-    if request.finish:
-        return None
     try:
         return effort_of(request, find_model(request.model, allow_folder=True))
     except InputError:
