@@ -24,20 +24,11 @@ from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
+from diffusers_helper.finish.finishing import WORDS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import SETTINGS
 
-_STEPS = {
-    "trim": ("FROM-TO", "the part to take, in seconds, such as 0.5-2 or 1-"),
-    "reverse": ("", "play it backwards"),
-    "loop": ("", "play it to the end and back again"),
-    "speed": ("N", "0.5 is half as fast; with --smooth, frames are made in between"),
-    "colours": ("", "give all frames the colours of the first one"),
-    "mute": ("", "leave the sound out"),
-    "enlarge": ("2|3|4", "make it larger, with Real-ESRGAN"),
-    "weights": ("NAME", "animevideov3, or x4plus for photographs on a GPU"),
-    "smooth": ("FPS|2x", "more frames per second, along the motion, such as 60"),
-}
+_WORDS = {word: step.WORDS[word] for word, step in WORDS.items() if word != "join"}
 
 
 def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -45,8 +36,10 @@ def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
         commands, "finish", finish_video,
         argument("video", metavar="VIDEO", help="a video file, or the id of a job of --outputs"),
         *(
-            argument(f"--{name}", metavar=unit, help=text) if unit else switch(f"--{name}", text)
-            for name, (unit, text) in _STEPS.items()
+            argument(f"--{name}", metavar=word.values, help=word.effect)
+            if word.values
+            else switch(f"--{name}", word.effect)
+            for name, word in _WORDS.items()
         ),
         argument(
             "--join", action="append", default=[], metavar="OTHER",
@@ -70,7 +63,7 @@ def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
 def finish_video(arguments: argparse.Namespace) -> int:
     service = open_service(arguments)
     store = service.queue.store
-    values = {name: getattr(arguments, name) for name in _STEPS}
+    values = {name: getattr(arguments, name) for name in _WORDS}
     words = [name if value is True else f"{name}:{value}" for name, value in values.items() if value]
     words += [f"join:{arguments.fade}"] if arguments.join else []
     if not words and not arguments.sound:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
-from diffusers_helper.finish.step import FLAG, Frames, Shape, Step, Word, Workshop, between, matching, refusal
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +21,7 @@ Mixture = tuple[tuple[int, int, int], ...]
 """A frame as (source, frame, weight); the pixels are divided by the sum of the weights."""
 
 _MAX_FADE = 300
-# The colours are compared in thirds of the brightness, since a median alone would jump from level to level.
-_DARK, _BRIGHT = 0.25, 0.75
-_LEAST_GAIN, _MOST_GAIN = 0.8, 1.25
+_GAINS = 0.8, 1.25  # the least and the most contrast that steady colours give a frame
 _SAMPLES = 65_536  # pixels that are compared of a large frame
 
 
@@ -40,23 +38,23 @@ class Edit(Step):
     """
 
     WORDS: ClassVar[Mapping[str, Word]] = {
-        "trim": (
-            matching(r"(\d+(\.\d{1,3})?)?-(\d+(\.\d{1,3})?)?"),
-            "a time to begin and one to end with, in seconds, as in trim:0.5-2",
+        "trim": Word(
+            "the part to take, in seconds, such as 0.5-2 or 1-", "FROM-TO",
+            pattern=r"(\d+(\.\d{1,3})?)?-(\d+(\.\d{1,3})?)?",
         ),
-        "join": (
-            between(0, _MAX_FADE, lambda value: int(value or 0)),
-            f"the frames of a cross-fade, up to {_MAX_FADE}, as in join:12, or 0 for a cut",
+        "join": Word(
+            f"frames of a cross-fade between the videos, up to {_MAX_FADE}; 0 for cuts", "N",
+            kind=lambda text: int(text or 0), bounds=(0, _MAX_FADE),
         ),
-        "reverse": FLAG,
-        "loop": FLAG,
-        "speed": (
-            between(Fraction(1, 10), 10, lambda value: Fraction(value).limit_denominator(100)),
-            "a number from 0.1 to 10, as in speed:0.5",
+        "reverse": Word("play it backwards"),
+        "loop": Word("play it to the end and back again"),
+        "speed": Word(
+            "from 0.1 to 10; 0.5 is half as fast; with smooth, frames are made in between", "N",
+            kind=lambda text: Fraction(text).limit_denominator(100), bounds=(Fraction(1, 10), 10),
         ),
-        "colours": FLAG,
-        "mute": FLAG,
-    }
+        "colours": Word("give all frames the colours of the first one"),
+        "mute": Word("leave the sound out"),
+    }  # fmt: skip
 
     trim: str = ""
     join: int = -1
@@ -120,11 +118,11 @@ class Edit(Step):
 
         if not self.colours:
             return mixed
-        reference = colour_levels(next(mixed(0, 1)))
+        reference = colours_of(next(mixed(0, 1)))
 
         def steady(begin: int, end: int) -> Iterator[np.ndarray]:
             for frame in mixed(begin, end):
-                yield with_levels(frame, reference)
+                yield with_colours(frame, reference)
 
         return steady
 
@@ -160,23 +158,21 @@ def _mix(pictures: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
     return ((mixed + total // 2) // total).astype(np.uint8)
 
 
-def colour_levels(frame: np.ndarray) -> np.ndarray:
-    """Measure the mean of the dark, the middle and the bright values of each channel, as (3, 3)."""
+def colours_of(frame: np.ndarray) -> np.ndarray:
+    """Measure the mean and the deviation of each channel, as (2, 3)."""
     import numpy as np
 
     pixels = frame.reshape(-1, 3)
-    values = np.sort(pixels[:: max(1, len(pixels) // _SAMPLES)].astype(np.float32), axis=0)
-    borders = 0, round(_DARK * len(values)), round(_BRIGHT * len(values)), len(values)
-    return np.stack([values[begin:end].mean(0) for begin, end in pairwise(borders)])
+    sample = pixels[:: max(1, len(pixels) // _SAMPLES)].astype(np.float32)
+    return np.stack([sample.mean(0), sample.std(0)])
 
 
-def with_levels(frame: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Stretch and shift each channel so that its levels become those of the reference, within bounds."""
+def with_colours(frame: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Give each channel the mean and, within bounds, the deviation of the reference."""
     import numpy as np
 
-    dark, middle, bright = colour_levels(frame)
-    contrast = np.maximum(reference[2] - reference[0], 1) / np.maximum(bright - dark, 1)
-    gain = np.clip(contrast, _LEAST_GAIN, _MOST_GAIN)
-    table = (np.arange(256)[:, None] - middle) * gain + reference[1]
+    mean, deviation = colours_of(frame)
+    gain = np.clip(np.maximum(reference[1], 1) / np.maximum(deviation, 1), *_GAINS)
+    table = (np.arange(256)[:, None] - mean) * gain + reference[0]
     table = np.clip(np.rint(table), 0, 255).astype(np.uint8)
     return np.stack([table[frame[..., channel], channel] for channel in range(3)], -1)

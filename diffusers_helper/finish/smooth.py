@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, matching, refusal
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,11 +23,11 @@ _FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bilat:me=umh:mb_size=8:search_param
 @dataclass(frozen=True, slots=True)
 class Smooth(Step):
     WORDS: ClassVar[Mapping[str, Word]] = {
-        "smooth": (
-            matching(rf"{_DOUBLE}|[1-9]\d{{0,2}}"),
-            f"frames per second, as in smooth:60, or smooth:{_DOUBLE}",
+        "smooth": Word(
+            "more frames per second, along the motion, such as 60", f"FPS|{_DOUBLE}",
+            pattern=rf"{_DOUBLE}|[1-9]\d{{0,2}}",
         )
-    }
+    }  # fmt: skip
 
     smooth: str = ""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 Frames = Callable[[int, int], Iterator["np.ndarray"]]
 """Computes the frames from one index up to another, uint8 RGB (H, W, 3), always with the same pixels."""
-Word = tuple[Callable[[str], Any], str]
-"""A word of the text: what parses its value, which `str` turns back, and what is expected."""
 SOURCE = "source"
 _SHAPE = re.compile(r"(\d{1,5})x(\d{1,5})\*(\d{1,6})@(\d{1,6}(?:/\d{1,6})?)(\+sound)?")
 
@@ -68,6 +66,34 @@ class Workshop:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """A word of the text.
+
+    Attributes:
+        values: What its values look like; "" for a word without any.
+        pattern: What a value has to match, unless it is within `bounds` after `kind` has parsed it.
+    """
+
+    effect: str
+    values: str = ""
+    pattern: str = ""
+    kind: Callable[[str], Any] = str
+    bounds: tuple[Any, Any] | None = None
+
+    def parsed(self, word: str, text: str) -> Any:
+        try:
+            value = self.kind(text)
+            low, high = self.bounds or (value, value)
+            is_right = low <= value <= high and (self.bounds or re.fullmatch(self.pattern, text))
+        except (ValueError, ZeroDivisionError):
+            value, is_right = None, False
+        if not is_right:
+            expected = f"{word}:{self.values} ({self.effect})" if self.values else f"{word} without a value"
+            raise refusal(f"{word} {short_repr(text)}", expected)
+        return value if self.values else True
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A finishing step: its settings are its fields, each of which is a word of the text.
 
@@ -75,14 +101,6 @@ class Step:
     """
 
     WORDS: ClassVar[Mapping[str, Word]] = {}
-
-    @classmethod
-    def parsed(cls, word: str, value: str) -> Any:
-        parse, expected = cls.WORDS[word]
-        try:
-            return parse(value)
-        except (ValueError, ZeroDivisionError) as error:
-            raise refusal(f"{word} {short_repr(value)}", expected) from error
 
     def __str__(self) -> str:
         default = type(self)()
@@ -111,25 +129,3 @@ class Step:
 
 def refusal(problem: str, expected: str, remedy: str = "Correct the text.") -> InputError:
     return InputError(setting="finish", problem=f"has {problem}", expected=expected, remedy=remedy)
-
-
-def matching(pattern: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError(value)
-        return value
-
-    return parse
-
-
-def between(low: float | Fraction, high: float, kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    def parse(value: str) -> Any:
-        number = kind(value)
-        if not low <= number <= high:
-            raise ValueError(value)
-        return number
-
-    return parse
-
-
-FLAG: Word = (lambda value: not matching("")(value), "no value")
