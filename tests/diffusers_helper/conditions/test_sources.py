@@ -107,7 +107,7 @@ PQ = {"color_trc": 16, "color_primaries": 9, "colorspace": 9}
     [
         ((3840, 2160), {}, 148),
         ((96, 64), {"form": "yuv420p10le"}, 148),
-        ((96, 64), {"form": "yuv420p10le", "codec": "libx265", **PQ}, 224),
+        ((96, 64), {"form": "yuv420p10le", **PQ}, 224),
     ],
     ids=["4k", "10 bits", "HDR"],
 )
