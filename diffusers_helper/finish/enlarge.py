@@ -110,14 +110,14 @@ class Upscaler:
         self._ncnn: Any = importlib.import_module("ncnn")
         self._factor = factor
         self._margin = _MARGINS[weights]
-        self._tile = _HOST_TILE
+        self.tile = _HOST_TILE
         self._net = self._ncnn.Net()
         self._net.opt.num_threads = processors()
         if device is not None:
             self._net.opt.use_vulkan_compute = True
             self._net.set_vulkan_device(device)
             share = cap_bytes if weights == _LARGE else 4 * cap_bytes
-            self._tile = next(side for least, side in _TILES if share >= least)
+            self.tile = next(side for least, side in _TILES if share >= least)
         self._scale = 4 if weights == _LARGE else factor
         file = _folder() / _FILES[weights].format(factor)
         self._net.load_param(str(file.with_suffix(".param")))
@@ -129,8 +129,8 @@ class Upscaler:
         height, width = frame.shape[:2]
         scale = self._scale
         result = np.empty((height * scale, width * scale, 3), np.uint8)
-        for top, bottom, upper, lower in tiles(height, self._tile, self._margin):
-            for left, right, near, far in tiles(width, self._tile, self._margin):
+        for top, bottom, upper, lower in tiles(height, self.tile, self._margin):
+            for left, right, near, far in tiles(width, self.tile, self._margin):
                 pixels = self._computed(frame[upper:lower, near:far])
                 part = pixels[(top - upper) * scale : (bottom - upper) * scale]
                 part = part[:, (left - near) * scale : (right - near) * scale]
