@@ -7,12 +7,12 @@ X. Wang et al., "Real-ESRGAN: Training Real-World Blind Super-Resolution with Pu
 from __future__ import annotations
 
 import ctypes
+import importlib.resources
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from diffusers_helper.errors import LongtakeError
@@ -61,8 +61,7 @@ class Enlarge(Step):
         return larger
 
     def check(self) -> None:
-        missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-        if missing:
+        if missing := missing_packages():
             packages = " ".join(name.replace("_", "-") for name in missing)
             raise LongtakeError(
                 f"Enlarging needs {packages}, which this Python lacks.",
@@ -92,6 +91,10 @@ class Enlarge(Step):
         return enlarged
 
 
+def missing_packages() -> list[str]:
+    return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+
+
 def vulkan_device() -> int | None:
     """Choose the first card that Vulkan offers; None if there is none."""
     with suppress(OSError):
@@ -119,9 +122,9 @@ class Upscaler:
             share = cap_bytes if weights == _LARGE else 4 * cap_bytes
             self.tile = next(side for least, side in _TILES if share >= least)
         self._scale = 4 if weights == _LARGE else factor
-        file = _folder() / _FILES[weights].format(factor)
-        self._net.load_param(str(file.with_suffix(".param")))
-        self._net.load_model(str(file.with_suffix(".bin")))
+        file = importlib.resources.files(_PACKAGES[1]) / "models" / _FILES[weights].format(factor)
+        self._net.load_param(f"{file}.param")
+        self._net.load_model(f"{file}.bin")
 
     def enlarged(self, frame: np.ndarray) -> np.ndarray:
         import numpy as np
@@ -177,10 +180,3 @@ def _true_to(frame: np.ndarray, result: np.ndarray, factor: int) -> np.ndarray:
     channels = (Image.fromarray(np.ascontiguousarray(error[..., index])) for index in range(3))
     corrections = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
     return np.clip(np.rint(np.asarray(picture) + np.stack(corrections, -1)), 0, 255).astype(np.uint8)
-
-
-def _folder() -> Path:
-    spec = importlib.util.find_spec(_PACKAGES[1])
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0], "models")
