@@ -119,12 +119,7 @@ class Edit(Step):
         if not self.colours:
             return mixed
         reference = colours_of(next(mixed(0, 1)))
-
-        def steady(begin: int, end: int) -> Iterator[np.ndarray]:
-            for frame in mixed(begin, end):
-                yield with_colours(frame, reference)
-
-        return steady
+        return lambda begin, end: (with_colours(frame, reference) for frame in mixed(begin, end))
 
 
 def joined(clips: Sequence[range], fade: int) -> Iterator[Mixture]:
@@ -148,14 +143,11 @@ def at_speed(mixtures: Sequence[Mixture], speed: Fraction) -> Iterator[Mixture]:
 def _mix(pictures: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
     import numpy as np
 
-    (first, total), *others = pictures
-    if not others:
-        return first
-    mixed = first.astype(np.uint32) * total
-    for picture, weight in others:
-        mixed += picture.astype(np.uint32) * weight
-        total += weight
-    return ((mixed + total // 2) // total).astype(np.uint8)
+    if len(pictures) == 1:
+        return pictures[0][0]
+    total = sum(weight for _, weight in pictures)
+    weighted = (picture.astype(np.uint32) * weight for picture, weight in pictures)
+    return (sum(weighted, np.uint32(total // 2)) // total).astype(np.uint8)
 
 
 def colours_of(frame: np.ndarray) -> np.ndarray:
