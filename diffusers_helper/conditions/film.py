@@ -11,17 +11,17 @@ import stat
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from diffusers_helper.conditions.picture import MIN_SIDE
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
+from diffusers_helper.finish.filters import filtered
 
 if TYPE_CHECKING:
     from av.container import InputContainer
-    from av.filter.graph import Graph
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -210,34 +210,9 @@ def _decoder_of(stream: VideoStream) -> Any:
 def _deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
     """Replace one of the two fields of each interlaced frame by lines that suit the other one."""
     for _, alike in groupby(frames, lambda frame: (frame.width, frame.height, frame.format.name)):
-        graph = None
         for frame in alike:
-            if graph is None and frame.interlaced_frame:
-                graph = filter_graph(frame, "bwdif", "mode=send_frame:deint=interlaced")
-            if graph is None:
-                yield frame
+            if frame.interlaced_frame:
+                rest = chain([frame], alike)  # noqa: B031 - nothing is left of it afterwards
+                yield from filtered(rest, "bwdif", "mode=send_frame:deint=interlaced")
             else:
-                yield from filtered(graph, frame)
-        if graph is not None:
-            yield from filtered(graph, None)
-
-
-def filter_graph(frame: VideoFrame, name: str, arguments: str = "") -> Graph:
-    """Make a graph of one filter for frames like this one."""
-    from av.filter.graph import Graph
-
-    graph = Graph()
-    graph.threads = 1
-    source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=frame.time_base)
-    graph.link_nodes(source, graph.add(name, arguments), graph.add("buffersink")).configure()
-    return graph
-
-
-def filtered(graph: Graph, frame: VideoFrame | None) -> Iterator[VideoFrame]:
-    """Give a graph a frame, or the end, and yield what it has then."""
-    from av.error import BlockingIOError, EOFError
-
-    graph.vpush(frame)
-    with suppress(BlockingIOError, EOFError):
-        while True:
-            yield graph.vpull()
+                yield frame

@@ -147,7 +147,7 @@ def _mix(pictures: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
         return pictures[0][0]
     total = sum(weight for _, weight in pictures)
     weighted = (picture.astype(np.uint32) * weight for picture, weight in pictures)
-    return (sum(weighted, np.uint32(total // 2)) // total).astype(np.uint8)
+    return (sum(weighted, np.full((), total // 2, np.uint32)) // total).astype(np.uint8)
 
 
 def colours_of(frame: np.ndarray) -> np.ndarray:

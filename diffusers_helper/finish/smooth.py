@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
+from diffusers_helper.finish.filters import filtered
 from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 
 if TYPE_CHECKING:
@@ -58,22 +59,20 @@ def _interpolated(
     """Interpolate frames. Before the first and after the last one, they are as at the border."""
     from av.video.frame import VideoFrame
 
-    from diffusers_helper.conditions.film import filter_graph, filtered
-
     # The filter's times must not be negative, and each must keep its place between the frames.
     ratio = rate / shape.rate
     offset, shift = ratio.denominator * _MARGIN, ratio.numerator * _MARGIN
     begin, end = max(0, inputs.start), min(shape.frames, inputs.stop)
-    pictures = frames(begin, end)
-    picture = next(pictures)
-    graph = None
-    for index in (*inputs, None):
-        frame = None
-        if index is not None:
+
+    def moved() -> Iterator[VideoFrame]:
+        pictures = frames(begin, end)
+        picture = next(pictures)
+        for index in inputs:
             picture = next(pictures) if begin < index < end else picture
             frame = VideoFrame.from_ndarray(picture, format="rgb24").reformat(format="yuv444p", threads=1)
             frame.pts, frame.time_base = index + offset, 1 / shape.rate
-            graph = graph or filter_graph(frame, "minterpolate", f"fps={rate}:{_FILTER}")
-        for output in filtered(graph, frame):
-            if output.pts is not None and output.pts - shift in outputs:
-                yield output.reformat(format="rgb24", threads=1).to_ndarray()
+            yield frame
+
+    for output in filtered(moved(), "minterpolate", f"fps={rate}:{_FILTER}"):
+        if output.pts is not None and output.pts - shift in outputs:
+            yield output.reformat(format="rgb24", threads=1).to_ndarray()

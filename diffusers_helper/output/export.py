@@ -9,7 +9,7 @@ import heapq
 import io
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,8 +32,8 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.files import replacing
 from diffusers_helper.output import gif
 from diffusers_helper.output.video import converted, prepare_codec
-from diffusers_helper.output.zips import sized_entry, stored_zip
 from diffusers_helper.provenance.metadata import append_pictures, png_chunks, read_embedded
+from diffusers_helper.provenance.zips import sized_entry, stored_zip
 
 _BITEXACT = {"fflags": "+bitexact"}
 _BITS_PER_PIXEL = 0.12  # for encoders on a card, which share no scale of quality
@@ -116,7 +116,7 @@ class _Source:
     def gif_delay(self) -> int:
         return gif.delay_of(self.count / self.rate, self.rate)
 
-    def frames(self, rate: Fraction | None = None) -> Iterator[Image.Image]:
+    def frames(self, rate: Fraction | None = None) -> Generator[Image.Image]:
         return all_frames(self.path, rate or self.rate, math.inf)
 
     def sample(self, rate: Fraction) -> list[Image.Image]:

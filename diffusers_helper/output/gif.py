@@ -6,7 +6,7 @@ from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 from av.error import BlockingIOError, EOFError
@@ -14,7 +14,7 @@ from av.filter.graph import Graph
 from av.video.frame import VideoFrame
 from PIL import Image
 
-from diffusers_helper.conditions.film import filter_graph, filtered
+from diffusers_helper.finish.filters import filtered
 
 MAX_BYTES, MAX_SIDE = 10_000_000, 480  # the most that most chats take
 _MIN_SIDE = 100
@@ -47,7 +47,8 @@ def write_gif(
     def is_too_large() -> bool:
         return side > _MIN_SIDE and target.stat().st_size > MAX_BYTES
 
-    coloured = _with_palette(frames(), _palette(frames()))
+    *_, palette = filtered(frames(), "palettegen")  # of the colours that suit all frames
+    coloured = _with_palette(frames(), palette)
     first = next(coloured)
     with av.open(target, "w", format="gif", options={"fflags": "+bitexact"}) as output:
         stream: Any = output.add_stream("gif", rate=Fraction(100, delay))
@@ -63,14 +64,6 @@ def write_gif(
     if is_too_large():
         smaller = int(max(first.width, first.height) * max(0.4, 0.8 * math.sqrt(done / count)))
         yield from write_gif(pictures, target, count, delay, smaller)
-
-
-def _palette(frames: Iterator[VideoFrame]) -> VideoFrame:
-    """Choose the 256 colours that suit all frames."""
-    first = next(frames)
-    graph = filter_graph(first, "palettegen")
-    *_, palette = chain.from_iterable(filtered(graph, frame) for frame in chain([first], frames, [None]))
-    return palette
 
 
 def _with_palette(frames: Iterator[VideoFrame], palette: VideoFrame) -> Iterator[VideoFrame]:
@@ -93,4 +86,4 @@ def _with_palette(frames: Iterator[VideoFrame], palette: VideoFrame) -> Iterator
         film.push(frame)
         with suppress(BlockingIOError, EOFError):
             while True:
-                yield sink.pull()
+                yield cast("VideoFrame", sink.pull())

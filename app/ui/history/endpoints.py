@@ -25,10 +25,10 @@ from app.ui.form.settings import Restored, RestoredForm, continuation_of
 from app.ui.live.scene import Presenter, download, file_url, start_picture, thumb_url, video_url
 from diffusers_helper.families.packing import MAX_SECONDS
 from diffusers_helper.models.registry import find_model, model_family, model_names, plan_of
-from diffusers_helper.output.zips import file_entry, stored_zip
 from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import setting_names
+from diffusers_helper.provenance.zips import file_entry, stored_zip
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import count_text, size_text
 

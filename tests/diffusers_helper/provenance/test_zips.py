@@ -8,7 +8,7 @@ from zipfile import ZIP_STORED, ZipFile
 import pytest
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.output.zips import Entry, file_entry, stored_zip
+from diffusers_helper.provenance.zips import Entry, file_entry, stored_zip
 
 
 def test_a_zip_has_the_files_and_the_size_that_was_said(tmp_path: Path) -> None:
