@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,15 @@ def _bench(*arguments: Any) -> Iterator[dict[str, Any]]:
 
 
 def _formats(video: str) -> Iterator[dict[str, Any]]:
-    """Name the formats in which this machine can write a video."""
-    from diffusers_helper.output.export import FORMATS, estimated_bytes, is_usable
+    """Name the formats in which this machine can write a video, and none that would become too large."""
+    from diffusers_helper.errors import InputError
+    from diffusers_helper.output.export import FORMATS, estimated_bytes
 
     for name, form in FORMATS.items():
-        if name != "frame" and is_usable(name):
-            size = estimated_bytes(Path(video), name)
-            facts = {"format": name, "label": form.label, "suffix": form.suffix}
-            yield {**facts, "bytes": size, "is_exact": name == "h264"}
+        with suppress(InputError):
+            if name != "frame" and (size := estimated_bytes(Path(video), name)) is not None:
+                facts = {"format": name, "label": form.label, "suffix": form.suffix}
+                yield {**facts, "bytes": size, "is_exact": name in ("h264", "png")}
 
 
 def _export(video: str, target: str, name: str) -> Iterator[Any]:

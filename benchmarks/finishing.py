@@ -1,10 +1,11 @@
 """How near enlarged pictures and frames in between come to the originals, and how long they take.
 
-    python benchmarks/finishing.py PICTURE... [--film FILM]
+    python benchmarks/finishing.py PICTURE... [--film FILM] [--flicker FILM]
 
 Each picture is cut to a square, reduced by bicubic interpolation and enlarged again, by Real-ESRGAN and by
 Lanczos. Every other frame of the film is left out and made again: along the motion, by repeating the frame
-before it, and by blending its neighbours.
+before it, and by blending its neighbours. Flicker is the mean difference of successive frames of a film that
+was enlarged 4 times, whole and in tiles, over that of its frames; Lanczos is beside it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +73,37 @@ def smooth(film: Path) -> dict[str, Any]:
     return {**facts, **figures, "seconds": round(seconds, 1)}
 
 
+def flicker(film: Path) -> dict[str, Any]:
+    frames = [np.asarray(frame) for frame in all_frames(film)]
+    height, width = frames[0].shape[:2]
+    whole, tiled = (Upscaler("animevideov3", 4, None) for _ in range(2))
+    tiled.tile = 64
+    ways = {
+        "whole": whole.enlarged,
+        "tiles": tiled.enlarged,
+        "Lanczos": lambda frame: np.asarray(
+            Image.fromarray(frame).resize((4 * width, 4 * height), Image.Resampling.LANCZOS)
+        ),
+    }
+    levels = mean_change(frames)
+    made = {way: [enlarge_frame(frame) for frame in frames] for way, enlarge_frame in ways.items()}
+    figures = {way: round(mean_change(clip) / levels, 3) for way, clip in made.items()}
+    seams = max(
+        int(np.abs(one.astype(int) - other).max())
+        for one, other in zip(made["whole"], made["tiles"], strict=True)
+    )
+    return {"file": film.name, "frames": len(frames), "levels": round(levels, 2), **figures, "seams": seams}
+
+
+def mean_change(frames: Sequence[np.ndarray]) -> float:
+    return float(np.mean([np.abs(new.astype(int) - old).mean() for old, new in pairwise(frames)]))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pictures", nargs="*", type=Path)
     parser.add_argument("--film", type=Path)
+    parser.add_argument("--flicker", type=Path)
     arguments = parser.parse_args()
     with Rows(__file__) as rows:
         for picture in arguments.pictures:
@@ -82,6 +111,8 @@ def main() -> int:
                 rows.add(row)
         if arguments.film:
             rows.add(smooth(arguments.film))
+        if arguments.flicker:
+            rows.add(flicker(arguments.flicker))
     for row in rows:
         sys.stdout.write(f"{', '.join(f'{name} {value}' for name, value in row.items())}\n")
     return rows.exit_code()

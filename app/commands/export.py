@@ -62,10 +62,8 @@ def _writing(target: Path) -> Generator[None]:
             raise FileExistsError(errno.EEXIST, "it is there already")
         yield
     except OSError as error:
-        raise InputError(
-            f"{target} cannot be written ({error.strerror}); expected a new file or a folder.",
-            "Choose another one.",
-        ) from error
+        problem = f"{target} cannot be written ({error.strerror}); expected a new file or a folder."
+        raise InputError(problem, "Choose another one.") from error
 
 
 def export_video(job: Job, target: Path, codec: str = "") -> Path:

@@ -24,20 +24,11 @@ from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
+from diffusers_helper.finish.finishing import WORDS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import SETTINGS
 
-_STEPS = {
-    "trim": ("FROM-TO", "the part to take, in seconds, such as 0.5-2 or 1-"),
-    "reverse": ("", "play it backwards"),
-    "loop": ("", "play it to the end and back again"),
-    "speed": ("N", "0.5 is half as fast; with --smooth, frames are made in between"),
-    "colours": ("", "give all frames the colours of the first one"),
-    "mute": ("", "leave the sound out"),
-    "enlarge": ("2|3|4", "make it larger, with Real-ESRGAN"),
-    "weights": ("NAME", "animevideov3, or x4plus for photographs on a GPU"),
-    "smooth": ("FPS|2x", "more frames per second, along the motion, such as 60"),
-}
+_WORDS = {word: step.WORDS[word] for word, step in WORDS.items() if word != "join"}
 
 
 def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -45,8 +36,10 @@ def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
         commands, "finish", finish_video,
         argument("video", metavar="VIDEO", help="a video file, or the id of a job of --outputs"),
         *(
-            argument(f"--{name}", metavar=unit, help=text) if unit else switch(f"--{name}", text)
-            for name, (unit, text) in _STEPS.items()
+            argument(f"--{name}", metavar=word.values, help=word.effect)
+            if word.values
+            else switch(f"--{name}", word.effect)
+            for name, word in _WORDS.items()
         ),
         argument(
             "--join", action="append", default=[], metavar="OTHER",
@@ -69,12 +62,17 @@ def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def finish_video(arguments: argparse.Namespace) -> int:
     service = open_service(arguments)
-    source = _source(service, arguments.video)
-    request = finishing_request(
-        source, _steps(arguments), join=[_source(service, other) for other in arguments.join],
-        sound=arguments.sound and str(expanded_path(arguments.sound, "sound").absolute()), crf=arguments.crf,
-    )  # fmt: skip
-    plan = forecast(service.queue.store, request)
+    store = service.queue.store
+    values = {name: getattr(arguments, name) for name in _WORDS}
+    words = [name if value is True else f"{name}:{value}" for name, value in values.items() if value]
+    words += [f"join:{arguments.fade}"] if arguments.join else []
+    if not words and not arguments.sound:
+        raise InputError("There is nothing to do to the video.", "Give at least one step. See --help.")
+    source, *others = (_source(service, text) for text in (arguments.video, *arguments.join))
+    sound = arguments.sound and str(expanded_path(arguments.sound, "sound").absolute())
+    steps = ",".join(words) or "speed:1"
+    request = finishing_request(source, steps, join=others, sound=sound, crf=arguments.crf)
+    plan = forecast(store, request)
     if arguments.dry_run:
         say(json.dumps(asdict(plan)) if arguments.json else plan.words)
         return 0
@@ -82,20 +80,7 @@ def finish_video(arguments: argparse.Namespace) -> int:
         complain(plan.words)
     if arguments.in_process:
         apply_engine_environment()
-
-    def queue_job(service: JobService) -> list[Job]:
-        return [add_finishing(Queue(service.queue.store), request, source)]
-
-    return follow_jobs(service, queue_job, arguments)
-
-
-def _steps(arguments: argparse.Namespace) -> str:
-    values = {name: getattr(arguments, name) for name in _STEPS}
-    words = [name if value is True else f"{name}:{value}" for name, value in values.items() if value]
-    words += [f"join:{arguments.fade}"] if arguments.join else []
-    if not words and not arguments.sound:
-        raise InputError("There is nothing to do to the video.", "Give at least one step. See --help.")
-    return ",".join(words) or "speed:1"
+    return follow_jobs(service, lambda _: [add_finishing(Queue(store), request, source)], arguments)
 
 
 def _source(service: JobService, text: str) -> Job | Path:

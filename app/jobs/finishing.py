@@ -1,8 +1,9 @@
 """The jobs that finish videos: how they are queued, and what will come of them."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,27 +49,28 @@ def finishing_request(
     """Make the request that does steps to a job's video or to a file, which is read here."""
     if isinstance(source, Job):
         settings = {"prompt": source.request.prompt, "seed": source.request.seed, **settings}
-    join_paths = text_of(map(_video_of, join))
-    files = {"video": str(_video_of(source)), "join": join_paths, "sound": sound}
+    video, *others = (video_of(item) if isinstance(item, Job) else item for item in (source, *join))
+    files = {"video": str(video), "join": text_of(others), "sound": sound}
     return with_sources(GenerationRequest(finish=steps, **files, **settings))
 
 
-def _video_of(source: Job | Path) -> Path:
-    return source if isinstance(source, Path) else video_of(source)
+def finishing_pace(jobs: Iterable[Job]) -> float | None:
+    """Learn from finished jobs, the newest first, by what to multiply nominal times; None without any."""
+    paces = (
+        (job.ended - job.started) / job.request.finishing.nominal_seconds
+        for job in jobs
+        if job.request.finishing and job.started and job.ended
+    )
+    return median(recent) if (recent := [*islice(paces, _LAST_JOBS)]) else None
 
 
 def forecast(store: JobStore, request: GenerationRequest) -> FinishPlan:
-    finishing = request.finishing
-    assert finishing is not None
-    shape = finishing.result
-    factors = [
-        (job.ended - job.started) / job.request.finishing.nominal_seconds
-        for job in store.jobs("WHERE state = 'finished' ORDER BY ended DESC LIMIT 60")
-        if job.request.finishing and job.started and job.ended
-    ][:_LAST_JOBS]
+    assert request.finishing
+    shape = request.finishing.result
+    pace = finishing_pace(store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT 60"))
     return FinishPlan(
-        shape.width, shape.height, shape.frames, float(shape.rate), shape.seconds, finishing.nominal_bytes,
-        finishing.nominal_seconds * (median(factors) if factors else 1.0), bool(factors),
+        shape.width, shape.height, shape.frames, float(shape.rate), shape.seconds,
+        request.finishing.nominal_bytes, request.finishing.nominal_seconds * (pace or 1.0), pace is not None,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from statistics import fmean, median
 
+from app.jobs.finishing import finishing_pace
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.jobs.storage.logs import events_in
@@ -143,6 +144,11 @@ class PaceBook:
         paces = (_pace_in(JobFolder(job.folder), job.request) for job in jobs)
         return usual(list(islice(filter(None, paces), LAST_JOBS)))
 
+    @property
+    def finishing(self) -> float:
+        """What a finishing takes of its nominal time."""
+        return finishing_pace(self._service.finished_jobs(_RECENT)) or 1.0
+
 
 @lru_cache(maxsize=1024)
 def _pace_in(folder: JobFolder, request: GenerationRequest) -> Pace | None:
@@ -157,9 +163,14 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
     Only the area of the video counts, not its shape, so no picture has to be opened.
     """
     jobs = list(jobs)
-    pace_by_model = {model: paces.pace(model) for model in {job.request.model for job in jobs}}
+    of_finishing = paces.finishing if any(job.request.finish for job in jobs) else 1.0
+    models = {job.request.model for job in jobs if not job.request.finish}
+    pace_by_model = {model: paces.pace(model) for model in models}
     estimates: list[float | None] = []
     for job in jobs:
+        if finishing := job.request.finishing:
+            estimates.append((1.0 - share_done(job)) * finishing.nominal_seconds * of_finishing)
+            continue
         pace = pace_by_model[job.request.model]
         work = _work(job.request)
         estimates.append((1.0 - share_done(job)) * pace.seconds(work) if pace and work else None)
@@ -168,8 +179,6 @@ def seconds_left(jobs: Iterable[Job], paces: PaceBook) -> list[float | None]:
 
 @lru_cache(maxsize=8192)
 def _work(request: GenerationRequest) -> Effort | None:
-    if request.finish:
-        return None
     try:
         return effort_of(request, find_model(request.model, allow_folder=True))
     except InputError:

@@ -11,17 +11,17 @@ import stat
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from diffusers_helper.conditions.picture_file import MIN_SIDE
 from diffusers_helper.errors import PictureError
 from diffusers_helper.families.packing import FPS
+from diffusers_helper.finish.filters import filtered
 
 if TYPE_CHECKING:
     from av.container import InputContainer
-    from av.filter.graph import Graph
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -45,7 +45,7 @@ _TRANSPARENT_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 class Film:
     """The film of an open file; `end` is when the last frame so far ends, in seconds from the beginning."""
 
-    def __init__(self, container: InputContainer, name: str) -> None:
+    def __init__(self, container: InputContainer, name: str, max_seconds: float) -> None:
         stream = picture_stream(container)
         if stream is None:
             raise PictureError(f"{name} has no picture; expected a video.", "Choose another file.")
@@ -53,6 +53,7 @@ class Film:
         self.pixel_aspect_ratio = stream.sample_aspect_ratio or Fraction(1)
         self.may_be_transparent = (container.format.name, stream.codec.name) != ("avi", "rawvideo")
         self.end = Fraction(0)
+        self._max_seconds = max_seconds
         self._time_base = stream.time_base or Fraction(1, _PER_SECOND)
         self._origin = (stream.start_time or 0) * self._time_base
         self._check_size(stream.width, stream.height)
@@ -89,8 +90,8 @@ class Film:
         return times
 
     def _check_length(self, seconds: float) -> None:
-        if seconds > MAX_SECONDS + 1:
-            problem = f"{self.name} has {seconds:.0f} s; expected at most {MAX_SECONDS}."
+        if seconds > self._max_seconds + 1:
+            problem = f"{self.name} has {seconds:.0f} s; expected at most {self._max_seconds}."
             raise PictureError(problem, "Cut its beginning off.")
 
     def frames(self) -> Iterator[tuple[Fraction, VideoFrame]]:
@@ -101,7 +102,7 @@ class Film:
             unit = frame.time_base or self._time_base
             time = self.end if frame.pts is None else frame.pts * unit - self._origin
             self.end = max(self.end, time + (frame.duration * unit if frame.duration else default_duration))
-            if self.end > MAX_SECONDS + 1:
+            if self.end > self._max_seconds + 1:
                 self._check_length(max(float(self.end), self._stated_seconds))
             yield time, frame
 
@@ -140,7 +141,7 @@ class Film:
 
 
 @contextmanager
-def opened(path: Path) -> Generator[Film]:
+def opened(path: Path, max_seconds: float = MAX_SECONDS) -> Generator[Film]:
     # The page, which only asks another process for a video, would take longer to start with PyAV.
     from av.error import FFmpegError
 
@@ -153,7 +154,7 @@ def opened(path: Path) -> Generator[Film]:
             size, limit = f"{status.st_size / 2**30:.1f} GiB", f"{MAX_BYTES // 2**30} GiB"
             raise PictureError(f"{name} has {size}; expected at most {limit}.", "Cut its beginning off.")
         with open_container(path) as container:
-            yield Film(container, name)
+            yield Film(container, name, max_seconds)
     except PictureError:
         raise
     except MemoryError as error:
@@ -204,33 +205,9 @@ def _decoder_of(stream: VideoStream) -> Any:
 
 def _deinterlaced(frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
     for _, alike in groupby(frames, lambda frame: (frame.width, frame.height, frame.format.name)):
-        graph = None
         for frame in alike:
-            if graph is None and frame.interlaced_frame:
-                graph = _deinterlacer(frame)
-            if graph is None:
-                yield frame
+            if frame.interlaced_frame:
+                rest = chain([frame], alike)  # noqa: B031 - nothing is left of it afterwards
+                yield from filtered(rest, "bwdif", "mode=send_frame:deint=interlaced")
             else:
-                yield from _filtered(graph, frame)
-        if graph is not None:
-            yield from _filtered(graph, None)
-
-
-def _deinterlacer(frame: VideoFrame) -> Graph:
-    from av.filter.graph import Graph
-
-    graph = Graph()
-    graph.threads = 1
-    source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=frame.time_base)
-    fields = graph.add("bwdif", "mode=send_frame:deint=interlaced")
-    graph.link_nodes(source, fields, graph.add("buffersink")).configure()
-    return graph
-
-
-def _filtered(graph: Graph, frame: VideoFrame | None) -> Iterator[VideoFrame]:
-    from av.error import BlockingIOError, EOFError
-
-    graph.vpush(frame)
-    with suppress(BlockingIOError, EOFError):
-        while True:
-            yield graph.vpull()
+                yield frame

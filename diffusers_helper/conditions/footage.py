@@ -63,8 +63,10 @@ def first_frames(path: Path, count: int, fps: int = FPS) -> list[Image.Image]:
         return [*islice(frames, count)]
 
 
-def all_frames(path: Path, fps: int | Fraction = FPS) -> Generator[Image.Image]:
-    with opened(path) as film:
+def all_frames(
+    path: Path, fps: int | Fraction = FPS, max_seconds: float = MAX_SECONDS
+) -> Generator[Image.Image]:
+    with opened(path, max_seconds) as film:
         frame = None
         for _, frame in at_rate(film, fps):
             yield to_picture(frame, film)

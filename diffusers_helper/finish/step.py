@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,18 +15,30 @@ if TYPE_CHECKING:
 
 Frames = Callable[[int, int], Iterator["np.ndarray"]]
 """Computes the frames from one index up to another, uint8 RGB (H, W, 3), always with the same pixels."""
-Word = tuple[Callable[[str], Any], str]
-"""A word of the text: what parses its value, which `str` turns back, and what is expected."""
+SOURCE = "source"
+_SHAPE = re.compile(r"(\d{1,5})x(\d{1,5})\*(\d{1,6})@(\d{1,6}(?:/\d{1,6})?)(\+sound)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size, the rate in frames per second, and the number of frames of a video."""
+    """The size, the rate in frames per second, and the number of frames of a video, as a player shows it."""
 
     width: int
     height: int
     rate: Fraction
     frames: int
+    has_sound: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        match = _SHAPE.fullmatch(text)
+        if not match or not int(match[3]) or not Fraction(match[4]):
+            raise refusal(f"{SOURCE}:{text}", "none, as the videos say this themselves")
+        return cls(int(match[1]), int(match[2]), Fraction(match[4]), int(match[3]), bool(match[5]))
+
+    def __str__(self) -> str:
+        sound = "+sound" if self.has_sound else ""
+        return f"{SOURCE}:{self.width}x{self.height}*{self.frames}@{self.rate}{sound}"
 
     @property
     def seconds(self) -> float:
@@ -53,6 +66,34 @@ class Workshop:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """A word of the text.
+
+    Attributes:
+        values: What its values look like; "" for a word without any.
+        pattern: What a value has to match, unless it is within `bounds` after `kind` has parsed it.
+    """
+
+    effect: str
+    values: str = ""
+    pattern: str = ""
+    kind: Callable[[str], Any] = str
+    bounds: tuple[Any, Any] | None = None
+
+    def parsed(self, word: str, text: str) -> Any:
+        try:
+            value = self.kind(text)
+            low, high = self.bounds or (value, value)
+            is_right = low <= value <= high and (self.bounds or re.fullmatch(self.pattern, text))
+        except (ValueError, ZeroDivisionError):
+            value, is_right = None, False
+        if not is_right:
+            expected = f"{word}:{self.values} ({self.effect})" if self.values else f"{word} without a value"
+            raise refusal(f"{word} {short_repr(text)}", expected)
+        return value if self.values else True
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A finishing step: its settings are its fields, each of which is a word of the text.
 
@@ -61,17 +102,13 @@ class Step:
 
     WORDS: ClassVar[Mapping[str, Word]] = {}
 
-    @classmethod
-    def of(cls, values: Mapping[str, str]) -> Self:
-        return cls(**{word: _parsed(word, value, *cls.WORDS[word]) for word, value in values.items()})
-
     def __str__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in self.WORDS}
-        defaults = {field.name: field.default for field in fields(self)}
+        default = type(self)()
+        values = {word: getattr(self, word) for word in self.WORDS}
         return ",".join(
             word if value is True else f"{word}:{value}"
             for word, value in values.items()
-            if value != defaults[word]
+            if value != getattr(default, word)
         )
 
     def shape(self, shape: Shape) -> Shape:
@@ -92,16 +129,3 @@ class Step:
 
 def refusal(problem: str, expected: str, remedy: str = "Correct the text.") -> InputError:
     return InputError(setting="finish", problem=f"has {problem}", expected=expected, remedy=remedy)
-
-
-def flag(value: str) -> bool:
-    if value:
-        raise ValueError(value)
-    return True
-
-
-def _parsed(word: str, value: str, parse: Callable[[str], Any], expected: str) -> Any:
-    try:
-        return parse(value)
-    except (ValueError, ZeroDivisionError) as error:
-        raise refusal(f"{word} {short_repr(value)}", expected) from error

@@ -5,19 +5,18 @@ is fixed, so the same video gives the same bytes again. The recipe goes along wh
 for it.
 """
 
-from __future__ import annotations
-
 import heapq
 import io
+import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, cast
-from zipfile import ZIP64_LIMIT, ZipFile, ZipInfo
+from tempfile import NamedTemporaryFile
+from typing import Any, Self, cast
 
 import av
 import numpy as np
@@ -26,33 +25,29 @@ from av.error import FFmpegError
 from av.packet import Packet
 from PIL import Image
 
-from diffusers_helper.conditions.film import MAX_SECONDS, open_container, opened
-from diffusers_helper.conditions.footage import all_frames, last_frames
+from diffusers_helper.conditions.film import open_container, opened
+from diffusers_helper.conditions.footage import all_frames, at_rate
+from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import replacing
 from diffusers_helper.output import gif
 from diffusers_helper.output.video import converted, prepare_codec
-from diffusers_helper.provenance.metadata import Embedded, append_pictures, png_chunks, read_embedded
-from diffusers_helper.units import size_text
+from diffusers_helper.provenance.metadata import append_pictures, png_chunks, read_embedded
+from diffusers_helper.provenance.zips import sized_entry, stored_zip
 
 _BITEXACT = {"fflags": "+bitexact"}
 _BITS_PER_PIXEL = 0.12  # for encoders on a card, which share no scale of quality
-_TRIAL_SIZE = 256  # encoders on cards refuse very small frames
+_SOUND_BITS = 128_000  # in a second, by default
+_SAMPLE_FRAMES, _SAMPLE_PIXELS = 17, 8_000_000  # that are encoded to estimate a size
+_KEY_FRAMES = 200  # about how many frames encoders put between two of them
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of an exported video.
-
-    Attributes:
-        share: What it takes of the bytes of the video in H.264, roughly; 0 if this has no bearing on it.
-    """
-
     label: str
     suffix: str
     encoder: str = ""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
-    share: float = 0.0
 
 
 # With B-frames, x265 leaves the times of very short videos undefined.
@@ -60,10 +55,10 @@ _X265 = {"x265-params": "log-level=error:pools=4:frame-threads=1:bframes=0"}
 _SVT = {"svtav1-params": "lp=2"}
 _CARDS = {"nvenc": "Nvidia's NVENC", "amf": "AMD's AMF", "qsv": "Intel's Quick Sync"}
 FORMATS = {
-    "h264": Format("MP4, H.264", ".mp4", "libx264", {"preset": "medium", "crf": "16"}, 1.0),
-    "hevc": Format("MP4, HEVC", ".mp4", "libx265", {"crf": "18", **_X265}, 0.4),
-    "av1": Format("MP4, AV1", ".mp4", "libsvtav1", {"crf": "22", "preset": "7", **_SVT}, 0.35),
-    "vp9": Format("WebM, VP9", ".webm", "libvpx-vp9", {"crf": "18", "b": "0", "cpu-used": "3"}, 0.45),
+    "h264": Format("MP4, H.264", ".mp4", "libx264", {"preset": "medium", "crf": "16"}),
+    "hevc": Format("MP4, HEVC", ".mp4", "libx265", {"crf": "18", **_X265}),
+    "av1": Format("MP4, AV1", ".mp4", "libsvtav1", {"crf": "22", "preset": "7", **_SVT}),
+    "vp9": Format("WebM, VP9", ".webm", "libvpx-vp9", {"crf": "18", "b": "0", "cpu-used": "3"}),
     "gif": Format("GIF", ".gif"),
     "png": Format("PNG frames, ZIP", ".zip"),
     "frame": Format("One frame, PNG", ".png"),
@@ -93,38 +88,74 @@ def format_of(target: Path, codec: str = "") -> str:
     return codec or names[0]
 
 
-def is_usable(name: str) -> bool:
-    """Try a format's encoder by one frame: a library has those of cards that this machine lacks."""
-    form = FORMATS[name]
-    if not form.encoder:
-        return True
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The video to export, with its frames at a constant rate, and the recipe in it."""
+
+    path: Path
+    rate: Fraction
+    count: int
+    sound_bits: int
+    is_h264: bool
+    recipe: bytes | None
+    pictures: dict[str, bytes]
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        with opened(path, math.inf) as film:
+            rate = film.stream.average_rate or Fraction(30)
+            is_h264 = film.stream.codec_context.name == "h264" and "mp4" in film.container.format.name
+            sound_bits = sum(sound.bit_rate or _SOUND_BITS for sound in film.container.streams.audio[:1])
+            count = max(1, round(max(film.times(), default=0) * rate))
+        embedded = None
+        with suppress(InputError), path.open("rb") as file:  # a damaged recipe stays behind
+            embedded = read_embedded(file)
+        return cls(path, rate, count, sound_bits, is_h264, *(embedded or (None, {})))
+
+    @property
+    def gif_delay(self) -> int:
+        return gif.delay_of(self.count / self.rate, self.rate)
+
+    def frames(self, rate: Fraction | None = None) -> Generator[Image.Image]:
+        return all_frames(self.path, rate or self.rate, math.inf)
+
+    def sample(self, rate: Fraction) -> list[Image.Image]:
+        """Take successive frames from the middle, or fewer large ones."""
+        with opened(self.path, math.inf) as film:
+            film.seek(self.count // 2 / self.rate)
+            area = film.stream.width * film.stream.height
+            most = min(_SAMPLE_FRAMES, max(2, _SAMPLE_PIXELS // area))
+            return [to_picture(frame, film) for _, frame in islice(at_rate(film, rate), most)]
+
+
+def estimated_bytes(video: Path, name: str) -> int | None:
+    """Estimate the size of a video in a format by encoding a part of it; None if this fails on this machine.
+
+    A library has the encoders of cards that this machine lacks, so each one is tried like this.
+    """
+    source, form = _Source.of(video), FORMATS[name]
+    if name == "h264" and source.is_h264:
+        return video.stat().st_size
+    if name == "png":
+        return _frames_zip(source)[0]
+    if name == "gif":
+        sample = source.sample(rate := Fraction(100, source.gif_delay))
+        with NamedTemporaryFile(suffix=".gif") as file:
+            for _ in gif.write_gif(lambda: map(Image.Image.copy, sample), Path(file.name), 0, 1):
+                pass
+            size = Path(file.name).stat().st_size / len(sample) * source.count / source.rate * rate
+        return round(min(gif.MAX_BYTES, size))
+    sample = source.sample(source.rate)
     with suppress(FFmpegError, ValueError, OSError), ExitStack() as stack:
         container = av.open(io.BytesIO(), "w", format=form.suffix[1:])
         stack.callback(container.close)
-        picture = Image.new("RGB", (_TRIAL_SIZE, _TRIAL_SIZE))
-        return any(_encoded(container, [picture], form, picture.size, Fraction(30)))
-    return False
-
-
-def estimated_bytes(video: Path, name: str) -> int:
-    """Estimate the size of a video in a format, from its own size and two of its frames."""
-    form = FORMATS[name]
-    rate, count = _rate_and_count(video)
-    with closing(all_frames(video, rate)) as frames:
-        samples = [next(frames), *last_frames(video, 1)]
-    pixels = samples[0].width * samples[0].height
-    if name == "png":
-        return round(sum(len(_png(picture)) for picture in samples) / 2 * count)
-    if name == "gif":
-        for picture in samples:
-            picture.thumbnail((gif.MAX_SIDE, gif.MAX_SIDE))
-        num_frames = count / rate * 100 / gif.delay_of(count / rate, rate)
-        bytes_of_both = sum(len(_png(picture.quantize())) for picture in samples)
-        return round(min(gif.MAX_BYTES, bytes_of_both / 2 * num_frames))
-    if not form.share:
-        return round(pixels * count * _BITS_PER_PIXEL / 8)
-    pictures = sum(map(len, _embedded(video)[1].values()))
-    return round((video.stat().st_size - pictures) * form.share) + pictures * (form.suffix == ".mp4")
+        first, *others = (packet.size for packet in _encoded(container, sample, form, source.rate))
+        num_first = math.ceil(source.count / _KEY_FRAMES)
+        size = first * num_first + sum(others) / max(1, len(others)) * (source.count - num_first)
+        kept = sum(map(len, source.pictures.values())) if form.suffix == ".mp4" else 0
+        sound = min(source.sound_bits, _SOUND_BITS) / 8 * source.count / source.rate
+        return round(size + len(source.recipe or b"") + kept + sound)
+    return None
 
 
 def exported(video: Path, target: Path, name: str = "", *, at: float = 0.0) -> Iterator[Progress]:
@@ -137,72 +168,51 @@ def exported(video: Path, target: Path, name: str = "", *, at: float = 0.0) -> I
         InputError: If the video cannot be read, the format cannot be written here, or there is too much.
     """
     name = name or format_of(target)
-    if not is_usable(name):
-        raise InputError(
-            f"{FORMATS[name].label} cannot be written on this machine.", "Choose another format."
-        )
-    embedded = _embedded(video)
+    source, form = _Source.of(video), FORMATS[name]
+    if form.encoder and estimated_bytes(video, name) is None:
+        raise InputError(f"{form.label} cannot be written on this machine.", "Choose another format.")
     with replacing(target) as temporary:
-        if name == "h264" and _is_h264(video):
+        if name == "h264" and source.is_h264:
             shutil.copyfile(video, temporary)
         elif name == "frame":
-            _write_frame(video, temporary, embedded, at)
+            _write_frame(source, temporary, at)
         elif name == "gif":
-            rate, count = _rate_and_count(video)
-            yield from gif.write_gif(video, temporary, count / rate, rate)
+            delay = source.gif_delay
+            rate = Fraction(100, delay)
+            count = max(1, round(source.count / source.rate * rate))
+            yield from gif.write_gif(lambda: source.frames(rate), temporary, count, delay)
         elif name == "png":
-            yield from _write_frames(video, temporary, embedded)
+            with temporary.open("wb") as file:
+                for number, part in enumerate(_frames_zip(source)[1], 1):
+                    file.write(part)
+                    yield min(number, source.count), source.count
         else:
-            yield from _write_video(video, temporary, FORMATS[name], embedded)
+            yield from _write_film(source, temporary, form)
 
 
-def _embedded(video: Path) -> Embedded:
-    with suppress(InputError), video.open("rb") as file:  # a damaged recipe stays behind
-        return read_embedded(file) or (None, {})
-    return None, {}
-
-
-def _is_h264(video: Path) -> bool:
-    with opened(video) as film:
-        return film.stream.codec_context.name == "h264" and "mp4" in film.container.format.name
-
-
-def _rate_and_count(video: Path) -> tuple[Fraction, int]:
-    """Return the frames per second of a video, and about how many it has."""
-    with opened(video) as film:
-        rate = film.stream.average_rate or Fraction(30)
-        seconds = (film.container.duration or 0) / 1_000_000
-        return rate, film.stream.frames or max(1, round(min(seconds, MAX_SECONDS) * rate))
-
-
-def _write_video(video: Path, target: Path, form: Format, embedded: Embedded) -> Iterator[Progress]:
+def _write_film(source: _Source, target: Path, form: Format) -> Iterator[Progress]:
     done = 0
 
-    def counted(pictures: Iterable[Image.Image], width: int, height: int) -> Iterator[Image.Image]:
+    def counted(pictures: Iterable[Image.Image]) -> Iterator[Image.Image]:
         nonlocal done
-        for picture in pictures:
-            done += 1
-            yield picture.crop((0, 0, width, height))
+        for done, picture in enumerate(pictures, 1):  # noqa: B007
+            yield picture
 
-    text, pictures = embedded
-    rate, count = _rate_and_count(video)
     is_mp4 = form.suffix == ".mp4"
     options = _BITEXACT | ({"movflags": "+faststart"} if is_mp4 else {})
     with ExitStack() as stack:
-        frames = stack.enter_context(closing(all_frames(video, rate)))
-        source = stack.enter_context(open_container(video))
+        frames = stack.enter_context(closing(source.frames()))
+        container = stack.enter_context(open_container(source.path))
         output = stack.enter_context(av.open(target, "w", format=form.suffix[1:], options=options))
-        if text is not None:
-            output.metadata["comment"] = text.decode("utf-8", "replace")
-        first = next(frames)
-        size = first.width - first.width % 2, first.height - first.height % 2  # 4:2:0 has pairs of pixels
-        film = _encoded(output, counted(chain([first], frames), *size), form, size, rate)
-        sound = _sound(source, output, is_mp4)
+        if source.recipe is not None:
+            output.metadata["comment"] = source.recipe.decode("utf-8", "replace")
+        film = _encoded(output, counted(frames), form, source.rate)
+        sound = _sound(container, output, is_mp4)
         for packet in heapq.merge(film, sound, key=_time_of):
             output.mux(packet)
-            yield done, max(done, count)
+            yield done, max(done, source.count)
     if is_mp4:
-        append_pictures(target, pictures)
+        append_pictures(target, source.pictures)
 
 
 def _time_of(packet: Packet) -> Fraction:
@@ -210,23 +220,22 @@ def _time_of(packet: Packet) -> Fraction:
 
 
 def _encoded(
-    container: OutputContainer,
-    pictures: Iterable[Image.Image],
-    form: Format,
-    size: tuple[int, int],
-    rate: Fraction,
+    container: OutputContainer, pictures: Iterable[Image.Image], form: Format, rate: Fraction
 ) -> Iterator[Packet]:
     """Add a stream at once, and return its packets: all streams must be there before the first packet."""
+    pictures = iter(pictures)
+    first = next(pictures)
+    size = first.width - first.width % 2, first.height - first.height % 2  # 4:2:0 has pairs of pixels
     stream = cast(Any, container.add_stream(form.encoder, rate=rate, options=dict(form.options)))
     codec: Any = stream.codec_context
     prepare_codec(codec, *size, 1 / rate)
-    if form.label.startswith("MP4, HEVC"):
+    if form.encoder == "libx265":
         codec.codec_tag = "hvc1"  # Apple's players know no other name
     if not form.options:  # it is on a card
         codec.pix_fmt = "nv12"
         codec.bit_rate = int(size[0] * size[1] * rate * _BITS_PER_PIXEL)
-    frames = converted(map(np.asarray, pictures), codec.time_base)
-    return chain.from_iterable(map(stream.encode, chain(frames, [None])))
+    cut = (np.asarray(picture)[: size[1], : size[0]] for picture in chain([first], pictures))
+    return chain.from_iterable(map(stream.encode, chain(converted(cut, codec.time_base), [None])))
 
 
 def _sound(source: Any, output: OutputContainer, is_mp4: bool) -> Iterator[Packet]:
@@ -239,34 +248,31 @@ def _sound(source: Any, output: OutputContainer, is_mp4: bool) -> Iterator[Packe
     return chain.from_iterable(map(stream.encode, frames))
 
 
-def _write_frames(video: Path, target: Path, embedded: Embedded) -> Iterator[Progress]:
-    """Write the frames as PNG files into a ZIP file, uncompressed, with the recipe."""
-    rate, count = _rate_and_count(video)
-    with ZipFile(target, "w") as archive, closing(all_frames(video, rate)) as frames:
-        if embedded[0] is not None:
-            archive.writestr(ZipInfo("recipe.json"), embedded[0])
-        for number, picture in enumerate(frames, 1):
-            content = _png(picture)
-            if archive.fp.tell() + len(content) > ZIP64_LIMIT:  # pyright: ignore[reportOptionalMemberAccess]
-                raise InputError(
-                    f"The frames have more than {size_text(ZIP64_LIMIT)}, which older programs do not open.",
-                    "Export a shorter or a smaller video.",
-                )
-            archive.writestr(ZipInfo(f"{number:05}.png"), content)
-            yield number, max(number, count)
+def _frames_zip(source: _Source) -> tuple[int, Iterator[bytes]]:
+    """Return the size of a ZIP file of the frames and the recipe, and its parts.
 
-
-def _write_frame(video: Path, target: Path, embedded: Embedded, at: float) -> None:
-    rate, _ = _rate_and_count(video)
-    with closing(all_frames(video, rate)) as frames:
-        picture = next(islice(frames, max(0, int(at * rate + Fraction(1, 1000))), None), None)
-    if picture is None:
-        raise InputError(f"{video.name} has no frame at {at:g} s.", "Choose an earlier time.")
-    text, pictures = embedded
-    picture.save(target, "PNG", pnginfo=png_chunks(text.decode(), pictures) if text is not None else None)
+    The frames are PNG files without compression, so that their size is known before they are there.
+    """
+    frames = source.frames()
+    first = next(frames)
+    contents, size = map(_png, chain([first], frames)), len(_png(first))
+    names = (f"{number:05}.png" for number in range(1, source.count + 1))
+    entries = [sized_entry(name, size, islice(contents, 1)) for name in names]
+    if source.recipe is not None:
+        entries.insert(0, sized_entry("recipe.json", len(source.recipe), [source.recipe]))
+    return stored_zip(entries)
 
 
 def _png(picture: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
+    picture.save(buffer, "PNG", compress_level=0)
     return buffer.getvalue()
+
+
+def _write_frame(source: _Source, target: Path, at: float) -> None:
+    with closing(source.frames()) as frames:
+        picture = next(islice(frames, max(0, int(at * source.rate + Fraction(1, 1000))), None), None)
+    if picture is None:
+        raise InputError(f"{source.path.name} has no frame at {at:g} s.", "Choose an earlier time.")
+    recipe = png_chunks(source.recipe.decode(), source.pictures) if source.recipe is not None else None
+    picture.save(target, "PNG", pnginfo=recipe)

@@ -1,9 +1,7 @@
 """A video as a GIF with a palette of its own, so small that a chat takes it."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
@@ -16,7 +14,7 @@ from av.filter.graph import Graph
 from av.video.frame import VideoFrame
 from PIL import Image
 
-from diffusers_helper.conditions.footage import all_frames
+from diffusers_helper.finish.filters import filtered
 
 MAX_BYTES, MAX_SIDE = 10_000_000, 480  # the most that most chats take
 _MIN_SIDE = 100
@@ -31,18 +29,16 @@ def delay_of(seconds: Fraction, rate: Fraction) -> int:
 
 
 def write_gif(
-    video: Path, target: Path, seconds: Fraction, rate: Fraction, side: int = MAX_SIDE
+    pictures: Callable[[], Iterator[Image.Image]], target: Path, count: int, delay: int, side: int = MAX_SIDE
 ) -> Iterator[tuple[int, int]]:
-    """Write a GIF of a video of this length and rate, and a smaller one if it has too many bytes.
+    """Write pictures, which are read twice, and again smaller if that has too many bytes.
 
     Yields:
-        The frames that are done, and how many there are.
+        The pictures that are done, and how many there are.
     """
-    delay = delay_of(seconds, rate)
-    num_frames = max(1, round(seconds * 100 / delay))
 
     def frames() -> Iterator[VideoFrame]:
-        for index, picture in enumerate(all_frames(video, Fraction(100, delay))):
+        for index, picture in enumerate(pictures()):
             picture.thumbnail((side, side), Image.Resampling.LANCZOS)
             frame = VideoFrame.from_image(picture)
             frame.pts, frame.time_base = index * delay, _UNIT
@@ -51,48 +47,37 @@ def write_gif(
     def is_too_large() -> bool:
         return side > _MIN_SIDE and target.stat().st_size > MAX_BYTES
 
-    coloured = _with_palette(frames(), _palette(frames()))
+    *_, palette = filtered(frames(), "palettegen")  # of the colours that suit all frames
+    coloured = _with_palette(frames(), palette)
+    first = next(coloured)
     with av.open(target, "w", format="gif", options={"fflags": "+bitexact"}) as output:
         stream: Any = output.add_stream("gif", rate=Fraction(100, delay))
         stream.pix_fmt, stream.codec_context.time_base = "pal8", _UNIT
-        first = next(coloured)
         stream.width, stream.height = first.width, first.height
         done = 0
         for done, frame in enumerate(chain([first], coloured), 1):
             output.mux(stream.encode(frame))
-            yield done, max(done, num_frames)
+            yield done, max(done, count)
             if is_too_large():
                 break
         output.mux(stream.encode(None))
     if is_too_large():
-        smaller = int(max(first.width, first.height) * max(0.4, 0.8 * math.sqrt(done / num_frames)))
-        yield from write_gif(video, target, seconds, rate, smaller)
-
-
-def _palette(frames: Iterator[VideoFrame]) -> VideoFrame:
-    """Choose the 256 colours that suit all frames. One pass for them keeps the memory small."""
-    graph = Graph()
-    graph.threads = 1
-    first = next(frames)
-    source = graph.add_buffer(None, first.width, first.height, first.format, time_base=first.time_base)
-    graph.link_nodes(source, graph.add("palettegen"), graph.add("buffersink")).configure()
-    for frame in chain([first], frames, [None]):
-        source.push(frame)
-    return cast("VideoFrame", graph.vpull())
+        smaller = int(max(first.width, first.height) * max(0.4, 0.8 * math.sqrt(done / count)))
+        yield from write_gif(pictures, target, count, delay, smaller)
 
 
 def _with_palette(frames: Iterator[VideoFrame], palette: VideoFrame) -> Iterator[VideoFrame]:
-    graph = Graph()
-    graph.threads = 1
     first = next(frames)
     palette.pts, palette.time_base = 0, first.time_base
+    graph = Graph()
+    graph.threads = 1
+    use, sink = graph.add("paletteuse", "diff_mode=rectangle"), graph.add("buffersink")
     film, colours = (
-        graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=first.time_base)
+        graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=frame.time_base)
         for frame in (first, palette)
     )
-    use, sink = graph.add("paletteuse", "diff_mode=rectangle"), graph.add("buffersink")
-    for number, source in enumerate((film, colours)):
-        source.link_to(use, 0, number)
+    film.link_to(use)
+    colours.link_to(use, 0, 1)
     use.link_to(sink)
     graph.configure()
     for frame in (palette, None):
@@ -101,4 +86,4 @@ def _with_palette(frames: Iterator[VideoFrame], palette: VideoFrame) -> Iterator
         film.push(frame)
         with suppress(BlockingIOError, EOFError):
             while True:
-                yield cast("VideoFrame", graph.vpull())
+                yield cast("VideoFrame", sink.pull())

@@ -31,6 +31,24 @@ def corners(size: tuple[int, int] = (192, 128)) -> np.ndarray:
     return picture
 
 
+BT709 = {"color_primaries": 1, "color_trc": 1, "colorspace": 1, "color_range": 1}
+
+
+def facts_of(path: Path) -> tuple[int, Fraction | None, Fraction, dict[str, int]]:
+    """Return the number of frames of a film, their rate, seconds, and the tags of its colours."""
+    with av.open(path) as container:
+        stream = container.streams.video[0]
+        frames = [*container.decode(stream)]
+        tags = {name: int(getattr(stream.codec_context, name)) for name in BT709}
+        times = [Fraction(frame.pts or 0) * (frame.time_base or 0) for frame in frames]
+        length = times[-1] - times[0] + (1 / stream.average_rate if stream.average_rate else 0)
+        stated = (stream.duration or 0) * (stream.time_base or 0) or Fraction(
+            container.duration or 0, 1_000_000
+        )
+        assert abs(stated - length) < 1.5 * length / len(frames), "the file states another length"
+        return len(frames), stream.average_rate, length, tags
+
+
 Adds = Callable[[OutputContainer], Callable[[], None]]
 """What adds a stream to a file, and returns what writes it: all streams come before the first packet."""
 

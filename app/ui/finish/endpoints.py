@@ -1,7 +1,5 @@
 """The calls that finish videos of the history and uploaded ones."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any

@@ -26,6 +26,7 @@ from app.ui.form.controls import model_options, radio_options
 from app.ui.form.describe import Describer, FormAnswer
 from app.ui.pictures import upload_paths, write_uploads
 from diffusers_helper.errors import InputError, short_repr
+from diffusers_helper.finish.enlarge import missing_packages
 from diffusers_helper.models.downloads import NotHere
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import MAX_SEED, SETTINGS, START_PICTURE, TIMED_PICTURES
@@ -183,7 +184,7 @@ class Actions:
     def form_example(self, model: Text, index: Count, starts: Flag) -> FormAnswer:
         """Give the picture, if there is one, and the prompt of an example, and start its video if asked.
 
-        Its video has the model's own settings, which then fill the form, too.
+        Its video has the model's own settings, which then fill the form, too. That of the demo is enlarged.
         """
         info = self._catalogue.info(model)
         prompt = info.examples[index]
@@ -197,7 +198,8 @@ class Actions:
         settings = form.defaults(info, self._catalogue.planner)
         settings |= {"seconds": _EXAMPLE_SECONDS, "model": model}
         request = form.to_request(settings, info, self._catalogue.planner)
-        notice = self._submit(request | {"image": str(file), "prompt": prompt})
+        then = "enlarge:4" if model == "demo" and not missing_packages() else ""
+        notice = self._submit(request | {"image": str(file), "prompt": prompt, "then": then})
         filled = self.form_reset(model)
         values |= {"seconds": _EXAMPLE_SECONDS}
         return filled | {"values": filled.get("values", {}) | values, "notice": notice}

@@ -18,7 +18,6 @@ from app.jobs.history import Stack, TreeNode
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
-from app.jobs.zips import stored_zip
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
@@ -29,6 +28,7 @@ from diffusers_helper.models.registry import find_model, model_family, model_nam
 from diffusers_helper.provenance.branch import kept_words, max_kept_sections, num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import setting_names
+from diffusers_helper.provenance.zips import file_entry, stored_zip
 from diffusers_helper.request import SETTINGS
 from diffusers_helper.units import count_text, size_text
 
@@ -289,7 +289,8 @@ def history_router(calls: HistoryCalls, service: JobService) -> APIRouter:
     @router.get("/zip")
     def history_zip(jobs: Annotated[list[str], Query(max_length=MOST_CARDS)]) -> StreamingResponse:
         """Send the files of finished or unfinished videos as one ZIP file."""
-        size, parts = stored_zip([named for job in jobs if (named := download(service.job(job)))])
+        files = [file_entry(*named) for job in jobs if (named := download(service.job(job)))]
+        size, parts = stored_zip(files)
         headers = {"Content-Length": str(size), "Content-Disposition": 'attachment; filename="longtake.zip"'}
         return StreamingResponse(parts, media_type="application/zip", headers=headers)
 

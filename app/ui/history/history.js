@@ -339,7 +339,7 @@ export default function startHistory() {
     actOnce(target, () => Promise.resolve(stacks.delete(root) || readStack(root)).then(draw), report);
   });
   list.addEventListener('change', showPicked);
-  offerToFinish(find('.lt-finish-file'), find('.lt-finish-input'), report);
+  offerToFinish(find('.lt-finish-file'), report);
   find('.lt-picked-compare').addEventListener('click', comparePicked);
   onPress(find('.lt-picked-remove'), () => remove(picked()));
   find('.lt-picked-none').addEventListener('click', () => {

@@ -16,13 +16,13 @@ const entry = (side) => entries[selects[side].value];
 const length = () => Math.max(0.1, (entry(0).end ?? left.duration) - entry(0).begin || 0.1);
 const at = () => left.currentTime - entry(0).begin;
 const report = (words) => setText(find('say'), words);
+const start = () => left.play().catch(() => {});
 
 function showTime() {
   seek.max = length();
   seek.value = at();
   seek.setAttribute('aria-valuetext', `${at().toFixed(1)} of ${length().toFixed(1)} seconds`);
-  const isPlaying = !left.paused;
-  setText(play, isPlaying ? 'Pause' : 'Play');
+  setText(play, left.paused ? 'Play' : 'Pause');
 }
 
 /** Bring the right video to the left one's time, and to its rest or play. */
@@ -44,7 +44,7 @@ function step() {
   if (!dialog.open) return;
   if (left.ended || at() >= length()) {
     jump(0);
-    left.play().catch(() => {});
+    start();
   } else follow();
   left.requestVideoFrameCallback(step);
 }
@@ -62,17 +62,6 @@ function load() {
     keeps[side].hidden = !keep;
     setText(keeps[side], keep ?? '');
   });
-}
-
-function begin() {
-  jump(0);
-  if (!reducedMotion.matches) left.play().catch(() => {});
-}
-
-function toggle() {
-  if (left.paused) left.play().catch(() => {});
-  else left.pause();
-  follow();
 }
 
 /**
@@ -96,11 +85,16 @@ export function compare(all, [first, second] = [0, 1]) {
 export default function startCompare() {
   split.addEventListener('input', showSplit);
   seek.addEventListener('input', () => jump(Number(seek.value)));
-  play.addEventListener('click', toggle);
+  play.addEventListener('click', () => {
+    if (left.paused) start();
+    else left.pause();
+    follow();
+  });
   for (const select of selects) select.addEventListener('change', load);
   left.addEventListener('loadeddata', () => {
     dialog.style.setProperty('--ratio', left.videoWidth / left.videoHeight);
-    begin();
+    jump(0);
+    if (!reducedMotion.matches) start();
   });
   right.addEventListener('loadeddata', follow);
   for (const event of ['play', 'pause', 'seeked']) left.addEventListener(event, follow);

@@ -1,7 +1,5 @@
 """The calls that export a video: the formats with their sizes, and the file in one of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 
-from app.jobs.exports import Exports
+from app.jobs.exports import export_file, make_export, offers
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.api import api_router
@@ -22,7 +20,7 @@ from diffusers_helper.units import size_text
 
 
 def exports_router(service: JobService) -> APIRouter:
-    router, exports = api_router("exports"), Exports()
+    router = api_router("exports")
 
     @router.get("/{job}")
     def exports_list(job: str) -> list[dict[str, str]]:
@@ -32,24 +30,24 @@ def exports_router(service: JobService) -> APIRouter:
                 "label": offer["label"],
                 "size": f"{'' if offer['is_exact'] else 'about '}{size_text(offer['bytes'])}",
             }
-            for offer in exports.offers(service.job(job))
+            for offer in offers(service.job(job))
         ]
 
     @router.post("/{job}")
     def exports_make(job: str, format: Text) -> StreamingResponse:
         """Export a video, and tell of it in lines of JSON, the last of which names the file."""
-        lines = (json.dumps(line) + "\n" for line in _steps(exports, service.job(job), format))
+        lines = (json.dumps(line) + "\n" for line in _steps(service.job(job), format))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     return router
 
 
-def _steps(exports: Exports, job: Job, format: str) -> Iterator[dict[str, Any]]:
+def _steps(job: Job, format: str) -> Iterator[dict[str, Any]]:
     """Yield the `share` that is done, None before its turn, and then the file or the `refusal`."""
     try:
-        for share in exports.make(job, format):
+        for share in make_export(job, format):
             yield {"share": share}
-        file = exports.file(job, format)
+        file = export_file(job, format)
     except (LongtakeError, OSError) as error:  # also when the job is removed meanwhile
         yield {"refusal": page_words(str(error), job.folder.parent)}
         return

@@ -8,7 +8,7 @@ import av
 import pytest
 
 from app.cli import main
-from app.jobs.exports import Exports
+from app.jobs.exports import export_file, make_export, offers
 from app.jobs.job import Job
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
@@ -27,23 +27,21 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_an_export_is_made_once_and_replaces_the_one_before(job: Job) -> None:
-    exports = Exports()
-    formats = {offer["format"]: offer for offer in exports.offers(job)}
+    formats = {offer["format"]: offer for offer in offers(job)}
     assert formats["h264"]["bytes"] == job.video.stat().st_size
     assert {"hevc", "av1", "vp9", "gif", "png"} <= formats.keys()
-    shares = list(exports.make(job, "vp9"))
+    shares = list(make_export(job, "vp9"))
     assert shares[0] == 0
     assert shares[-1] == 1
-    assert list(exports.make(job, "vp9")) == []
-    with av.open(exports.file(job, "vp9")) as container:
+    assert list(make_export(job, "vp9")) == []
+    with av.open(export_file(job, "vp9")) as container:
         assert len(list(container.decode(video=0))) == 30
-    list(exports.make(job, "gif"))
+    list(make_export(job, "gif"))
     assert [file.name for file in (job.folder / "exports").iterdir()] == ["30-gif.gif"]
 
 
 def test_a_second_export_waits_and_a_closed_one_ends(job: Job) -> None:
-    exports = Exports()
-    first, second = exports.make(job, "gif"), exports.make(job, "av1")
+    first, second = make_export(job, "gif"), make_export(job, "av1")
     assert next(first) == 0
     assert next(second) is None
     first.close()
@@ -53,9 +51,9 @@ def test_a_second_export_waits_and_a_closed_one_ends(job: Job) -> None:
 
 def test_what_cannot_be_exported_is_refused(job: Job) -> None:
     with pytest.raises(InputError, match="expected one of h264, hevc"):
-        list(Exports().make(job, "avi"))
+        list(make_export(job, "avi"))
     with pytest.raises(InputError, match="expected one with a video"):
-        Exports().offers(replace(job, video=None))
+        offers(replace(job, video=None))
 
 
 def test_the_command_writes_any_format_but_no_file_that_is_there(

@@ -90,7 +90,7 @@ def test_programs_finish_jobs_and_uploads(
     assert record["request"]["join"] == f"jobs/{finishing.id}/original_1"
     assert not any(allows(finishing, action) for action in ("branch", "change"))
     assert Lineage.read(JobFolder(finishing.folder).lineage).parent == job.id
-    assert seconds_left([finishing], PaceBook(service)) == [None]
+    assert seconds_left([finishing], PaceBook(service)) == pytest.approx([plan["work_seconds"]])
     for source, problem in {
         VideoSource(path="/etc/passwd"): "not an upload",
         VideoSource(job="x"): "no job",

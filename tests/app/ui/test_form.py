@@ -244,9 +244,11 @@ def test_an_upright_photo_is_measured_upright(tmp_path: Path, monkeypatch: pytes
     assert describer.describe(values)["facts"]["size"] == "Video: 112 × 144"
 
 
+@pytest.mark.parametrize(("missing", "then"), [([], "enlarge:4"), (["ncnn"], "")])
 def test_an_example_is_made_with_the_models_own_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    missing: list[str], then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("app.ui.form.actions.missing_packages", lambda: missing)
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
     service = JobService(tmp_path / "outputs", StagedEngine())
     actions = Actions(service, Catalogue())
@@ -256,6 +258,7 @@ def test_an_example_is_made_with_the_models_own_settings(
     request = job.request
     assert request.prompt == filled["prompt"] == DEMO.examples[0]
     assert (request.seconds, request.steps, request.resolution) == (filled["seconds"], 4, None)
+    assert (request.then, filled.get("then", "")) == (then, "")
     with Image.open(request.image) as made, Image.open("assets/examples/the-white-ball-moves-up.png") as own:
         assert made.tobytes() == own.convert("RGB").tobytes()
 

@@ -45,6 +45,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     folder.mkdir()
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
     monkeypatch.setattr(serving, "Guard", Overheard)
+    monkeypatch.setattr("app.ui.form.actions.missing_packages", lambda: ["ncnn"])  # to enlarge the example
     guards.clear()
     with staged_page(folder) as stand:
         yield stand

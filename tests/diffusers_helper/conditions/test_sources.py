@@ -90,13 +90,38 @@ def test_others_get_the_size_and_the_rate_of_the_first(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_rate_follows_from_the_times(times: list[int], rate: str, frames: int, tmp_path: Path) -> None:
     film = write_film(tmp_path / "film.mkv", [*CLIP[: len(times)]], times=times)
-    shape = read_source(film).shape
+    shape = read_source(film)
     assert (str(shape.rate), shape.frames) == (rate, frames)
 
 
 def test_a_turned_film_has_the_size_that_a_player_shows(tmp_path: Path) -> None:
     film = with_matrix(write_film(tmp_path / "film.mp4"), 0, 1, -1, 0)
     assert str(read_source(film)) == "source:128x192*30@30"
+
+
+PQ = {"color_trc": 16, "color_primaries": 9, "colorspace": 9}
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "level"),
+    [
+        ((3840, 2160), {}, 148),
+        ((96, 64), {"form": "yuv420p10le"}, 148),
+        ((96, 64), {"form": "yuv420p10le", **PQ}, 224),
+    ],
+    ids=["4k", "10 bits", "HDR"],
+)
+def test_large_and_deep_films_are_read_as_a_standard_screen_shows_them(
+    size: tuple[int, int], changes: dict[str, Any], level: int, tmp_path: Path
+) -> None:
+    film = write_film(tmp_path / "film.mp4", [flat((148,) * 3, size), flat((60,) * 3, size)], **changes)
+    facts = read_source(film)
+    assert str(facts) == f"source:{size[0]}x{size[1]}*2@30"
+    frame = SourceReader([film], Finishing.of(str(facts)))(0, [0])[0]
+    assert frame.shape == (size[1], size[0], 3)
+    assert np.abs(frame.astype(int) - level).max() <= 4
+    largest = max(map(len, Finishing.of(f"{facts},speed:0.1").segments))
+    assert largest <= max(8, 2**28 // frame.nbytes)
 
 
 def test_unusable_films_are_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.finish.edit import Edit, colour_levels, with_levels
+from diffusers_helper.finish.edit import Edit, colours_of, with_colours
 from diffusers_helper.finish.finishing import Finishing, finishing_lines
 from tests.support.clips import scene
 
@@ -61,10 +61,12 @@ def test_a_trim_takes_the_frames_of_its_times() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("enlarge:5", "has enlarge '5'; expected one of 2, 3, 4"),
+        ("enlarge:5", "has enlarge '5'; expected enlarge:2|3|4 (make it larger, with Real-ESRGAN)"),
+        ("reverse:2", "has reverse '2'; expected reverse without a value"),
         ("wobble", "has 'wobble'; expected some of trim"),
-        ("trim:2-1", "expected a time to begin and one to end with"),
-        ("speed:1/0", "expected a number from 0.1 to 10.0"),
+        ("trim:2", "expected trim:FROM-TO (the part to take, in seconds"),
+        ("source:96x64*90@30,trim:2-1", "but the video has 3.00 s; expected a part of the video"),
+        ("speed:1/0", "expected speed:N (from 0.1 to 10"),
         ("smooth:60,smooth:48", "has smooth twice"),
         ("source:96x64*30@30,trim:5-", "but the video has 1.00 s"),
         ("source:96x64*30@60,smooth:60", "more than the 60 frames per second"),
@@ -95,8 +97,8 @@ def test_a_text_is_written_in_the_order_of_the_steps_and_plans_its_segments() ->
 
 def test_steady_colours_undo_a_drift_and_leave_the_same_frame_alone() -> None:
     frame = scene(1)[0]
-    reference = colour_levels(frame)
-    assert np.abs(with_levels(frame, reference).astype(int) - frame).max() <= 1
+    reference = colours_of(frame)
+    assert np.abs(with_colours(frame, reference).astype(int) - frame).max() <= 1
     drifted = np.clip(frame * 0.9 + (12, 4, -6), 0, 255).astype(np.uint8)
-    error = np.abs(with_levels(drifted, reference).astype(int) - frame).mean()
+    error = np.abs(with_colours(drifted, reference).astype(int) - frame).mean()
     assert error < 1 < 8 < np.abs(drifted.astype(int) - frame).mean()

@@ -28,16 +28,14 @@ def frames_of(clip: np.ndarray) -> Frames:
     return frames
 
 
-@pytest.mark.parametrize("factor", enlarge.FACTORS)
-def test_tiles_have_no_seams_and_the_picture_stays_where_it_was(
-    factor: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("factor", [2, 3, 4])
+def test_tiles_have_no_seams_and_the_picture_stays_where_it_was(factor: int) -> None:
     frame = scene(1)[0]
     whole = Upscaler("animevideov3", factor, None).enlarged(frame)
     assert whole.shape == (64 * factor, 96 * factor, 3)
-    monkeypatch.setattr(enlarge, "_HOST_TILE", 40)
-    tiled = Upscaler("animevideov3", factor, None).enlarged(frame)
-    assert np.abs(tiled.astype(int) - whole).max() <= 1
+    network = Upscaler("animevideov3", factor, None)
+    network.tile = 40
+    assert np.abs(network.enlarged(frame).astype(int) - whole).max() <= 1
     reduced = np.asarray(Image.fromarray(whole).resize((96, 64), Image.Resampling.BOX))
     assert np.abs(reduced.astype(int) - frame).mean() < 0.5
 

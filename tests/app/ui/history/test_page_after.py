@@ -97,7 +97,9 @@ def test_a_video_is_finished_as_the_panel_says(page: Any, stand: Stand, make: An
 
 def test_a_file_is_finished_without_a_job(page: Any, stand: Stand, make: Any, tmp_path: Path) -> None:
     page.goto(f"{stand.url}#history")
-    page.locator(".lt-finish-input").set_input_files(str(write_film(tmp_path / "clip.mp4")))
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Finish a file").click()
+    chooser.value.set_files(str(write_film(tmp_path / "clip.mp4")))
     dialog = page.get_by_role("dialog", name="Finish a file")
     dialog.get_by_label("To and fro").check()
     dialog.get_by_text("58 frames, ").wait_for()

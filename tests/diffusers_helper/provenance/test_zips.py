@@ -7,15 +7,15 @@ from zipfile import ZIP_STORED, ZipFile
 
 import pytest
 
-from app.jobs.zips import stored_zip
 from diffusers_helper.errors import InputError
+from diffusers_helper.provenance.zips import Entry, file_entry, stored_zip
 
 
 def test_a_zip_has_the_files_and_the_size_that_was_said(tmp_path: Path) -> None:
     sizes = {"a.mp4": 0, "longtake-b.png": 3, "c.mp4": 2_500_000}
     for name, size in sizes.items():
         (tmp_path / name).write_bytes(os.urandom(size))
-    size, parts = stored_zip([(f"x-{name}", tmp_path / name) for name in sizes])
+    size, parts = stored_zip([file_entry(f"x-{name}", tmp_path / name) for name in sizes])
     content = b"".join(parts)
     assert len(content) == size
     with ZipFile(io.BytesIO(content)) as archive:
@@ -30,10 +30,10 @@ def test_a_zip_has_the_files_and_the_size_that_was_said(tmp_path: Path) -> None:
 def test_a_zip_without_files_or_with_too_much_is_refused(
     tmp_path: Path, size: int | None, words: str
 ) -> None:
-    files: list[tuple[str, Path]] = []
+    files: list[Entry] = []
     if size is not None:
         with (tmp_path / "a").open("wb") as file:
             file.truncate(size)
-        files = [("a", tmp_path / "a")]
+        files = [file_entry("a", tmp_path / "a")]
     with pytest.raises(InputError, match=words):
         stored_zip(files)

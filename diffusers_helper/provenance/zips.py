@@ -1,7 +1,7 @@
 """A ZIP file of other files as they are, which is made while it is sent; its size is known before."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from zipfile import ZIP64_LIMIT, ZipFile, ZipInfo
 
@@ -12,6 +12,9 @@ _CHUNK_BYTES = 1 << 20
 # The bytes besides names and content: of each file the head, the sums behind the content and the entry in the
 # directory, and the directory's end.
 _FILE_BYTES, _END_BYTES = 30 + 16 + 46, 22
+
+Entry = tuple[ZipInfo, Iterable[bytes]]
+"""The name in ASCII and the size of a file, and its content."""
 
 
 class _Sink(io.RawIOBase):
@@ -33,26 +36,42 @@ class _Sink(io.RawIOBase):
         return data
 
 
-def stored_zip(files: Sequence[tuple[str, Path]]) -> tuple[int, Iterator[bytes]]:
-    """Return the size in bytes of a ZIP file of files under other names in ASCII, and its parts.
+def file_entry(name: str, path: Path) -> Entry:
+    def chunks() -> Iterator[bytes]:
+        with path.open("rb") as source:
+            while chunk := source.read(_CHUNK_BYTES):
+                yield chunk
+
+    return ZipInfo.from_file(path, name, strict_timestamps=False), chunks()
+
+
+def sized_entry(name: str, size: int, content: Iterable[bytes]) -> Entry:
+    info = ZipInfo(name)
+    info.file_size = size
+    return info, content
+
+
+def stored_zip(entries: Sequence[Entry]) -> tuple[int, Iterator[bytes]]:
+    """Return the size in bytes of a ZIP file, and its parts.
 
     It is refused without files, and with more than 2 GB, beyond which older programs do not open it.
     """
-    infos = [ZipInfo.from_file(path, name, strict_timestamps=False) for name, path in files]
-    size = _END_BYTES + sum(_FILE_BYTES + 2 * len(info.filename) + info.file_size for info in infos)
-    if not files:
+    size = _END_BYTES + sum(_FILE_BYTES + 2 * len(info.filename) + info.file_size for info, _ in entries)
+    if not entries:
         raise InputError("None of these videos has a file.", "Select others.")
     if size > ZIP64_LIMIT:
-        raise InputError(f"These files have {size_text(size)}; expected at most 2 GB.", "Select fewer.")
-    return size, _parts(infos, [path for _, path in files])
+        raise InputError(
+            f"These files have {size_text(size)}; expected at most 2 GB.", "Select fewer, or a shorter video."
+        )
+    return size, _parts(entries)
 
 
-def _parts(infos: Sequence[ZipInfo], paths: Sequence[Path]) -> Iterator[bytes]:
+def _parts(entries: Sequence[Entry]) -> Iterator[bytes]:
     sink = _Sink()
     with ZipFile(sink, "w") as archive:
-        for info, path in zip(infos, paths, strict=True):
-            with path.open("rb") as source, archive.open(info, "w") as target:
-                while chunk := source.read(_CHUNK_BYTES):
+        for info, content in entries:
+            with archive.open(info, "w") as target:
+                for chunk in content:
                     target.write(chunk)
                     yield sink.take()
     yield sink.take()
