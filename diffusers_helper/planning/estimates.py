@@ -231,7 +231,7 @@ def demand_of(
     """
     vae, transformer = networks["vae"], networks["transformer"]
     tile_sides = (min(tile, height), min(tile, width))
-    # A stream keeps all latents of a section or a picture; a window has two latent frames more than the chunk.
+    # A stream keeps all latents of a section or a picture; a window has two more than the chunk.
     window = min(vae_chunk, num_latents) if has_stream(vae) else vae_chunk + 2
     work = (encode_bytes, encoded_latents, encoded_latents), (decode_bytes, window, num_latents)
     encode, decode = (
