@@ -1,7 +1,5 @@
 """Requests for several videos: variants of one request, and batch files with one video per line."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

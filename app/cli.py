@@ -1,12 +1,11 @@
 """The command line: a parser for each command, and a function from its arguments to an exit code."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence
 
 from app.commands.arguments import (
+    Commands,
     Parser,
     add_command,
     add_find_mode,
@@ -77,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
+def _add_generate(commands: Commands) -> None:
     parser = add_command(
         commands, "generate", make_video, add_request,
         help="make a video from a picture and a sentence",
@@ -97,7 +96,7 @@ def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
         add(group)
 
 
-def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
+def _add_plan(commands: Commands) -> None:
     add_command(
         commands, "plan", print_plan,
         lambda parser: add_settings(parser, excluded=("seed",)),
@@ -117,7 +116,7 @@ def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
     )  # fmt: skip
 
 
-def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
+def _add_doctor(commands: Commands) -> None:
     add_command(
         commands, "doctor", run_doctor,
         lambda parser: add_setting(parser, "model"),

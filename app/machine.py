@@ -1,7 +1,5 @@
 """The machine that this program runs on, described without torch, and the folder of its measurements."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

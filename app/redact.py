@@ -1,7 +1,5 @@
 """The removal of paths, names and secrets from texts that others may read."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

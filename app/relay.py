@@ -5,8 +5,6 @@ TASK is an `app.cluster.ClusterTask` as JSON. To make videos, this takes orders 
 fails, the job fails with the code "card_away", and goes back to the queue.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The text of a problem report, which helps to find a fault without revealing anything about the user."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ The report is written after each case. A case that ends its process or does not 
 and the part goes on behind it in another process.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence

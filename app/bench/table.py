@@ -1,7 +1,5 @@
 """The table of what the benchmark measures. It needs no torch, so a program can list it at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """The parts that the commands share: arguments, exit codes and the texts of errors."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import logging
@@ -11,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import Any, NoReturn, TypeAlias, get_args
 from urllib.request import getproxies
 
 from app.jobs.stdio import complain, start_log
@@ -27,9 +25,6 @@ from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
 from diffusers_helper.request import FINISHING, SETTINGS
 from diffusers_helper.setting import Section, number_or_text, text_of
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 
@@ -218,19 +213,21 @@ def check_proxies() -> None:
             )
 
 
-Adder = Callable[[argparse._ActionsContainer], object]
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+Argument = Callable[[argparse._ActionsContainer], object]
 """A function that adds an argument, or several, to a parser or to a group of it."""
 
 
-def argument(*names: str, **options: Any) -> Adder:
+def argument(*names: str, **options: Any) -> Argument:
     return lambda group: group.add_argument(*names, **options)
 
 
-def switch(name: str, help: str) -> Adder:
+def switch(name: str, help: str) -> Argument:
     return argument(name, action="store_true", help=help)
 
 
-def exclusive(*arguments: Adder, required: bool = True) -> Adder:
+def exclusive(*arguments: Argument, required: bool = True) -> Argument:
     def add(parser: argparse._ActionsContainer) -> None:
         group = parser.add_mutually_exclusive_group(required=required)
         for add_argument in arguments:
@@ -240,8 +237,8 @@ def exclusive(*arguments: Adder, required: bool = True) -> Adder:
 
 
 def add_command(
-    commands: argparse._SubParsersAction[Parser], name: str, run: Callable[[argparse.Namespace], int],
-    *arguments: Adder, help: str, description: str | None = None, epilog: str | None = None,
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int],
+    *arguments: Argument, help: str, description: str | None = None, epilog: str | None = None,
 ) -> Parser:  # fmt: skip
     parser = commands.add_parser(name, help=help, description=description, epilog=epilog)
     parser.set_defaults(run=run, verbose=False)
@@ -255,7 +252,7 @@ Verb = tuple[Any, ...]
 
 
 def add_verbs(
-    commands: argparse._SubParsersAction[Parser], name: str, verbs: Iterable[Verb], *common: Adder,
+    commands: Commands, name: str, verbs: Iterable[Verb], *common: Argument,
     help: str, epilog: str,
 ) -> None:  # fmt: skip
     parser = commands.add_parser(name, help=help, description=_sentence(help))

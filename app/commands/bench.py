@@ -1,7 +1,5 @@
 """The command `bench`, which measures this machine at FramePack's real sizes and writes a report to send."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -26,7 +24,7 @@ from app.bench.report import (
 )
 from app.bench.runner import BenchRun, summary_line
 from app.bench.table import LEVELS, PARTS, QUICK_SECONDS, Level, parts_of
-from app.commands.arguments import Parser, add_command, argument, single_run, switch
+from app.commands.arguments import Commands, add_command, argument, single_run, switch
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
@@ -46,7 +44,7 @@ measured. The report names no user, no machine and no folder.
 """
 
 
-def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_bench(commands: Commands) -> None:
     helps = {
         "quick": "the most important figures, in at most 3 minutes and with at most 2 GB written (default)",
         "standard": "with caps of 8 to 24 GB and a whole section, in parts of at most 10 minutes each",

@@ -1,7 +1,5 @@
 """The commands that put the ROCm nodes into a ComfyUI and take them out again."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -9,7 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from app.commands.arguments import Parser, add_command, argument
+from app.commands.arguments import Commands, add_command, argument
 from app.commands.pack import INIT_TEXT, NAME, write_pack
 from app.jobs.stdio import say
 from app.machine import output_of
@@ -37,7 +35,7 @@ print(json.dumps({name: version(name) for name in sys.argv[1:]}))
 """
 
 
-def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_comfyui(commands: Commands) -> None:
     add_command(
         commands, "install-comfyui-nodes", install_nodes, _PATH,
         argument(

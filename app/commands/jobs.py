@@ -1,7 +1,5 @@
 """The command `jobs`, which lists and changes the jobs of a folder, even while a program makes them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time
@@ -12,7 +10,7 @@ from typing import Any, get_args
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
-    Parser,
+    Commands,
     add_outputs,
     add_request,
     add_settings,
@@ -52,7 +50,7 @@ _MOST_LISTED = 10**9
 Verb = Callable[[JobService, argparse.Namespace], int]
 
 
-def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_jobs(commands: Commands) -> None:
     verbs = [(name, text, partial(_run, verb), *arguments) for name, text, verb, *arguments in VERBS]
     add_verbs(
         commands, "jobs", verbs, add_outputs, switch("--json", "print JSON, one object per line"),

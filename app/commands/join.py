@@ -1,15 +1,13 @@
 """The command `join`, which gives this machine's cards to the queue of another one."""
 
-from __future__ import annotations
-
 import argparse
 import os
 
 from app.cluster import ClusterTask, check_cluster, join
-from app.commands.arguments import Parser, add_command, argument, switch
+from app.commands.arguments import Commands, add_command, argument, switch
 
 
-def add_join(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_join(commands: Commands) -> None:
     add_command(
         commands, "join", _join,
         argument("address", metavar="ADDRESS", help="the cluster, as HOST:PORT; auto for one that runs here"),

@@ -1,7 +1,5 @@
 """The command `plan`, which shows the device memory that a video would need, stage by stage."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -1,7 +1,5 @@
 """The processes in which files of unknown origin are read, within limits of time and memory."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os

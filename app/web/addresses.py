@@ -1,7 +1,5 @@
 """The addresses under which the page is served, and from which clients come."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import socket

@@ -4,8 +4,6 @@ Gradio serves far more routes than this page needs. A route that is not listed h
 Longtake's headers, and lose what they should not reveal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import json

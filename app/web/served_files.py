@@ -1,7 +1,5 @@
 """The files that the page serves: its scripts, the media and logs of jobs, and a bounded set of uploads."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

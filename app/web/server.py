@@ -1,7 +1,5 @@
 """The program that serves the page: its arguments, its start and its orderly end."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

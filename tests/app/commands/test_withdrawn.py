@@ -1,7 +1,5 @@
 """Tests that what was asked of a job that is being made is withdrawn by the command line, and asked again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests that what the server holds for a client comes back: places, watches of jobs, and small pictures."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any
