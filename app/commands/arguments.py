@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias, get_args
-from urllib.request import getproxies
 
 from app.jobs.stdio import complain, start_log
 from app.machine import load_added_models, this_machine, this_profile
@@ -204,6 +203,8 @@ def apply_engine_environment() -> None:
 
 def check_proxies() -> None:
     """Refuse SOCKS proxies, with which the page and downloads fail unless a further package is installed."""
+    from urllib.request import getproxies  # a tenth of a second
+
     for name, value in getproxies().items():
         if value.startswith("socks") and importlib.util.find_spec("socksio") is None:
             raise InputError(
@@ -238,7 +239,7 @@ def exclusive(*arguments: Argument, required: bool = True) -> Argument:
 
 def add_command(
     commands: Commands, name: str, run: Callable[[argparse.Namespace], int],
-    *arguments: Argument, help: str, description: str | None = None, epilog: str | None = None,
+    *arguments: Argument, help: str = "", description: str | None = None, epilog: str | None = None,
 ) -> Parser:  # fmt: skip
     parser = commands.add_parser(name, help=help, description=description, epilog=epilog)
     parser.set_defaults(run=run, verbose=False)
@@ -253,9 +254,9 @@ Verb = tuple[Any, ...]
 
 def add_verbs(
     commands: Commands, name: str, verbs: Iterable[Verb], *common: Argument,
-    help: str, epilog: str,
+    description: str, epilog: str,
 ) -> None:  # fmt: skip
-    parser = commands.add_parser(name, help=help, description=_sentence(help))
+    parser = commands.add_parser(name, description=description)
     parsers = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
     for verb, verb_help, run, *arguments in verbs:
         add_command(

@@ -75,7 +75,7 @@ def add_bench(commands: Commands) -> None:
             help="FramePack model with real weights (default: a published one if here, else random weights)",
         ),
         switch("--json", "print only the report as one JSON object"),
-        help="measure this machine, and write a report to send", description=_DESCRIPTION,
+        description=_DESCRIPTION,
     )  # fmt: skip
     parser.set_defaults(level="quick")
 

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app.bench.facts import hint
-from app.commands.arguments import EXIT_FAILED, command_words, find_mode_variables
+from app.commands.arguments import (
+    EXIT_FAILED,
+    Commands,
+    add_command,
+    add_find_mode,
+    add_outputs,
+    add_setting,
+    command_words,
+    find_mode_variables,
+    switch,
+)
 from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import say
 from app.machine import this_local, this_machine
@@ -78,6 +88,26 @@ class Finding:
 
 
 Probe = Callable[[Mapping[str, str]], dict[str, Any]]
+
+
+def add_doctor(commands: Commands) -> None:
+    add_command(
+        commands, "doctor", run_doctor,
+        lambda parser: add_setting(parser, "model"),
+        add_outputs,
+        switch("--json", "print the report as one JSON object"),
+        switch(
+            "--clear-miopen-cache",
+            "only remove MIOpen's tuning results and compiled kernels, and report their size",
+        ),
+        add_find_mode,
+        switch(
+            "--forget-smaller-plans",
+            "only forget earlier shortages of memory, so plans use all that the cap allows",
+        ),
+        description="Examine card, torch, memory, disk and environment, and test the attention kernel.",
+        epilog="exit codes: 0 a job would work, 1 a job would fail, 2 the command is invalid.",
+    )  # fmt: skip
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:

@@ -14,12 +14,24 @@ from typing import TYPE_CHECKING
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
+    Commands,
+    add_command,
+    add_find_mode,
+    add_outputs,
+    add_request,
     apply_engine_environment,
     apply_find_mode,
     command_for,
     queue_paused,
+    switch,
 )
-from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_arguments_as_preset
+from app.commands.origin import (
+    ORIGINS,
+    check_changes_of,
+    chosen_origin,
+    provide_model,
+    save_arguments_as_preset,
+)
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.finishing import press_after
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
@@ -44,6 +56,11 @@ from diffusers_helper.provenance.job_folder import JobFolder
 if TYPE_CHECKING:
     from diffusers_helper.runner import Runner
 
+_EXIT_CODES = """\
+exit codes: 0 done, 1 failed, 2 invalid command or input, 130 cancelled,
+129 or 143 interrupted by a signal, 141 by a closed pipe (--resume continues the job).
+Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does not wait for the step.
+"""
 _INTERRUPTED = "Interrupted. Continue with: {command}"
 _MADE_ELSEWHERE = "The other program makes the job. Follow it with: {command}"
 _FOLLOWS = (
@@ -52,6 +69,25 @@ _FOLLOWS = (
 )
 _LEADS = "The other program has ended. This one makes the job now."
 _KILL_SECONDS = 3.0
+
+
+def add_generate(commands: Commands) -> None:
+    parser = add_command(
+        commands, "generate", make_video, add_request,
+        description="Make a video that starts with a picture and does what a sentence says.\n"
+        "The last line on standard output is the path of the video.",
+        epilog=_EXIT_CODES,
+    )  # fmt: skip
+    parser.set_defaults(model=None)  # recipes and branches have a model of their own
+    group = parser.add_argument_group("source and output")
+    for add in (
+        *ORIGINS, add_outputs,
+        switch("--json", "print only JSON events, one per line"),
+        switch("--verbose", "log each action to standard error"),
+        switch("--in-process", "run without the engine process, for debugging"),
+        add_find_mode,
+    ):  # fmt: skip
+        add(group)
 
 
 def make_video(arguments: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ def add_inspect(commands: Commands) -> None:
     add_command(
         commands, "inspect", print_inspection, *INSPECTED,
         switch("--json", "print the facts as one JSON object"),
-        help="show what is in a file or folder with weights", description=_ABOUT, epilog=_EXIT_CODES,
+        description=_ABOUT, epilog=_EXIT_CODES,
     )  # fmt: skip
 
 

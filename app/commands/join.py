@@ -14,7 +14,6 @@ def add_join(commands: Commands) -> None:
         argument("--devices", default="auto", metavar="LIST", help="the cards (default: all)"),
         argument("--name", help="this machine's name in those of its cards (default: its own)"),
         switch("--public", "allow an address outside of private networks"),
-        help="give this machine's cards to the queue of another one, with Ray",
         description="Make the videos of another machine's queue on this machine's cards, until Ctrl-C.\n"
         "Whoever reaches the cluster can run programs on this machine: read docs/cluster.md first.",
     )  # fmt: skip

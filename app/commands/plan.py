@@ -8,7 +8,19 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from app.commands.arguments import EXIT_BAD_INPUT, aligned, command_words, error_line, flag, settings_from
+from app.commands.arguments import (
+    EXIT_BAD_INPUT,
+    Commands,
+    add_command,
+    add_settings,
+    aligned,
+    argument,
+    command_words,
+    error_line,
+    flag,
+    settings_from,
+    switch,
+)
 from app.jobs.stdio import complain, say
 from app.machine import machine_of_card, this_local, this_machine, this_profile
 from diffusers_helper.conditions.picture import load_picture
@@ -21,7 +33,7 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.speeds import MEASURED
-from diffusers_helper.planning.profiles import Profile, profile_in_force
+from diffusers_helper.planning.profiles import FAMILIES, Profile, profile_in_force
 from diffusers_helper.planning.set_ups import Recommendation, recommend
 from diffusers_helper.planning.times import expected_times, forecast
 from diffusers_helper.planning.video import VideoPlan, plan_video
@@ -33,6 +45,25 @@ _UNKNOWN_SHAPE = (
     "Without --image and --shape, the plan is for {}x{} pixels, the shape that needs the most memory."
 )
 _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in total")
+
+
+def add_plan(commands: Commands) -> None:
+    add_command(
+        commands, "plan", print_plan,
+        lambda parser: add_settings(parser, excluded=("seed",)),
+        argument(
+            "--card", metavar="FAMILY:GB",
+            help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
+        ),
+        switch(
+            "--recommended",
+            "choose resolution, weight type and preserved memory for the card, and plan with them",
+        ),
+        switch("--json", "print the plan as one JSON object"),
+        description="Show which weights stay on the device, which are streamed, and the predicted peak of\n"
+        "each stage. Nothing is loaded, so neither a GPU nor the model's files are needed.",
+        epilog="exit codes: 0 the video fits, 1 failed, 2 the video does not fit or the command is invalid.",
+    )  # fmt: skip
 
 
 def print_plan(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,6 @@ def add_replay(commands: Commands) -> None:
     add_command(
         commands, "replay", replay_stage,
         argument("file", metavar="FILE", help="the JSON file of a capture"),
-        help="run a captured stage of a job again, and compare the results",
         description="A job keeps the inputs of a stage that fails in the folder `captures` of its folder;\n"
         "with LONGTAKE_DEBUG=1 in the environment, those and the outputs of all stages. This runs one of\n"
         "them again.",

@@ -159,7 +159,7 @@ def test_it_stands_in_every_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def _commands() -> list[Parser]:
-    from app.cli import _parser
+    from app.cli import command_parser
 
-    commands = next(action for action in _parser()._actions if action.choices).choices
+    commands = next(action for action in command_parser()._actions if action.choices).choices
     return [commands[name] for name in ("generate", "tune", "doctor")]  # pyright: ignore[reportIndexIssue, reportCallIssue, reportArgumentType, reportOptionalSubscript]

@@ -134,7 +134,8 @@ def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
 def add_models(commands: Commands) -> None:
     add_verbs(
         commands, "models", VERBS, switch("--json", "print JSON, one object per line"),
-        help="list, add, get, convert, verify and remove the models of this machine", epilog=_EXIT_CODES,
+        description="List, add, get, convert, verify and remove the models of this machine.",
+        epilog=_EXIT_CODES,
     )  # fmt: skip
 
 
