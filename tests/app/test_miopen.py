@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.arguments import Parser, apply_engine_environment
+from app.commands.arguments import apply_engine_environment
 from app.commands.doctor import examine
 from app.miopen import find_mode_findings
 from app.web import server
@@ -20,7 +20,7 @@ from tests.support.program import Program, until
 
 @pytest.mark.parametrize(
     ("argument", "own", "expected"),
-    [(None, None, "FAST"), (None, "HYBRID", "HYBRID"), ("normal", "HYBRID", "NORMAL")],
+    [(None, None, "FAST"), ("normal", "HYBRID", "NORMAL")],
 )
 def test_the_engine_starts_with_it(
     argument: str | None, own: str | None, expected: str, program: Program, monkeypatch: pytest.MonkeyPatch
@@ -151,15 +151,3 @@ def machine() -> object:
 
 def stop() -> None:
     raise KeyboardInterrupt
-
-
-def test_it_stands_in_every_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for parser in (server.page_parser("page"), *_commands()):
-        assert "--miopen-find-mode" in parser.format_help()
-
-
-def _commands() -> list[Parser]:
-    from app.cli import command_parser
-
-    commands = next(action for action in command_parser()._actions if action.choices).choices
-    return [commands[name] for name in ("generate", "tune", "doctor")]  # pyright: ignore[reportIndexIssue, reportCallIssue, reportArgumentType, reportOptionalSubscript]

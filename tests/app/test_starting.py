@@ -88,26 +88,14 @@ def test_comfyui_keeps_its_own_rights() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["wait", "hang"])
-def test_ctrl_c_cancels_what_a_shell_started_in_the_background(fault: str, program: Program) -> None:
-    script = f"steps=2 at=1 fault={fault}"
-    process = program.start("generate", "--json", script=script, background=True)
+def test_ctrl_c_cancels_what_a_shell_started_in_the_background(program: Program) -> None:
+    process = program.start("generate", "--json", script="steps=2 at=1 fault=hang", background=True)
     job = until(process, "step_done")["job"]
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130, err
     wait_until(lambda: not processes_in_group(process.pid))  # the kernel takes a moment
     assert JobService(program.outputs).job(job).state == "cancelled"
-
-
-@pytest.mark.slow
-def test_a_reader_that_has_gone_ends_the_program(program: Program) -> None:
-    process = program.start("generate", "--json", script="sections=3 steps=2")
-    stream(process.stdout).readline()
-    stream(process.stdout).close()
-    assert process.wait(TIMEOUT) == 141
-    assert b"Traceback" not in stream(process.stderr).read()
-    wait_until(lambda: not processes_in_group(process.pid))  # the kernel takes a moment
 
 
 WAITING = """

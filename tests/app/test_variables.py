@@ -13,7 +13,6 @@ from app.cli import main
 from app.jobs.service import JobService
 from app.web import server
 from diffusers_helper.errors import InputError
-from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import ROOT, write_picture
 from tests.support.staged_engine import StagedEngine
@@ -79,11 +78,6 @@ def test_the_queue_refuses_a_wrong_limit(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.setenv(name, "long")
     with pytest.raises(InputError, match=f"{name} is 'long'; expected a number above 0. Correct or unset"):
         JobService(tmp_path, StagedEngine())
-
-
-@pytest.mark.parametrize("value", ["", "fast", " 5 ", "6", "TRUST_VERIFY"])
-def test_what_miopen_knows_is_taken(value: str) -> None:
-    assert profile_for(Machine("cpu", "", "CPU", 1024**3), {"MIOPEN_FIND_MODE": value}).family == "cpu"
 
 
 @pytest.mark.slow
