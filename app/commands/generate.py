@@ -129,7 +129,8 @@ def follow_jobs(
 
     with Signals(cancel_all, service.stop, kill) as signals:
         jobs += queue_jobs(service)
-        num_earlier = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
+        # Of a video that goes on, what is new is shown, and of one that is over its end.
+        num_earlier = len(service.events(jobs[0].id)) - jobs[0].is_over if arguments.resume else 0
         stdout = take_stdout()
         try:
             if not jobs[0].is_over:
@@ -138,6 +139,7 @@ def follow_jobs(
             for job in jobs:
                 display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
                 last_event = _show(service, job, num_earlier, display, arguments.outputs)
+                num_earlier = 0
                 codes.append(_exit_code(last_event) if last_event else 128 + (signals.number or 0))
                 if isinstance(last_event, Finished):
                     jobs += service.history.made_by(press_after(job.id))
@@ -169,10 +171,6 @@ def _show(
 ) -> Event | None:
     """Show a job's events after the first `num_earlier`, until its final one or the program's end."""
     display.begin(job, PaceBook(service), service.events(job.id)[:num_earlier])
-    if job.is_over:
-        *_, last_event = (item[1] for item in service.follow(job.id) if item is not None)
-        display.show(last_event)
-        return last_event
     last_event = None
     reported = ""
     try:

@@ -4,6 +4,7 @@ import argparse
 import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -75,14 +76,8 @@ def print_plan(arguments: argparse.Namespace) -> int:
     local = Local(os.environ) if is_elsewhere else this_local(os.environ)
     machine = machine_of_card(arguments.card) if is_elsewhere else this_machine(os.environ)
     profile = profile_in_force(machine, local)
-    plan_here = partial(
-        plan_video,
-        profile=profile,
-        local=local,
-        free_ram_bytes=None if is_elsewhere else host_memory().available or None,
-        disk_speed=DiskSpeeds(local.disks).measure,
-    )
-
+    free_ram_bytes = None if is_elsewhere else host_memory().available or None
+    plan_here = planner_of(profile, local, free_ram_bytes)
     is_shape_known = bool(arguments.image or arguments.shape)
 
     def plan_of(request: GenerationRequest, info: ModelInfo, **options: Any) -> VideoPlan:
@@ -119,6 +114,11 @@ def print_plan(arguments: argparse.Namespace) -> int:
     else:
         say(*_recommended_lines(recommendation), *_as_lines(plan, profile, used_info))
     return 0
+
+
+def planner_of(profile: Profile, local: Local, free_ram_bytes: int | None) -> Callable[..., VideoPlan]:
+    speed = DiskSpeeds(local.disks).measure
+    return partial(plan_video, profile=profile, local=local, free_ram_bytes=free_ram_bytes, disk_speed=speed)
 
 
 def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> None:

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.cli import main
+from app.commands import generate
 from app.jobs.job import Job
 from app.jobs.storage.commands import INTERRUPTED, commands_of
-from diffusers_helper.events import Finished, SectionFinished
+from app.jobs.storage.logs import append_event
+from diffusers_helper.events import Finished, SectionFinished, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.shared import Sharing, events, until, until_state
 
@@ -366,3 +369,21 @@ def test_a_branch_is_queued(sharing: Sharing, command: Command) -> None:
     assert service.jobs(1)[0].request.seconds == 4.8
     assert command("branch", job.id, "--keep", "9") == 2
     assert "expected a number from 1 to 2" in command.complaint
+
+
+def test_what_follows_a_resumed_job_is_shown_from_its_beginning(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = queued(sharing, "a", "b")
+    append_event(first.folder / "events.jsonl", Warned(job=first.id, time=0.0, message="Earlier."))
+    service, shown = sharing.open(start=False), list[tuple[str, int]]()
+
+    def show(_: object, job: Job, num_earlier: int, *__: object) -> Finished:
+        shown.append((job.id, num_earlier))
+        return Finished(job=job.id, time=1.0, video="", frames=1, seconds=1.0)
+
+    monkeypatch.setattr(generate, "_show", show)
+    monkeypatch.setattr(service.history, "made_by", lambda _: [second] if len(shown) == 1 else [])
+    arguments = Namespace(resume=first.id, json=True, outputs=str(sharing.outputs))
+    assert generate.follow_jobs(service, lambda _: [first], arguments) == 0
+    assert shown == [(first.id, 1), (second.id, 0)]
