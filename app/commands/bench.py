@@ -135,7 +135,6 @@ def _write(targets: list[Path], report: Report) -> None:
 
 
 def _keep_speeds(report: Report) -> None:
-    """Keep the measured speeds of bus, main memory and disk, which plans use."""
     figures = {
         name: value
         for part, _, case in cases_of(report)

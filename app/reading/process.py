@@ -70,7 +70,6 @@ class ReadingProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def read(self, reader: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call a reader there, and return its result."""
         arguments = inspect.signature(reader).bind(*args, **kwargs).arguments
         name = next((value.name for value in arguments.values() if isinstance(value, Path)), "The file")
         question = {"reader": reader.__name__, "arguments": arguments, "seconds": self.limits.seconds}

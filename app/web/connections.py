@@ -142,7 +142,6 @@ class WebServer(uvicorn.Server):
         self._thread = threading.Thread(target=self.run, name="web", daemon=True)
 
     def start(self) -> None:
-        """Serve, and return once the server answers."""
         self._thread.start()
         while not self.started:
             self._thread.join(0.01)

@@ -93,7 +93,6 @@ _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
 
 
 def page_file(address: str) -> Response:
-    """Serve a script or a style sheet of the page, given its address below their route."""
     script = scripts.content(address)
     if script is None:
         return _NOT_THERE
@@ -132,7 +131,6 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _served_small_picture(folder: Path) -> Response:
-    """Serve a small copy of a job's start picture or first frame."""
     job = JobFolder(folder)
     real = _inside(folder, job.input.name) or _inside(folder, job.first.name)
     try:
@@ -151,7 +149,6 @@ def _small_picture(file: Path, _changed: int) -> bytes:
 
 
 def _served_log(folder: Path, outputs: Path) -> Response:
-    """Serve the end of a job's log as plain text, without names and paths of this machine."""
     real = _inside(folder, JobFolder(folder).log.name)
     if real is None:
         return _NOT_THERE

@@ -14,7 +14,6 @@ FIRST, SECOND = "0000:03:00.0", "0000:0b:00.0"
 
 
 def write_card(root: Path, node: int, minor: int, address: str, uuid: str, *, arch: int = 110000) -> None:
-    """Write the kernel's files of an AMD card."""
     folder = root / f"sys/class/kfd/kfd/topology/nodes/{node}"
     folder.mkdir(parents=True)
     folder.joinpath("properties").write_text(f"gfx_target_version {arch}\ndrm_render_minor {minor}\n")

@@ -22,7 +22,6 @@ NOBODY = "~nosuchuser/x"
 
 
 def refused(capsys: pytest.CaptureFixture[str], program: object, *arguments: str) -> str:
-    """Return the one sentence with which a program refuses what it was given."""
     assert callable(program)
     assert program(list(arguments)) == 2
     out, err = capsys.readouterr()
@@ -74,8 +73,6 @@ def test_a_proxy_that_needs_a_missing_package_is_named(
 
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the test run as a user without a name and a home, as in a container."""
-
     def unknown(_: int) -> None:
         raise KeyError("uid not found")
 

@@ -43,7 +43,6 @@ COMMANDS = {
 
 @pytest.fixture(params=WRONG)
 def refusal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Set a wrong value, and return the words that refuse it."""
     value, expected = WRONG[request.param]
     monkeypatch.setenv(request.param, value)
     return f"{request.param} is {value!r}; expected {expected}"

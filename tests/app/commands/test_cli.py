@@ -35,7 +35,6 @@ def test_json_output_is_one_event_a_line_and_nothing_else(program: Program, plac
 
 
 def dry_run(program: Program, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """Return the settings of the video that a command would make."""
     code, out, err = answer(
         capsys, "generate", "--dry-run", "--json", "--image", str(program.picture), "--model",
         str(program.model), "--prompt", "a ball", *arguments,

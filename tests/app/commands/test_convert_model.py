@@ -50,8 +50,6 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def convert(capsys: pytest.CaptureFixture[str]) -> Convert:
-    """Return a function that runs the command and returns the last line of its JSON."""
-
     def converted(model: str | Path, dtype: str, *more: str) -> dict[str, Any]:
         assert main(["models", "convert", str(model), "--weight-dtype", dtype, *more, "--json"]) == 0
         return json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -29,7 +29,6 @@ ROCM = {
 
 @pytest.fixture(autouse=True)
 def no_downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Begin without models from the hub, whatever this machine has."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
 

@@ -19,8 +19,6 @@ from tests.support.shared import Sharing, events, until, until_state
 
 
 class Command:
-    """The command over one folder; calling it returns its exit code."""
-
     def __init__(self, sharing: Sharing, output: pytest.CaptureFixture[str]) -> None:
         self._outputs, self._output = sharing.outputs, output
 

@@ -21,7 +21,6 @@ PAIR = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the current folder, with a picture, a LoRA in `loras` and one beside it."""
     monkeypatch.chdir(tmp_path)
     write_picture(tmp_path / "picture.png")
     for file in (tmp_path / "loras" / "styles" / "soft.safetensors", tmp_path / "here.safetensors"):
@@ -31,7 +30,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    """Return the requests that `generate` would make videos of."""
     assert main(["generate", "--dry-run", "--json", *arguments]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 

@@ -30,7 +30,6 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 @pytest.fixture(scope="module")
 def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a hub cache with what the hub has. Tests only read it."""
     cache = tmp_path_factory.mktemp("away")
     published.write_published(cache, INFO)
     return cache

@@ -45,7 +45,6 @@ REFUSED = [
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a small tree of modules with the names of ours."""
     texts = {
         "app/engine.py": "", "cache/__init__.py": "", "cache/conv.py": "VALUE = 'ours'\n",
         "diffusers_helper/__init__.py": "", "diffusers_helper/errors.py": "from cache import conv\n",

@@ -27,7 +27,6 @@ STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fix the machine to the same one everywhere, without calibration."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("VRAM_CAP_GB", "PRESERVED_GB", "VAE_TILE", "VAE_DTYPE", "ATTENTION", "PROFILE"):
         monkeypatch.delenv(f"LONGTAKE_{name}", raising=False)

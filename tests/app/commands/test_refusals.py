@@ -64,7 +64,6 @@ CAP = {"vram_cap_gb": 0.01}
 
 
 def refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that refuses its request, and return its sentence."""
     assert main(command) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -24,8 +24,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
-
     def isatty(self) -> bool:
         return True
 

@@ -63,7 +63,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def write_lora(file: Path) -> Path:
-    """Write a LoRA for one layer of FramePack."""
     sides = {"lora_A": (2, 3), "lora_B": (3, 2)}
     entries = {
         f"transformer_blocks.0.attn.to_q.{kind}.weight": tensor(shape, offsets=(24 * n, 24 * n + 24))

@@ -26,8 +26,6 @@ def test_a_page_has_an_address_for_this_machine_and_one_for_others(
 
 
 class Route:
-    """A socket without a network, or with one that leads out from an address."""
-
     def __init__(self, own: str) -> None:
         self._own = own
 

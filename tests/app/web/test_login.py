@@ -18,7 +18,6 @@ from tests.support.pages import free_port
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
-    """Return address and application of a page with a password."""
     with served(tmp_path_factory.mktemp("locked")) as (url, page):
         yield url, page
 
@@ -37,7 +36,6 @@ def served(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def every_route(app: Any) -> Iterator[tuple[str, str]]:
-    """Return method and path of each route of the application, and of the routers and applications in it."""
     for route in app.routes:
         if hasattr(route, "app") and hasattr(route.app, "routes"):
             yield from every_route(route.app)
@@ -102,7 +100,6 @@ def test_the_password_opens_and_guessing_is_slowed_down(locked: tuple[str, Any])
 
 
 def cookies_of(answer: Answer) -> dict[str, str]:
-    """Return the attributes of the cookies that an answer sets, in lower case, by their names."""
     pairs = (cookie.partition("=") for cookie in answer.headers.get_all("Set-Cookie") or [])
     return {name: rest.lower() for name, _, rest in pairs}
 

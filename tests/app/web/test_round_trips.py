@@ -18,8 +18,6 @@ from tests.support.shared import Sharing
 
 
 class Line:
-    """A double of a connection's transport, from an address of its own."""
-
     def __init__(self, number: int) -> None:
         self._addresses = {"peername": (f"192.0.2.{number}", 1), "sockname": ("198.51.100.1", 80)}
         self.is_left = False

@@ -38,7 +38,6 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 @pytest.fixture(scope="module")
 def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a finished job, with all that such a folder may hold, and more."""
     photo = write_photo(tmp_path_factory.mktemp("photo") / "photo.png")
     job = stand.service.queue.add(GenerationRequest(image=str(photo), seconds=1))
     stand.engine.go(1000)
@@ -66,7 +65,6 @@ def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _other_job(parent: Path) -> Path:
-    """Return the folder of a job that lies beside the outputs folder."""
     folder = parent / "other-outputs" / "job"
     folder.mkdir(parents=True)
     (folder / "request.json").write_text("{}")
@@ -267,7 +265,6 @@ def test_the_server_decodes_no_picture_of_a_job_itself(
 
 
 def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return path and content of each message with a picture, as the page and programs send it."""
     settings = {name: setting.default for name, setting in SETTINGS.items()} | {"image": image, "seconds": 1}
     yield "api/form/start", {"press": os.urandom(16).hex(), "settings": settings, "may_download": False}
     yield "api/form/picture", {"file": image}
@@ -277,7 +274,6 @@ def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def send(stand: Stand, image: dict[str, Any]) -> int:
-    """Send all messages, wait for their answers, and return the number of jobs that this made."""
     before = len(stand.service.jobs(1000))
     for path, message in messages(image):
         answer = ask(stand.url, f"/{path}", method="POST", data=message)
@@ -293,8 +289,8 @@ def test_a_file_of_the_machine_cannot_be_passed_off_as_an_upload(stand: Stand, j
     secret = write_photo(stand.outputs.parent / "secret.png")
     cache = stand.outputs.parent / "cache"
     for path in (
-        secret, f"{cache}/../secret.png", job / "link.png", "/nowhere.png", "\0", "x" * 5000,
-        "uploads/../secret.png", f"uploads/{secret}", "uploads/\0", "uploads/", "http://192.0.2.1/x.png", "x",
+        secret, f"{cache}/../secret.png", job / "link.png", "x" * 5000, "uploads/../secret.png",
+        f"uploads/{secret}", "uploads/\0", "http://192.0.2.1/x.png",
     ):  # fmt: skip
         assert send(stand, {"path": str(path), "meta": {"_type": "gradio.FileData"}}) == 0, path
     for meta in ({}, {"meta": {"_type": "x"}}):
