@@ -14,8 +14,9 @@ from app.web import server
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import ROOT, STAND_IN
-from tests.support.pages import PageProgram, write_photo
+from tests.support.asking import ask
+from tests.support.jobs import ROOT
+from tests.support.pages import staged_page, write_photo
 from tests.support.staged_engine import StagedEngine
 
 NOBODY = "~nosuchuser/x"
@@ -125,7 +126,7 @@ def test_an_output_without_room_is_told_and_one_without_a_reader_is_not() -> Non
         assert (ended.returncode, ended.stderr) == end
 
 
-@pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x", "/proc/self/status/x"])
+@pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x"])
 def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str) -> None:
     report = examine(
         "demo", Path(out), {}, probe=lambda _: {"torch": "2", "hip": "", "cuda": "", "devices": 0}
@@ -133,7 +134,6 @@ def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str)
     (finding,) = [finding for finding in report if finding.topic == "disk"]
     assert (finding.level, finding.remedy) == ("problem", "Choose another folder with --outputs.")
     assert f"{out} cannot be written" in finding.text
-    assert "problem" in {one.level for one in report}
 
 
 @pytest.mark.slow
@@ -153,8 +153,5 @@ def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) 
     log = tmp_path / "outputs" / jobs[0].id / "events.jsonl"
     log.unlink(missing_ok=True)
     log.mkdir()  # root cannot read this either
-    program = PageProgram(tmp_path, PYTHONPATH=STAND_IN)
-    try:
-        assert program.wait_until_up().startswith("http://127.0.0.1:")
-    finally:
-        program.end()
+    with staged_page(tmp_path) as stand:
+        assert ask(stand.url).status == 200

@@ -75,7 +75,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3fn", "bf16"])
+@pytest.mark.parametrize("dtype", ["int8", "bf16"])
 def test_a_copy_gives_the_pixels_of_the_setting(
     dtype: str, deep_model: Path, convert: Convert, latents: Callable[..., Tensor]
 ) -> None:
