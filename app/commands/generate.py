@@ -1,15 +1,13 @@
 """The command `generate`, which submits or resumes jobs and follows them to their end."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING
+from types import FrameType, MappingProxyType
+from typing import Any, Self
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
@@ -52,9 +50,6 @@ from diffusers_helper.files import expanded_path, write_atomic
 from diffusers_helper.machine.signals import SIGINT, handle, restore
 from diffusers_helper.machine.signals import Signals as Numbers
 from diffusers_helper.provenance.job_folder import JobFolder
-
-if TYPE_CHECKING:
-    from diffusers_helper.runner import Runner
 
 _EXIT_CODES = """\
 exit codes: 0 done, 1 failed, 2 invalid command or input, 130 cancelled,
@@ -258,13 +253,11 @@ class Signals:
         self._exit_timer: threading.Timer | None = None
         self._previous_handlers: dict[Numbers, object] = {}
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         self._previous_handlers = handle(self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         restore(self._previous_handlers)
         if self._exit_timer is not None:
             self._exit_timer.cancel()
@@ -297,7 +290,7 @@ class InProcessEngine(EngineProcess):
     def __init__(self) -> None:
         super().__init__()
         self._token = CancelToken()  # of the job that is running
-        self._runner: Runner | None = None
+        self._runner: Any = None
 
     @property
     def pid(self) -> int:

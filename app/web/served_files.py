@@ -170,13 +170,12 @@ class UploadRoom:
     """The folder of uploads, with its limits.
 
     Attributes:
-        max_total_bytes, max_files: The limits of all uploads together.
+        max_total_bytes: The limit of all uploads together.
     """
 
     folder: Path
     max_bytes: int
     max_total_bytes: int = 4 * 2**30
-    max_files: int = 2000
 
     def make_room(self) -> bool:
         """Remove uploads that are older than a day, and the oldest others as necessary.
@@ -185,18 +184,18 @@ class UploadRoom:
             Whether one more fits into the limits and on the disk.
         """
         now, files = time.time(), sorted(self._files())
-        total, count = sum(size for _, size, _ in files), len(files)
+        total = sum(size for _, size, _ in files)
         for made, size, path in files:
-            is_full = total + self.max_bytes > self.max_total_bytes or count >= self.max_files
+            is_full = total + self.max_bytes > self.max_total_bytes
             if now - made < _YOUNG_SECONDS or not (is_full or now - made > _OLD_SECONDS):
                 continue
             with contextlib.suppress(OSError):
                 path.unlink()
-                total, count = total - size, count - 1
+                total -= size
                 if path.parent != self.folder:
                     path.parent.rmdir()  # unless it is not empty
         has_space = self.folder.is_dir() and shutil.disk_usage(self.folder).free > self.max_bytes
-        return has_space and total + self.max_bytes <= self.max_total_bytes and count < self.max_files
+        return has_space and total + self.max_bytes <= self.max_total_bytes
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
         for path in self.folder.rglob("*"):

@@ -128,15 +128,13 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
     this_profile(os.environ)
 
 
-def _allowed_hosts(names: Sequence[str]) -> Sequence[str]:
-    for name in names:
-        if not _HOST_NAME.fullmatch(name):
-            raise InputError(
-                f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
-                "http://, port or path.",
-                "Give the name alone.",
-            )
-    return names
+def _check_host(name: str) -> None:
+    if not _HOST_NAME.fullmatch(name):
+        raise InputError(
+            f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
+            "http://, port or path.",
+            "Give the name alone.",
+        )
 
 
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
@@ -182,10 +180,9 @@ def _free_port(server: str, port: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
-    outputs, allowed_hosts = (
-        expanded_path(arguments.outputs, "outputs"),
-        _allowed_hosts(arguments.allowed_host),
-    )
+    outputs = expanded_path(arguments.outputs, "outputs")
+    for name in arguments.allowed_host:
+        _check_host(name)
     cards = parse_devices(arguments.devices, list_cards()) if arguments.devices else [{}]
     engines = [EngineProcess(variables=variables) for variables in cards]
     largest = max((engine.card.profile for engine in engines), key=lambda profile: profile.cap_bytes.value)
@@ -204,7 +201,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         page, url = open_page(
             service, outputs, model=arguments.model, server=arguments.server, port=port,
             share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
-            allowed_hosts=allowed_hosts, profile=largest,
+            allowed_hosts=arguments.allowed_host, profile=largest,
         )  # fmt: skip
         if arguments.ray:
             service.expect_cards("The other machines are not there yet.")

@@ -12,7 +12,7 @@ import pytest
 from app.bench.facts import hint
 from app.bench.report import checksum, published, to_bytes, to_markdown
 from app.bench.runner import BenchRun
-from app.bench.table import LEVELS, PARTS, QUICK_BYTES, parts_of
+from app.bench.table import LEVELS, PARTS, parts_of
 from app.cli import main
 from app.machine import this_local
 from diffusers_helper.bench.cases import function_of
@@ -176,7 +176,7 @@ def test_the_quick_level_writes_little() -> None:
 
     one_of_each = {**CONFIGS["transformer"], "num_layers": 1, "num_single_layers": 1}
     values = sum(one.numel() for one in empty_network("transformer", one_of_each).parameters())
-    assert 2 * values + _SAMPLE_BYTES < QUICK_BYTES
+    assert 2 * values + _SAMPLE_BYTES < 2 * GB  # as the help says
 
 
 def test_the_command_leaves_a_report_after_ctrl_c(

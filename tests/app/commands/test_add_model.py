@@ -21,6 +21,7 @@ from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import find_model, model_names
+from tests.app.conftest import Longtake
 from tests.support.checkpoints import original_names, to_fp8, write_safetensors
 from tests.support.weights import PAGE, POINTER, write_gguf
 
@@ -45,12 +46,11 @@ def file(weights: dict[str, torch.Tensor], tmp_path: Path) -> Path:
     return write_safetensors(tmp_path / "mine.safetensors", original_names(weights))
 
 
-def test_a_model_is_added_used_and_forgotten(
-    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_added_used_and_forgotten(file: Path, data: Path, longtake: Longtake) -> None:
     before = file.read_bytes()
-    assert main(["models", "add", "mine", "--base", "demo", "--transformer", str(file), "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)
+    reported = json.loads(
+        longtake("models", "add", "mine", "--base", "demo", "--transformer", file, "--json")
+    )
     assert reported["parts"]["transformer"]["path"] == str(file)
     assert reported["parts"]["transformer"]["inspection"]["key_style"] == "original"
     assert json.loads(data.read_text(encoding="utf-8"))["models"][0]["base"] == "demo"
@@ -58,24 +58,22 @@ def test_a_model_is_added_used_and_forgotten(
     info = find_model("mine")
     assert (info.modes, info.side, info.examples) == (DEMO.modes, DEMO.side, DEMO.examples)
     assert info.components["vae"] == DEMO.components["vae"]
-    assert main(["models", "list", "mine", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(longtake("models", "list", "mine", "--json"))
     assert listed["state"] == "complete"
     assert listed["parts"][0]["here_bytes"] == file.stat().st_size
     plans: list[Any] = []
     for name in ("demo", "mine"):
-        assert main(["plan", "--model", name, "--json"]) == 0
-        plans.append(json.loads(capsys.readouterr().out)["stages"])
+        plans.append(json.loads(longtake("plan", "--model", name, "--json"))["stages"])
     assert plans[0] == plans[1]
-    assert main(["models", "verify", "mine"]) == 0
+    longtake("models", "verify", "mine")
     assert '<option value="mine">mine</option>' in form_markup(Catalogue())
-    assert main(["models", "remove", "mine"]) == 0
+    longtake("models", "remove", "mine")
     assert "mine" not in model_names()
     assert file.read_bytes() == before
 
 
 def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     for part, network in FRAMEPACK.networks.items():
@@ -84,8 +82,9 @@ def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
     folder.mkdir()
     source = Path(DEMO.components["transformer"].location) / "diffusion_pytorch_model.safetensors"
     shutil.copy(source, folder / "FramePack_F1_bf16.safetensors")
-    assert main(["models", "add", "mine.f1", "--transformer", str(folder), "--title", "My F1"]) == 0
-    assert "GB to download" in capsys.readouterr().out
+    assert "GB to download" in longtake(
+        "models", "add", "mine.f1", "--transformer", str(folder), "--title", "My F1"
+    )
     info = find_model("mine.f1")
     assert (info.title, info.modes) == ("My F1", ("forward",))
     absence = absence_of(info)
@@ -146,13 +145,16 @@ def test_weights_that_are_of_another_kind(
 
 
 @pytest.mark.parametrize("name", ["demo", "framepack-f1", "Mine", "../mine", "a b", ""])
-def test_names_that_cannot_be_used(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "add", name, "--base", "demo"]) == 2
-    assert "expected a new name" in capsys.readouterr().err
+def test_names_that_cannot_be_used(name: str, longtake: Longtake) -> None:
+    assert "expected a new name" in longtake("models", "add", name, "--base", "demo", code=2)
 
 
 def test_a_model_whose_base_or_file_is_gone(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], weights: dict[str, torch.Tensor]
+    file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    longtake: Longtake,
+    weights: dict[str, torch.Tensor],
 ) -> None:
     base = tmp_path / "base"
     shutil.copytree(DEMO.folder or "", base)
@@ -167,31 +169,25 @@ def test_a_model_whose_base_or_file_is_gone(
     assert main(["models", "get", "mine"]) == 2
     lack = f"transformer is not at {file}; put it back, or remove the model and add it again."
     assert lack in capsys.readouterr().err
-    assert main(["models", "verify", "mine"]) == 1
-    assert lack in capsys.readouterr().out
+    assert lack in longtake("models", "verify", "mine", code=1)
     shutil.rmtree(base)
     assert "mine" not in model_names()
-    assert main(["plan", "--model", "mine"]) == 2
-    assert "is based on" in capsys.readouterr().err
+    assert "is based on" in longtake("plan", "--model", "mine", code=2)
     assert main(["models", "remove", "mine"]) == 0
 
 
-def test_a_list_that_is_damaged_hides_no_other_model(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_that_is_damaged_hides_no_other_model(data: Path, longtake: Longtake) -> None:
     data.parent.mkdir(parents=True)
     data.write_text("{", encoding="utf-8")
-    assert main(["models", "list", "demo"]) == 0
-    assert main(["plan", "--model", "mine"]) == 2
-    assert "is no list of added models" in capsys.readouterr().err
+    longtake("models", "list", "demo")
+    assert "is no list of added models" in longtake("plan", "--model", "mine", code=2)
 
 
-def test_a_second_model_of_one_name_is_refused(
-    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_model_of_one_name_is_refused(file: Path, data: Path, longtake: Longtake) -> None:
     command = ["models", "add", "mine", "--base", "demo", "--transformer", str(file)]
-    assert main([*command, "--title", "The first"]) == 0
+    longtake(*command, "--title", "The first")
     before = data.read_bytes()
-    assert main([*command, "--title", "The second"]) == 2
-    said = capsys.readouterr().err
+    said = longtake(*command, "--title", "The second", code=2)
     assert "There is already a model mine." in said
     assert "models remove mine" in said
     assert data.read_bytes() == before
@@ -225,11 +221,10 @@ def test_clip_in_gguf_is_refused_whatever_its_names(
 
 
 def test_the_weights_of_another_width_or_depth(
-    weights: dict[str, torch.Tensor], file: Path, capsys: pytest.CaptureFixture[str]
+    weights: dict[str, torch.Tensor], file: Path, capsys: pytest.CaptureFixture[str], longtake: Longtake
 ) -> None:
     base = ["models", "add", "mine", "--base", "framepack-i2v", "--transformer", str(file)]
-    assert main(base) == 2
-    reported = capsys.readouterr().err
+    reported = longtake(*base, code=2)
     assert "mine.safetensors has layers of other sizes than the model; choose a file for it." in reported
     assert "Nothing was added." in reported
     write_safetensors(file, {name: tensor.reshape(-1)[0] for name, tensor in original_names(weights).items()})

@@ -30,6 +30,7 @@ from diffusers_helper.models.sizes import networks
 from diffusers_helper.pipeline import Result
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.safetensors_file import origin_in
+from tests.app.conftest import Longtake
 from tests.support.checkpoints import original_names, to_fp8, to_int8, write_safetensors
 from tests.support.making import make, tiny_request
 from tests.support.mid_model import Size, write_mid_model
@@ -49,10 +50,11 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def convert(capsys: pytest.CaptureFixture[str]) -> Convert:
+def convert(longtake: Longtake) -> Convert:
     def converted(model: str | Path, dtype: str, *more: str) -> dict[str, Any]:
-        assert main(["models", "convert", str(model), "--weight-dtype", dtype, *more, "--json"]) == 0
-        return json.loads(capsys.readouterr().out.splitlines()[-1])
+        return json.loads(
+            longtake("models", "convert", model, "--weight-dtype", dtype, *more, "--json").splitlines()[-1]
+        )
 
     return converted
 
@@ -111,7 +113,7 @@ def test_a_file_of_ones_own_gives_the_pixels_of_the_setting(
 
 
 def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
-    convert: Convert, data: Path, capsys: pytest.CaptureFixture[str]
+    convert: Convert, data: Path, longtake: Longtake
 ) -> None:
     reported = convert("demo", "int8")
     folder = data / "models" / "demo-int8"
@@ -141,10 +143,9 @@ def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
     assert convert("demo", "int8") == reported | {"state": "already converted"}
     assert (folder / WEIGHTS).stat() == before
     assert model_names()[-1] == "demo-int8"
-    assert main(["models", "list", "demo-int8"]) == 0
-    assert "demo-int8: Longtake demo model, int8, complete" in capsys.readouterr().out
-    assert main(["plan", "--model", "demo-int8"]) == 0
-    assert main(["models", "verify", "demo-int8"]) == 0
+    assert "demo-int8: Longtake demo model, int8, complete" in longtake("models", "list", "demo-int8")
+    longtake("plan", "--model", "demo-int8")
+    longtake("models", "verify", "demo-int8")
 
 
 def test_a_changed_byte_of_a_copy_is_found(
@@ -180,19 +181,18 @@ def test_a_changed_byte_of_a_copy_is_found(
     assert "config.json has a wrong checksum" in verified()[1]["problems"][0]
 
 
-def test_a_removal_asks_and_takes_only_the_copy(
-    convert: Convert, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removal_asks_and_takes_only_the_copy(convert: Convert, tmp_path: Path, longtake: Longtake) -> None:
     folder = tmp_path / "elsewhere"
     convert("demo", "fp8_e4m3fn", "--output", str(folder))
     note = folder / "note.txt"
     note.write_text("mine", encoding="utf-8")
-    assert main(["models", "remove", "demo-fp8_e4m3fn"]) == 2
-    assert "This would remove" in capsys.readouterr().err
+    assert "This would remove" in longtake("models", "remove", "demo-fp8_e4m3fn", code=2)
     assert (folder / WEIGHTS).is_file()
     size = sum(file.stat().st_size for file in folder.iterdir() if file != note)
-    assert main(["models", "remove", "demo-fp8_e4m3fn", "--yes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["removed_bytes"] == size
+    assert (
+        json.loads(longtake("models", "remove", "demo-fp8_e4m3fn", "--yes", "--json"))["removed_bytes"]
+        == size
+    )
     assert list(folder.iterdir()) == [note]
     assert "demo-fp8_e4m3fn" not in model_names()
     assert next(DEMO.glob("*.safetensors")).is_file()

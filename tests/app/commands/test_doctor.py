@@ -16,6 +16,7 @@ from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.local import Local, shape_key, store_trial, stored_kernel
 from diffusers_helper.planning.notes import FORGET
+from tests.app.conftest import Longtake
 from tests.support.machines import GB, write, write_card, write_memory
 
 CPU = {
@@ -232,11 +233,10 @@ def test_a_model_that_is_not_there_is_a_problem(root: Path) -> None:
 
 
 def test_a_model_whose_weights_are_missing_fails(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "ask_torch", lambda environ: CPU)
-    assert main(["doctor", "--out", str(root), "--model", "framepack-f1"]) == 1
-    said = capsys.readouterr().out
+    said = longtake("doctor", "--out", root, "--model", "framepack-f1", code=1)
     assert "PROBLEM weights     Model framepack-f1 is not on this machine: 39.4 GB to download" in said
     assert f"GB free in {root / 'hub'}." in said
     assert "generate --yes" in said
@@ -244,15 +244,13 @@ def test_a_model_whose_weights_are_missing_fails(
 
 
 def test_the_command_prints_words_or_json_and_exits_with_the_verdict(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
     monkeypatch.setattr(doctor, "ask_torch", lambda environ: CPU)
-    assert main(["doctor", "--out", str(root)]) == 0
-    assert capsys.readouterr().out.endswith("A job would work.\n")
+    assert longtake("doctor", "--out", root).endswith("A job would work.\n")
     monkeypatch.setattr(doctor, "ask_torch", lambda environ: {})
-    assert main(["doctor", "--out", str(root), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(longtake("doctor", "--out", root, "--json", code=1))
     assert not report["ok"]
     assert {"level", "topic", "text", "remedy"} == set(report["findings"][0])
 
@@ -284,7 +282,7 @@ def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_doctor_and_plan_say_one_peak(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_card(root, 110000, 8 * GB)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -292,11 +290,9 @@ def test_doctor_and_plan_say_one_peak(
     local = this_local({})
     local.calibration.write("gfx1100", {"decode": 1.5, "sample": 1.25})
     report = look(root, ROCM, model="framepack-i2v", local=local)
-    assert main(["plan", "--model", "framepack-i2v"]) == 0
-    reported = re.findall(r"Predicted peak ([0-9.]+) GB", capsys.readouterr().out)
+    reported = re.findall(r"Predicted peak ([0-9.]+) GB", longtake("plan", "--model", "framepack-i2v"))
     said = [finding.text for finding in report if finding.topic == "job"]
     assert f"peaks at {reported[0]} of " in said[0]
     assert any(text.startswith("The default cap of 4.5 GB is too small") for text in said)
     local.calibration.forget()
-    assert main(["plan", "--model", "framepack-i2v"]) == 0
-    assert f"Predicted peak {reported[0]} GB" not in capsys.readouterr().out
+    assert f"Predicted peak {reported[0]} GB" not in longtake("plan", "--model", "framepack-i2v")

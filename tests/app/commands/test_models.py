@@ -18,6 +18,7 @@ from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import absence_of, bytes_in
 from diffusers_helper.models.registry import built_in_names, find_model
+from tests.app.conftest import Longtake
 from tests.support import published
 from tests.support.hub import Hub, hub_of, use_hub
 from tests.support.jobs import wait_until
@@ -58,7 +59,11 @@ def files(cache: Path) -> list[str]:
 
 
 def test_a_model_is_listed_got_verified_and_removed(
-    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub,
+    cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    longtake: Longtake,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert main(["models", "list", "--json"]) == 0
     states = {one["model"]: one["state"] for one in lines(capsys)}
@@ -88,8 +93,7 @@ def test_a_model_is_listed_got_verified_and_removed(
     assert all(one["checksums"] > 0 and one["problems"] == [] for one in verdicts)
 
     asked = len(hub.asked)
-    assert main(["models", "get", INFO.name]) == 0
-    assert capsys.readouterr().out == "framepack-f1: complete\n"
+    assert longtake("models", "get", INFO.name) == "framepack-f1: complete\n"
     assert len(hub.asked) == asked
 
     assert main(["models", "remove", INFO.name, "--yes", "--json"]) == 0
@@ -101,7 +105,7 @@ def test_a_model_is_listed_got_verified_and_removed(
 
 
 def test_a_flipped_bit_and_a_shorter_file_are_found(
-    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str]
+    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str], longtake: Longtake
 ) -> None:
     assert main(["models", "get", INFO.name]) == 0
     file = (published.part_folder(cache, INFO, "vae") / WEIGHTS).resolve()
@@ -109,17 +113,21 @@ def test_a_flipped_bit_and_a_shorter_file_are_found(
     data[-1] ^= 1
     file.write_bytes(data)
     capsys.readouterr()
-    assert main(["models", "verify", INFO.name]) == 1
-    text = capsys.readouterr().out
+    text = longtake("models", "verify", INFO.name, code=1)
     assert f"{WEIGHTS} has a wrong checksum; remove the model and get it again." in text
     assert text.count("correct") == len(COMPONENTS) - 1
     file.write_bytes(data[:-5])
-    assert main(["models", "verify", INFO.name]) == 1
-    assert f"{WEIGHTS} is incomplete: it has {len(data) - 5} bytes of {len(data)};" in capsys.readouterr().out
+    assert f"{WEIGHTS} is incomplete: it has {len(data) - 5} bytes of {len(data)};" in longtake(
+        "models", "verify", INFO.name, code=1
+    )
 
 
 def test_only_what_belongs_to_the_model_is_removed(
-    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub,
+    cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    longtake: Longtake,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert main(["models", "get", INFO.name]) == 0
     own = published.part_folder(cache, OTHER, "transformer")
@@ -132,8 +140,7 @@ def test_only_what_belongs_to_the_model_is_removed(
     capsys.readouterr()
 
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
-    assert main(["models", "remove", INFO.name]) == 2
-    assert "Add --yes" in capsys.readouterr().err
+    assert "Add --yes" in longtake("models", "remove", INFO.name, code=2)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "n\n"))
     assert main(["models", "remove", INFO.name]) == 130
     assert files(cache) == before
@@ -150,25 +157,22 @@ def test_only_what_belongs_to_the_model_is_removed(
 
     assert main(["models", "remove", OTHER.name, "--yes"]) == 0
     assert files(cache) == [str(foreign.relative_to(cache))]
-    assert main(["models", "remove", OTHER.name, "--yes"]) == 2
-    assert "Model framepack-i2v has no files of its own" in capsys.readouterr().err
+    assert "Model framepack-i2v has no files of its own" in longtake(
+        "models", "remove", OTHER.name, "--yes", code=2
+    )
 
 
-def test_a_local_model_is_not_removed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "remove", "demo", "--yes"]) == 2
-    assert "only downloaded models can be removed" in capsys.readouterr().err
-    assert main(["models", "verify", str(tiny_model)]) == 0
-    assert capsys.readouterr().out.count("headers and sizes correct") == len(COMPONENTS)
-    assert main(["models", "list", str(tiny_model)]) == 0
-    assert "transformer: 0.00" in capsys.readouterr().out
+def test_a_local_model_is_not_removed(tiny_model: Path, longtake: Longtake) -> None:
+    assert "only downloaded models can be removed" in longtake("models", "remove", "demo", "--yes", code=2)
+    assert longtake("models", "verify", tiny_model).count("headers and sizes correct") == len(COMPONENTS)
+    assert "transformer: 0.00" in longtake("models", "list", tiny_model)
 
 
 def test_no_download_starts_without_room(
-    hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**30))
-    assert main(["models", "get", INFO.name]) == 2
-    assert "39.4 GB to download, and 1 GB free" in capsys.readouterr().err
+    assert "39.4 GB to download, and 1 GB free" in longtake("models", "get", INFO.name, code=2)
     assert hub.asked == []
 
 

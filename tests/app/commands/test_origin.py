@@ -15,6 +15,7 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
+from tests.app.conftest import Longtake
 from tests.support.program import Program, answer
 
 PICTURE = Image.effect_noise((64, 96), 80).convert("RGB")
@@ -111,14 +112,13 @@ def test_what_cannot_be_used_is_refused_before_anything_is_made(
     words: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    longtake: Longtake,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_still(tmp_path / "still.png")
     (tmp_path / "text.txt").write_text("a letter")
     (tmp_path / "request.json").write_text(GenerationRequest(image="gone.png").to_json())
-    assert main(["generate", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    assert words in longtake("generate", *arguments, code=2)
     assert not [path for path in tmp_path.glob("outputs/*") if path.name[0] != "."]
 
 

@@ -19,6 +19,7 @@ from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import GenerationRequest
+from tests.app.conftest import Longtake
 from tests.support.checkpoints import write_quantised_gguf
 from tests.support.jobs import write_picture
 
@@ -123,7 +124,7 @@ def test_a_job_that_fits_no_more_is_not_resumed(
 
 
 def test_blocks_of_gguf_are_not_cast_to_another_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(ADDED_MODELS, "file", None)
@@ -135,8 +136,7 @@ def test_blocks_of_gguf_are_not_cast_to_another_type(
     picture, outputs = str(write_picture(tmp_path / "picture.png")), tmp_path / "outputs"
     command = ["generate", "--image", picture, "--prompt", "", "--model", "mine", "--weight-dtype", "int8"]
     for extra in (["--out", str(outputs)], ["--dry-run"]):
-        assert main([*command, *extra]) == 2
-        assert "expected default, as the transformer is stored in GGUF" in capsys.readouterr().err
+        assert "expected default, as the transformer is stored in GGUF" in longtake(*command, *extra, code=2)
     assert not outputs.exists()
     with pytest.raises(InputError, match="weight_dtype"):
         Planner().check(
@@ -156,7 +156,6 @@ def test_blocks_of_gguf_are_not_cast_to_another_type(
     ],
 )
 def test_the_remedy_fits_what_is_missing(
-    arguments: list[str], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], refusal: str, tmp_path: Path, longtake: Longtake
 ) -> None:
-    assert main([*arguments, "--outputs", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"{refusal}\n"
+    assert longtake(*arguments, "--outputs", tmp_path, code=2) == f"{refusal}\n"

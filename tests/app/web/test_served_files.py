@@ -303,11 +303,11 @@ def test_an_upload_becomes_the_picture_of_a_job(stand: Stand) -> None:
     assert send(stand, {"path": path, "meta": {"_type": "gradio.FileData"}}) == 2
 
 
-def upload_room(folder: Path, sizes: dict[str, int], **bounds: int) -> UploadRoom:
+def upload_room(folder: Path, sizes: dict[str, int]) -> UploadRoom:
     for name, size in sizes.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"x" * size)
-    return UploadRoom(folder, **{"max_bytes": 10, "max_total_bytes": 100, "max_files": 10, **bounds})
+    return UploadRoom(folder, max_bytes=10, max_total_bytes=100)
 
 
 def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,11 +334,3 @@ def test_a_torn_upload_goes_without_the_folder_it_lies_in(
     assert room.make_room()
     assert not list(room.folder.iterdir())
     assert room.make_room()
-
-
-def test_the_number_of_uploads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = upload_room(tmp_path, {f"{number}/x.png": 1 for number in range(12)})
-    assert not room.make_room()
-    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
-    assert room.make_room()
-    assert len(list(tmp_path.rglob("*.png"))) == 9
