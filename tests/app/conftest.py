@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
 from diffusers_helper.models.registry import find_model
 from tests.support.hub import Hub, light_hub
-from tests.support.program import Program
+from tests.support.program import Program, answer
 from tests.support.shared import Sharing
 
 
@@ -23,13 +22,12 @@ class Longtake:
     """The command line in the process of the tests."""
 
     def __init__(self, output: pytest.CaptureFixture[str]) -> None:
-        self._output = output
+        self.output = output
 
     def __call__(self, *arguments: object, code: int = 0) -> str:
         """Run a command that ends with a code. Return what it prints, and if it fails, its errors, too."""
-        self._output.readouterr()
-        ended = main([*map(str, arguments)])
-        out, err = self._output.readouterr()
+        self.output.readouterr()
+        ended, out, err = answer(self.output, *map(str, arguments))
         assert ended == code, err
         return out + err if code else out
 

@@ -10,9 +10,9 @@ from app.cli import main
 from app.commands.arguments import apply_engine_environment
 from app.commands.doctor import examine
 from app.miopen import find_mode_findings
-from app.web import server
 from diffusers_helper.errors import InputError
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, find_mode_of
+from tests.app.conftest import Longtake
 from tests.support.jobs import TIMEOUT
 from tests.support.machines import GB, write_card, write_memory
 from tests.support.program import Program, until
@@ -41,21 +41,16 @@ def test_the_engine_starts_with_it(
     assert process.wait(TIMEOUT) == 130
 
 
-def test_the_server_takes_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_server_takes_it(monkeypatch: pytest.MonkeyPatch, longtake: Longtake) -> None:
     monkeypatch.setenv(FIND_MODE_VARIABLE, "HYBRID")
-    assert server.main(["--miopen-find-mode", "dynamic_hybrid", "--port", "70000"]) == 2
+    reported = longtake("page", "--miopen-find-mode", "dynamic_hybrid", "--port", 70000, code=2)
     assert os.environ[FIND_MODE_VARIABLE] == "DYNAMIC_HYBRID"
-    assert (
-        "--miopen-find-mode has no effect here: MIOpen runs on AMD cards only.\n" in capsys.readouterr().err
-    )
+    assert "--miopen-find-mode has no effect here: MIOpen runs on AMD cards only.\n" in reported
 
 
 @pytest.mark.parametrize("command", ["generate", "tune", "doctor"])
-def test_other_modes_are_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as refusal:
-        main([command, "--miopen-find-mode", "quick"])
-    assert refusal.value.code == 2
-    reported = capsys.readouterr().err
+def test_other_modes_are_refused(command: str, longtake: Longtake) -> None:
+    reported = longtake(command, "--miopen-find-mode", "quick", code=2)
     assert "--miopen-find-mode" in reported
     assert all(mode in reported for mode in FIND_MODES)
 
