@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
+from tests.app.conftest import Longtake
 from tests.support.jobs import ROOT, STAND_IN, write_picture
 from tests.support.staged_engine import StagedEngine
 
@@ -48,23 +48,16 @@ def refusal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return f"{request.param} is {value!r}; expected {expected}"
 
 
-def check(reported: str, refusal: str) -> None:
-    (line,) = reported.splitlines()
-    assert line.startswith(refusal)
-    assert line.endswith("Correct it, or leave it out.")
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_refuses_it(
-    command: str, refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_command_refuses_it(command: str, refusal: str, tmp_path: Path, longtake: Longtake) -> None:
     arguments: Sequence[str] = COMMANDS[command]
     if command == "generate":
         arguments = (*arguments, str(write_picture(tmp_path / "picture.png")))
     if command in ("generate", "page"):
         arguments = (*arguments, "--outputs", str(tmp_path / "outputs"))
-    assert main(arguments) == 2
-    check(capsys.readouterr().err, refusal)
+    (line,) = longtake(*arguments, code=2).splitlines()
+    assert line.startswith(refusal)
+    assert line.endswith("Correct it, or leave it out.")
     assert not (tmp_path / "outputs").exists()
 
 

@@ -15,10 +15,11 @@ from gradio.queueing import Queue
 from gradio_client import Client, handle_file
 
 from app.jobs.service import JobService
-from app.web.server import AUTH_VARIABLE, main
+from app.web.server import AUTH_VARIABLE
 from app.web.serving import close_page, open_page
 from diffusers_helper.events import StepDone
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
+from tests.app.conftest import Longtake
 from tests.support.asking import ask
 from tests.support.jobs import STAND_IN, TIMEOUT, processes_in_group, wait_until
 from tests.support.pages import PageProgram, free_port, write_photo
@@ -41,29 +42,19 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         program.end()
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
-
-
 @pytest.fixture(autouse=True)
 def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(AUTH_VARIABLE, raising=False)
 
 
-def test_memory_that_cannot_be_set_is_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_cannot_be_set_is_refused(longtake: Longtake, monkeypatch: pytest.MonkeyPatch) -> None:
     for option, variable in (("vram-cap-gb", CAP_VARIABLE), ("preserved-gb", PRESERVED_VARIABLE)):
         monkeypatch.setenv(variable, "4")
         for value, shown in ("lots", "'lots'"), ("-1", "-1"):
-            reported = refused(capsys, f"--{option}", value)
+            reported = longtake("page", f"--{option}", value, code=2)
             assert reported.startswith(f"--{option} is {shown}; expected a number from ")
         monkeypatch.setenv(variable, "many")
-        assert f"{variable} is 'many'; expected a number" in refused(capsys)
+        assert f"{variable} is 'many'; expected a number" in longtake("page", code=2)
         monkeypatch.delenv(variable)
 
 
@@ -99,46 +90,42 @@ def test_a_signal_interrupts_the_job_that_a_program_waits_for_and_memory_lines_a
         assert line in console
 
 
-def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_is_named(longtake: Longtake) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        reported = refused(capsys, "--port", str(port))
+        reported = longtake("page", "--port", str(port), code=2)
     assert f"Port {port} on 127.0.0.1 cannot be used" in reported
     assert f"--port {port + 1}" in reported
 
 
 @pytest.mark.parametrize("arguments", [("--server", "0.0.0.0"), ("--server", "::"), ("--share",)])
-def test_other_machines_need_a_password(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
-    reported = refused(capsys, *arguments)
+def test_other_machines_need_a_password(longtake: Longtake, arguments: tuple[str, ...]) -> None:
+    reported = longtake("page", *arguments, code=2)
     assert arguments[0] in reported
     assert "--auth USER:PASSWORD" in reported
 
 
 @pytest.mark.parametrize("auth", ["", "user", "user:", ":password"])
-def test_a_password_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], auth: str) -> None:
-    assert "USER:PASSWORD" in refused(capsys, "--server", "0.0.0.0", "--auth", auth)
+def test_a_password_that_is_none_is_refused(longtake: Longtake, auth: str) -> None:
+    assert "USER:PASSWORD" in longtake("page", "--server", "0.0.0.0", "--auth", auth, code=2)
 
 
-def test_what_cannot_be_used_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "port is 70000" in refused(capsys, "--port", "70000")
-    assert "server is 'no.such.host.invalid'" in refused(
-        capsys, "--server", "no.such.host.invalid", "--auth", "a:b"
+def test_what_cannot_be_used_is_one_sentence(longtake: Longtake, tmp_path: Path) -> None:
+    assert "port is 70000" in longtake("page", "--port", "70000", code=2)
+    assert "server is 'no.such.host.invalid'" in longtake(
+        "page", "--server", "no.such.host.invalid", "--auth", "a:b", code=2
     )
     (tmp_path / "file").write_text("in the way")
-    assert "cannot be written" in refused(capsys, "--port", "0", "--outputs", str(tmp_path / "file"))
+    assert "cannot be written" in longtake("page", "--port", "0", "--outputs", str(tmp_path / "file"), code=2)
     for name in "http://video.example.org", "video.example.org:80", "a b", "":
-        assert f"allowed-host is {name!r}" in refused(capsys, "--port", "0", "--allowed-host", name)
-    assert "model is 'nonsense'" in refused(
-        capsys, "--port", "0", "--outputs", str(tmp_path / "outputs"), "--model", "nonsense"
+        assert f"allowed-host is {name!r}" in longtake("page", "--port", "0", "--allowed-host", name, code=2)
+    assert "model is 'nonsense'" in longtake(
+        "page", "--port", "0", "--outputs", str(tmp_path / "outputs"), "--model", "nonsense", code=2
     )
-    with pytest.raises(SystemExit) as ended:
-        main(["--bogus"])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == "Unrecognized arguments: --bogus. See: demo_gradio.py --help\n"
+    reported = longtake("page", "--bogus", code=2)
+    assert reported == "Unrecognized arguments: --bogus. See: longtake page --help\n"
 
 
 @pytest.mark.slow
