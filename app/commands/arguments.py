@@ -261,12 +261,8 @@ def add_verbs(
     for verb, verb_help, run, *arguments in verbs:
         add_command(
             parsers, verb, run, *arguments, *common,
-            help=verb_help, description=_sentence(verb_help), epilog=epilog,
+            help=verb_help, description=f"{verb_help[:1].upper()}{verb_help[1:]}.", epilog=epilog,
         )  # fmt: skip
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:

@@ -23,7 +23,7 @@ from app.bench.report import (
     to_markdown,
 )
 from app.bench.runner import BenchRun, summary_line
-from app.bench.table import LEVELS, PARTS, QUICK_SECONDS, Level, parts_of
+from app.bench.table import LEVELS, PARTS, QUICK_SECONDS, parts_of
 from app.commands.arguments import Commands, add_command, argument, single_run, switch
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
@@ -99,24 +99,21 @@ def bench(arguments: argparse.Namespace) -> int:
     end = begin + QUICK_SECONDS if arguments.level == "quick" else math.inf
     code = 0
     with single_run("bench", folder, "Choose another one with --out."):
-        run = _new_run(arguments.level, folder, model, targets)
+        environ = {**os.environ, **engine_environment(this_profile(os.environ).environment, os.environ)}
+        report: Report = {
+            "format": FORMAT, "version": VERSION, "level": arguments.level,
+            "weights": "real" if model else "random", "is_complete": False,
+            **published(machine_facts(os.environ, ask_torch(environ))), "parts": {},
+        }  # fmt: skip
+        run = BenchRun(folder, model, environ, report, partial(_write, targets), sensors(os.environ))
         try:
             run.run(arguments.only or parts_of(arguments.level), end)
         except KeyboardInterrupt:
             code = EXIT_CANCELLED
             complain("Stopped. The report holds what was measured.")
-        _keep_speeds(run.report)
-        _end(run.report, targets, as_json=arguments.json)
+        _keep_speeds(report)
+        _end(report, targets, as_json=arguments.json)
     return code
-
-
-def _new_run(level: Level, folder: Path, model: str, targets: list[Path]) -> BenchRun:
-    environ = {**os.environ, **engine_environment(this_profile(os.environ).environment, os.environ)}
-    report: Report = {
-        "format": FORMAT, "version": VERSION, "level": level, "weights": "real" if model else "random",
-        "is_complete": False, **published(machine_facts(os.environ, ask_torch(environ))), "parts": {},
-    }  # fmt: skip
-    return BenchRun(folder, model, environ, report, partial(_write, targets), sensors(os.environ))
 
 
 def _model(name: str | None) -> str:

@@ -1,6 +1,7 @@
 """The command `generate`, which submits or resumes jobs and follows them to their end."""
 
 import argparse
+import contextlib
 import os
 import queue
 import sys
@@ -209,19 +210,13 @@ def _report_end(service: JobService, job_id: str, outputs: str) -> None:
     except NoSuchJob:  # the user removed it
         return
     if job.state == "failed":
-        _report(service, job)
+        file = JobFolder(job.folder).report
+        with contextlib.suppress(OSError):  # for example a full disk, which the failure itself has reported
+            write_atomic(file, report_text(service, job.id).encode())
+            complain(f"A report of the problem, without private paths, is in {file}")
     elif not job.is_over:
         text = _MADE_ELSEWHERE if job.state in BEGUN else _INTERRUPTED
         complain(text.format(command=command_for(outputs, "generate", "--resume", job.id)))
-
-
-def _report(service: JobService, job: Job) -> None:
-    file = JobFolder(job.folder).report
-    try:
-        write_atomic(file, report_text(service, job.id).encode())
-    except OSError:  # for example a full disk, which the failure itself has reported
-        return
-    complain(f"A report of the problem, without private paths, is in {file}")
 
 
 def _exit_code(event: Event | None) -> int:

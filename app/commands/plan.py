@@ -35,7 +35,7 @@ from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.speeds import MEASURED
 from diffusers_helper.planning.profiles import FAMILIES, Profile, profile_in_force
-from diffusers_helper.planning.set_ups import Recommendation, recommend
+from diffusers_helper.planning.set_ups import recommend
 from diffusers_helper.planning.times import expected_times, forecast
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
@@ -111,8 +111,12 @@ def print_plan(arguments: argparse.Namespace) -> int:
                 "recommended": recommendation.set_up.settings, "recommended_words": recommendation.words,
             }  # fmt: skip
         say(json.dumps(_as_json(plan, profile, used_info) | recommended))
-    else:
-        say(*_recommended_lines(recommendation), *_as_lines(plan, profile, used_info))
+        return 0
+    if recommendation is not None:
+        settings = recommendation.set_up.settings.items()
+        words = " ".join(f"{flag(name)} {value}" for name, value in settings if value is not None)
+        say(recommendation.words, f"As arguments: {words}", "")
+    say(*_as_lines(plan, profile, used_info))
     return 0
 
 
@@ -144,14 +148,6 @@ def tell_times(request: GenerationRequest, place: str = "") -> None:
     """Tell of times in a request that do not do what was written, before anything starts."""
     for note in time_notes(request, find_model(request.model, allow_folder=True).family):
         complain(f"{place}{note}")
-
-
-def _recommended_lines(recommendation: Recommendation | None) -> list[str]:
-    if recommendation is None:
-        return []
-    settings = {name: value for name, value in recommendation.set_up.settings.items() if value is not None}
-    arguments = " ".join(f"{flag(name)} {value}" for name, value in settings.items())
-    return [recommendation.words, f"As arguments: {arguments}", ""]
 
 
 def _shape(image: str | bytes, request: GenerationRequest, info: ModelInfo) -> tuple[int, int]:

@@ -117,7 +117,9 @@ class ReadingProcess:
         if self._process is not None:
             if self._process.poll() is None:
                 return self._process
-            _close(self._process)
+            for pipe in (self._process.stdin, self._process.stdout):
+                with contextlib.suppress(OSError):
+                    opened(pipe).close()
         command, variables = module_command("app.reading.worker", os.environ)
         # The threads of numpy's library, which nothing here uses, would reserve address space, as would
         # memory for each of the threads that decode a video.
@@ -163,9 +165,3 @@ def _error(kind: str, message: str, remedy: str, setting: str, code: Any) -> Lon
     if kind == LongtakeError.__name__:
         return LongtakeError(message, remedy, setting=setting, code=code)
     return InputError(message, remedy, setting=setting)
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):
-            opened(pipe).close()

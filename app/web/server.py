@@ -128,15 +128,6 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
     this_profile(os.environ)
 
 
-def _check_host(name: str) -> None:
-    if not _HOST_NAME.fullmatch(name):
-        raise InputError(
-            f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
-            "http://, port or path.",
-            "Give the name alone.",
-        )
-
-
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
     credentials = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
     if credentials is not None:
@@ -182,7 +173,12 @@ def _free_port(server: str, port: int) -> int:
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
     outputs = expanded_path(arguments.outputs, "outputs")
     for name in arguments.allowed_host:
-        _check_host(name)
+        if not _HOST_NAME.fullmatch(name):
+            raise InputError(
+                f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
+                "http://, port or path.",
+                "Give the name alone.",
+            )
     cards = parse_devices(arguments.devices, list_cards()) if arguments.devices else [{}]
     engines = [EngineProcess(variables=variables) for variables in cards]
     largest = max((engine.card.profile for engine in engines), key=lambda profile: profile.cap_bytes.value)
