@@ -2,8 +2,8 @@
 
 import argparse
 import json
-import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from typing import Any, get_args
 
@@ -114,13 +114,12 @@ def _show(service: JobService, arguments: argparse.Namespace) -> int:
         for name, value in details["request"].items()
         if name in SETTINGS and value is not None
     ]
-    lines += [f"{_clock(row['time'])} {row['state']}. {row['reason']}".rstrip() for row in details["states"]]
+    lines += [
+        f"{datetime.fromtimestamp(row['time']):%Y-%m-%d %H:%M:%S} {row['state']}. {row['reason']}".rstrip()
+        for row in details["states"]
+    ]
     say(*([json.dumps(details)] if arguments.json else map(command_words, filter(None, lines))))
     return 0
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _add(service: JobService, arguments: argparse.Namespace) -> int:
