@@ -144,7 +144,9 @@ def test_attempts_are_counted_by_address_and_come_back_one_by_one() -> None:
     assert attempts.begin("b") == 0
     now[0] = each
     assert [attempts.begin("a"), attempts.begin("a")] == [0.0, each]
+    assert [attempts.begin("b") for _ in range(LOGIN_ATTEMPTS + 1)][-1] > 0
     attempts.succeeded("a")
+    assert attempts.begin("b") > 0
     assert [attempts.begin("a") for _ in range(LOGIN_ATTEMPTS)] == [0.0] * LOGIN_ATTEMPTS
     assert sum(attempts.begin(f"c{number}") == 0 for number in range(1000)) == 1000
     # One machine has many addresses of version 6, and counts as one.
