@@ -1,7 +1,5 @@
 """The entry point of the command line, `longtake`."""
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 from app.starting import run

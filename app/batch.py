@@ -1,7 +1,5 @@
 """Requests for several videos: variants of one request, and batch files with one video per line."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -71,7 +69,7 @@ def read_batch(
         InputError: If the file as a whole cannot be used.
     """
     entries = dict[int, GenerationRequest | str]()
-    picture_problems: dict[str, str | None] = {}
+    read = set[str]()
     for line, settings in batch_lines(file):
         if isinstance(settings, str):
             entries[line] = settings
@@ -80,11 +78,11 @@ def read_batch(
             request = _request({**common, **settings}, file.parent, allow_folder)
             paths = picture_paths(request).values()
             for path in paths:
-                if path not in picture_problems:
-                    picture_problems[path] = _picture_problem(path, request)
-            entries[line] = next(filter(None, map(picture_problems.get, paths)), request)
-            if entries[line] is request:
-                check(request)
+                if path not in read:
+                    (read_footage if path == request.video else size_of)(Path(path))
+                    read.add(path)
+            check(request)
+            entries[line] = request
         except LongtakeError as error:
             entries[line] = f"{error.message} {error.remedy}"
     return entries
@@ -152,11 +150,3 @@ def _request(settings: dict[str, Any], folder: Path, allow_folder: bool) -> Gene
     paths = picture_paths(request) | ({"video": request.video} if request.video else {})
     paths = {name: str(folder.absolute() / expanded_path(path, name)) for name, path in paths.items()}
     return with_paths(replace(request, lora=lora), paths)
-
-
-def _picture_problem(picture: str, request: GenerationRequest) -> str | None:
-    try:
-        (read_footage if picture == request.video else size_of)(Path(picture))
-    except InputError as error:
-        return f"{error.message} {error.remedy}"
-    return None

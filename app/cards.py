@@ -1,13 +1,12 @@
 """The cards on which jobs are made at the same time: as a user names them, and what each one can make."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from app.jobs.job import Job, size_of
 from app.jobs.making.watchdog import card_in_use
@@ -162,7 +161,7 @@ class VideoCard:
     _fits: dict[object, bool] = field(default_factory=dict[object, bool])
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], root: Path = ROOT) -> VideoCard:
+    def from_environment(cls, environ: Mapping[str, str], root: Path = ROOT) -> Self:
         local = this_local(environ)
         profile = profile_in_force(this_machine(environ, root), local)
         gpu = visible_gpu(amd_gpus(root), environ, has_nvidia=has_nvidia(root))
@@ -191,7 +190,7 @@ class VideoCard:
     def name(self) -> str:
         return f"{self.label} ({self.size})" if self.size else self.label
 
-    def update(self, current: VideoCard) -> None:
+    def update(self, current: Self) -> None:
         if (self.models, self.profile) != (current.models, current.profile):
             self._fits.clear()
         for name in ("label", "profile", "local", "models", "away", "reported_bytes"):

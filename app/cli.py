@@ -1,47 +1,31 @@
-"""The command line: a parser for each command, and a function from its arguments to an exit code."""
+"""The command line: the commands, and the modules that are imported when they are asked for."""
 
-from __future__ import annotations
-
-import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from importlib import import_module
 
-from app.commands.arguments import (
-    Parser,
-    add_command,
-    add_find_mode,
-    add_language,
-    add_outputs,
-    add_request,
-    add_setting,
-    add_settings,
-    argument,
-    run_parsed,
-    switch,
-)  # fmt: skip
-from app.commands.bench import add_bench
-from app.commands.comfyui import add_comfyui
-from app.commands.doctor import run_doctor
-from app.commands.export import add_export
-from app.commands.finish import add_finish
-from app.commands.generate import make_video
-from app.commands.inspect import add_inspect
-from app.commands.jobs import add_jobs
-from app.commands.join import add_join
-from app.commands.models.command import add_models
-from app.commands.origin import ORIGINS
-from app.commands.plan import print_plan
-from app.commands.replay import add_replay
-from app.commands.tune import add_tune
+from app.commands.arguments import Parser, add_language, run_parsed
 from diffusers_helper import __version__
-from diffusers_helper.planning.profiles import FAMILIES
 
 _PAGE = "page"
-_EXIT_CODES = """\
-exit codes: 0 done, 1 failed, 2 invalid command or input, 130 cancelled,
-129 or 143 interrupted by a signal, 141 by a closed pipe (--resume continues the job).
-Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does not wait for the step.
-"""
+# The line of each command in the help, and what adds its parser. That of the page is in `app.web.server`.
+_COMMANDS = {
+    _PAGE: ("serve the page", ""),
+    "generate": ("make a video from a picture and a sentence", "generate:add_generate"),
+    "finish": ("enlarge, smooth, edit or join videos", "finish:add_finish"),
+    "jobs": ("list and change the jobs of an outputs folder", "jobs:add_jobs"),
+    "export": ("write a video in another format", "export:add_export"),
+    "tune": ("find the fastest convolutions for this card", "tune:add_tune"),
+    "bench": ("measure this machine, and write a report to send", "bench:add_bench"),
+    "plan": ("show how much of the device's memory a video would need", "plan:add_plan"),
+    "doctor": ("examine this machine, and report what would make a job fail", "doctor:add_doctor"),
+    "models": ("list, add, get, convert, verify and remove models", "models.command:add_models"),
+    "inspect": ("show what is in a file or folder with weights", "inspect:add_inspect"),
+    "replay": ("run a captured stage of a job again, and compare the results", "replay:add_replay"),
+    "install-comfyui-nodes": ("write the ROCm nodes into ComfyUI's folder", "comfyui:add_install"),
+    "uninstall-comfyui-nodes": ("remove what install-comfyui-nodes has written", "comfyui:add_uninstall"),
+    "join": ("give this machine's cards to the queue of another one, with Ray", "join:add_join"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,10 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from app.web.server import main as serve  # importing it takes a second
 
         return serve(arguments[1:], f"longtake {_PAGE}")
-    return run_parsed(_parser, arguments)
+    return run_parsed(lambda: command_parser(arguments), arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser(names: Collection[str] = _COMMANDS) -> Parser:
+    """The parser of these commands; of the others, it has the lines in the help alone."""
     parser = Parser(
         prog="longtake",
         description="Longtake: FramePack video that finishes, on Radeon cards.",
@@ -61,80 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"Longtake {__version__}")
     add_language(parser)
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
-    # This is only its line in the help: its own parser is in `app.web.server`.
-    commands.add_parser(_PAGE, help="serve the page", add_help=False)
-    _add_generate(commands)
-    add_finish(commands)
-    add_jobs(commands)
-    add_export(commands)
-    add_tune(commands)
-    add_bench(commands)
-    _add_plan(commands)
-    _add_doctor(commands)
-    add_models(commands)
-    add_inspect(commands)
-    add_replay(commands)
-    add_comfyui(commands)
-    add_join(commands)
+    for name, (line, place) in _COMMANDS.items():
+        module, _, adder = place.partition(":")
+        if module and name in names:
+            getattr(import_module(f"app.commands.{module}"), adder)(commands)
+        else:
+            commands.add_parser(name, help=line, add_help=False)
     return parser
-
-
-def _add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
-    parser = add_command(
-        commands, "generate", make_video, add_request,
-        help="make a video from a picture and a sentence",
-        description="Make a video that starts with a picture and does what a sentence says.\n"
-        "The last line on standard output is the path of the video.",
-        epilog=_EXIT_CODES,
-    )  # fmt: skip
-    parser.set_defaults(model=None)  # recipes and branches have a model of their own
-    group = parser.add_argument_group("source and output")
-    for add in (
-        *ORIGINS, add_outputs,
-        switch("--json", "print only JSON events, one per line"),
-        switch("--verbose", "log each action to standard error"),
-        switch("--in-process", "run without the engine process, for debugging"),
-        add_find_mode,
-    ):  # fmt: skip
-        add(group)
-
-
-def _add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
-    add_command(
-        commands, "plan", print_plan,
-        lambda parser: add_settings(parser, excluded=("seed",)),
-        argument(
-            "--card", metavar="FAMILY:GB",
-            help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
-        ),
-        switch(
-            "--recommended",
-            "choose resolution, weight type and preserved memory for the card, and plan with them",
-        ),
-        switch("--json", "print the plan as one JSON object"),
-        help="show how much of the device's memory a video would need",
-        description="Show which weights stay on the device, which are streamed, and the predicted peak of\n"
-        "each stage. Nothing is loaded, so neither a GPU nor the model's files are needed.",
-        epilog="exit codes: 0 the video fits, 1 failed, 2 the video does not fit or the command is invalid.",
-    )  # fmt: skip
-
-
-def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
-    add_command(
-        commands, "doctor", run_doctor,
-        lambda parser: add_setting(parser, "model"),
-        add_outputs,
-        switch("--json", "print the report as one JSON object"),
-        switch(
-            "--clear-miopen-cache",
-            "only remove MIOpen's tuning results and compiled kernels, and report their size",
-        ),
-        add_find_mode,
-        switch(
-            "--forget-smaller-plans",
-            "only forget earlier shortages of memory, so plans use all that the cap allows",
-        ),
-        help="examine this machine, and report what would make a job fail",
-        description="Examine card, torch, memory, disk and environment, and test the attention kernel.",
-        epilog="exit codes: 0 a job would work, 1 a job would fail, 2 the command is invalid.",
-    )  # fmt: skip

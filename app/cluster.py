@@ -7,8 +7,6 @@ the folder in the outputs folder stays the truth. Only children are connected wi
 when its cluster is gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import json

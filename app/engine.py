@@ -4,8 +4,6 @@
 engine ends when stdin is closed, so it never outlives the process that started it.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

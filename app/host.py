@@ -3,8 +3,6 @@
 The engine works in a copy of the job's folder, of which only what has changed is carried. See `app.cluster`.
 """
 
-from __future__ import annotations
-
 import queue
 import shutil
 import tempfile

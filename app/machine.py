@@ -1,7 +1,5 @@
 """The machine that this program runs on, described without torch, and the folder of its measurements."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -34,7 +32,6 @@ def this_machine(environ: Mapping[str, str], root: Path = ROOT) -> Machine:
 
 @cache
 def _rocminfo_gpus() -> list[Gpu]:
-    """Find the AMD cards of a WSL, where the kernel has no files about them."""
     return rocminfo_gpus(output_of("rocminfo"))
 
 
@@ -55,7 +52,6 @@ def this_local(environ: Mapping[str, str]) -> Local:
 
 
 def cache_folder() -> Path:
-    """Name Longtake's folder in the user's cache, which holds facts that can be measured again."""
     return user_folder(user_cache_path, "caches", "XDG_CACHE_HOME")
 
 

@@ -3,8 +3,6 @@
 The descriptions of the find modes follow MIOpen's documentation; their cost on a card was not measured.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

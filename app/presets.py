@@ -1,7 +1,5 @@
 """Presets, which are named sets of settings in plain JSON files that people may copy and edit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

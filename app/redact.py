@@ -1,7 +1,5 @@
 """The removal of paths, names and secrets from texts that others may read."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os
@@ -95,15 +93,11 @@ def plain_paths(text: str, outputs: Path | None = None) -> str:
 def without_names(text: str) -> str:
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
-    for word, replacement in ((_user(), "<user>"), (socket.gethostname(), "<host>")):
+    words = {socket.gethostname(): "<host>"}
+    with contextlib.suppress(KeyError, OSError):  # the user id has no name, for example in a container
+        words = {getpass.getuser(): "<user>", **words}
+    for word, replacement in words.items():
         # Replacing shorter or common names would garble the rest of the text.
         if len(word) > 2 and word not in ("root", "localhost", "user"):
             text = re.sub(rf"(?i)(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", replacement, text)
     return text
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # the user id has no name, for example in a container
-        return ""

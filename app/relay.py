@@ -5,8 +5,6 @@ TASK is an `app.cluster.ClusterTask` as JSON. To make videos, this takes orders 
 fails, the job fails with the code "card_away", and goes back to the queue.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -151,14 +149,12 @@ def _with_local_files(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _answer(ray: Any, host: Any, run: int, request: Any) -> Any:
-    """Wait for an answer of the actor for as long as the actor is there."""
     while not ray.wait([request], timeout=LOST_SECONDS / 2)[0]:
         ray.get(host.hear.remote(run), timeout=LOST_SECONDS)
     return ray.get(request)
 
 
 def _with_local_paths(event: dict[str, Any], remote: str, local: str) -> dict[str, Any]:
-    """Replace the paths of the actor's copy of the folder by those of the folder here."""
     return {
         name: local + value[len(remote) :] if isinstance(value, str) and value.startswith(remote) else value
         for name, value in event.items()

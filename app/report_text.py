@@ -1,14 +1,10 @@
 """The text of a problem report, which helps to find a fault without revealing anything about the user."""
 
-from __future__ import annotations
-
 import os
 import platform
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.redact import without_names, without_paths
 from diffusers_helper import __version__
@@ -34,53 +30,42 @@ def report_text(service: JobService, job_id: str) -> str:
     job = service.job(job_id)
     events = service.events(job_id)
     last_events = events[-LAST_EVENTS:]
-    chapters = (
-        ("Longtake problem report", _version_lines()),
-        (f"Job {job.id}", _job_lines(job)),
-        ("Settings", _setting_lines(job)),
-        ("What happened", _ending_lines(job, events)),
-        (f"Last {len(last_events)} of {len(events)} events", _event_lines(last_events)),
-    )
-    text = "\n\n".join("\n".join((title, *lines)) for title, lines in chapters)
-    return without_names(without_paths(text, job.folder.parent)) + "\n"
-
-
-def _version_lines() -> Iterator[str]:
-    yield f"  Longtake {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    yield "  " + ", ".join(f"{name} {version_of(name) or 'not installed'}" for name in _PACKAGES)
-    yield f"  {count_text(os.cpu_count() or 0, 'CPU')}, {gb_text(host_memory().total)} GB of RAM"
-
-
-def _job_lines(job: Job) -> Iterator[str]:
-    seconds = job.frames / plan_of(job.request).fps
-    yield f"  state {job.state}, {count_text(job.frames, 'frame')} ({seconds:.2f} s) of video"
+    lines = [
+        "Longtake problem report",
+        f"  Longtake {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "  " + ", ".join(f"{name} {version_of(name) or 'not installed'}" for name in _PACKAGES),
+        f"  {count_text(os.cpu_count() or 0, 'CPU')}, {gb_text(host_memory().total)} GB of RAM",
+        f"\nJob {job.id}",
+        f"  state {job.state}, {count_text(job.frames, 'frame')} "
+        f"({job.frames / plan_of(job.request).fps:.2f} s) of video",
+    ]
     if job.started is not None and job.ended is not None:
         waited_seconds, made_seconds = job.started - job.created, job.ended - job.started
-        yield f"  took {duration(made_seconds)} after {duration(waited_seconds)} in the queue"
-
-
-def _setting_lines(job: Job) -> Iterator[str]:
+        lines.append(f"  took {duration(made_seconds)} after {duration(waited_seconds)} in the queue")
+    lines.append("\nSettings")
     for name, value in asdict(job.request).items():
         text = Path(value).name if name in PICTURES else value
         if name == TIMED_PICTURES:
             text = SETTINGS[name].summary(value)
-        yield f"  {name}: {_bounded(repr(text))}"
-
-
-def _ending_lines(job: Job, events: list[Event]) -> Iterator[str]:
-    yield f"  {job.message} {job.remedy}".rstrip() if job.message else f"  {job.state}"
+        lines.append(f"  {name}: {_bounded(repr(text))}")
+    lines += [
+        "\nWhat happened",
+        f"  {job.message} {job.remedy}".rstrip() if job.message else f"  {job.state}",
+    ]
     failed = next((event for event in reversed(events) if isinstance(event, Failed)), None)
     if failed is not None and failed.detail:
-        yield f"  code {failed.code}"
-        yield from (f"  | {line}" for line in failed.detail[-MAX_DETAIL:].splitlines())
+        lines.append(f"  code {failed.code}")
+        lines += (f"  | {line}" for line in failed.detail[-MAX_DETAIL:].splitlines())
+    lines.append(f"\nLast {len(last_events)} of {len(events)} events")
+    lines += map(_event_line, last_events)
+    return without_names(without_paths("\n".join(lines), job.folder.parent)) + "\n"
 
 
-def _event_lines(events: Iterable[Event]) -> Iterator[str]:
-    for event in events:
-        data = to_dict(event)
-        name, _, time = data.pop("event"), data.pop("job"), data.pop("time")
-        fields = (f"{key}={_bounded(repr(value))}" for key, value in data.items() if key != "detail")
-        yield " ".join((f"  {time:9.2f} s", name, *fields))
+def _event_line(event: Event) -> str:
+    data = to_dict(event)
+    name, _, time = data.pop("event"), data.pop("job"), data.pop("time")
+    fields = (f"{key}={_bounded(repr(value))}" for key, value in data.items() if key != "detail")
+    return " ".join((f"  {time:9.2f} s", name, *fields))
 
 
 def _bounded(text: str) -> str:

@@ -1,7 +1,5 @@
 """The beginning and the end that all programs share: streams, rights of files, Ctrl-C and the exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

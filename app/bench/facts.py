@@ -3,8 +3,6 @@
 Nothing here names the user, the machine or its folders.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """The benchmark's report, a JSON file with a checksum and without anything private, and its page."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

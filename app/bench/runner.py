@@ -4,8 +4,6 @@ The report is written after each case. A case that ends its process or does not 
 and the part goes on behind it in another process.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +48,8 @@ class BenchRun:
         self.save(self.report)  # fails at once where the report cannot be written
         limit = PART_SECONDS[self.report["level"]]
         try:
-            for index, name in enumerate(names):
-                seconds = max(0.0, min(limit * (len(names) - index), end - time.monotonic()))
-                title = f"[{index + 1}/{len(names)}] {PARTS[name].title}"
-                self.show(f"{title} (at most {duration(seconds)} to go)")
+            for number, name in enumerate(names, 1):
+                self.show(f"[{number}/{len(names)}] {PARTS[name].title}")
                 self._run_part(name, min(end, time.monotonic() + limit))
             self.report["is_complete"] = all(entry["is_complete"] for entry in self.report["parts"].values())
         finally:

@@ -1,7 +1,5 @@
 """The table of what the benchmark measures. It needs no torch, so a program can list it at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -13,8 +11,6 @@ from diffusers_helper.units import GB
 Level = Literal["quick", "standard", "full"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 QUICK_SECONDS = 170
-QUICK_BYTES = 2 * GB
-"""The most that the level "quick" writes to the disk."""
 PART_SECONDS: dict[Level, int] = {"quick": 60, "standard": 600, "full": 600}
 # FramePack's transformer with one block of each kind, the sample for the disk, and all 60 blocks.
 _ONE_OF_EACH = 1_800_000_000

@@ -1,7 +1,5 @@
 """The parts that the commands share: arguments, exit codes and the texts of errors."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import logging
@@ -12,9 +10,8 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import Any, NoReturn, TypeAlias, get_args
 from unicodedata import east_asian_width
-from urllib.request import getproxies
 
 from app.jobs.stdio import complain, in_language, start_log
 from app.languages.translation import LANGUAGES
@@ -30,9 +27,6 @@ from diffusers_helper.models.registry import model_names
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, engine_environment
 from diffusers_helper.request import FINISHING, SETTINGS
 from diffusers_helper.setting import Section, number_or_text, text_of
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 
@@ -234,6 +228,8 @@ def apply_engine_environment() -> None:
 
 def check_proxies() -> None:
     """Refuse SOCKS proxies, with which the page and downloads fail unless a further package is installed."""
+    from urllib.request import getproxies  # a tenth of a second
+
     for name, value in getproxies().items():
         if value.startswith("socks") and importlib.util.find_spec("socksio") is None:
             raise InputError(
@@ -243,19 +239,21 @@ def check_proxies() -> None:
             )
 
 
-Adder = Callable[[argparse._ActionsContainer], object]
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+Argument = Callable[[argparse._ActionsContainer], object]
 """A function that adds an argument, or several, to a parser or to a group of it."""
 
 
-def argument(*names: str, **options: Any) -> Adder:
+def argument(*names: str, **options: Any) -> Argument:
     return lambda group: group.add_argument(*names, **options)
 
 
-def switch(name: str, help: str) -> Adder:
+def switch(name: str, help: str) -> Argument:
     return argument(name, action="store_true", help=help)
 
 
-def exclusive(*arguments: Adder, required: bool = True) -> Adder:
+def exclusive(*arguments: Argument, required: bool = True) -> Argument:
     def add(parser: argparse._ActionsContainer) -> None:
         group = parser.add_mutually_exclusive_group(required=required)
         for add_argument in arguments:
@@ -265,8 +263,8 @@ def exclusive(*arguments: Adder, required: bool = True) -> Adder:
 
 
 def add_command(
-    commands: argparse._SubParsersAction[Parser], name: str, run: Callable[[argparse.Namespace], int],
-    *arguments: Adder, help: str, description: str | None = None, epilog: str | None = None,
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int],
+    *arguments: Argument, help: str = "", description: str | None = None, epilog: str | None = None,
 ) -> Parser:  # fmt: skip
     parser = commands.add_parser(name, help=help, description=description, epilog=epilog)
     parser.set_defaults(run=run, verbose=False)
@@ -280,20 +278,16 @@ Verb = tuple[Any, ...]
 
 
 def add_verbs(
-    commands: argparse._SubParsersAction[Parser], name: str, verbs: Iterable[Verb], *common: Adder,
-    help: str, epilog: str,
+    commands: Commands, name: str, verbs: Iterable[Verb], *common: Argument,
+    description: str, epilog: str,
 ) -> None:  # fmt: skip
-    parser = commands.add_parser(name, help=help, description=_sentence(help))
+    parser = commands.add_parser(name, description=description)
     parsers = parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)
     for verb, verb_help, run, *arguments in verbs:
         add_command(
             parsers, verb, run, *arguments, *common,
-            help=verb_help, description=_sentence(verb_help), epilog=epilog,
+            help=verb_help, description=f"{verb_help[:1].upper()}{verb_help[1:]}.", epilog=epilog,
         )  # fmt: skip
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def run_parsed(build: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:

@@ -1,7 +1,5 @@
 """The command `bench`, which measures this machine at FramePack's real sizes and writes a report to send."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -25,8 +23,8 @@ from app.bench.report import (
     to_markdown,
 )
 from app.bench.runner import BenchRun, summary_line
-from app.bench.table import LEVELS, PARTS, QUICK_SECONDS, Level, parts_of
-from app.commands.arguments import Parser, add_command, argument, single_run, switch
+from app.bench.table import LEVELS, PARTS, QUICK_SECONDS, parts_of
+from app.commands.arguments import Commands, add_command, argument, single_run, switch
 from app.commands.doctor import ask_torch
 from app.jobs.stdio import complain, say
 from app.machine import this_local, this_machine, this_profile
@@ -46,7 +44,7 @@ measured. The report names no user, no machine and no folder.
 """
 
 
-def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_bench(commands: Commands) -> None:
     helps = {
         "quick": "the most important figures, in at most 3 minutes and with at most 2 GB written (default)",
         "standard": "with caps of 8 to 24 GB and a whole section, in parts of at most 10 minutes each",
@@ -77,7 +75,7 @@ def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
             help="FramePack model with real weights (default: a published one if here, else random weights)",
         ),
         switch("--json", "print only the report as one JSON object"),
-        help="measure this machine, and write a report to send", description=_DESCRIPTION,
+        description=_DESCRIPTION,
     )  # fmt: skip
     parser.set_defaults(level="quick")
 
@@ -101,24 +99,21 @@ def bench(arguments: argparse.Namespace) -> int:
     end = begin + QUICK_SECONDS if arguments.level == "quick" else math.inf
     code = 0
     with single_run("bench", folder, "Choose another one with --out."):
-        run = _new_run(arguments.level, folder, model, targets)
+        environ = {**os.environ, **engine_environment(this_profile(os.environ).environment, os.environ)}
+        report: Report = {
+            "format": FORMAT, "version": VERSION, "level": arguments.level,
+            "weights": "real" if model else "random", "is_complete": False,
+            **published(machine_facts(os.environ, ask_torch(environ))), "parts": {},
+        }  # fmt: skip
+        run = BenchRun(folder, model, environ, report, partial(_write, targets), sensors(os.environ))
         try:
             run.run(arguments.only or parts_of(arguments.level), end)
         except KeyboardInterrupt:
             code = EXIT_CANCELLED
             complain("Stopped. The report holds what was measured.")
-        _keep_speeds(run.report)
-        _end(run.report, targets, as_json=arguments.json)
+        _keep_speeds(report)
+        _end(report, targets, as_json=arguments.json)
     return code
-
-
-def _new_run(level: Level, folder: Path, model: str, targets: list[Path]) -> BenchRun:
-    environ = {**os.environ, **engine_environment(this_profile(os.environ).environment, os.environ)}
-    report: Report = {
-        "format": FORMAT, "version": VERSION, "level": level, "weights": "real" if model else "random",
-        "is_complete": False, **published(machine_facts(os.environ, ask_torch(environ))), "parts": {},
-    }  # fmt: skip
-    return BenchRun(folder, model, environ, report, partial(_write, targets), sensors(os.environ))
 
 
 def _model(name: str | None) -> str:
@@ -137,7 +132,6 @@ def _write(targets: list[Path], report: Report) -> None:
 
 
 def _keep_speeds(report: Report) -> None:
-    """Keep the measured speeds of bus, main memory and disk, which plans use."""
     figures = {
         name: value
         for part, _, case in cases_of(report)

@@ -1,7 +1,5 @@
 """The commands that put the ROCm nodes into a ComfyUI and take them out again."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -9,7 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from app.commands.arguments import Parser, add_command, argument
+from app.commands.arguments import Commands, add_command, argument
 from app.commands.pack import INIT_TEXT, NAME, write_pack
 from app.jobs.stdio import say
 from app.machine import output_of
@@ -37,21 +35,20 @@ print(json.dumps({name: version(name) for name in sys.argv[1:]}))
 """
 
 
-def add_comfyui(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_install(commands: Commands) -> None:
     add_command(
         commands, "install-comfyui-nodes", install_nodes, _PATH,
         argument(
             "--python", metavar="FILE",
             help="the Python that runs ComfyUI (default: the one in its folder)",
         ),
-        help="write the ROCm nodes into ComfyUI's folder for nodes",
         description="Write one folder into ComfyUI's folder custom_nodes, and name the packages that its\n"
         "Python lacks. Nothing else is changed.",
     )  # fmt: skip
-    add_command(
-        commands, "uninstall-comfyui-nodes", uninstall_nodes, _PATH,
-        help="remove what install-comfyui-nodes has written",
-    )  # fmt: skip
+
+
+def add_uninstall(commands: Commands) -> None:
+    add_command(commands, "uninstall-comfyui-nodes", uninstall_nodes, _PATH)
 
 
 def install_nodes(arguments: argparse.Namespace) -> int:

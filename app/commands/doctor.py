@@ -1,7 +1,5 @@
 """The command `doctor`, which prints facts about this machine, the settings in force, and remedies."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -10,12 +8,22 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from app.bench.facts import hint
-from app.commands.arguments import EXIT_FAILED, command_words, find_mode_variables
+from app.commands.arguments import (
+    EXIT_FAILED,
+    Commands,
+    add_command,
+    add_find_mode,
+    add_outputs,
+    add_setting,
+    command_words,
+    find_mode_variables,
+    switch,
+)
+from app.commands.plan import planner_of
 from app.jobs.making.awake import can_stay_awake
 from app.jobs.stdio import say
 from app.machine import this_local, this_machine
@@ -26,7 +34,6 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import expanded_path
 from diffusers_helper.machine.local import (
     DEVIATION_VARIABLE,
-    DiskSpeeds,
     Local,
     fastest,
     refused_backends,
@@ -59,7 +66,7 @@ from diffusers_helper.planning.variables import (
     engine_environment,
     environment_report,
 )
-from diffusers_helper.planning.video import known_networks, plan_video
+from diffusers_helper.planning.video import known_networks
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, count_text, gb_text
 
@@ -79,7 +86,31 @@ class Finding:
     remedy: str = ""
 
 
+def _note(topic: str, text: str, remedy: str) -> Finding:
+    return Finding(topic, text, "note", remedy)
+
+
 Probe = Callable[[Mapping[str, str]], dict[str, Any]]
+
+
+def add_doctor(commands: Commands) -> None:
+    add_command(
+        commands, "doctor", run_doctor,
+        lambda parser: add_setting(parser, "model"),
+        add_outputs,
+        switch("--json", "print the report as one JSON object"),
+        switch(
+            "--clear-miopen-cache",
+            "only remove MIOpen's tuning results and compiled kernels, and report their size",
+        ),
+        add_find_mode,
+        switch(
+            "--forget-smaller-plans",
+            "only forget earlier shortages of memory, so plans use all that the cap allows",
+        ),
+        description="Examine card, torch, memory, disk and environment, and test the attention kernel.",
+        epilog="exit codes: 0 a job would work, 1 a job would fail, 2 the command is invalid.",
+    )  # fmt: skip
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -172,21 +203,16 @@ def _cards(machine: Machine, profile: Profile, environ: Mapping[str, str], root:
     if machine.kind != "rocm":
         yield Finding("card", machine.name if machine.kind == "cuda" else "no GPU is used; the CPU is")
     if usable and machine.kind != "rocm":
-        yield Finding(
-            "card", "the environment hides all AMD cards", "note",
-            f"Unset {' and '.join(name for name in VISIBLE_VARIABLES if name in environ)} to use one.",
-        )  # fmt: skip
+        names = " and ".join(name for name in VISIBLE_VARIABLES if name in environ)
+        yield _note("card", "the environment hides all AMD cards", f"Unset {names} to use one.")
     if machine.kind == "cpu" and not usable and (root / "dev/dxg").exists():
-        yield Finding(
-            "card", "Windows lends a card through /dev/dxg, but no driver of its maker answers here", "note",
-            "For a Radeon, install AMD's ROCm for WSL, so that `rocminfo` lists it; see docs/install.md.",
-        )  # fmt: skip
+        text = "Windows lends a card through /dev/dxg, but no driver of its maker answers here"
+        remedy = "For a Radeon, install AMD's ROCm for WSL, so that `rocminfo` lists it; see docs/install.md."
+        yield _note("card", text, remedy)
     used = next((gpu.vram_used for gpu in gpus if not gpu.is_apu), 0)
     if machine.kind == "rocm" and used > machine.total_bytes - profile.cap_bytes.value:
-        yield Finding(
-            "card", f"other programs hold {gb_text(used)} GB of VRAM, more than the cap leaves free", "note",
-            "Close them, or lower --vram-cap-gb by the same amount.",
-        )  # fmt: skip
+        text = f"other programs hold {gb_text(used)} GB of VRAM, more than the cap leaves free"
+        yield _note("card", text, "Close them, or lower --vram-cap-gb by the same amount.")
     if bench_hint := hint(machine):
         yield Finding("card", bench_hint)
     settings = (
@@ -205,10 +231,8 @@ def _torch(
     machine: Machine, facts: Mapping[str, Any], environ: Mapping[str, str], root: Path
 ) -> Iterator[Finding]:
     if not facts:
-        yield Finding(
-            "torch", "does not start, or takes too long", "problem",
-            "Run `python -m app.probe` to see why, or set the environment up again with webui.sh.",
-        )  # fmt: skip
+        remedy = "Run `python -m app.probe` to see why, or set the environment up again with webui.sh."
+        yield Finding("torch", "does not start, or takes too long", "problem", remedy)
         return
     yield Finding("torch", f"{facts['torch']} for {_runtime(facts)}")
     if rocm_version(root):
@@ -224,23 +248,19 @@ def _torch(
         yield Finding("torch", missing[0], "problem", missing[1])
     arch = facts.get("arch")
     if machine.kind == "rocm" and arch and arch != machine.arch:
-        yield Finding(
-            "torch", f"calls the card {arch}, but the kernel driver calls it {machine.arch}", "note",
-            f"Check HSA_OVERRIDE_GFX_VERSION ({environ.get('HSA_OVERRIDE_GFX_VERSION', 'not set')}).",
-        )  # fmt: skip
+        override = environ.get("HSA_OVERRIDE_GFX_VERSION", "not set")
+        text = f"calls the card {arch}, but the kernel driver calls it {machine.arch}"
+        yield _note("torch", text, f"Check HSA_OVERRIDE_GFX_VERSION ({override}).")
 
 
 def _attention(machine: Machine, kernel: str) -> Iterator[Finding]:
     if "math" not in kernel:
         yield Finding("attention", f"SDPA runs {kernel} ({kernel_kind(kernel)}); plans assume it")
         return
-    yield Finding(
-        "attention", f"SDPA runs {kernel}, which stores the scores of all tokens; slices are used instead",
-        "note",
-        "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1 and run doctor again."
-        if machine.kind == "rocm"
-        else "Update the driver and torch, and run doctor again.",
-    )  # fmt: skip
+    is_rocm = machine.kind == "rocm"
+    step = "Set TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1" if is_rocm else "Update the driver and torch,"
+    text = f"SDPA runs {kernel}, which stores the scores of all tokens; slices are used instead"
+    yield _note("attention", text, f"{step} and run doctor again.")
 
 
 def _kernels(facts: Mapping[str, Any]) -> Iterator[Finding]:
@@ -284,18 +304,16 @@ def _memory(root: Path) -> Iterator[Finding]:
     text = f"{gb_text(used)} of {gb_text(memory.swap_total)} GB used"
     if used > GB and memory.available < memory.total // 10:
         remedy = "Close other programs: weights are read from the disk again when memory is short."
-        yield Finding("swap", text, "note", remedy)
+        yield _note("swap", text, remedy)
     else:
         yield Finding("swap", text)
 
 
 def _sleep() -> Finding:
-    return Finding(
-        "sleep",
-        "systemd-logind keeps the computer awake while a video is made"
-        if can_stay_awake()
-        else "nothing keeps the computer awake while a video is made, as systemd-logind does not answer here",
-    )
+    who, why = "nothing", ", as systemd-logind does not answer here"
+    if can_stay_awake():
+        who, why = "systemd-logind", ""
+    return Finding("sleep", f"{who} keeps the computer awake while a video is made{why}")
 
 
 def _disk(outputs: Path) -> Finding:
@@ -308,12 +326,10 @@ def _disk(outputs: Path) -> Finding:
     except OSError as error:
         text = f"{outputs} cannot be written ({error.strerror})"
         return Finding("disk", text, "problem", "Choose another folder with --outputs.")
+    text = f"{gb_text(free_bytes)} GB free in {folder}"
     if free_bytes < _DISK_BYTES:
-        return Finding(
-            "disk", f"{gb_text(free_bytes)} GB free in {folder}", "note",
-            f"Free {gb_text(_DISK_BYTES)} GB for videos and latents.",
-        )  # fmt: skip
-    return Finding("disk", f"{gb_text(free_bytes)} GB free in {folder}")
+        return _note("disk", text, f"Free {gb_text(_DISK_BYTES)} GB for videos and latents.")
+    return Finding("disk", text)
 
 
 def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -321,25 +337,21 @@ def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Findi
         owner = "yours" if setting.source == YOU else "Longtake's"
         yield Finding("environment", f"{name}={setting.value} ({owner}; {setting.reason})")
     if profile.machine.kind == "rocm":
-        for text, remedy in find_mode_findings(
-            {**environ, **engine_environment(profile.environment, environ)}
-        ):
+        of_engine = {**environ, **engine_environment(profile.environment, environ)}
+        for text, remedy in find_mode_findings(of_engine):
             yield Finding("MIOpen", text, "note" if remedy else "ok", remedy)
     elif "MIOPEN_FIND_MODE" in environ:
         yield Finding("environment", "the find mode has no effect here: MIOpen runs on AMD cards only")
     if "MIOPEN_FIND_TIME_LIMIT" in environ:
-        yield Finding(
-            "environment", "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable", "note",
-            "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.",
-        )  # fmt: skip
+        text = "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable"
+        yield _note("environment", text, "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.")
     lacks_segments = version_numbers("torch") < (2, 12) or rocm_of_torch() < (10,)
     for name in ALLOCATOR_VARIABLES:
         has_segments = "expandable_segments:true" in environ.get(name, "").lower()
         if profile.machine.kind == "rocm" and has_segments and lacks_segments:
-            yield Finding(
-                "environment", f"{name} turns expandable segments on, which need ROCm 10", "note",
-                "Leave it out, since the limit of memory may fail with them on this build of torch.",
-            )  # fmt: skip
+            text = f"{name} turns expandable segments on, which need ROCm 10"
+            remedy = "Leave it out, since the limit of memory may fail with them on this build of torch."
+            yield _note("environment", text, remedy)
 
 
 def _job(model: str, profile: Profile, root: Path, local: Local) -> Iterator[Finding]:
@@ -350,24 +362,15 @@ def _job(model: str, profile: Profile, root: Path, local: Local) -> Iterator[Fin
             missing = NotHere(absence)
             yield Finding("weights", missing.message, "problem", missing.remedy)
         request = GenerationRequest(image="none", model=model, mode=info.modes[0])
-        make_plan = partial(
-            plan_video,
-            profile=profile,
-            local=local,
-            free_ram_bytes=host_memory(root).available or None,
-            disk_speed=DiskSpeeds(local.disks).measure,
-        )
+        make_plan = planner_of(profile, local, host_memory(root).available or None)
         plan = make_plan(request, info)
         recommendation = recommend(request, info, make_plan)
         size = sum(network.file_bytes for network in known_networks(info, profile).values())
     except LongtakeError as error:
         yield Finding("job", command_words(error.message), "problem", command_words(error.remedy))
         return
-    yield Finding(
-        "job",
-        f"{info.title} ({gb_text(size)} GB of weights) peaks at {gb_text(plan.job.peak_bytes)} of "
-        f"{gb_text(plan.job.budget.cap_bytes)} GB",
-    )
+    peak, cap = gb_text(plan.job.peak_bytes), gb_text(plan.job.budget.cap_bytes)
+    yield Finding("job", f"{info.title} ({gb_text(size)} GB of weights) peaks at {peak} of {cap} GB")
     if plan.streaming:
         yield Finding("job", plan.streaming)
     for note in plan.notes:

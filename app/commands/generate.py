@@ -1,25 +1,36 @@
 """The command `generate`, which submits or resumes jobs and follows them to their end."""
 
-from __future__ import annotations
-
 import argparse
+import contextlib
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING
+from types import FrameType, MappingProxyType
+from typing import Any, Self
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
+    Commands,
+    add_command,
+    add_find_mode,
+    add_outputs,
+    add_request,
     apply_engine_environment,
     apply_find_mode,
     command_for,
     queue_paused,
+    switch,
 )
-from app.commands.origin import check_changes_of, chosen_origin, provide_model, save_arguments_as_preset
+from app.commands.origin import (
+    ORIGINS,
+    check_changes_of,
+    chosen_origin,
+    provide_model,
+    save_arguments_as_preset,
+)
 from app.commands.terminal import JsonLines, ProgressBar
 from app.jobs.finishing import press_after
 from app.jobs.job import BEGUN, Job, NoSuchJob, allows
@@ -41,9 +52,11 @@ from diffusers_helper.machine.signals import SIGINT, handle, restore
 from diffusers_helper.machine.signals import Signals as Numbers
 from diffusers_helper.provenance.job_folder import JobFolder
 
-if TYPE_CHECKING:
-    from diffusers_helper.runner import Runner
-
+_EXIT_CODES = """\
+exit codes: 0 done, 1 failed, 2 invalid command or input, 130 cancelled,
+129 or 143 interrupted by a signal, 141 by a closed pipe (--resume continues the job).
+Ctrl-C cancels within one step and keeps the video so far; a second Ctrl-C does not wait for the step.
+"""
 _INTERRUPTED = "Interrupted. Continue with: {command}"
 _MADE_ELSEWHERE = "The other program makes the job. Follow it with: {command}"
 _FOLLOWS = (
@@ -52,6 +65,25 @@ _FOLLOWS = (
 )
 _LEADS = "The other program has ended. This one makes the job now."
 _KILL_SECONDS = 3.0
+
+
+def add_generate(commands: Commands) -> None:
+    parser = add_command(
+        commands, "generate", make_video, add_request,
+        description="Make a video that starts with a picture and does what a sentence says.\n"
+        "The last line on standard output is the path of the video.",
+        epilog=_EXIT_CODES,
+    )  # fmt: skip
+    parser.set_defaults(model=None)  # recipes and branches have a model of their own
+    group = parser.add_argument_group("source and output")
+    for add in (
+        *ORIGINS, add_outputs,
+        switch("--json", "print only JSON events, one per line"),
+        switch("--verbose", "log each action to standard error"),
+        switch("--in-process", "run without the engine process, for debugging"),
+        add_find_mode,
+    ):  # fmt: skip
+        add(group)
 
 
 def make_video(arguments: argparse.Namespace) -> int:
@@ -93,7 +125,8 @@ def follow_jobs(
 
     with Signals(cancel_all, service.stop, kill) as signals:
         jobs += queue_jobs(service)
-        num_earlier = len(service.events(jobs[0].id)) if arguments.resume and not jobs[0].is_over else 0
+        # Of a video that goes on, what is new is shown, and of one that is over its end.
+        num_earlier = len(service.events(jobs[0].id)) - jobs[0].is_over if arguments.resume else 0
         stdout = take_stdout()
         try:
             if not jobs[0].is_over:
@@ -102,6 +135,7 @@ def follow_jobs(
             for job in jobs:
                 display = (JsonLines if arguments.json else ProgressBar)(stdout, sys.stderr)
                 last_event = _show(service, job, num_earlier, display, arguments.outputs)
+                num_earlier = 0
                 codes.append(_exit_code(last_event) if last_event else 128 + (signals.number or 0))
                 if isinstance(last_event, Finished):
                     jobs += service.history.made_by(press_after(job.id))
@@ -133,10 +167,6 @@ def _show(
 ) -> Event | None:
     """Show a job's events after the first `num_earlier`, until its final one or the program's end."""
     display.begin(job, PaceBook(service), service.events(job.id)[:num_earlier])
-    if job.is_over:
-        *_, last_event = (item[1] for item in service.follow(job.id) if item is not None)
-        display.show(last_event)
-        return last_event
     last_event = None
     reported = ""
     try:
@@ -180,19 +210,13 @@ def _report_end(service: JobService, job_id: str, outputs: str) -> None:
     except NoSuchJob:  # the user removed it
         return
     if job.state == "failed":
-        _report(service, job)
+        file = JobFolder(job.folder).report
+        with contextlib.suppress(OSError):  # for example a full disk, which the failure itself has reported
+            write_atomic(file, report_text(service, job.id).encode())
+            complain(f"A report of the problem, without private paths, is in {file}")
     elif not job.is_over:
         text = _MADE_ELSEWHERE if job.state in BEGUN else _INTERRUPTED
         complain(text.format(command=command_for(outputs, "generate", "--resume", job.id)))
-
-
-def _report(service: JobService, job: Job) -> None:
-    file = JobFolder(job.folder).report
-    try:
-        write_atomic(file, report_text(service, job.id).encode())
-    except OSError:  # for example a full disk, which the failure itself has reported
-        return
-    complain(f"A report of the problem, without private paths, is in {file}")
 
 
 def _exit_code(event: Event | None) -> int:
@@ -224,13 +248,11 @@ class Signals:
         self._exit_timer: threading.Timer | None = None
         self._previous_handlers: dict[Numbers, object] = {}
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         self._previous_handlers = handle(self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         restore(self._previous_handlers)
         if self._exit_timer is not None:
             self._exit_timer.cancel()
@@ -263,7 +285,7 @@ class InProcessEngine(EngineProcess):
     def __init__(self) -> None:
         super().__init__()
         self._token = CancelToken()  # of the job that is running
-        self._runner: Runner | None = None
+        self._runner: Any = None
 
     @property
     def pid(self) -> int:

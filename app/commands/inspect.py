@@ -1,10 +1,8 @@
 """The command `inspect`, which shows what is in a file or folder with weights without loading it."""
 
-from __future__ import annotations
-
 import argparse
 
-from app.commands.arguments import EXIT_BAD_INPUT, Parser, add_command, argument, switch
+from app.commands.arguments import EXIT_BAD_INPUT, Commands, add_command, argument, switch
 from app.jobs.stdio import complain, say
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.registry import all_components
@@ -28,11 +26,11 @@ INSPECTED = (
 )  # fmt: skip
 
 
-def add_inspect(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_inspect(commands: Commands) -> None:
     add_command(
         commands, "inspect", print_inspection, *INSPECTED,
         switch("--json", "print the facts as one JSON object"),
-        help="show what is in a file or folder with weights", description=_ABOUT, epilog=_EXIT_CODES,
+        description=_ABOUT, epilog=_EXIT_CODES,
     )  # fmt: skip
 
 

@@ -1,18 +1,16 @@
 """The command `jobs`, which lists and changes the jobs of a folder, even while a program makes them."""
 
-from __future__ import annotations
-
 import argparse
 import json
-import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from typing import Any, get_args
 
 from app.commands.arguments import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
-    Parser,
+    Commands,
     add_outputs,
     add_request,
     add_settings,
@@ -27,8 +25,6 @@ from app.commands.arguments import (
     switch,
 )  # fmt: skip
 from app.commands.export import CODEC, export_video
-from app.commands.origin import check_changes_of, queue_branch, request_of
-from app.commands.plan import tell_times
 from app.jobs.job import ALLOWED, Action, Job, JobState, NotAllowed, allows
 from app.jobs.service import JobService
 from app.jobs.stdio import complain, say
@@ -52,11 +48,11 @@ _MOST_LISTED = 10**9
 Verb = Callable[[JobService, argparse.Namespace], int]
 
 
-def add_jobs(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_jobs(commands: Commands) -> None:
     verbs = [(name, text, partial(_run, verb), *arguments) for name, text, verb, *arguments in VERBS]
     add_verbs(
         commands, "jobs", verbs, add_outputs, switch("--json", "print JSON, one object per line"),
-        help="list and change the jobs of an outputs folder, even while a program makes them",
+        description="List and change the jobs of an outputs folder, even while a program makes them.",
         epilog=_EXIT_CODES,
     )  # fmt: skip
 
@@ -118,16 +114,19 @@ def _show(service: JobService, arguments: argparse.Namespace) -> int:
         for name, value in details["request"].items()
         if name in SETTINGS and value is not None
     ]
-    lines += [f"{_clock(row['time'])} {row['state']}. {row['reason']}".rstrip() for row in details["states"]]
+    lines += [
+        f"{datetime.fromtimestamp(row['time']):%Y-%m-%d %H:%M:%S} {row['state']}. {row['reason']}".rstrip()
+        for row in details["states"]
+    ]
     say(*([json.dumps(details)] if arguments.json else map(command_words, filter(None, lines))))
     return 0
 
 
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
 def _add(service: JobService, arguments: argparse.Namespace) -> int:
+    # Here and below, these take half a second to import, which a list need not wait for.
+    from app.commands.origin import request_of
+    from app.commands.plan import tell_times
+
     request = request_of(arguments)
     tell_times(request)
     job = service.queue.add(request, allow_folder=True, waits=arguments.wait)
@@ -230,6 +229,8 @@ def _queue_again(service: JobService, arguments: argparse.Namespace, job_id: str
     before = service.job(job_id)
     was_pausing = "pause" in service.commands(before)
     if allows(before, "resume"):
+        from app.commands.origin import check_changes_of
+
         check_changes_of(service, job_id)
     job = service.steering.resume(job_id)
     if not was_pausing:
@@ -239,12 +240,16 @@ def _queue_again(service: JobService, arguments: argparse.Namespace, job_id: str
 
 @_each
 def _branch(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    from app.commands.origin import queue_branch
+
     changes = settings_from(arguments)
     _queued(service, arguments, *queue_branch(service, job_id, arguments, changes, waits=False))
 
 
 @_each
 def _change(service: JobService, arguments: argparse.Namespace, job_id: str) -> None:
+    from app.commands.origin import check_changes_of
+
     changes = settings_from(arguments)
     check_changes_of(service, job_id, changes)
     job = service.steering.change(job_id, changes)

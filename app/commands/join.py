@@ -1,22 +1,19 @@
 """The command `join`, which gives this machine's cards to the queue of another one."""
 
-from __future__ import annotations
-
 import argparse
 import os
 
 from app.cluster import ClusterTask, check_cluster, join
-from app.commands.arguments import Parser, add_command, argument, switch
+from app.commands.arguments import Commands, add_command, argument, switch
 
 
-def add_join(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_join(commands: Commands) -> None:
     add_command(
         commands, "join", _join,
         argument("address", metavar="ADDRESS", help="the cluster, as HOST:PORT; auto for one that runs here"),
         argument("--devices", default="auto", metavar="LIST", help="the cards (default: all)"),
         argument("--name", help="this machine's name in those of its cards (default: its own)"),
         switch("--public", "allow an address outside of private networks"),
-        help="give this machine's cards to the queue of another one, with Ray",
         description="Make the videos of another machine's queue on this machine's cards, until Ctrl-C.\n"
         "Whoever reaches the cluster can run programs on this machine: read docs/cluster.md first.",
     )  # fmt: skip

@@ -1,7 +1,5 @@
 """The origin of the jobs that `generate` makes: settings, a recipe, a batch file, or another job."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ others'. The imports of the copy are therefore rewritten to relative ones, as pi
 Other names of modules in the source are relative already.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -1,16 +1,27 @@
 """The command `plan`, which shows the device memory that a video would need, stage by stage."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from app.commands.arguments import EXIT_BAD_INPUT, aligned, command_words, error_line, flag, settings_from
+from app.commands.arguments import (
+    EXIT_BAD_INPUT,
+    Commands,
+    add_command,
+    add_settings,
+    aligned,
+    argument,
+    command_words,
+    error_line,
+    flag,
+    settings_from,
+    switch,
+)
 from app.jobs.stdio import complain, say
 from app.machine import machine_of_card, this_local, this_machine, this_profile
 from diffusers_helper.conditions.picture_file import load_picture
@@ -23,8 +34,8 @@ from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.planning.cards.speeds import MEASURED
-from diffusers_helper.planning.profiles import Profile, profile_in_force
-from diffusers_helper.planning.set_ups import Recommendation, recommend
+from diffusers_helper.planning.profiles import FAMILIES, Profile, profile_in_force
+from diffusers_helper.planning.set_ups import recommend
 from diffusers_helper.planning.times import expected_times, forecast
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
@@ -37,6 +48,25 @@ _UNKNOWN_SHAPE = (
 _HEADER = ("stage", "model", "runs", "resident", "streamed", "peak", "copied in total")
 
 
+def add_plan(commands: Commands) -> None:
+    add_command(
+        commands, "plan", print_plan,
+        lambda parser: add_settings(parser, excluded=("seed",)),
+        argument(
+            "--card", metavar="FAMILY:GB",
+            help=f"plan for another machine, such as gfx1100:24; families: {', '.join(FAMILIES)}",
+        ),
+        switch(
+            "--recommended",
+            "choose resolution, weight type and preserved memory for the card, and plan with them",
+        ),
+        switch("--json", "print the plan as one JSON object"),
+        description="Show which weights stay on the device, which are streamed, and the predicted peak of\n"
+        "each stage. Nothing is loaded, so neither a GPU nor the model's files are needed.",
+        epilog="exit codes: 0 the video fits, 1 failed, 2 the video does not fit or the command is invalid.",
+    )  # fmt: skip
+
+
 def print_plan(arguments: argparse.Namespace) -> int:
     info = find_model(arguments.model, allow_folder=True)
     settings = {**info.default_settings, **settings_from(arguments)}
@@ -46,14 +76,8 @@ def print_plan(arguments: argparse.Namespace) -> int:
     local = Local(os.environ) if is_elsewhere else this_local(os.environ)
     machine = machine_of_card(arguments.card) if is_elsewhere else this_machine(os.environ)
     profile = profile_in_force(machine, local)
-    plan_here = partial(
-        plan_video,
-        profile=profile,
-        local=local,
-        free_ram_bytes=None if is_elsewhere else host_memory().available or None,
-        disk_speed=DiskSpeeds(local.disks).measure,
-    )
-
+    free_ram_bytes = None if is_elsewhere else host_memory().available or None
+    plan_here = planner_of(profile, local, free_ram_bytes)
     is_shape_known = bool(arguments.image or arguments.shape)
 
     def plan_of(request: GenerationRequest, info: ModelInfo, **options: Any) -> VideoPlan:
@@ -87,9 +111,18 @@ def print_plan(arguments: argparse.Namespace) -> int:
                 "recommended": recommendation.set_up.settings, "recommended_words": recommendation.words,
             }  # fmt: skip
         say(json.dumps(_as_json(plan, profile, used_info) | recommended))
-    else:
-        say(*_recommended_lines(recommendation), *_as_lines(plan, profile, used_info))
+        return 0
+    if recommendation is not None:
+        settings = recommendation.set_up.settings.items()
+        words = " ".join(f"{flag(name)} {value}" for name, value in settings if value is not None)
+        say(recommendation.words, f"As arguments: {words}", "")
+    say(*_as_lines(plan, profile, used_info))
     return 0
+
+
+def planner_of(profile: Profile, local: Local, free_ram_bytes: int | None) -> Callable[..., VideoPlan]:
+    speed = DiskSpeeds(local.disks).measure
+    return partial(plan_video, profile=profile, local=local, free_ram_bytes=free_ram_bytes, disk_speed=speed)
 
 
 def check_plan(request: GenerationRequest, image: str | bytes | None = None) -> None:
@@ -115,14 +148,6 @@ def tell_times(request: GenerationRequest, place: str = "") -> None:
     """Tell of times in a request that do not do what was written, before anything starts."""
     for note in time_notes(request, find_model(request.model, allow_folder=True).family):
         complain(f"{place}{note}")
-
-
-def _recommended_lines(recommendation: Recommendation | None) -> list[str]:
-    if recommendation is None:
-        return []
-    settings = {name: value for name, value in recommendation.set_up.settings.items() if value is not None}
-    arguments = " ".join(f"{flag(name)} {value}" for name, value in settings.items())
-    return [recommendation.words, f"As arguments: {arguments}", ""]
 
 
 def _shape(image: str | bytes, request: GenerationRequest, info: ModelInfo) -> tuple[int, int]:

@@ -1,22 +1,19 @@
 """The command that runs a captured stage of a job again."""
 
-from __future__ import annotations
-
 import argparse
 import os
 
-from app.commands.arguments import EXIT_FAILED, Parser, add_command, apply_engine_environment, argument
+from app.commands.arguments import EXIT_FAILED, Commands, add_command, apply_engine_environment, argument
 from app.jobs.stdio import say
 from app.machine import this_local
 from app.miopen import conv_settings
 from diffusers_helper.files import expanded_path
 
 
-def add_replay(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_replay(commands: Commands) -> None:
     add_command(
         commands, "replay", replay_stage,
         argument("file", metavar="FILE", help="the JSON file of a capture"),
-        help="run a captured stage of a job again, and compare the results",
         description="A job keeps the inputs of a stage that fails in the folder `captures` of its folder;\n"
         "with LONGTAKE_DEBUG=1 in the environment, those and the outputs of all stages. This runs one of\n"
         "them again.",

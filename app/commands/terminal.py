@@ -1,7 +1,5 @@
 """The displays of a job and of a download on the command line: text for users, and JSON for programs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The reader of uploaded pictures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

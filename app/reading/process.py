@@ -1,7 +1,5 @@
 """The processes in which files of unknown origin are read, within limits of time and memory."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os
@@ -72,7 +70,6 @@ class ReadingProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def read(self, reader: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call a reader there, and return its result."""
         arguments = inspect.signature(reader).bind(*args, **kwargs).arguments
         name = next((value.name for value in arguments.values() if isinstance(value, Path)), "The file")
         question = {"reader": reader.__name__, "arguments": arguments, "seconds": self.limits.seconds}
@@ -120,7 +117,9 @@ class ReadingProcess:
         if self._process is not None:
             if self._process.poll() is None:
                 return self._process
-            _close(self._process)
+            for pipe in (self._process.stdin, self._process.stdout):
+                with contextlib.suppress(OSError):
+                    opened(pipe).close()
         command, variables = module_command("app.reading.worker", os.environ)
         # The threads of numpy's library, which nothing here uses, would reserve address space, as would
         # memory for each of the threads that decode a video.
@@ -166,9 +165,3 @@ def _error(kind: str, message: str, remedy: str, setting: str, code: Any) -> Lon
     if kind == LongtakeError.__name__:
         return LongtakeError(message, remedy, setting=setting, code=code)
     return InputError(message, remedy, setting=setting)
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):
-            opened(pipe).close()

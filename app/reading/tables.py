@@ -3,8 +3,6 @@
 A person need not know how theirs separates columns or writes letters and numbers, as long as it is certain.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

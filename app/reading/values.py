@@ -1,7 +1,5 @@
 """The form in JSON of what the readers of files return."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast, get_type_hints
 

@@ -4,8 +4,6 @@ It reads a line of JSON for each file and answers with another. A reader that ta
 or crashes, ends only this process.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import sys

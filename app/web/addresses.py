@@ -1,7 +1,5 @@
 """The addresses under which the page is served, and from which clients come."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import socket
@@ -49,7 +47,6 @@ def _address(host: str, port: int) -> str:
 
 
 def _outward_address(server: str) -> str:
-    """Return the address of this machine that it would use to reach others, or its name; nothing is sent."""
     family = socket.AF_INET6 if ":" in server else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):  # no network
         probe.connect((_ALL_ADDRESSES[server], 9))

@@ -3,8 +3,6 @@
 An answer, such as a stream of updates or the wait for a video, may take as long as it likes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
@@ -13,7 +11,7 @@ from asyncio import BaseTransport, Transport
 from collections import Counter
 from collections.abc import Collection
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -59,7 +57,7 @@ class Connection(H11Protocol):
         super().connection_made(cast("Transport", transport))
         client, server = (address[0] if address else "localhost" for address in (self.client, self.server))
         self._network = "" if client == server or is_local(client) else network_of(client)
-        everybody = cast("set[Connection]", self.connections)
+        everybody = cast("set[Self]", self.connections)
         if len(everybody) > self._most:
             self._take_place(everybody)
         elif self._network:
@@ -76,7 +74,7 @@ class Connection(H11Protocol):
         self._idle_since = self.loop.time()
         super().on_response_complete()
 
-    def _take_place(self, others: Collection[Connection]) -> None:
+    def _take_place(self, others: Collection[Self]) -> None:
         idle = [other for other in others if other.is_idle and other is not self]
         if idle:
             leaving = min(idle, key=lambda other: other._idle_since)
@@ -142,7 +140,6 @@ class WebServer(uvicorn.Server):
         self._thread = threading.Thread(target=self.run, name="web", daemon=True)
 
     def start(self) -> None:
-        """Serve, and return once the server answers."""
         self._thread.start()
         while not self.started:
             self._thread.join(0.01)

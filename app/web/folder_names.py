@@ -4,8 +4,6 @@ Gradio sends the path of an upload and expects it back; the page and programs ge
 instead. Other folders appear only in the texts of errors, which are not sent back.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

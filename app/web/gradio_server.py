@@ -1,7 +1,5 @@
 """Gradio, which serves the endpoints of programs and takes uploads."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Gradio serves far more routes than this page needs. A route that is not listed h
 Longtake's headers, and lose what they should not reveal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import json
@@ -223,7 +221,12 @@ class Guard:
         except (ValueError, RecursionError):
             await refusal_answer(path, 400, *_NOT_USABLE)(scope, receive, send)
             return
-        await self._app(scope, _received(body, receive), send)
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def received() -> Message:
+            return first.pop() if first else await receive()
+
+        await self._app(scope, received, send)
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
         headers, method = Headers(scope=scope), scope["method"]
@@ -281,15 +284,6 @@ def _read(body: bytes) -> Any:
     if _NUL.search(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()):
         raise ValueError("NUL")
     return message
-
-
-def _received(body: bytes, receive: Receive) -> Receive:
-    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def next_one() -> Message:
-        return first.pop() if first else await receive()
-
-    return next_one
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:

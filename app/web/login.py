@@ -1,7 +1,5 @@
 """The login: a page that asks for the password, who has entered it, and how often it may be tried."""
 
-from __future__ import annotations
-
 import hmac
 import math
 import secrets

@@ -1,7 +1,5 @@
 """The files that the page serves: its scripts, the media and logs of jobs, and a bounded set of uploads."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil
@@ -95,7 +93,6 @@ _NOT_THERE = PlainTextResponse("There is no such file.\n", 404)
 
 
 def page_file(address: str) -> Response:
-    """Serve a script or a style sheet of the page, given its address below their route."""
     script = scripts.content(address)
     if script is None:
         return _NOT_THERE
@@ -134,7 +131,6 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _served_small_picture(folder: Path) -> Response:
-    """Serve a small copy of a job's start picture or first frame."""
     job = JobFolder(folder)
     real = _inside(folder, job.input.name) or _inside(folder, job.first.name)
     try:
@@ -153,7 +149,6 @@ def _small_picture(file: Path, _changed: int) -> bytes:
 
 
 def _served_log(folder: Path, outputs: Path) -> Response:
-    """Serve the end of a job's log as plain text, without names and paths of this machine."""
     real = _inside(folder, JobFolder(folder).log.name)
     if real is None:
         return _NOT_THERE
@@ -175,13 +170,12 @@ class UploadRoom:
     """The folder of uploads, with its limits.
 
     Attributes:
-        max_total_bytes, max_files: The limits of all uploads together.
+        max_total_bytes: The limit of all uploads together.
     """
 
     folder: Path
     max_bytes: int
     max_total_bytes: int = 4 * 2**30
-    max_files: int = 2000
 
     def make_room(self) -> bool:
         """Remove uploads that are older than a day, and the oldest others as necessary.
@@ -190,18 +184,18 @@ class UploadRoom:
             Whether one more fits into the limits and on the disk.
         """
         now, files = time.time(), sorted(self._files())
-        total, count = sum(size for _, size, _ in files), len(files)
+        total = sum(size for _, size, _ in files)
         for made, size, path in files:
-            is_full = total + self.max_bytes > self.max_total_bytes or count >= self.max_files
+            is_full = total + self.max_bytes > self.max_total_bytes
             if now - made < _YOUNG_SECONDS or not (is_full or now - made > _OLD_SECONDS):
                 continue
             with contextlib.suppress(OSError):
                 path.unlink()
-                total, count = total - size, count - 1
+                total -= size
                 if path.parent != self.folder:
                     path.parent.rmdir()  # unless it is not empty
         has_space = self.folder.is_dir() and shutil.disk_usage(self.folder).free > self.max_bytes
-        return has_space and total + self.max_bytes <= self.max_total_bytes and count < self.max_files
+        return has_space and total + self.max_bytes <= self.max_total_bytes
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
         for path in self.folder.rglob("*"):

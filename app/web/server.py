@@ -1,7 +1,5 @@
 """The program that serves the page: its arguments, its start and its orderly end."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
@@ -130,17 +128,6 @@ def _take_memory_settings(arguments: argparse.Namespace) -> None:
     this_profile(os.environ)
 
 
-def _allowed_hosts(names: Sequence[str]) -> Sequence[str]:
-    for name in names:
-        if not _HOST_NAME.fullmatch(name):
-            raise InputError(
-                f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
-                "http://, port or path.",
-                "Give the name alone.",
-            )
-    return names
-
-
 def _auth(arguments: argparse.Namespace) -> tuple[str, str] | None:
     credentials = arguments.auth if arguments.auth is not None else os.environ.get(AUTH_VARIABLE)
     if credentials is not None:
@@ -184,10 +171,14 @@ def _free_port(server: str, port: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: int) -> int:
-    outputs, allowed_hosts = (
-        expanded_path(arguments.outputs, "outputs"),
-        _allowed_hosts(arguments.allowed_host),
-    )
+    outputs = expanded_path(arguments.outputs, "outputs")
+    for name in arguments.allowed_host:
+        if not _HOST_NAME.fullmatch(name):
+            raise InputError(
+                f"allowed-host is {short_repr(name)}; expected a name such as video.example.org, without "
+                "http://, port or path.",
+                "Give the name alone.",
+            )
     cards = parse_devices(arguments.devices, list_cards()) if arguments.devices else [{}]
     engines = [EngineProcess(variables=variables) for variables in cards]
     largest = max((engine.card.profile for engine in engines), key=lambda profile: profile.cap_bytes.value)
@@ -206,7 +197,7 @@ def _serve(arguments: argparse.Namespace, auth: tuple[str, str] | None, port: in
         page, url = open_page(
             service, outputs, model=arguments.model, server=arguments.server, port=port,
             share=arguments.share, inbrowser=arguments.inbrowser, auth=auth,
-            allowed_hosts=allowed_hosts, profile=largest,
+            allowed_hosts=arguments.allowed_host, profile=largest,
         )  # fmt: skip
         if arguments.ray:
             service.expect_cards("The other machines are not there yet.")

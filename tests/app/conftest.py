@@ -7,7 +7,7 @@ import pytest
 
 from diffusers_helper.models.registry import find_model
 from tests.support.hub import Hub, light_hub
-from tests.support.program import Program
+from tests.support.program import Program, answer
 from tests.support.shared import Sharing
 
 
@@ -16,6 +16,25 @@ def lit_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[H
     """Provide a hub with light files of FramePack F1, and the empty cache of this machine."""
     with light_hub(tmp_path, find_model("framepack-f1"), monkeypatch) as found:
         yield found
+
+
+class Longtake:
+    """The command line in the process of the tests."""
+
+    def __init__(self, output: pytest.CaptureFixture[str]) -> None:
+        self.output = output
+
+    def __call__(self, *arguments: object, code: int = 0) -> str:
+        """Run a command that ends with a code. Return what it prints, and if it fails, its errors, too."""
+        self.output.readouterr()
+        ended, out, err = answer(self.output, *map(str, arguments))
+        assert ended == code, err
+        return out + err if code else out
+
+
+@pytest.fixture
+def longtake(capsys: pytest.CaptureFixture[str]) -> Longtake:
+    return Longtake(capsys)
 
 
 @pytest.fixture

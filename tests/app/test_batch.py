@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.batch import MAX_BYTES, random_seed, read_batch, variants
-from app.cli import main
 from app.jobs.service import JobService
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import MAX_SEED, GenerationRequest
+from tests.app.conftest import Longtake
 from tests.support.jobs import write_picture
 from tests.support.program import Program
 
@@ -86,8 +86,6 @@ def test_problems_of_csv_have_the_line_where_they_begin(folder: Path) -> None:
     assert "`seed` is 'five'" in reported[2]
     assert "4 fields" in reported[4]
     assert "not CSV" in reported[6]
-    (problem,) = read_batch(write(folder, "b.csv", "image,image", "boat.png,boat.png"), {}).values()
-    assert "'image' appears twice" in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -123,30 +121,27 @@ def test_the_number_of_variants_is_bounded() -> None:
 
 
 def test_a_batch_with_a_problem_starts_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, longtake: Longtake
 ) -> None:
     monkeypatch.chdir(folder)
     write(folder, "a.jsonl", '{"image": "boat.png", "prompt": "a"}', '{"image": "boat.png", "vae_tile": 7}')
-    assert main(["generate", "--batch", "a.jsonl"]) == 2
-    reported = capsys.readouterr().err.splitlines()
+    reported = longtake("generate", "--batch", "a.jsonl", code=2).splitlines()
     assert reported[0].startswith("a.jsonl, line 2: --vae-tile is 7; expected")
     assert reported[1] == "1 line of a.jsonl cannot be used; nothing was started. Correct what was named."
     write(folder, "b.csv", "image;prompt;vae_tile", "boat.png;a;7")
-    assert main(["generate", "--batch", "b.csv"]) == 2
-    assert capsys.readouterr().err.startswith("b.csv, line 2: vae_tile is 7; expected")
+    reported = longtake("generate", "--batch", "b.csv", code=2)
+    assert reported.startswith("b.csv, line 2: vae_tile is 7; expected")
     assert not (folder / "outputs").exists()
 
 
 def test_a_dry_run_prints_what_would_be_made(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, longtake: Longtake
 ) -> None:
     monkeypatch.chdir(folder)
     write(folder, "a.jsonl", '{"image": "boat.png", "prompt": "a", "seed": 4}')
-    assert (
-        main(["generate", "--batch", "a.jsonl", "--variants", "2", "--steps", "3", "--dry-run", "--json"])
-        == 0
-    )
-    made = [GenerationRequest.from_dict(json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    options = ("--variants", 2, "--steps", 3, "--dry-run", "--json")
+    lines = longtake("generate", "--batch", "a.jsonl", *options).splitlines()
+    made = [GenerationRequest.from_dict(json.loads(line)) for line in lines]
     assert [(one.seed, one.steps, one.prompt) for one in made] == [(4, 3, "a"), (5, 3, "a")]
     assert not (folder / "outputs").exists()
 

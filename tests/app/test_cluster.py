@@ -92,7 +92,6 @@ def test_without_ray_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 def remote(**facts: Any) -> VideoCard:
-    """Return a card of another machine."""
     told = {
         "name": "desk-0", "label": "card 0 of desk", "facts": asdict(machine_of_card("gfx1100:24")),
         "away": "",
@@ -183,7 +182,7 @@ def all_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return the video that this machine makes alone."""
+    pytest.importorskip("ray")  # with which alone it is compared with another one
     folder = tmp_path_factory.mktemp("alone")
     service = JobService(folder / "outputs", EngineProcess())
     service.start()
@@ -214,12 +213,10 @@ def too_small() -> StagedEngine:
 
 
 def is_there(service: JobService) -> bool:
-    """Return whether the card of the other machine is to be had."""
     return any(worker.card.machine and worker.is_in_service for worker in service.crew.workers)
 
 
 def begun(service: JobService, folder: Path) -> Job:
-    """Return a job of which the other machine has made the first section."""
     wait_until(lambda: is_there(service))
     job = service.queue.add(request(folder))
     until(service, job, SectionFinished)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.arguments import Parser, apply_engine_environment
+from app.commands.arguments import apply_engine_environment
 from app.commands.doctor import examine
 from app.miopen import find_mode_findings
-from app.web import server
 from diffusers_helper.errors import InputError
 from diffusers_helper.planning.variables import FIND_MODE_VARIABLE, FIND_MODES, find_mode_of
+from tests.app.conftest import Longtake
 from tests.support.jobs import TIMEOUT
 from tests.support.machines import GB, write_card, write_memory
 from tests.support.program import Program, until
@@ -20,7 +20,7 @@ from tests.support.program import Program, until
 
 @pytest.mark.parametrize(
     ("argument", "own", "expected"),
-    [(None, None, "FAST"), (None, "HYBRID", "HYBRID"), ("normal", "HYBRID", "NORMAL")],
+    [(None, None, "FAST"), ("normal", "HYBRID", "NORMAL")],
 )
 def test_the_engine_starts_with_it(
     argument: str | None, own: str | None, expected: str, program: Program, monkeypatch: pytest.MonkeyPatch
@@ -41,21 +41,16 @@ def test_the_engine_starts_with_it(
     assert process.wait(TIMEOUT) == 130
 
 
-def test_the_server_takes_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_server_takes_it(monkeypatch: pytest.MonkeyPatch, longtake: Longtake) -> None:
     monkeypatch.setenv(FIND_MODE_VARIABLE, "HYBRID")
-    assert server.main(["--miopen-find-mode", "dynamic_hybrid", "--port", "70000"]) == 2
+    reported = longtake("page", "--miopen-find-mode", "dynamic_hybrid", "--port", 70000, code=2)
     assert os.environ[FIND_MODE_VARIABLE] == "DYNAMIC_HYBRID"
-    assert (
-        "--miopen-find-mode has no effect here: MIOpen runs on AMD cards only.\n" in capsys.readouterr().err
-    )
+    assert "--miopen-find-mode has no effect here: MIOpen runs on AMD cards only.\n" in reported
 
 
 @pytest.mark.parametrize("command", ["generate", "tune", "doctor"])
-def test_other_modes_are_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as refusal:
-        main([command, "--miopen-find-mode", "quick"])
-    assert refusal.value.code == 2
-    reported = capsys.readouterr().err
+def test_other_modes_are_refused(command: str, longtake: Longtake) -> None:
+    reported = longtake(command, "--miopen-find-mode", "quick", code=2)
     assert "--miopen-find-mode" in reported
     assert all(mode in reported for mode in FIND_MODES)
 
@@ -151,15 +146,3 @@ def machine() -> object:
 
 def stop() -> None:
     raise KeyboardInterrupt
-
-
-def test_it_stands_in_every_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for parser in (server.page_parser("page"), *_commands()):
-        assert "--miopen-find-mode" in parser.format_help()
-
-
-def _commands() -> list[Parser]:
-    from app.cli import _parser
-
-    commands = next(action for action in _parser()._actions if action.choices).choices
-    return [commands[name] for name in ("generate", "tune", "doctor")]  # pyright: ignore[reportIndexIssue, reportCallIssue, reportArgumentType, reportOptionalSubscript]

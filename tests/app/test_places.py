@@ -7,28 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from app import cli
 from app.commands.doctor import examine
 from app.jobs.service import JobService
-from app.web import server
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import expanded_path
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import ROOT, STAND_IN
-from tests.support.pages import PageProgram, write_photo
+from tests.app.conftest import Longtake
+from tests.support.asking import ask
+from tests.support.jobs import ROOT
+from tests.support.pages import staged_page, write_photo
 from tests.support.staged_engine import StagedEngine
 
 NOBODY = "~nosuchuser/x"
-
-
-def refused(capsys: pytest.CaptureFixture[str], program: object, *arguments: str) -> str:
-    """Return the one sentence with which a program refuses what it was given."""
-    assert callable(program)
-    assert program(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
 
 
 def test_a_path_is_expanded_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,27 +34,26 @@ def test_a_path_is_expanded_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", [NOBODY, os.fsdecode(b"/nowhere/x\xff")], ids=["no home", "not UTF-8"])
-def test_a_place_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_place_that_is_none_is_named(name: str, longtake: Longtake, tmp_path: Path) -> None:
     photo, shown = str(write_photo(tmp_path / "photo.png")), repr(name)
     out = str(tmp_path / "outputs")
     generate = ("generate", "--prompt", "a ball")
     for command in ((*generate, "--out", out), ("plan",)):
-        reported = refused(capsys, cli.main, *command, "--image", name)
+        reported = longtake(*command, "--image", name, code=2)
         assert f"--image is {shown}" in reported
     for option in ("--outputs", "--out"):
-        assert f"--outputs is {shown}" in refused(capsys, cli.main, "doctor", option, name)
-        assert f"--outputs is {shown}" in refused(capsys, server.main, "--port", "0", option, name)
-        assert f"--outputs is {shown}" in refused(capsys, cli.main, "page", "--port", "0", option, name)
-    assert f"--outputs is {shown}" in refused(capsys, cli.main, *generate, "--image", photo, "--out", name)
+        assert f"--outputs is {shown}" in longtake("doctor", option, name, code=2)
+        assert f"--outputs is {shown}" in longtake("page", "--port", "0", option, name, code=2)
+    assert f"--outputs is {shown}" in longtake(*generate, "--image", photo, "--out", name, code=2)
 
 
 def test_a_proxy_that_needs_a_missing_package_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    longtake: Longtake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     photo, out = str(write_photo(tmp_path / "photo.png")), str(tmp_path / "outputs")
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     arguments = ("generate", "--image", photo, "--prompt", "a ball", "--out", out, "--model", "framepack-i2v")
-    reported = refused(capsys, cli.main, *arguments)
+    reported = longtake(*arguments, code=2)
     assert reported.startswith(
         "all_proxy is 'socks5://127.0.0.1:9'; expected an address that begins with http://"
     )
@@ -74,8 +63,6 @@ def test_a_proxy_that_needs_a_missing_package_is_named(
 
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the test run as a user without a name and a home, as in a container."""
-
     def unknown(_: int) -> None:
         raise KeyError("uid not found")
 
@@ -85,15 +72,13 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("homeless")
-def test_a_user_without_a_home_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_user_without_a_home_is_told(longtake: Longtake, tmp_path: Path) -> None:
     photo, out = str(write_photo(tmp_path / "photo.png")), str(tmp_path / "outputs")
-    for program, arguments in (
-        (cli.main, ("plan",)),
-        (cli.main, ("doctor", "--out", out)),
-        (cli.main, ("generate", "--image", photo, "--prompt", "a ball", "--out", out)),
-        (server.main, ("--port", "0", "--outputs", out)),
-    ):
-        reported = refused(capsys, program, *arguments)
+    for arguments in (
+        ("plan",), ("doctor", "--out", out), ("page", "--port", "0", "--outputs", out),
+        ("generate", "--image", photo, "--prompt", "a ball", "--out", out),
+    ):  # fmt: skip
+        reported = longtake(*arguments, code=2)
         assert "HOME is not set" in reported
         assert "Set HOME or XDG_CACHE_HOME" in reported
 
@@ -128,7 +113,7 @@ def test_an_output_without_room_is_told_and_one_without_a_reader_is_not() -> Non
         assert (ended.returncode, ended.stderr) == end
 
 
-@pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x", "/proc/self/status/x"])
+@pytest.mark.parametrize("out", ["/dev/null/x", "/proc/x"])
 def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str) -> None:
     report = examine(
         "demo", Path(out), {}, probe=lambda _: {"torch": "2", "hip": "", "cuda": "", "devices": 0}
@@ -136,7 +121,6 @@ def test_doctor_says_that_a_job_would_fail_where_no_folder_can_be_made(out: str)
     (finding,) = [finding for finding in report if finding.topic == "disk"]
     assert (finding.level, finding.remedy) == ("problem", "Choose another folder with --outputs.")
     assert f"{out} cannot be written" in finding.text
-    assert "problem" in {one.level for one in report}
 
 
 @pytest.mark.slow
@@ -156,8 +140,5 @@ def test_one_log_that_cannot_be_read_does_not_refuse_the_server(tmp_path: Path) 
     log = tmp_path / "outputs" / jobs[0].id / "events.jsonl"
     log.unlink(missing_ok=True)
     log.mkdir()  # root cannot read this either
-    program = PageProgram(tmp_path, PYTHONPATH=STAND_IN)
-    try:
-        assert program.wait_until_up().startswith("http://127.0.0.1:")
-    finally:
-        program.end()
+    with staged_page(tmp_path) as stand:
+        assert ask(stand.url).status == 200

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
 from app.presets import (
     START,
     load_preset,
@@ -17,6 +16,7 @@ from app.presets import (
 )
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
+from tests.app.conftest import Longtake
 from tests.support.jobs import write_picture
 
 
@@ -79,14 +79,17 @@ def test_what_cannot_be_saved_or_found_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command_line_saves_and_uses_a_preset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longtake: Longtake
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     write_picture(tmp_path / "boat.png")
-    assert main(["generate", "--prompt", "a red ball", "--steps", "3", "--save-preset", "mine"]) == 0
-    assert capsys.readouterr().out == f"{presets_folder() / 'mine.json'}\n"
-    assert main(["generate", "--image", "boat.png", "--preset", "mine", "--seed", "8", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "1: 5 s, inverted, seed 8, 'a red ball'\n"
-    assert main(["generate", "--image", "boat.png", "--preset", "other"]) == 2
-    assert "expected one of: mine" in capsys.readouterr().err
+    assert (
+        longtake("generate", "--prompt", "a red ball", "--steps", "3", "--save-preset", "mine")
+        == f"{presets_folder() / 'mine.json'}\n"
+    )
+    assert (
+        longtake("generate", "--image", "boat.png", "--preset", "mine", "--seed", "8", "--dry-run")
+        == "1: 5 s, inverted, seed 8, 'a red ball'\n"
+    )
+    assert "expected one of: mine" in longtake("generate", "--image", "boat.png", "--preset", "other", code=2)

@@ -25,7 +25,6 @@ JOB = "20260101-120000-abcd"
 
 @pytest.fixture
 def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the outputs folder of a user whose name appears wherever it can."""
     home = tmp_path / "home" / USER
     home.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))

@@ -1,7 +1,5 @@
 """The command `models`, which lists, adds, gets, checks and removes the models of this machine."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -11,8 +9,8 @@ from typing import Any, cast
 
 from app.commands.arguments import (
     EXIT_FAILED,
-    Adder,
-    Parser,
+    Argument,
+    Commands,
     add_setting,
     add_verbs,
     aligned,
@@ -133,10 +131,11 @@ def _formats_lines(info: ModelInfo, plans: Sequence[FormatPlans]) -> list[str]:
     return [*lines, "", *_FORMATS_NOTE.splitlines()]
 
 
-def add_models(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_models(commands: Commands) -> None:
     add_verbs(
         commands, "models", VERBS, switch("--json", "print JSON, one object per line"),
-        help="list, add, get, convert, verify and remove the models of this machine", epilog=_EXIT_CODES,
+        description="List, add, get, convert, verify and remove the models of this machine.",
+        epilog=_EXIT_CODES,
     )  # fmt: skip
 
 
@@ -275,8 +274,8 @@ def _add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _model(help: str = "{}, or a folder", *, is_known: bool = False, **options: Any) -> Adder:
-    """Make the `Adder` of a model, whose names are only known when the program has started."""
+def _model(help: str = "{}, or a folder", *, is_known: bool = False, **options: Any) -> Argument:
+    """Make the `Argument` of a model, whose names are only known when the program has started."""
 
     def add(parser: argparse._ActionsContainer) -> None:
         names = model_names()

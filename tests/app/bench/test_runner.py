@@ -24,7 +24,6 @@ from tests.support.jobs import ROOT
 
 @pytest.fixture(autouse=True)
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill the environment with a user's name and secrets."""
     (tmp_path / "annelise").mkdir()
     for name, value in {
         "HOME": str(tmp_path / "annelise"),

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from app.cli import main
 from app.ui.catalogue import Catalogue
 from app.ui.form.controls import form_markup
 from diffusers_helper.errors import InputError
@@ -21,6 +20,7 @@ from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.downloads import absence_of
 from diffusers_helper.models.registry import find_model, model_names
+from tests.app.conftest import Longtake
 from tests.support.checkpoints import original_names, to_fp8, write_safetensors
 from tests.support.weights import PAGE, POINTER, write_gguf
 
@@ -45,12 +45,11 @@ def file(weights: dict[str, torch.Tensor], tmp_path: Path) -> Path:
     return write_safetensors(tmp_path / "mine.safetensors", original_names(weights))
 
 
-def test_a_model_is_added_used_and_forgotten(
-    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_added_used_and_forgotten(file: Path, data: Path, longtake: Longtake) -> None:
     before = file.read_bytes()
-    assert main(["models", "add", "mine", "--base", "demo", "--transformer", str(file), "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)
+    reported = json.loads(
+        longtake("models", "add", "mine", "--base", "demo", "--transformer", file, "--json")
+    )
     assert reported["parts"]["transformer"]["path"] == str(file)
     assert reported["parts"]["transformer"]["inspection"]["key_style"] == "original"
     assert json.loads(data.read_text(encoding="utf-8"))["models"][0]["base"] == "demo"
@@ -58,24 +57,22 @@ def test_a_model_is_added_used_and_forgotten(
     info = find_model("mine")
     assert (info.modes, info.side, info.examples) == (DEMO.modes, DEMO.side, DEMO.examples)
     assert info.components["vae"] == DEMO.components["vae"]
-    assert main(["models", "list", "mine", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(longtake("models", "list", "mine", "--json"))
     assert listed["state"] == "complete"
     assert listed["parts"][0]["here_bytes"] == file.stat().st_size
     plans: list[Any] = []
     for name in ("demo", "mine"):
-        assert main(["plan", "--model", name, "--json"]) == 0
-        plans.append(json.loads(capsys.readouterr().out)["stages"])
+        plans.append(json.loads(longtake("plan", "--model", name, "--json"))["stages"])
     assert plans[0] == plans[1]
-    assert main(["models", "verify", "mine"]) == 0
+    longtake("models", "verify", "mine")
     assert '<option value="mine">mine</option>' in form_markup(Catalogue())
-    assert main(["models", "remove", "mine"]) == 0
+    longtake("models", "remove", "mine")
     assert "mine" not in model_names()
     assert file.read_bytes() == before
 
 
 def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     for part, network in FRAMEPACK.networks.items():
@@ -84,8 +81,9 @@ def test_the_base_follows_from_the_file_and_its_other_parts_are_downloaded(
     folder.mkdir()
     source = Path(DEMO.components["transformer"].location) / "diffusion_pytorch_model.safetensors"
     shutil.copy(source, folder / "FramePack_F1_bf16.safetensors")
-    assert main(["models", "add", "mine.f1", "--transformer", str(folder), "--title", "My F1"]) == 0
-    assert "GB to download" in capsys.readouterr().out
+    assert "GB to download" in longtake(
+        "models", "add", "mine.f1", "--transformer", str(folder), "--title", "My F1"
+    )
     info = find_model("mine.f1")
     assert (info.title, info.modes) == ("My F1", ("forward",))
     absence = absence_of(info)
@@ -109,101 +107,90 @@ def _config(part: str) -> dict[str, Any]:
     ],
 )
 def test_files_that_are_no_weights(
-    content: bytes, reported: str, file: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, reported: str, file: Path, data: Path, longtake: Longtake
 ) -> None:
     file.write_bytes(content)
-    assert refused(file, capsys).startswith(f"The transformer cannot be used: {reported}")
+    assert refused(longtake, file).startswith(f"The transformer cannot be used: {reported}")
     assert not data.exists()
 
 
-def refused(file: Path, capsys: pytest.CaptureFixture[str], part: str = "transformer") -> str:
-    assert main(["models", "add", "mine", "--base", "demo", f"--{part}", str(file)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
+def refused(longtake: Longtake, file: Path, part: str = "transformer") -> str:
+    reported = longtake("models", "add", "mine", "--base", "demo", f"--{part}", file, code=2)
+    assert reported.count("\n") == 1
+    return reported
 
 
 def test_weights_that_are_of_another_kind(
-    weights: dict[str, torch.Tensor], file: Path, capsys: pytest.CaptureFixture[str]
+    weights: dict[str, torch.Tensor], file: Path, longtake: Longtake
 ) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-1000])
-    assert f"is incomplete: it has {len(whole) - 1000} bytes of {len(whole)}" in refused(file, capsys)
+    assert f"is incomplete: it has {len(whole) - 1000} bytes of {len(whole)}" in refused(longtake, file)
     file.write_bytes(whole)
-    assert "contains FramePack, but the vae must be Hunyuan VAE" in refused(file, capsys, "vae")
+    assert "contains FramePack, but the vae must be Hunyuan VAE" in refused(longtake, file, "vae")
     original = original_names(weights)
     write_safetensors(file, {name: original[name] for name in [*original][:-2]})
-    assert "mine.safetensors lacks" in refused(file, capsys)
+    assert "mine.safetensors lacks" in refused(longtake, file)
     write_safetensors(file, original | {"foreign.weight": torch.zeros(2)})
-    assert "contains 1 tensor foreign to the network, such as foreign.weight" in refused(file, capsys)
+    assert "contains 1 tensor foreign to the network, such as foreign.weight" in refused(longtake, file)
     write_safetensors(file, original | {"img_in.proj.bias": torch.zeros(7)})
-    assert "contains x_embedder.proj.bias in the shape 7, where the model has 176" in refused(file, capsys)
+    assert "contains x_embedder.proj.bias in the shape 7, where the model has 176" in refused(longtake, file)
     whole_numbers = {name: (tensor * 100).to(torch.int8) for name, tensor in weights.items()}
     write_safetensors(file, whole_numbers)
-    assert "stores int8, which cannot be loaded" in refused(file, capsys)
-    assert f"There is no {file}x." in refused(Path(f"{file}x"), capsys)
+    assert "stores int8, which cannot be loaded" in refused(longtake, file)
+    assert f"There is no {file}x." in refused(longtake, Path(f"{file}x"))
 
 
 @pytest.mark.parametrize("name", ["demo", "framepack-f1", "Mine", "../mine", "a b", ""])
-def test_names_that_cannot_be_used(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "add", name, "--base", "demo"]) == 2
-    assert "expected a new name" in capsys.readouterr().err
+def test_names_that_cannot_be_used(name: str, longtake: Longtake) -> None:
+    assert "expected a new name" in longtake("models", "add", name, "--base", "demo", code=2)
 
 
 def test_a_model_whose_base_or_file_is_gone(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], weights: dict[str, torch.Tensor]
+    file: Path, tmp_path: Path, longtake: Longtake, weights: dict[str, torch.Tensor]
 ) -> None:
     base = tmp_path / "base"
     shutil.copytree(DEMO.folder or "", base)
-    assert main(["models", "add", "mine", "--base", str(base), "--transformer", str(file)]) == 0
+    longtake("models", "add", "mine", "--base", base, "--transformer", file)
     assert model_names()[-1] == "mine"
     write_safetensors(file, to_fp8(weights, torch.float8_e4m3fn))  # another file under the same name
-    assert main(["plan", "--model", "mine"]) == 0
+    longtake("plan", "--model", "mine")
     file.unlink()
-    assert main(["plan", "--model", "mine"]) == 1
     gone = f"The transformer is not at {file}. Put it back, or remove the model and add it again."
-    assert gone in capsys.readouterr().err
-    assert main(["models", "get", "mine"]) == 2
+    assert gone in longtake("plan", "--model", "mine", code=1)
     lack = f"transformer is not at {file}; put it back, or remove the model and add it again."
-    assert lack in capsys.readouterr().err
-    assert main(["models", "verify", "mine"]) == 1
-    assert lack in capsys.readouterr().out
+    assert lack in longtake("models", "get", "mine", code=2)
+    assert lack in longtake("models", "verify", "mine", code=1)
     shutil.rmtree(base)
     assert "mine" not in model_names()
-    assert main(["plan", "--model", "mine"]) == 2
-    assert "is based on" in capsys.readouterr().err
-    assert main(["models", "remove", "mine"]) == 0
+    assert "is based on" in longtake("plan", "--model", "mine", code=2)
+    longtake("models", "remove", "mine")
 
 
-def test_a_list_that_is_damaged_hides_no_other_model(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_that_is_damaged_hides_no_other_model(data: Path, longtake: Longtake) -> None:
     data.parent.mkdir(parents=True)
     data.write_text("{", encoding="utf-8")
-    assert main(["models", "list", "demo"]) == 0
-    assert main(["plan", "--model", "mine"]) == 2
-    assert "is no list of added models" in capsys.readouterr().err
+    longtake("models", "list", "demo")
+    assert "is no list of added models" in longtake("plan", "--model", "mine", code=2)
 
 
-def test_a_second_model_of_one_name_is_refused(
-    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_model_of_one_name_is_refused(file: Path, data: Path, longtake: Longtake) -> None:
     command = ["models", "add", "mine", "--base", "demo", "--transformer", str(file)]
-    assert main([*command, "--title", "The first"]) == 0
+    longtake(*command, "--title", "The first")
     before = data.read_bytes()
-    assert main([*command, "--title", "The second"]) == 2
-    said = capsys.readouterr().err
+    said = longtake(*command, "--title", "The second", code=2)
     assert "There is already a model mine." in said
     assert "models remove mine" in said
     assert data.read_bytes() == before
 
 
-def test_a_text_encoder_in_gguf_has_to_be_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_encoder_in_gguf_has_to_be_whole(tmp_path: Path, longtake: Longtake) -> None:
     tensors = {f"blk.0.{name}.weight": (0, (2,), bytes(8)) for name in ("attn_q", "ffn_gate")}
     file = write_gguf(tmp_path / "llama.gguf", tensors)
-    assert "llama.gguf lacks 29 of 29 tensors" in refused(file, capsys, "text-encoder")
+    assert "llama.gguf lacks 29 of 29 tensors" in refused(longtake, file, "text-encoder")
     tensors["token_embd.weight"] = 0, (2, 2), bytes(16)
     write_gguf(file, tensors)
-    assert "llama.gguf lacks 26 of 29 tensors" in refused(file, capsys, "text-encoder")
+    assert "llama.gguf lacks 26 of 29 tensors" in refused(longtake, file, "text-encoder")
 
 
 @pytest.mark.parametrize(
@@ -214,40 +201,37 @@ def test_a_text_encoder_in_gguf_has_to_be_whole(tmp_path: Path, capsys: pytest.C
         "cond_stage_model.transformer.text_model.encoder.layers.0.self_attn.q_proj.weight",
     ],
 )
-def test_clip_in_gguf_is_refused_whatever_its_names(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clip_in_gguf_is_refused_whatever_its_names(name: str, tmp_path: Path, longtake: Longtake) -> None:
     file = write_gguf(tmp_path / "clip.gguf", {name: (0, (2,), bytes(8))})
     assert (
         "clip.gguf is a GGUF file, which can only be the transformer or the text_encoder; the text_encoder_2 "
         "is small, and is taken as safetensors."
-    ) in refused(file, capsys, "text-encoder-2")
+    ) in refused(longtake, file, "text-encoder-2")
 
 
 def test_the_weights_of_another_width_or_depth(
-    weights: dict[str, torch.Tensor], file: Path, capsys: pytest.CaptureFixture[str]
+    weights: dict[str, torch.Tensor], file: Path, longtake: Longtake
 ) -> None:
     base = ["models", "add", "mine", "--base", "framepack-i2v", "--transformer", str(file)]
-    assert main(base) == 2
-    reported = capsys.readouterr().err
+    reported = longtake(*base, code=2)
     assert "mine.safetensors has layers of other sizes than the model; choose a file for it." in reported
     assert "Nothing was added." in reported
     write_safetensors(file, {name: tensor.reshape(-1)[0] for name, tensor in original_names(weights).items()})
-    assert "has layers of other sizes than the model" in refused(file, capsys)
+    assert "has layers of other sizes than the model" in refused(longtake, file)
     deeper = {
         name.replace("transformer_blocks.0.", "transformer_blocks.1."): tensor
         for name, tensor in weights.items()
         if name.startswith("transformer_blocks.0.")
     }
     write_safetensors(file, weights | deeper)
-    assert "tensors foreign to the network, such as transformer_blocks.1." in refused(file, capsys)
+    assert "tensors foreign to the network, such as transformer_blocks.1." in refused(longtake, file)
     flatter = {
         name: one for name, one in weights.items() if not name.startswith("single_transformer_blocks.6.")
     }
     write_safetensors(file, flatter)
-    assert "tensors, such as single_transformer_blocks.6." in refused(file, capsys)
+    assert "tensors, such as single_transformer_blocks.6." in refused(longtake, file)
     write_safetensors(file, {name: one for name, one in flatter.items() if name != "proj_out.bias"})
-    assert "lacks " in refused(file, capsys)
+    assert "lacks " in refused(longtake, file)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +248,7 @@ def test_a_folder_whose_sizes_do_not_match_the_other_parts(
     reported: str,
     data: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    longtake: Longtake,
 ) -> None:
     folder = tmp_path / part
     folder.mkdir()
@@ -272,7 +256,7 @@ def test_a_folder_whose_sizes_do_not_match_the_other_parts(
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tensors = {name: torch.zeros(one.shape) for name, one in empty_network(part, config).state_dict().items()}
     write_safetensors(folder / "model.safetensors", tensors)
-    assert reported in refused(folder, capsys, part.replace("_", "-"))
+    assert reported in refused(longtake, folder, part.replace("_", "-"))
     assert not data.exists()
 
 

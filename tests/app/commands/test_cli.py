@@ -34,26 +34,7 @@ def test_json_output_is_one_event_a_line_and_nothing_else(program: Program, plac
     assert [event["section"] for event in events if event["event"] == "section_finished"] == [1, 2]
 
 
-def test_json_lines_come_one_by_one_as_things_happen(program: Program) -> None:
-    process = program.start("generate", "--json", script="steps=3 at=2 fault=wait")
-    assert until(process, "step_done", 2)["step"] == 2
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    assert process.wait(TIMEOUT) == 130
-
-
-def test_the_last_line_is_the_path_of_the_video(program: Program) -> None:
-    code, out, err = program.run("generate", script="sections=2 steps=2")
-    assert code == 0, err
-    video = Path(out.splitlines()[-1])
-    assert video.read_bytes() == b"video of 73 frames"
-    assert "Section 1 of 2" in err
-    assert "Section 2 of 2" in err
-    assert "Finished: 73 frames" in err
-
-
 def dry_run(program: Program, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """Return the settings of the video that a command would make."""
     code, out, err = answer(
         capsys, "generate", "--dry-run", "--json", "--image", str(program.picture), "--model",
         str(program.model), "--prompt", "a ball", *arguments,
@@ -88,24 +69,15 @@ def test_the_mode_is_the_models_first_unless_given(
 # arguments that replace valid ones, and words of the single line that answers
 BAD = {
     "nan": (["--seconds", "nan"], ("seconds is nan", "from 1 to 120")),
-    "infinite": (["--guidance", "inf"], ("guidance is inf", "from 1 to 32")),
-    "too long": (["--seconds", "121"], ("seconds is 121", "from 1 to 120")),
-    "too short": (["--seconds", "0.5"], ("seconds is 0.5", "from 1 to 120")),
     "not whole": (["--steps", "2.5"], ("steps is 2.5", "whole number from 1 to 100")),
     "no number": (["--steps", "many"], ("steps is 'many'", "whole number from 1 to 100")),
-    "negative seed": (["--seed=-1"], ("seed is -1", "from 0 to 2^63 - 1")),
-    "compression": (["--crf", "52"], ("crf is 52", "from 0 to 51")),
-    "resolution": (["--resolution", "8"], ("resolution is 8", "from 64 to 1280")),
     "cap": (["--vram-cap-gb", "-1"], ("--vram-cap-gb is -1", "from 0.001 to 1024")),
     "tile": (["--vae-tile", "100"], ("--vae-tile is 100", "multiple of 32")),
-    "mode": (["--mode", "sideways"], ("mode is 'sideways'", "inverted or forward")),
-    "sampler": (["--sampler", "ddim"], ("sampler is 'ddim'", "unipc or euler")),
     "model": (["--model", "nope"], ("model is 'nope'", "demo", "folder")),
     "picture": (["--image", "../away/no.png"], ("The picture ../away/no.png cannot be read",)),
     "bare picture": (["picture.png"], ("picture.png", "with --image", "with --prompt", "--help")),
     "nothing": (["--image", "", "--prompt", ""], ("no picture and no prompt",)),
     "outputs": (["--out", "picture.png"], ("picture.png", "writable folder", "with --outputs.")),
-    "long prompt": (["--prompt", "word " * 1000], ("prompt", "4000")),
     "unknown option": (["--colour", "red"], ("--colour", "--help")),
     "option without value": (["--steps"], ("--steps", "expected one argument", "--help")),
 }
@@ -157,20 +129,15 @@ def test_help_and_version(program: Program, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "code"), [("error", 1), ("exit", 1), ("input", 2)])
+@pytest.mark.parametrize(("fault", "code"), [("exit", 1), ("input", 2)])
 def test_a_failed_job_ends_with_its_event_and_a_sentence(program: Program, fault: str, code: int) -> None:
     script = f"sections=2 steps=2 at=3 fault={fault}"
     found, out, err = program.run("generate", "--json", script=script)
     event = check_contract(out.splitlines())[-1]
     assert (found, event["event"], event["frames"]) == (code, "failed", 37)
     assert Path(event["video"]).read_bytes() == b"video of 37 frames"
-    found, out, err = program.run("generate", script=script)
-    assert found == code
-    assert event["message"] in err
-    assert event["remedy"] in err
-    video = Path(out.splitlines()[-1])
-    assert video.read_bytes() == b"video of 37 frames"
-    report = program.outputs / video.relative_to(program.outputs).parts[0] / "report.txt"
+    assert f"{event['message']} {event['remedy']}" in err
+    report = program.outputs / event["job"] / "report.txt"
     assert err.splitlines()[-1].endswith(str(report))
     reported = report.read_text(encoding="utf-8")
     assert event["message"] in reported
@@ -196,21 +163,12 @@ def test_ctrl_c_cancels_and_leaves_nothing_behind(program: Program, whole_group:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "whole_group", "fault"),
-    [
-        (signal.SIGTERM, False, "gil"), (signal.SIGTERM, True, "hang"), (signal.SIGHUP, False, "wait"),
-    ],
-)  # fmt: skip
-def test_a_shutdown_interrupts_and_the_job_can_go_on(
-    program: Program, number: signal.Signals, whole_group: bool, fault: str
-) -> None:
-    script = f"sections=2 steps=2 at=3 fault={fault} times=1"
-    process = program.start("generate", "--json", script=script)
+def test_a_shutdown_interrupts_and_the_job_can_go_on(program: Program) -> None:
+    process = program.start("generate", "--json", script="sections=2 steps=2 at=3 fault=hang times=1")
     job = until(process, "step_done", 3)["job"]
-    (os.killpg if whole_group else os.kill)(process.pid, number)
+    os.killpg(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + signal.SIGTERM
     wait_until(lambda: not processes_in_group(process.pid))  # the kernel takes a moment
     assert f"generate --resume {job} --outputs {program.outputs}" in err.decode()
     assert not list((program.outputs / job).rglob("*.tmp"))
@@ -225,24 +183,16 @@ def test_a_shutdown_interrupts_and_the_job_can_go_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["error", pytest.param("wait", marks=pytest.mark.slow)])
-def test_a_job_that_failed_or_was_cancelled_goes_on(program: Program, fault: str) -> None:
-    process = program.start("generate", "--json", script=f"sections=3 steps=1 at=1 fault={fault} times=1")
+def test_a_job_that_failed_goes_on(program: Program) -> None:
+    process = program.start("generate", "--json", script="sections=3 steps=1 at=1 fault=error times=1")
     job = until(process, "section_finished")["job"]
-    if fault == "wait":
-        process.send_signal(signal.SIGINT)
     process.wait(TIMEOUT)
-    assert JobService(program.outputs).job(job).state == {"error": "failed", "wait": "cancelled"}[fault]
-    resume = ("generate", "--resume", job, "--out", str(program.outputs))
-    code, out, err = program.run(*resume)
+    assert JobService(program.outputs).job(job).state == "failed"
+    code, out, err = program.run("generate", "--resume", job, "--out", str(program.outputs))
     assert code == 0, err
     assert "Section 1 of 3" not in err
     assert "Section 2 of 3" in err
     assert Path(out.strip()).read_bytes() == b"video of 109 frames"
-    # A finished job answers at once, and stays as it is.
-    before = (program.outputs / job / "events.jsonl").read_bytes()
-    assert program.run(*resume)[:2] == (0, out)
-    assert (program.outputs / job / "events.jsonl").read_bytes() == before
 
 
 def test_a_job_that_is_not_there_cannot_be_resumed(
@@ -277,9 +227,8 @@ def test_a_second_command_follows_the_first_and_then_makes_its_own_job(program: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["wait", "hang"])
-def test_a_signal_cancels_in_process_too(program: Program, fault: str) -> None:
-    process = program.start("generate", "--in-process", script=f"sections=2 steps=2 at=3 fault={fault}")
+def test_a_signal_cancels_in_process_too(program: Program) -> None:
+    process = program.start("generate", "--in-process", script="sections=2 steps=2 at=3 fault=hang")
     err = stream(process.stderr)
     while b"Section 1" not in err.readline():
         pass
@@ -323,8 +272,10 @@ def test_a_terminal_gets_a_line_that_moves(program: Program) -> None:
         while part := terminal.read(4096):
             shown += part
     assert process.wait(TIMEOUT) == 0
-    assert b"step 4 of 4" in shown
-    assert " %|█".encode() in shown
+    for words in ("step 4 of 4", " %|█", "Section 1 of 2", "Section 2 of 2", "Finished: 73 frames"):
+        assert words.encode() in shown
+    video = Path(stream(process.stdout).read().decode().splitlines()[-1])
+    assert video.read_bytes() == b"video of 73 frames"
 
 
 @pytest.mark.parametrize("command", [["generate"], ["plan"], ["doctor"], ["jobs", "list"], ["page"]])

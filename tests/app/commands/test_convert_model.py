@@ -30,6 +30,7 @@ from diffusers_helper.models.sizes import networks
 from diffusers_helper.pipeline import Result
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.safetensors_file import origin_in
+from tests.app.conftest import Longtake
 from tests.support.checkpoints import original_names, to_fp8, to_int8, write_safetensors
 from tests.support.making import make, tiny_request
 from tests.support.mid_model import Size, write_mid_model
@@ -49,12 +50,11 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def convert(capsys: pytest.CaptureFixture[str]) -> Convert:
-    """Return a function that runs the command and returns the last line of its JSON."""
-
+def convert(longtake: Longtake) -> Convert:
     def converted(model: str | Path, dtype: str, *more: str) -> dict[str, Any]:
-        assert main(["models", "convert", str(model), "--weight-dtype", dtype, *more, "--json"]) == 0
-        return json.loads(capsys.readouterr().out.splitlines()[-1])
+        return json.loads(
+            longtake("models", "convert", model, "--weight-dtype", dtype, *more, "--json").splitlines()[-1]
+        )
 
     return converted
 
@@ -71,13 +71,12 @@ def latents(small_scene: Path, tmp_path: Path) -> Callable[..., Tensor]:
     return made
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 2) -> str:
-    assert main(["models", "convert", *map(str, arguments)]) == code
-    return capsys.readouterr().err
+def refused(longtake: Longtake, *arguments: str | Path, code: int = 2) -> str:
+    return longtake("models", "convert", *arguments, code=code)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3fn", "bf16"])
+@pytest.mark.parametrize("dtype", ["int8", "bf16"])
 def test_a_copy_gives_the_pixels_of_the_setting(
     dtype: str, deep_model: Path, convert: Convert, latents: Callable[..., Tensor]
 ) -> None:
@@ -113,7 +112,7 @@ def test_a_file_of_ones_own_gives_the_pixels_of_the_setting(
 
 
 def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
-    convert: Convert, data: Path, capsys: pytest.CaptureFixture[str]
+    convert: Convert, data: Path, longtake: Longtake
 ) -> None:
     reported = convert("demo", "int8")
     folder = data / "models" / "demo-int8"
@@ -143,58 +142,52 @@ def test_a_copy_is_a_model_with_its_origin_and_is_written_once(
     assert convert("demo", "int8") == reported | {"state": "already converted"}
     assert (folder / WEIGHTS).stat() == before
     assert model_names()[-1] == "demo-int8"
-    assert main(["models", "list", "demo-int8"]) == 0
-    assert "demo-int8: Longtake demo model, int8, complete" in capsys.readouterr().out
-    assert main(["plan", "--model", "demo-int8"]) == 0
-    assert main(["models", "verify", "demo-int8"]) == 0
+    assert "demo-int8: Longtake demo model, int8, complete" in longtake("models", "list", "demo-int8")
+    longtake("plan", "--model", "demo-int8")
+    longtake("models", "verify", "demo-int8")
 
 
-def test_a_changed_byte_of_a_copy_is_found(
-    convert: Convert, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_byte_of_a_copy_is_found(convert: Convert, data: Path, longtake: Longtake) -> None:
     convert("demo", "int8")
     weights, config = data / "models" / "demo-int8" / WEIGHTS, data / "models" / "demo-int8" / "config.json"
     origin = origin_in(read_contents(weights).metadata)
     assert [name for name, _ in origin.sums] == ["config.json", WEIGHTS]
     assert dict(origin.sums)["config.json"] == file_sha256(config)
 
-    def verified() -> tuple[int, dict[str, Any]]:
-        code = main(["models", "verify", "demo-int8", "--json"])
-        reported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        return code, next(one for one in reported if one["part"] == "transformer")
+    def verified(code: int = 1) -> dict[str, Any]:
+        lines = longtake("models", "verify", "demo-int8", "--json", code=code).splitlines()
+        return next(facts for facts in map(json.loads, lines) if facts["part"] == "transformer")
 
-    code, reported = verified()
-    assert (code, reported["checksums"], reported["problems"]) == (0, 2, [])
+    reported = verified(0)
+    assert (reported["checksums"], reported["problems"]) == (2, [])
     whole, size = weights.read_bytes(), weights.stat().st_size
     metadata = whole.index(b'"version') + 20
     for place in (metadata, size - 1, size // 2):
         changed = bytearray(whole)
         changed[place] ^= 1
         weights.write_bytes(changed)
-        code, reported = verified()
-        assert code == 1, place
+        reported = verified()
         assert reported["problems"], place
     assert reported["problems"] == [
         f"{WEIGHTS} has a wrong checksum; remove the copy and convert the model again."
     ]
     weights.write_bytes(whole)
     config.write_bytes(config.read_bytes() + b" ")
-    assert "config.json has a wrong checksum" in verified()[1]["problems"][0]
+    assert "config.json has a wrong checksum" in verified()["problems"][0]
 
 
-def test_a_removal_asks_and_takes_only_the_copy(
-    convert: Convert, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removal_asks_and_takes_only_the_copy(convert: Convert, tmp_path: Path, longtake: Longtake) -> None:
     folder = tmp_path / "elsewhere"
     convert("demo", "fp8_e4m3fn", "--output", str(folder))
     note = folder / "note.txt"
     note.write_text("mine", encoding="utf-8")
-    assert main(["models", "remove", "demo-fp8_e4m3fn"]) == 2
-    assert "This would remove" in capsys.readouterr().err
+    assert "This would remove" in longtake("models", "remove", "demo-fp8_e4m3fn", code=2)
     assert (folder / WEIGHTS).is_file()
     size = sum(file.stat().st_size for file in folder.iterdir() if file != note)
-    assert main(["models", "remove", "demo-fp8_e4m3fn", "--yes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["removed_bytes"] == size
+    assert (
+        json.loads(longtake("models", "remove", "demo-fp8_e4m3fn", "--yes", "--json"))["removed_bytes"]
+        == size
+    )
     assert list(folder.iterdir()) == [note]
     assert "demo-fp8_e4m3fn" not in model_names()
     assert next(DEMO.glob("*.safetensors")).is_file()
@@ -214,41 +207,41 @@ def test_the_page_says_what_the_removal_of_a_copy_deletes_and_removes_it(
 
 
 def test_a_copy_of_older_files_is_not_taken_for_one_of_the_new_ones(
-    convert: Convert, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    convert: Convert, tmp_path: Path, longtake: Longtake
 ) -> None:
     tensors = load_file(DEMO / WEIGHTS)
     file = write_safetensors(tmp_path / "mine.safetensors", tensors)
     arguments = (file, "--weight-dtype", "int8", "--base", "demo")
     convert(file, "int8", "--base", "demo")
     write_safetensors(file, {name: tensor.float() for name, tensor in tensors.items()})
-    assert "already a model mine-int8" in refused(capsys, *arguments)
-    assert main(["models", "remove", "mine-int8", "--yes"]) == 0
+    assert "already a model mine-int8" in refused(longtake, *arguments)
+    longtake("models", "remove", "mine-int8", "--yes")
     assert convert(file, "int8", "--base", "demo")["state"] == "converted"
     ADDED_MODELS.remove("mine-int8")  # as if the program had been killed before it wrote the list
     assert convert(file, "int8", "--base", "demo")["state"] == "already converted"
     assert model_names()[-1] == "mine-int8"
 
 
-def test_what_cannot_be_converted(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_converted(tmp_path: Path, data: Path, longtake: Longtake) -> None:
     type_ = ("--weight-dtype", "int8")
     file = write_safetensors(tmp_path / "a.safetensors", to_int8(load_file(DEMO / WEIGHTS)))
-    assert "stored in GGUF or with scales" in refused(capsys, file, *type_, "--base", "demo")
-    assert "already stored in bf16" in refused(capsys, "demo", "--weight-dtype", "bf16")
-    assert "is not on this machine" in refused(capsys, "framepack-i2v", *type_)
-    assert "expected one of demo" in refused(capsys, tmp_path / "nothing", *type_)
+    assert "stored in GGUF or with scales" in refused(longtake, file, *type_, "--base", "demo")
+    assert "already stored in bf16" in refused(longtake, "demo", "--weight-dtype", "bf16")
+    assert "is not on this machine" in refused(longtake, "framepack-i2v", *type_)
+    assert "expected one of demo" in refused(longtake, tmp_path / "nothing", *type_)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    assert "is not empty" in refused(capsys, "demo", *type_, "--output", tmp_path / "full")
+    assert "is not empty" in refused(longtake, "demo", *type_, "--output", tmp_path / "full")
     assert not data.exists()
 
 
 def test_a_full_disk(
-    convert: Convert, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    convert: Convert, data: Path, monkeypatch: pytest.MonkeyPatch, longtake: Longtake
 ) -> None:
     arguments = ("demo", "--weight-dtype", "int8")
     with monkeypatch.context() as patch:
         patch.setattr(copying.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
-        assert "GB are free in" in refused(capsys, *arguments)
+        assert "GB are free in" in refused(longtake, *arguments)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -256,7 +249,7 @@ def test_a_full_disk(
     for call in ("posix_fallocate", "fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(copying.os, call, full)
-            assert "cannot be written (No space left on device)" in refused(capsys, *arguments, code=1)
+            assert "cannot be written (No space left on device)" in refused(longtake, *arguments, code=1)
         assert not list((data / "models").iterdir())
     assert model_names() == built_in_names()
     assert convert("demo", "int8")["state"] == "converted"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
 from app.commands import doctor
 from app.commands.doctor import Finding, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
 from diffusers_helper.machine.local import Local, shape_key, store_trial, stored_kernel
 from diffusers_helper.planning.notes import FORGET
+from tests.app.conftest import Longtake
 from tests.support.machines import GB, write, write_card, write_memory
 
 CPU = {
@@ -29,7 +29,6 @@ ROCM = {
 
 @pytest.fixture(autouse=True)
 def no_downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Begin without models from the hub, whatever this machine has."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
@@ -183,16 +182,14 @@ def test_a_torch_without_kernels_for_the_card_is_a_problem(root: Path) -> None:
 
 
 def test_smaller_plans_are_forgotten_on_demand(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     learned = this_local({}).smaller_plans
     learned.write("card, model, size", {"weights": 1, "tile": 0})
-    assert main(FORGET.split()[1:]) == 0
-    assert "Forgot 1 smaller plan" in capsys.readouterr().out
+    assert "Forgot 1 smaller plan" in longtake(*FORGET.split()[1:])
     assert learned.read("card, model, size") == {}
-    assert main(FORGET.split()[1:]) == 0
-    assert "Forgot 0 smaller plans" in capsys.readouterr().out
+    assert "Forgot 0 smaller plans" in longtake(*FORGET.split()[1:])
 
 
 def test_what_is_odd_but_works_is_a_note_with_a_remedy(root: Path) -> None:
@@ -233,11 +230,10 @@ def test_a_model_that_is_not_there_is_a_problem(root: Path) -> None:
 
 
 def test_a_model_whose_weights_are_missing_fails(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "ask_torch", lambda environ: CPU)
-    assert main(["doctor", "--out", str(root), "--model", "framepack-f1"]) == 1
-    said = capsys.readouterr().out
+    said = longtake("doctor", "--out", root, "--model", "framepack-f1", code=1)
     assert "PROBLEM weights     Model framepack-f1 is not on this machine: 39.4 GB to download" in said
     assert f"GB free in {root / 'hub'}." in said
     assert "generate --yes" in said
@@ -245,15 +241,13 @@ def test_a_model_whose_weights_are_missing_fails(
 
 
 def test_the_command_prints_words_or_json_and_exits_with_the_verdict(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
     monkeypatch.setattr(doctor, "ask_torch", lambda environ: CPU)
-    assert main(["doctor", "--out", str(root)]) == 0
-    assert capsys.readouterr().out.endswith("A job would work.\n")
+    assert longtake("doctor", "--out", root).endswith("A job would work.\n")
     monkeypatch.setattr(doctor, "ask_torch", lambda environ: {})
-    assert main(["doctor", "--out", str(root), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(longtake("doctor", "--out", root, "--json", code=1))
     assert not report["ok"]
     assert {"level", "topic", "text", "remedy"} == set(report["findings"][0])
 
@@ -285,7 +279,7 @@ def test_only_miopens_own_folders_are_removed(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_doctor_and_plan_say_one_peak(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_card(root, 110000, 8 * GB)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -293,11 +287,9 @@ def test_doctor_and_plan_say_one_peak(
     local = this_local({})
     local.calibration.write("gfx1100", {"decode": 1.5, "sample": 1.25})
     report = look(root, ROCM, model="framepack-i2v", local=local)
-    assert main(["plan", "--model", "framepack-i2v"]) == 0
-    reported = re.findall(r"Predicted peak ([0-9.]+) GB", capsys.readouterr().out)
+    reported = re.findall(r"Predicted peak ([0-9.]+) GB", longtake("plan", "--model", "framepack-i2v"))
     said = [finding.text for finding in report if finding.topic == "job"]
     assert f"peaks at {reported[0]} of " in said[0]
     assert any(text.startswith("The default cap of 4.5 GB is too small") for text in said)
     local.calibration.forget()
-    assert main(["plan", "--model", "framepack-i2v"]) == 0
-    assert f"Predicted peak {reported[0]} GB" not in capsys.readouterr().out
+    assert f"Predicted peak {reported[0]} GB" not in longtake("plan", "--model", "framepack-i2v")

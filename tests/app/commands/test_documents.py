@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import _parser
+from app.cli import command_parser
 from app.web.server import page_parser
 from diffusers_helper.request import SETTINGS
 from tests.support.jobs import ROOT
@@ -44,7 +44,7 @@ def test_every_command_is_one_of_the_program(document: str, capsys: pytest.Captu
             page_parser("longtake page").parse_args(arguments[1:])
         elif not arguments[-1].isupper():  # the place of a verb or a name
             with contextlib.suppress(SystemExit):  # also the end of --help
-                _parser().parse_args(arguments)
+                command_parser().parse_args(arguments)
             problem = capsys.readouterr().err
             # A sentence may leave out what a command is applied to.
             assert not problem or re.search("is missing|are required", problem), arguments

@@ -2,22 +2,23 @@
 
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.cli import main
+from app.commands import generate
 from app.jobs.job import Job
 from app.jobs.storage.commands import INTERRUPTED, commands_of
-from diffusers_helper.events import Finished, SectionFinished
+from app.jobs.storage.logs import append_event
+from diffusers_helper.events import Finished, SectionFinished, Warned
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.shared import Sharing, events, until, until_state
 
 
 class Command:
-    """The command over one folder; calling it returns its exit code."""
-
     def __init__(self, sharing: Sharing, output: pytest.CaptureFixture[str]) -> None:
         self._outputs, self._output = sharing.outputs, output
 
@@ -59,12 +60,9 @@ def test_jobs_are_listed_and_found(sharing: Sharing, command: Command) -> None:
     assert command("list") == 0
     assert [line.split()[0] for line in command.text.splitlines()] == [b.id, a.id]
     assert [one["id"] for one in command.records("list", "--queue")] == [a.id, b.id]
-    (found,) = command.records("list", "BOOT see")
-    assert (found["id"], found["state"], found["request"]["prompt"]) == (
-        b.id,
-        "queued",
-        "ein Boot\nauf dem See",
-    )
+    (record,) = command.records("list", "BOOT see")
+    assert (record["id"], record["state"]) == (b.id, "queued")
+    assert record["request"]["prompt"] == "ein Boot\nauf dem See"
     assert command.records("list", "--state", "finished") == []
     sharing.add(sharing.open(start=False), "a blue ball", one_frame=9)
     assert command("list") == 0
@@ -339,19 +337,6 @@ def test_a_finished_job_answers_at_once(sharing: Sharing, command: Command) -> N
     )
 
 
-@pytest.mark.parametrize("verb", ["", "add", "list", "reorder"])
-def test_every_verb_has_help(verb: str, command: Command) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["jobs", *([verb] if verb else []), "--help"])
-    assert end.value.code == 0
-    text = " ".join(command.text.split())
-    assert (
-        ("exit codes: 0 done" in text)
-        if verb
-        else all(name in text for name in ("retry", "restore", "export"))
-    )
-
-
 def test_a_branch_is_queued(sharing: Sharing, command: Command) -> None:
     service = sharing.open(start=False)
     job = sharing.add(service, "a ball", seconds=3.6)
@@ -366,3 +351,39 @@ def test_a_branch_is_queued(sharing: Sharing, command: Command) -> None:
     assert service.jobs(1)[0].request.seconds == 4.8
     assert command("branch", job.id, "--keep", "9") == 2
     assert "expected a number from 1 to 2" in command.complaint
+
+
+def test_what_follows_a_resumed_job_is_shown_from_its_beginning(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = queued(sharing, "a", "b")
+    append_event(first.folder / "events.jsonl", Warned(job=first.id, time=0.0, message="Earlier."))
+    service, shown = sharing.open(start=False), list[tuple[str, int]]()
+
+    def show(_: object, job: Job, num_earlier: int, *__: object) -> Finished:
+        shown.append((job.id, num_earlier))
+        return Finished(job=job.id, time=1.0, video="", frames=1, seconds=1.0)
+
+    monkeypatch.setattr(generate, "_show", show)
+    monkeypatch.setattr(service.history, "made_by", lambda _: [second] if len(shown) == 1 else [])
+    arguments = Namespace(resume=first.id, json=True, outputs=str(sharing.outputs))
+    assert generate.follow_jobs(service, lambda _: [first], arguments) == 0
+    assert shown == [(first.id, 1), (second.id, 0)]
+
+
+def test_a_pause_is_withdrawn_as_often_as_it_is_asked_for(sharing: Sharing, command: Command) -> None:
+    (job,) = queued(sharing, "a")
+    store = sharing.open(start=False).queue.store
+    store.adopts = True
+    assert store.claim(lambda job: "card")  # as a program whose engine is busy
+    for _ in range(2):
+        assert command("pause", job.id) == command("pause", job.id) == 0
+        assert store.commands(job.id) == {"pause"}
+        assert command("resume", job.id) == 0
+        assert not store.commands(job.id)
+        assert "expected one that" not in command.complaint
+        assert command("resume", job.id) == 1
+        assert f"Job {job.id} is running; expected one that is" in command.complaint
+    assert command("cancel", job.id) == 0
+    assert command("resume", job.id) == 1  # an end is not withdrawn
+    assert store.commands(job.id) == {"cancel"}

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from app.cli import main
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
+from tests.app.conftest import Longtake
 from tests.support.jobs import write_picture
 
 PAIR = {
@@ -21,7 +21,6 @@ PAIR = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the current folder, with a picture, a LoRA in `loras` and one beside it."""
     monkeypatch.chdir(tmp_path)
     write_picture(tmp_path / "picture.png")
     for file in (tmp_path / "loras" / "styles" / "soft.safetensors", tmp_path / "here.safetensors"):
@@ -30,23 +29,21 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    """Return the requests that `generate` would make videos of."""
-    assert main(["generate", "--dry-run", "--json", *arguments]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def planned(longtake: Longtake, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in longtake("generate", "--dry-run", "--json", *arguments).splitlines()]
 
 
 def test_a_lora_is_a_path_or_a_name_in_the_folder(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = ("--image", "picture.png", "--prompt", "a red ball")
-    (request,) = planned(capsys, *order, "--lora", "soft:0.5", "--lora", "here.safetensors")
+    (request,) = planned(longtake, *order, "--lora", "soft:0.5", "--lora", "here.safetensors")
     assert request["lora"] == f"{place}/loras/styles/soft.safetensors:0.5\n{place}/here.safetensors:1"
     (place / "loras").rename(place / "others")
     monkeypatch.setenv("LONGTAKE_LORAS", "others")
-    (request,) = planned(capsys, *order, "--lora", "styles/soft")
+    (request,) = planned(longtake, *order, "--lora", "styles/soft")
     assert request["lora"] == f"{place}/others/styles/soft.safetensors:1"
-    assert planned(capsys, *order)[0]["lora"] == ""
+    assert planned(longtake, *order)[0]["lora"] == ""
 
 
 @pytest.mark.parametrize(
@@ -59,21 +56,19 @@ def test_a_lora_is_a_path_or_a_name_in_the_folder(
     ],
 )
 def test_what_cannot_be_used_is_refused_at_once(
-    given: str, words: str, place: Path, capsys: pytest.CaptureFixture[str]
+    given: str, words: str, place: Path, longtake: Longtake
 ) -> None:
     (place / "page.safetensors").write_text("<html></html>")
     save_file(
         {name: matrix[:64, :64].contiguous() for name, matrix in PAIR.items()}, place / "tiny.safetensors"
     )
-    code = main(["generate", "--image", "picture.png", "--prompt", "a", "--lora", given])
-    reported = capsys.readouterr()
-    assert (code, reported.out) == (2, "")
-    assert reported.err.startswith(words)
-    assert reported.err.count("\n") == 1
+    reported = longtake("generate", "--image", "picture.png", "--prompt", "a", "--lora", given, code=2)
+    assert reported.startswith(words)
+    assert reported.count("\n") == 1
     assert not (place / "outputs").exists()
 
 
-def test_a_recipe_finds_its_lora_by_name(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_finds_its_lora_by_name(place: Path, longtake: Longtake) -> None:
     request = GenerationRequest(image="x", prompt="a red ball", lora=f"{place}/soft.safetensors:0.5")
     pinned = f"soft.safetensors:0.5 sha256:{'ab' * 32}"
     recipe = Recipe.of(
@@ -82,11 +77,11 @@ def test_a_recipe_finds_its_lora_by_name(place: Path, capsys: pytest.CaptureFixt
     assert str(place) not in recipe.to_json()
     (place / "recipe.json").write_text(recipe.to_json())
     again = ("--recipe", "recipe.json", "--image", "picture.png")
-    assert planned(capsys, *again)[0]["lora"] == f"{place}/loras/styles/{pinned}"
-    assert planned(capsys, *again, "--lora", "here.safetensors")[0]["lora"] == f"{place}/here.safetensors:1"
+    assert planned(longtake, *again)[0]["lora"] == f"{place}/loras/styles/{pinned}"
+    assert planned(longtake, *again, "--lora", "here.safetensors")[0]["lora"] == f"{place}/here.safetensors:1"
 
 
-def test_a_batch_names_loras_beside_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_names_loras_beside_it(place: Path, longtake: Longtake) -> None:
     folder = place / "batch"
     folder.mkdir()
     (place / "picture.png").rename(folder / "picture.png")
@@ -94,18 +89,20 @@ def test_a_batch_names_loras_beside_it(place: Path, capsys: pytest.CaptureFixtur
     line = {"image": "picture.png", "prompt": "a red ball"}
     lines = [json.dumps({**line, "lora": text}) for text in ("here.safetensors\nsoft:2", "")]
     (folder / "all.jsonl").write_text("\n".join(lines))
-    first, second = planned(capsys, "--batch", "batch/all.jsonl")
+    first, second = planned(longtake, "--batch", "batch/all.jsonl")
     assert first["lora"] == f"{folder}/here.safetensors:1\n{place}/loras/styles/soft.safetensors:2"
     assert second["lora"] == ""
     (folder / "all.jsonl").write_text(json.dumps({**line, "lora": "none"}))
-    assert main(["generate", "--dry-run", "--batch", "batch/all.jsonl"]) == 2
-    assert "line 1: --lora names 'none.safetensors'" in capsys.readouterr().err
+    assert "line 1: --lora names 'none.safetensors'" in longtake(
+        "generate", "--dry-run", "--batch", "batch/all.jsonl", code=2
+    )
 
 
-def test_the_plan_counts_a_lora(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_counts_a_lora(place: Path, longtake: Longtake) -> None:
     def resident(*arguments: str) -> int:
-        assert main(["plan", "--prompt", "a", "--card", "gfx1100:24", "--json", *arguments]) == 0
-        stages = json.loads(capsys.readouterr().out)["stages"]
+        stages = json.loads(longtake("plan", "--prompt", "a", "--card", "gfx1100:24", "--json", *arguments))[
+            "stages"
+        ]
         return next(stage["resident_bytes"] for stage in stages if stage["stage"] == "sample")
 
     branch = 2 * sum(tensor.numel() for tensor in PAIR.values())

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
 from app.commands import terminal
 from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.models import downloads
 from diffusers_helper.models.downloads import absence_of, bytes_in
 from diffusers_helper.models.registry import built_in_names, find_model
+from tests.app.conftest import Longtake
 from tests.support import published
 from tests.support.hub import Hub, hub_of, use_hub
 from tests.support.jobs import wait_until
 from tests.support.layers import ROOT
+from tests.support.program import answer
 
 INFO = find_model("framepack-f1")
 OTHER = find_model("framepack-i2v")
@@ -30,7 +31,6 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 @pytest.fixture(scope="module")
 def away(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a hub cache with what the hub has. Tests only read it."""
     cache = tmp_path_factory.mktemp("away")
     published.write_published(cache, INFO)
     return cache
@@ -49,8 +49,8 @@ def hub(cache: Path, away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         yield hub
 
 
-def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def lines(longtake: Longtake, *arguments: object) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in longtake("models", *arguments, "--json").splitlines()]
 
 
 def files(cache: Path) -> list[str]:
@@ -59,15 +59,13 @@ def files(cache: Path) -> list[str]:
 
 
 def test_a_model_is_listed_got_verified_and_removed(
-    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, cache: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["models", "list", "--json"]) == 0
-    states = {one["model"]: one["state"] for one in lines(capsys)}
+    states = {one["model"]: one["state"] for one in lines(longtake, "list")}
     assert states.pop("demo") == "complete"
     assert states == dict.fromkeys(built_in_names()[1:], "not on this machine")
     monkeypatch.setattr(terminal, "_JSON_SECONDS", 0.0)
-    assert main(["models", "get", INFO.name, "--json"]) == 0
-    *reported, last = lines(capsys)
+    *reported, last = lines(longtake, "get", INFO.name)
     assert last == {"model": INFO.name, "state": "complete"}
     assert {one["state"] for one in reported} == {"downloading"}
     assert all(0 <= one["done_bytes"] <= one["total_bytes"] for one in reported)
@@ -75,54 +73,46 @@ def test_a_model_is_listed_got_verified_and_removed(
     assert reported[-1]["done_bytes"] == reported[-1]["total_bytes"] == total
     assert absence_of(INFO) is None
 
-    assert main(["models", "list", "framepack-f1", "--json"]) == 0
-    (listed,) = lines(capsys)
+    (listed,) = lines(longtake, "list", "framepack-f1")
     assert listed["state"] == "complete"
     assert [one["part"] for one in listed["parts"]] == list(COMPONENTS)
     assert listed["here_bytes"] == sum(one["here_bytes"] for one in listed["parts"])
     assert listed["parts"][1]["shared_with"] == ["framepack-i2v"]
     assert listed["parts"][0]["folder"] == str(published.part_folder(cache, INFO, "transformer"))
 
-    assert main(["models", "verify", INFO.name, "--json"]) == 0
-    verdicts = lines(capsys)
+    verdicts = lines(longtake, "verify", INFO.name)
     assert [one["part"] for one in verdicts] == list(COMPONENTS)
     assert all(one["checksums"] > 0 and one["problems"] == [] for one in verdicts)
 
     asked = len(hub.asked)
-    assert main(["models", "get", INFO.name]) == 0
-    assert capsys.readouterr().out == "framepack-f1: complete\n"
+    assert longtake("models", "get", INFO.name) == "framepack-f1: complete\n"
     assert len(hub.asked) == asked
 
-    assert main(["models", "remove", INFO.name, "--yes", "--json"]) == 0
-    (removed,) = lines(capsys)
+    (removed,) = lines(longtake, "remove", INFO.name, "--yes")
     assert removed["parts"] == list(COMPONENTS)
     assert removed["removed_bytes"] == listed["here_bytes"]
     assert files(cache) == []
     assert [place.name for place in cache.iterdir()] == [".locks"]
 
 
-def test_a_flipped_bit_and_a_shorter_file_are_found(
-    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["models", "get", INFO.name]) == 0
+def test_a_flipped_bit_and_a_shorter_file_are_found(hub: Hub, cache: Path, longtake: Longtake) -> None:
+    longtake("models", "get", INFO.name)
     file = (published.part_folder(cache, INFO, "vae") / WEIGHTS).resolve()
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    capsys.readouterr()
-    assert main(["models", "verify", INFO.name]) == 1
-    text = capsys.readouterr().out
+    text = longtake("models", "verify", INFO.name, code=1)
     assert f"{WEIGHTS} has a wrong checksum; remove the model and get it again." in text
     assert text.count("correct") == len(COMPONENTS) - 1
     file.write_bytes(data[:-5])
-    assert main(["models", "verify", INFO.name]) == 1
-    assert f"{WEIGHTS} is incomplete: it has {len(data) - 5} bytes of {len(data)};" in capsys.readouterr().out
+    text = longtake("models", "verify", INFO.name, code=1)
+    assert f"{WEIGHTS} is incomplete: it has {len(data) - 5} bytes of {len(data)};" in text
 
 
 def test_only_what_belongs_to_the_model_is_removed(
-    hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, cache: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["models", "get", INFO.name]) == 0
+    longtake("models", "get", INFO.name)
     own = published.part_folder(cache, OTHER, "transformer")
     own.mkdir(parents=True)
     (own / ".config.json.part").write_bytes(b"{}")  # its download has begun
@@ -130,46 +120,41 @@ def test_only_what_belongs_to_the_model_is_removed(
     foreign.parent.mkdir()
     foreign.write_text("of another program")
     before = files(cache)
-    capsys.readouterr()
 
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
-    assert main(["models", "remove", INFO.name]) == 2
-    assert "Add --yes" in capsys.readouterr().err
+    assert "Add --yes" in longtake("models", "remove", INFO.name, code=2)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "n\n"))
-    assert main(["models", "remove", INFO.name]) == 130
+    longtake("models", "remove", INFO.name, code=130)
     assert files(cache) == before
 
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: "y\n"))
-    assert main(["models", "remove", INFO.name]) == 0
-    said = capsys.readouterr()
-    assert "vae stays because it is used by framepack-i2v." in said.out
-    assert said.err.endswith("GB of framepack-f1: transformer? [y/N] ")
+    code, out, err = answer(longtake.output, "models", "remove", INFO.name)
+    assert code == 0
+    assert "vae stays because it is used by framepack-i2v." in out
+    assert err.endswith("GB of framepack-f1: transformer? [y/N] ")
     gone = set(before) - set(files(cache))
     assert gone
     assert all("FramePack_F1" in name for name in gone)
     assert [name for name in files(cache) if "FramePack_F1" in name] == []
 
-    assert main(["models", "remove", OTHER.name, "--yes"]) == 0
+    longtake("models", "remove", OTHER.name, "--yes")
     assert files(cache) == [str(foreign.relative_to(cache))]
-    assert main(["models", "remove", OTHER.name, "--yes"]) == 2
-    assert "Model framepack-i2v has no files of its own" in capsys.readouterr().err
+    assert "Model framepack-i2v has no files of its own" in longtake(
+        "models", "remove", OTHER.name, "--yes", code=2
+    )
 
 
-def test_a_local_model_is_not_removed(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "remove", "demo", "--yes"]) == 2
-    assert "only downloaded models can be removed" in capsys.readouterr().err
-    assert main(["models", "verify", str(tiny_model)]) == 0
-    assert capsys.readouterr().out.count("headers and sizes correct") == len(COMPONENTS)
-    assert main(["models", "list", str(tiny_model)]) == 0
-    assert "transformer: 0.00" in capsys.readouterr().out
+def test_a_local_model_is_not_removed(tiny_model: Path, longtake: Longtake) -> None:
+    assert "only downloaded models can be removed" in longtake("models", "remove", "demo", "--yes", code=2)
+    assert longtake("models", "verify", tiny_model).count("headers and sizes correct") == len(COMPONENTS)
+    assert "transformer: 0.00" in longtake("models", "list", tiny_model)
 
 
 def test_no_download_starts_without_room(
-    hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**30))
-    assert main(["models", "get", INFO.name]) == 2
-    assert "39.4 GB to download, and 1 GB free" in capsys.readouterr().err
+    assert "39.4 GB to download, and 1 GB free" in longtake("models", "get", INFO.name, code=2)
     assert hub.asked == []
 
 

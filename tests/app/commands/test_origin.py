@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.cli import main
 from diffusers_helper.conditions.picture_file import load_picture, plain_png
 from diffusers_helper.conditions.pictures import stored_request
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -15,7 +14,8 @@ from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
-from tests.support.program import Program, answer
+from tests.app.conftest import Longtake
+from tests.support.program import Program
 
 PICTURE = Image.effect_noise((64, 96), 80).convert("RGB")
 
@@ -67,10 +67,9 @@ def test_a_recipe_and_then_a_branch_of_its_video(program: Program) -> None:
     assert len([path for path in program.outputs.iterdir() if path.name[0] != "."]) == 2
 
 
-def test_two_origins_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["generate", "--recipe", "still.png", "--resume", "x"])
-    assert "Argument --resume: not allowed with argument --recipe. See: " in capsys.readouterr().err
+def test_two_origins_are_refused(longtake: Longtake) -> None:
+    reported = longtake("generate", "--recipe", "still.png", "--resume", "x", code=2)
+    assert "Argument --resume: not allowed with argument --recipe. See: " in reported
 
 
 @pytest.mark.parametrize(
@@ -111,26 +110,21 @@ def test_what_cannot_be_used_is_refused_before_anything_is_made(
     words: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    longtake: Longtake,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_still(tmp_path / "still.png")
     (tmp_path / "text.txt").write_text("a letter")
     (tmp_path / "request.json").write_text(GenerationRequest(image="gone.png").to_json())
-    assert main(["generate", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    assert words in longtake("generate", *arguments, code=2)
     assert not [path for path in tmp_path.glob("outputs/*") if path.name[0] != "."]
 
 
-def test_words_alone_make_a_video_also_from_its_recipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_words_alone_make_a_video_also_from_its_recipe(tmp_path: Path, longtake: Longtake) -> None:
     arguments = ["--prompt", "a ball", "--shape", "16:9"]
-    code, out, err = answer(capsys, "generate", "--dry-run", "--json", *arguments)
-    assert code == 0, err
+    out = longtake("generate", "--dry-run", "--json", *arguments)
     request = json.loads(out)
     assert (request["image"], request["shape"]) == ("", "16:9")
     (tmp_path / "request.json").write_text(out)
     again = ["--recipe", str(tmp_path / "request.json")]
-    code, out, err = answer(capsys, "generate", "--dry-run", "--json", *again)
-    assert (code, json.loads(out)) == (0, request), err
+    assert json.loads(longtake("generate", "--dry-run", "--json", *again)) == request

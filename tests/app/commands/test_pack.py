@@ -28,35 +28,23 @@ REWRITTEN = [
     ("from cache.conv import (\n    VALUE,\n)", "from ...cache.conv import (\n    VALUE,\n)"),
     ("def f():\n    from cache import conv", "def f():\n    from ...cache import conv"),
     ("from . import side", "from . import side"),
-    ("from cachetools import x", "from cachetools import x"),
     ("x = 'cache'; y = {'app': 1}", "x = 'cache'; y = {'app': 1}"),
-    ("'cache.conv'", "'cache.conv'"),
-    ("import cachetools, appdirs", "import cachetools, appdirs"),
 ]
 REFUSED = [
     ("from app.engine import main", "imports app.engine in a form"),
     ("x = 1; from cache import conv", "imports cache in a form"),
-    ("from cache . conv import VALUE", "imports cache.conv in a form"),
     ("import training", "imports training without `from`"),
-    ("import os, cache.conv as c", "imports cache.conv without `from`"),
     ("from cache.gone import x", "refers to cache.gone"),
     ("x = import_module('app')", "names app,"),
-    ("x = import_module('cache.conv')", "names cache.conv,"),
-    ("x = logging.getLogger('cache')", "names cache,"),
-    ("x = 'diffusers_helper.' + name", "names diffusers_helper.,"),
-    ("x = 'rocm_nodes.inner.side.NAME'", "names rocm_nodes.inner.side.NAME"),
     ("x = f'cache.{name}'", "names cache.,"),
-    ("x = f'{import_module(\"cache.conv\")}'", "names cache.conv,"),
     ("x = [sys.executable, '-m', 'rocm_nodes']", "starts rocm_nodes by its name"),
     ("import multiprocessing.pool", "starts processes"),
-    ("from concurrent.futures import ProcessPoolExecutor", "starts processes"),
     ("x = Path(__file__).parent / 'data.json'", "reads data"),
 ]
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a small tree of modules with the names of ours."""
     texts = {
         "app/engine.py": "", "cache/__init__.py": "", "cache/conv.py": "VALUE = 'ours'\n",
         "diffusers_helper/__init__.py": "", "diffusers_helper/errors.py": "from cache import conv\n",
@@ -134,6 +122,8 @@ def test_nothing_but_names_of_modules_differs_from_the_source() -> None:
     files = {name.removeprefix("_vendor/"): data for name, data in pack_files().items() if "_vendor/" in name}
     del files["__init__.py"]
     assert files["rocm_nodes/registry.py"].count(b"from ..rocm_nodes.") == 2
+    assert "assets/demo_model/transformer/diffusion_pytorch_model.safetensors" in files
+    assert {name.partition("/")[0] for name in files} == {"assets", "cache", "diffusers_helper", "rocm_nodes"}
     for name, data in files.items():
         source = (ROOT / name).read_bytes()
         if not name.endswith(".py"):
@@ -143,16 +133,6 @@ def test_nothing_but_names_of_modules_differs_from_the_source() -> None:
         package = ".".join(("_vendor", *Path(name).parent.parts))
         found = Absolute(package).visit(ast.parse(data))
         assert ast.dump(found) == ast.dump(ast.parse(source)), name
-
-
-def test_the_pack_has_the_demo_model_and_no_part_of_the_program() -> None:
-    names = list(pack_files())
-    assert "LICENSE" in names
-    assert "_vendor/assets/demo_model/transformer/diffusion_pytorch_model.safetensors" in names
-    assert "_vendor/diffusers_helper/sampling/unipc.py" in names
-    assert {name.split("/")[1] for name in names if name.startswith("_vendor/") and name.count("/") > 1} == {
-        "assets", "cache", "diffusers_helper", "rocm_nodes"
-    }  # fmt: skip
 
 
 def test_the_same_source_gives_the_same_bytes() -> None:

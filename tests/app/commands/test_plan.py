@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
 from app.commands import plan as plan_command
 from app.machine import machine_of_card, this_local
-from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import store_kernel
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.models.registry import find_model
@@ -20,6 +18,7 @@ from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.smaller_plans import level_key
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_bytes
+from tests.app.conftest import Longtake
 from tests.support.jobs import write_picture
 
 STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
@@ -27,20 +26,18 @@ STAGES = ["text", "text_2", "vae_encode", "vision", "sample", "decode"]
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fix the machine to the same one everywhere, without calibration."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("VRAM_CAP_GB", "PRESERVED_GB", "VAE_TILE", "VAE_DTYPE", "ATTENTION", "PROFILE"):
         monkeypatch.delenv(f"LONGTAKE_{name}", raising=False)
     monkeypatch.setattr(plan_command, "this_machine", lambda _: Machine("cpu", "", "CPU", 32 * GB))
 
 
-def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["plan", "--json", *arguments]) == 0
-    return json.loads(capsys.readouterr().out)
+def as_json(longtake: Longtake, *arguments: str) -> dict[str, Any]:
+    return json.loads(longtake("plan", "--json", *arguments))
 
 
-def test_the_demo_needs_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = as_json(capsys)
+def test_the_demo_needs_no_setting(longtake: Longtake) -> None:
+    plan = as_json(longtake)
     assert plan["fits"]
     assert [stage["stage"] for stage in plan["stages"]] == STAGES
     assert (plan["sections"], plan["frames"], plan["vae_tile_px"]) == (4, 145, 256)
@@ -49,17 +46,16 @@ def test_the_demo_needs_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan["cap_bytes"] == 28 * GB
 
 
-def test_the_steps_of_the_model_count_until_others_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_of_the_model_count_until_others_are_given(longtake: Longtake) -> None:
     def passes(*arguments: str) -> int:
-        return as_json(capsys, *arguments)["stages"][STAGES.index("sample")]["passes"]
+        return as_json(longtake, *arguments)["stages"][STAGES.index("sample")]["passes"]
 
     assert passes() == find_model("demo").steps == 4
     assert passes("--steps", "12") == 12
 
 
-def test_the_memory_documents_card_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--model", "framepack-i2v", "--card", "gfx1100:24", "--seconds", "10"]) == 0
-    text = capsys.readouterr().out
+def test_the_memory_documents_card_in_words(longtake: Longtake) -> None:
+    text = longtake("plan", "--model", "framepack-i2v", "--card", "gfx1100:24", "--seconds", "10")
     assert "8 sections, 289 frames, on gfx1100 with 24 GB (profile gfx1100)" in text
     assert "Cap 20 of 24 GB, preserved 18 GB, reserve 1 GB" in text
     row = next(line.split() for line in text.splitlines() if line.startswith("sample"))
@@ -69,19 +65,16 @@ def test_the_memory_documents_card_in_words(capsys: pytest.CaptureFixture[str]) 
     assert f"{streamed} computes." in text.splitlines()
     assert "A step takes about 7.8 s, a section about 3 min 30 s. The first second of video comes" in text
     assert "Text encoder: 2 of 32 blocks stay on the device: of 20 GB" in text
-    assert main(["plan", "--card", "gfx1100:24", "--seconds", "1"]) == 0
-    assert "1 section, 37 frames" in capsys.readouterr().out
+    assert "1 section, 37 frames" in longtake("plan", "--card", "gfx1100:24", "--seconds", "1")
 
 
-def test_the_recommended_set_up_is_planned_and_given_as_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recommended_set_up_is_planned_and_given_as_arguments(longtake: Longtake) -> None:
     common = ["plan", "--recommended", "--model", "framepack-i2v", "--preserved-gb", "0"]
-    assert main([*common, "--card", "gfx1100:24"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = longtake(*common, "--card", "gfx1100:24").splitlines()
     assert lines[0].startswith("Recommended for this card: FramePack I2V at 640 pixels, weights as they are")
     assert lines[1] == "As arguments: --model framepack-i2v --weight-dtype default"
     assert "preserved 18 GB" in lines[4]
-    assert main([*common, "--card", "gfx103x:16", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(longtake(*common, "--card", "gfx103x:16", "--json"))
     assert found["recommended"] == {
         "model": "framepack-i2v", "weight_dtype": "default", "preserved_gb": None, "resolution": None,
     }  # fmt: skip
@@ -92,166 +85,152 @@ def test_the_recommended_set_up_is_planned_and_given_as_arguments(capsys: pytest
     assert found["copy_seconds_per_step"] == pytest.approx(
         found["streamed_bytes_per_step"] / found["copies"]["bytes_per_second"]
     )
-    assert main(["plan", "--recommended", "--model", "framepack-i2v", "--card", "gfx1100:2"]) == 2
-    assert "No smaller --resolution fits." in capsys.readouterr().err
+    assert "No smaller --resolution fits." in longtake(
+        "plan", "--recommended", "--model", "framepack-i2v", "--card", "gfx1100:2", code=2
+    )
 
 
-def test_costs_count_every_step_and_section(capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_count_every_step_and_section(longtake: Longtake) -> None:
     common = ["--model", "framepack-i2v", "--card", "gfx1100:24", "--steps", "10"]
     for cfg, passes in (("1", 10), ("2", 20)):
-        stage = as_json(capsys, *common, "--cfg", cfg)["stages"][4]
+        stage = as_json(longtake, *common, "--cfg", cfg)["stages"][4]
         assert (stage["runs"], stage["passes"]) == (4, passes)
         assert stage["copied_bytes"] == 4 * (stage["resident_bytes"] + passes * stage["streamed_bytes"])
 
 
-def test_costs_count_the_longer_first_section_of_a_pyramid(capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_count_the_longer_first_section_of_a_pyramid(longtake: Longtake) -> None:
     common = ["--model", "helios-distilled", "--card", "gfx1100:24", "--seconds", "4.1"]
     for steps, passes, more in (("6", 6, 12), ("2", 3, 4)):
-        found = as_json(capsys, *common, "--steps", steps)
+        found = as_json(longtake, *common, "--steps", steps)
         stage = next(stage for stage in found["stages"] if stage["stage"] == "sample")
         assert (stage["runs"], stage["passes"], stage["all_passes"]) == (3, passes, more + 2 * passes)
         streamed = stage["all_passes"] * stage["streamed_bytes"]
         assert stage["copied_bytes"] == 3 * stage["resident_bytes"] + streamed
 
 
-def test_only_windows_of_time_change_pixels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_windows_of_time_change_pixels(longtake: Longtake) -> None:
     def notes(model: str) -> str:
-        return str(as_json(capsys, "--model", model, "--card", "gfx1100:24", "--vae-chunk", "2")["notes"])
+        return str(as_json(longtake, "--model", model, "--card", "gfx1100:24", "--vae-chunk", "2")["notes"])
 
     assert "The VAE chunk is 2 instead of the VAE's own 3" in notes("framepack-f1")
     assert "chunk" not in notes("helios-base")  # Wan's VAE gives the same bits by any number of frames
 
 
-def test_settings_change_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_settings_change_the_plan(longtake: Longtake, tmp_path: Path) -> None:
     common = ["--model", "framepack-i2v", "--card", "gfx1100:24"]
     resident = [
-        as_json(capsys, *common, "--preserved-gb", value)["stages"][4]["resident_bytes"]
+        as_json(longtake, *common, "--preserved-gb", value)["stages"][4]["resident_bytes"]
         for value in ("18", "12.5", "6", "0")
     ]
     assert resident == sorted(set(resident))
-    tile = as_json(capsys, *common, "--vae-tile", "128")
+    tile = as_json(longtake, *common, "--vae-tile", "128")
     assert tile["vae_tile_px"] == 128
-    assert tile["stages"][5]["working_bytes"] < as_json(capsys, *common)["stages"][5]["working_bytes"]
-    picture = as_json(capsys, *common, "--image", str(write_picture(tmp_path / "picture.png")))
+    assert tile["stages"][5]["working_bytes"] < as_json(longtake, *common)["stages"][5]["working_bytes"]
+    picture = as_json(longtake, *common, "--image", str(write_picture(tmp_path / "picture.png")))
     assert (picture["height"], picture["width"]) == (512, 768)
-    small = as_json(capsys, *common, "--resolution", "320")
+    small = as_json(longtake, *common, "--resolution", "320")
     assert small["peak_bytes"] < picture["peak_bytes"]
 
 
-def test_what_does_not_fit_names_the_smallest_cap_which_then_works(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_does_not_fit_names_the_smallest_cap_which_then_works(longtake: Longtake) -> None:
     common = ["plan", "--model", "framepack-i2v", "--card", "gfx1100:24"]
-    assert main([*common, "--json", "--vram-cap-gb", "3"]) == 2
-    captured = capsys.readouterr()
-    refusal = json.loads(captured.out)
-    assert not refusal["fits"]
-    assert refusal["stage"] == "sample"
-    assert refusal["remedies"] == [
-        f"Set --vram-cap-gb to {captured.err.split('--vram-cap-gb to ')[1][:3]} or more.",
-        "No smaller --resolution fits.",
-    ]
-    named = captured.err.split("--vram-cap-gb to ")[1].split(" ")[0]
+    reported, sentence = longtake(*common, "--json", "--vram-cap-gb", "3", code=2).splitlines()
+    refusal = json.loads(reported)
+    assert (refusal["fits"], refusal["stage"]) == (False, "sample")
+    named = sentence.partition("--vram-cap-gb to ")[2].split(" ")[0]
+    first = f"Set --vram-cap-gb to {named} or more."
+    assert refusal["remedies"] == [first, "No smaller --resolution fits."]
     assert gb_bytes(float(named)) >= refusal["smallest_cap_bytes"] > gb_bytes(float(named) - 0.1)
-    assert main([*common, "--vram-cap-gb", named]) == 0
-    assert main([*common, "--vram-cap-gb", str(float(named) - 0.1)]) == 2
+    longtake(*common, "--vram-cap-gb", named)
+    longtake(*common, "--vram-cap-gb", float(named) - 0.1, code=2)
 
 
 def test_what_jobs_and_doctor_found_is_in_the_plan(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = Machine("rocm", "gfx1100", "card", 24 * GB)
     monkeypatch.setattr(plan_command, "this_machine", lambda _: card)
     monkeypatch.setattr(plan_command, "host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
     common = ["--model", "framepack-i2v", "--preserved-gb", "0"]
-    before, local = as_json(capsys, *common), this_local({})
+    before, local = as_json(longtake, *common), this_local({})
     info, profile = find_model("framepack-i2v"), profile_for(card, {})
     request = GenerationRequest(image="none", model=info.name)
     key = level_key(request, info, profile, before["height"], before["width"])
     local.smaller_plans.write(key, {"weights": 1})
-    after = as_json(capsys, *common)
+    after = as_json(longtake, *common)
     assert after["stages"][4]["resident_bytes"] < before["stages"][4]["resident_bytes"]
     assert [
         note for note in after["notes"] if "Memory ran out on this card before" in note and FORGET in note
     ]
     # A card named on the command line has learned nothing on this machine.
-    assert "ran out" not in str(as_json(capsys, *common, "--card", "gfx1100:24")["notes"])
+    assert "ran out" not in str(as_json(longtake, *common, "--card", "gfx1100:24")["notes"])
     local.smaller_plans.forget()
-    assert as_json(capsys, *common) == before
+    assert as_json(longtake, *common) == before
     store_kernel(local.kernels, "gfx1100", metadata.version("torch"), "_scaled_dot_product_attention_math")
-    sliced = as_json(capsys, *common)
+    sliced = as_json(longtake, *common)
     assert (before["attention"], sliced["attention"]) == ("native", "sliced")
-    assert main(["plan", *common, "--attention", "native"]) == 2
+    longtake("plan", *common, "--attention", "native", code=2)
 
 
-def test_a_small_cap_takes_smaller_tiles_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = as_json(capsys, "--resolution", "256", "--vram-cap-gb", "0.15")
+def test_a_small_cap_takes_smaller_tiles_and_says_so(longtake: Longtake) -> None:
+    plan = as_json(longtake, "--resolution", "256", "--vram-cap-gb", "0.15")
     assert plan["vae_tile_px"] < 256
     assert plan["peak_bytes"] <= plan["cap_bytes"] == gb_bytes(0.15)
     assert any("instead of 256" in note for note in plan["notes"])
-    assert main(["plan", "--resolution", "256", "--vram-cap-gb", "0.15", "--vae-tile", "256"]) == 2
-    assert "leave out --vae-tile" in capsys.readouterr().err
+    assert "leave out --vae-tile" in longtake(
+        "plan", "--resolution", "256", "--vram-cap-gb", "0.15", "--vae-tile", "256", code=2
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--card", "gfx1100"], "expected FAMILY:GB"), (["--card", "voodoo:24"], "expected FAMILY:GB"),
+        (["--card", "gfx1100:nan"], "expected FAMILY:GB"),
         (["--card", "gfx1100:-1"], "expected FAMILY:GB"), (["--seconds", "0"], "seconds is 0"),
         (["--model", "nope"], "model is 'nope'"), (["--image", "no.png"], "no.png"),
         (["--model", "framepack-f1", "--mode", "inverted"], "mode is 'inverted'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
-    assert main(["plan", *arguments]) == 2
-    assert sentence in capsys.readouterr().err
+def test_what_cannot_be_used_is_refused(longtake: Longtake, arguments: list[str], sentence: str) -> None:
+    assert sentence in longtake("plan", *arguments, code=2)
 
 
-def test_cards_by_name() -> None:
-    assert machine_of_card("gfx103x:16") == Machine("rocm", "gfx1030", "gfx103x with 16 GB", 16 * GB)
-    assert machine_of_card("cuda:80").kind == "cuda"
-    with pytest.raises(InputError):
-        machine_of_card("gfx1100:nan")
-
-
-def head(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    assert main(["plan", *arguments]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def head(longtake: Longtake, *arguments: str) -> tuple[str, str]:
+    lines = longtake("plan", *arguments).splitlines()
     return lines[0], lines[-1]
 
 
 def test_without_a_picture_the_shape_counts_or_the_plan_says_which_one_it_took(
-    capsys: pytest.CaptureFixture[str],
+    longtake: Longtake,
 ) -> None:
     words = (
         "Without --image and --shape, the plan is for 176x96 pixels, the shape that needs the most memory."
     )
-    assert head(capsys) == (
+    assert head(longtake) == (
         "Longtake demo model: 176x96, 4 sections, 145 frames, on CPU (profile cpu).", words
     )  # fmt: skip
-    first, last = head(capsys, "--shape", "1:1", "--one-frame", "9")
+    first, last = head(longtake, "--shape", "1:1", "--one-frame", "9")
     assert first == "Longtake demo model: 128x128, 1 section, 1 frame, on CPU (profile cpu)."
     assert "--shape" not in last
-    assert (as_json(capsys, "--shape", "9:16")["width"], as_json(capsys)["width"]) == (96, 176)
+    assert (as_json(longtake, "--shape", "9:16")["width"], as_json(longtake)["width"]) == (96, 176)
 
 
-def test_a_plan_does_not_say_that_its_cap_is_too_small(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_does_not_say_that_its_cap_is_too_small(longtake: Longtake) -> None:
     arguments = ("--model", "framepack-i2v", "--card", "gfx1100:24", "--vram-cap-gb")
-    smallest = as_json(capsys, *arguments, "6")["smallest_cap_bytes"] / GB
-    assert main(["plan", *arguments, f"{smallest + 1e-6:.6f}"]) == 0
-    text = capsys.readouterr().out
+    smallest = as_json(longtake, *arguments, "6")["smallest_cap_bytes"] / GB
+    text = longtake("plan", *arguments, f"{smallest + 1e-6:.6f}")
     cap, needed = (float(re.search(f"{words} ([0-9.]+)", text)[1]) for words in ("Cap", "that works is"))
     assert needed <= cap
-    assert main(["plan", *arguments, f"{smallest - 1e-3:.6f}"]) == 2
-    text = capsys.readouterr().err
+    text = longtake("plan", *arguments, f"{smallest - 1e-3:.6f}", code=2)
     cap, needed = (float(re.search(f"{words} ([0-9.]+)", text)[1]) for words in ("fit into", "gb to"))
     assert cap < needed
 
 
 @pytest.mark.parametrize(("card", "family"), [("gfx1030:16", "gfx103x"), ("gfx906:16", "radeon")])
-def test_a_card_may_have_its_own_name(card: str, family: str, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = as_json(capsys, "--card", card)
+def test_a_card_may_have_its_own_name(card: str, family: str, longtake: Longtake) -> None:
+    assert machine_of_card("gfx103x:16") == Machine("rocm", "gfx1030", "gfx103x with 16 GB", 16 * GB)
+    assert machine_of_card("cuda:80").kind == "cuda"
+    plan = as_json(longtake, "--card", card)
     name, _, size = card.partition(":")
     assert (plan["device"], plan["profile"]) == (f"{name} with {size} GB", family)

@@ -9,7 +9,6 @@ import torch
 from gguf import GGMLQuantizationType
 from safetensors.torch import load_file, save_file
 
-from app.cli import main
 from app.commands.arguments import command_words
 from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
@@ -19,6 +18,7 @@ from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.budget import DoesNotFit
 from diffusers_helper.request import GenerationRequest
+from tests.app.conftest import Longtake
 from tests.support.checkpoints import write_quantised_gguf
 from tests.support.jobs import write_picture
 
@@ -35,45 +35,29 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EngineProcess, "_start", start)
 
 
-def check_refusal(capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert REFUSAL.match(err)
-    assert err.count("\n") == 1
-    assert "ERROR" not in err
-    assert " Set --vram-cap-gb to " in err
-    assert "--vae-tile" not in err  # it was not given
-
-
-@pytest.mark.parametrize("by", ["argument", "environment"])
-def test_a_cap_in_which_nothing_fits_is_refused_in_one_line(
-    by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_cap_of_the_environment_in_which_nothing_fits_is_refused_in_one_line(
+    tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture, outputs = write_picture(tmp_path / "picture.png"), tmp_path / "outputs"
-    command = ["generate", "--image", str(picture), "--prompt", "the red ball moves right"]
-    if by == "argument":
-        command += ["--vram-cap-gb", "0.01"]
-    else:
-        monkeypatch.setenv("LONGTAKE_VRAM_CAP_GB", "0.01")
-    assert main([*command, "--out", str(outputs)]) == 2
-    check_refusal(capsys)
-    assert not outputs.exists()
+    picture, service = str(write_picture(tmp_path / "picture.png")), JobService(tmp_path)
+    job = service.queue.add(GenerationRequest(image=picture))
+    assert service.queue.cancel(job.id)
+    monkeypatch.setenv("LONGTAKE_VRAM_CAP_GB", "0.01")
+    made = sorted(tmp_path.iterdir())
+    for arguments in ("--image", picture, "--prompt", "a ball"), ("--resume", job.id):
+        reported = longtake("generate", *arguments, "--out", tmp_path, code=2)
+        assert REFUSAL.match(reported)
+        assert reported.count("\n") == 1
+        assert "ERROR" not in reported
+        assert " Set --vram-cap-gb to " in reported
+        assert "--vae-tile" not in reported  # it was not given
+    assert service.job(job.id).state == "cancelled"
+    assert sorted(tmp_path.iterdir()) == made
 
 
 CAP = {"vram_cap_gb": 0.01}
 
 
-def refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that refuses its request, and return its sentence."""
-    assert main(command) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    return err
-
-
-def test_every_surface_refuses_the_same_in_the_same_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_surface_refuses_the_same_in_the_same_words(tmp_path: Path, longtake: Longtake) -> None:
     picture = str(write_picture(tmp_path / "picture.png"))
     outputs, recipe, batch = tmp_path / "outputs", tmp_path / "request.json", tmp_path / "batch.jsonl"
     job = JobService(outputs).queue.add(GenerationRequest(image=picture))
@@ -83,7 +67,7 @@ def test_every_surface_refuses_the_same_in_the_same_words(
     (tmp_path / "input.png").write_bytes(Path(picture).read_bytes())
     batch.write_text(json.dumps(settings) + "\n" + json.dumps(settings | CAP) + "\n", encoding="utf-8")
     given, cap = ["--image", picture, "--prompt", ""], ["--vram-cap-gb", "0.01"]
-    sentence = refused(["plan", "--image", picture, *cap], capsys)
+    sentence = longtake("plan", "--image", picture, *cap, code=2)
     assert REFUSAL.match(sentence)
     for command in (
         ["generate", *given, *cap], ["generate", *given, *cap, "--dry-run"],
@@ -92,9 +76,9 @@ def test_every_surface_refuses_the_same_in_the_same_words(
         ["jobs", "branch", job.id, "--keep", "0", *cap], ["jobs", "change", job.id, *cap],
     ):  # fmt: skip
         where = ["--out", str(outputs)]
-        assert refused([*command, *where], capsys) == sentence, command
+        assert longtake(*command, *where, code=2) == sentence, command
     for extra in ([], ["--dry-run"]):
-        reported = refused(["generate", "--batch", str(batch), *extra, "--out", str(outputs)], capsys)
+        reported = longtake("generate", "--batch", batch, *extra, "--out", outputs, code=2)
         assert reported.startswith(f"batch.jsonl, line 2: {sentence}")
     assert len(list(outputs.iterdir())) == jobs
     with pytest.raises(DoesNotFit) as caught:
@@ -103,46 +87,32 @@ def test_every_surface_refuses_the_same_in_the_same_words(
 
 
 def test_a_lora_of_another_width_is_refused_by_plan_and_page_alike(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, longtake: Longtake
 ) -> None:
     picture, lora = str(write_picture(tmp_path / "picture.png")), tmp_path / "wide.safetensors"
     names = [f"transformer.single_transformer_blocks.0.attn.to_q.lora_{one}.weight" for one in "AB"]
     save_file({names[0]: torch.zeros(4, 352), names[1]: torch.zeros(352, 4)}, lora)
-    sentence = refused(["plan", "--image", picture, "--lora", str(lora)], capsys)
+    sentence = longtake("plan", "--image", picture, "--lora", lora, code=2)
     assert "wide.safetensors fits this model with 0 of its 2 keys" in sentence
     command = ["generate", "--image", picture, "--prompt", "", "--lora", str(lora), "--dry-run"]
-    assert refused(command, capsys) == sentence
+    assert longtake(*command, code=2) == sentence
     with pytest.raises(InputError, match="fits this model with 0 of its 2 keys"):
         Planner().check(GenerationRequest(image=picture, lora=str(lora)), find_model("demo"))
 
 
-def test_a_job_that_fits_no_more_is_not_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = JobService(tmp_path)
-    job = service.queue.add(GenerationRequest(image=str(write_picture(tmp_path / "picture.png"))))
-    assert service.queue.cancel(job.id)
-    monkeypatch.setenv("LONGTAKE_VRAM_CAP_GB", "0.01")
-    assert main(["generate", "--resume", job.id, "--out", str(tmp_path)]) == 2
-    check_refusal(capsys)
-    assert service.job(job.id).state == "cancelled"
-
-
 def test_blocks_of_gguf_are_not_cast_to_another_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(ADDED_MODELS, "file", None)
     demo = Path(find_model("demo").components["transformer"].location)
     weights = load_file(demo / "diffusion_pytorch_model.safetensors")
     file = write_quantised_gguf(tmp_path / "demo.gguf", weights, GGMLQuantizationType.Q8_0)
-    assert main(["models", "add", "mine", "--base", "demo", "--transformer", str(file)]) == 0
-    capsys.readouterr()
+    longtake("models", "add", "mine", "--base", "demo", "--transformer", file)
     picture, outputs = str(write_picture(tmp_path / "picture.png")), tmp_path / "outputs"
     command = ["generate", "--image", picture, "--prompt", "", "--model", "mine", "--weight-dtype", "int8"]
     for extra in (["--out", str(outputs)], ["--dry-run"]):
-        assert main([*command, *extra]) == 2
-        assert "expected default, as the transformer is stored in GGUF" in capsys.readouterr().err
+        assert "expected default, as the transformer is stored in GGUF" in longtake(*command, *extra, code=2)
     assert not outputs.exists()
     with pytest.raises(InputError, match="weight_dtype"):
         Planner().check(
@@ -162,7 +132,6 @@ def test_blocks_of_gguf_are_not_cast_to_another_type(
     ],
 )
 def test_the_remedy_fits_what_is_missing(
-    arguments: list[str], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], refusal: str, tmp_path: Path, longtake: Longtake
 ) -> None:
-    assert main([*arguments, "--outputs", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"{refusal}\n"
+    assert longtake(*arguments, "--outputs", tmp_path, code=2) == f"{refusal}\n"

@@ -1,14 +1,12 @@
 """Tests of the command line whose reader leaves, whose disk is full, or whose standard streams are closed."""
 
-import json
 import os
-import signal
 
 import pytest
 
 from app.jobs.service import JobService
 from tests.support.jobs import TIMEOUT
-from tests.support.program import Program, stream, until
+from tests.support.program import Program
 
 
 def test_a_reader_that_leaves_interrupts_the_job(program: Program) -> None:
@@ -25,17 +23,6 @@ def test_a_reader_that_leaves_interrupts_the_job(program: Program) -> None:
     service = JobService(program.outputs)
     service.recover()
     assert service.job(job).state == "interrupted"
-
-
-def test_a_reader_that_leaves_ends_the_program_quietly(program: Program) -> None:
-    process = program.start("generate", "--json", script="sections=1 steps=2 at=1 fault=wait")
-    until(process, "step_done")
-    stream(process.stdout).close()
-    job = next(path for path in program.outputs.iterdir() if path.name[0] != ".")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(TIMEOUT) == 130
-    assert b"Traceback" not in stream(process.stderr).read()
-    assert json.loads((job / "events.jsonl").read_text().splitlines()[-1])["event"] == "cancelled"
 
 
 @pytest.mark.parametrize(

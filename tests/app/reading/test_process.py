@@ -5,14 +5,11 @@ import shutil
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.reading.process import Limits, ReadingProcess, Unreadable, reading_elsewhere
-from app.reading.values import result_of
 from diffusers_helper.conditions import prompts
 from diffusers_helper.conditions.picture_file import read_as_png, read_small, size_of
 from diffusers_helper.errors import InputError, LongtakeError
@@ -32,21 +29,6 @@ DEMO = find_model("demo")
 TRANSFORMER = Path(DEMO.components["transformer"].location)
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
-    path: Path
-    data: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Outer:
-    inner: tuple[Inner, ...]
-    sizes: dict[str, tuple[int, int]]
-    either: Inner | None
-    anything: Any
-    pair: tuple[str, bytes]
-
-
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let files be read in processes, and fail if one is read in this process."""
@@ -63,7 +45,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def write_lora(file: Path) -> Path:
-    """Write a LoRA for one layer of FramePack."""
     sides = {"lora_A": (2, 3), "lora_B": (3, 2)}
     entries = {
         f"transformer_blocks.0.attn.to_q.{kind}.weight": tensor(shape, offsets=(24 * n, 24 * n + 24))
@@ -71,19 +52,6 @@ def write_lora(file: Path) -> Path:
     }
     file.write_bytes(safetensors({"__metadata__": {"trigger_words": "boat"}, **entries}, 48))
     return file
-
-
-def test_plain_data_goes_to_json_and_back() -> None:
-    one, none = Inner(Path("a/b"), b"x\xff"), Inner(Path("c"), None)
-    value = Outer((one, none), {"size": (1, 2)}, one, {"free": [1, "x", None]}, ("text", b"z"))
-
-    def reader() -> Outer:
-        return value
-
-    reader.__annotations__["return"] = Outer
-    line = result_of(reader).dump_json((reader(),))
-    assert line.startswith(b"[")
-    assert result_of(reader).validate_json(line) == (value,)
 
 
 def test_each_reader_gives_elsewhere_what_it_gives_here(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Tests of the addresses that are printed, and of those that count as one machine."""
 
 import socket
-from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -25,29 +25,6 @@ def test_a_page_has_an_address_for_this_machine_and_one_for_others(
     assert page_addresses(server, 80) == addresses
 
 
-class Route:
-    """A socket without a network, or with one that leads out from an address."""
-
-    def __init__(self, own: str) -> None:
-        self._own = own
-
-    def __call__(self, *_: object) -> Any:
-        return self
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def connect(self, _: object) -> None:
-        if not self._own:
-            raise OSError("Network is unreachable")
-
-    def getsockname(self) -> tuple[str, int]:
-        return self._own, 5
-
-
 @pytest.mark.parametrize(
     ("server", "own", "address"),
     [
@@ -59,7 +36,11 @@ class Route:
 def test_of_all_addresses_others_get_the_one_that_leads_out(
     server: str, own: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket, "socket", Route(own))
+    probe = MagicMock()
+    probe.__enter__.return_value = probe
+    probe.connect.side_effect = None if own else OSError("Network is unreachable")
+    probe.getsockname.return_value = (own, 5)
+    monkeypatch.setattr(socket, "socket", lambda *_: probe)
     monkeypatch.setattr(socket, "gethostname", lambda: "tower")
     assert page_addresses(server, 80) == ("http://localhost:80/", address)
 

@@ -59,7 +59,6 @@ def uploaded(stand: Stand, name: str, content: bytes) -> dict[str, str]:
 
 
 def over(stand: Stand, prompt: str, **settings: Any) -> str:
-    """Return the id of a job that is over."""
     job = stand.service.queue.add(
         GenerationRequest(prompt=prompt, seconds=2.4, **settings), allow_folder=True
     )
@@ -68,7 +67,6 @@ def over(stand: Stand, prompt: str, **settings: Any) -> str:
 
 
 def get_calls(job: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the addresses of questions, with what is asked."""
     model = {"model": "demo"}
     mode = model | {"mode": "forward"}
     yield from {
@@ -87,7 +85,6 @@ def get_calls(job: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def post_calls(
     stand: Stand, job: str, video: dict[str, str], photo: dict[str, str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the addresses of calls, with their messages."""
     settings = {name: setting.default for name, setting in SETTINGS.items()}
     settings |= {"image": photo, "seconds": 1, "mode": "forward", "model": "demo"}
     continued = json.dumps({"settings": {"video": video["path"]}, "earlier": []})

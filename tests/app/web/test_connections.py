@@ -53,8 +53,6 @@ def site() -> Iterator[Site]:
 
 
 class Served:
-    """The site, served on a port of this machine."""
-
     def __init__(self, site: Site) -> None:
         self.port = free_port()
         self.server = WebServer(site, "127.0.0.1", self.port)
@@ -104,7 +102,6 @@ def serve(site: Site) -> Iterator[Callable[[], Served]]:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """Return what comes until the server closes the connection."""
     received = b""
     try:
         while data := connection.recv(65536):
@@ -115,7 +112,6 @@ def rest(connection: socket.socket) -> bytes:
 
 
 def begun(connection: socket.socket, end: bytes = b"begun") -> None:
-    """Wait for the beginning of an answer."""
     received = b""
     while end not in received:
         received += connection.recv(65536)

@@ -1,7 +1,5 @@
 """Tests that what the server holds for a client comes back: places, watches of jobs, and small pictures."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,6 @@ from tests.support.shared import Sharing
 
 
 class Line:
-    """A double of a connection's transport, from an address of its own."""
-
     def __init__(self, number: int) -> None:
         self._addresses = {"peername": (f"192.0.2.{number}", 1), "sockname": ("198.51.100.1", 80)}
         self.is_left = False

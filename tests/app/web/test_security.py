@@ -21,7 +21,6 @@ EVIL = "http://evil.example"
 
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """Serve a page without a password."""
     with staged_page_with_uploads(tmp_path_factory.mktemp("stand")) as stand:
         yield stand
 
@@ -105,7 +104,6 @@ def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method
 
 
 def handshake(origin: str) -> dict[str, str]:
-    """Return the headers that open a WebSocket."""
     return {
         "Origin": origin, "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",

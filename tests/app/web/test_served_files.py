@@ -38,7 +38,6 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 @pytest.fixture(scope="module")
 def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a finished job, with all that such a folder may hold, and more."""
     photo = write_photo(tmp_path_factory.mktemp("photo") / "photo.png")
     job = stand.service.queue.add(GenerationRequest(image=str(photo), seconds=1))
     stand.engine.go(1000)
@@ -66,7 +65,6 @@ def job(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _other_job(parent: Path) -> Path:
-    """Return the folder of a job that lies beside the outputs folder."""
     folder = parent / "other-outputs" / "job"
     folder.mkdir(parents=True)
     (folder / "request.json").write_text("{}")
@@ -267,7 +265,6 @@ def test_the_server_decodes_no_picture_of_a_job_itself(
 
 
 def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return path and content of each message with a picture, as the page and programs send it."""
     settings = {name: setting.default for name, setting in SETTINGS.items()} | {"image": image, "seconds": 1}
     yield "api/form/start", {"press": os.urandom(16).hex(), "settings": settings, "may_download": False}
     yield "api/form/picture", {"file": image}
@@ -277,7 +274,6 @@ def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def send(stand: Stand, image: dict[str, Any]) -> int:
-    """Send all messages, wait for their answers, and return the number of jobs that this made."""
     before = len(stand.service.jobs(1000))
     for path, message in messages(image):
         answer = ask(stand.url, f"/{path}", method="POST", data=message)
@@ -293,8 +289,8 @@ def test_a_file_of_the_machine_cannot_be_passed_off_as_an_upload(stand: Stand, j
     secret = write_photo(stand.outputs.parent / "secret.png")
     cache = stand.outputs.parent / "cache"
     for path in (
-        secret, f"{cache}/../secret.png", job / "link.png", "/nowhere.png", "\0", "x" * 5000,
-        "uploads/../secret.png", f"uploads/{secret}", "uploads/\0", "uploads/", "http://192.0.2.1/x.png", "x",
+        secret, f"{cache}/../secret.png", job / "link.png", "x" * 5000, "uploads/../secret.png",
+        f"uploads/{secret}", "uploads/\0", "http://192.0.2.1/x.png",
     ):  # fmt: skip
         assert send(stand, {"path": str(path), "meta": {"_type": "gradio.FileData"}}) == 0, path
     for meta in ({}, {"meta": {"_type": "x"}}):
@@ -307,11 +303,11 @@ def test_an_upload_becomes_the_picture_of_a_job(stand: Stand) -> None:
     assert send(stand, {"path": path, "meta": {"_type": "gradio.FileData"}}) == 2
 
 
-def upload_room(folder: Path, sizes: dict[str, int], **bounds: int) -> UploadRoom:
+def upload_room(folder: Path, sizes: dict[str, int]) -> UploadRoom:
     for name, size in sizes.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"x" * size)
-    return UploadRoom(folder, **{"max_bytes": 10, "max_total_bytes": 100, "max_files": 10, **bounds})
+    return UploadRoom(folder, max_bytes=10, max_total_bytes=100)
 
 
 def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,20 +334,3 @@ def test_a_torn_upload_goes_without_the_folder_it_lies_in(
     assert room.make_room()
     assert not list(room.folder.iterdir())
     assert room.make_room()
-
-
-def test_the_number_of_uploads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = upload_room(tmp_path, {f"{number}/x.png": 1 for number in range(12)})
-    assert not room.make_room()
-    monkeypatch.setattr("app.web.served_files._YOUNG_SECONDS", -1.0)
-    assert room.make_room()
-    assert len(list(tmp_path.rglob("*.png"))) == 9
-
-
-def test_the_page_starts_on_a_machine_too_busy_to_answer_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Start while no request to the machine's own address is answered, as behind some proxies."""
-    monkeypatch.setattr("gradio.networking.url_ok", lambda url: False)
-    with staged_page(tmp_path) as stand:
-        assert ask(stand.url).status == 200
