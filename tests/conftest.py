@@ -9,6 +9,8 @@ import os
 import random
 import signal
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,10 +42,27 @@ settings.register_profile(
 settings.load_profile("longtake")
 
 
+# The folders of tests lie in main memory where it has room and may hold programs: a run syncs many thousand
+# times, which takes milliseconds each on a disk.
+_MEMORY = Path("/dev/shm")
+if _MEMORY.is_dir():
+    _room = os.statvfs(_MEMORY)
+    if _room.f_bavail * _room.f_frsize > 4 * 2**30 and not _room.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
 def pytest_configure() -> None:
     """Restore signals that this process ignores, as under `nohup`: programs that tests start inherit them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have most slow tests, so that at the end none is left to one worker alone."""
+    slow = Counter(
+        item.path for item in items if {"slow", "page"} & {mark.name for mark in item.iter_markers()}
+    )
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -95,6 +114,13 @@ def no_filters_of_others() -> Iterator[None]:
     yield
     for handler, before in filters.items():
         handler.filters[:] = before
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """Return an empty folder that lies on a disk, unlike `tmp_path`."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")
