@@ -42,13 +42,14 @@ settings.register_profile(
 settings.load_profile("longtake")
 
 
-# The folders of tests lie in main memory where it has room and may hold programs: a run syncs many thousand
-# times, which takes milliseconds each on a disk.
+# Temporary folders lie in main memory where it has room and may hold programs: a run syncs many thousand times,
+# which takes milliseconds each on a disk.
 _MEMORY = Path("/dev/shm")
 if _MEMORY.is_dir():
     _room = os.statvfs(_MEMORY)
     if _room.f_bavail * _room.f_frsize > 4 * 2**30 and not _room.f_flag & os.ST_NOEXEC:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+        os.environ.setdefault("TMPDIR", str(_MEMORY))
+        tempfile.tempdir = None  # pytest has asked for it already
 
 
 def pytest_configure() -> None:
@@ -119,7 +120,7 @@ def no_filters_of_others() -> Iterator[None]:
 @pytest.fixture
 def disk_path() -> Iterator[Path]:
     """Return an empty folder that lies on a disk, unlike `tmp_path`."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         yield Path(folder)
 
 
