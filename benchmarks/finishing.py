@@ -7,8 +7,6 @@ Lanczos. Every other frame of the film is left out and made again: along the mot
 before it, and by blending its neighbours.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -6,8 +6,6 @@ jobs that need at least some memory is divided evenly over the cards that have i
 which a card is away, and work that is lost with it, do not count for the bound.
 """
 
-from __future__ import annotations
-
 import argparse
 import bisect
 import heapq
@@ -30,7 +28,7 @@ class SimulatedCard:
     """A card, its job, and the seconds for which it was away or made what was lost."""
 
     gb: int
-    job: SimulatedJob | None = None
+    job: "SimulatedJob | None" = None
     began: float = 0.0
     turn: int = 0  # events of earlier turns do not count
     away: float = 0.0

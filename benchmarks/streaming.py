@@ -12,8 +12,6 @@ their weights. For comparison it also copies every module just before its use, a
 diffusers' group offloading.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Fixtures that many tests share."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
@@ -13,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -22,9 +20,6 @@ from hypothesis import HealthCheck, settings
 from tests.support.forked_engine import Forks
 from tests.support.jobs import TIMEOUT
 from tests.support.pages import CHROMIUM, FLAGS, Browser, Stand, staged_page, visit, write_photo
-
-if TYPE_CHECKING:
-    from diffusers_helper.loading.loaders import Models
 
 # This is set before torch is imported, and inherited by the engines that tests start: on networks this small
 # a second thread gains nothing, and on busy cores threads that wait for each other are many times slower.
@@ -35,14 +30,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Each run uses the same examples, and no example fails because of its duration.
-settings.register_profile(
-    "longtake", database=None, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("longtake")
-
-
-# Temporary folders lie in main memory where it has room and may hold programs: a run syncs many thousand times,
+# Temporary folders lie in main memory if it has room and may hold programs: a run syncs many thousand times,
 # which takes milliseconds each on a disk.
 _MEMORY = Path("/dev/shm")
 if _MEMORY.is_dir():
@@ -52,10 +40,17 @@ if _MEMORY.is_dir():
         tempfile.tempdir = None  # pytest has asked for it already
 
 
-def pytest_configure() -> None:
-    """Restore signals that this process ignores, as under `nohup`: programs that tests start inherit them."""
+def pytest_configure(config: pytest.Config) -> None:
+    # Programs that tests start inherit the signals that this process ignores, as under `nohup`.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Each run uses the same examples unless it is given a seed, and no example fails because of its duration.
+    is_same = config.getoption("--hypothesis-seed") is None
+    slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "longtake", database=None, deadline=None, derandomize=is_same, suppress_health_check=slow
+    )
+    settings.load_profile("longtake")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -184,7 +179,7 @@ def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="module")
-def deep_models(deep_model: Path) -> Models:
+def deep_models(deep_model: Path) -> Any:
     from tests.support.making import load_tiny
 
     return load_tiny(deep_model)

@@ -1,7 +1,5 @@
 """Tests of memory on the device: the cap, streaming, and what follows when memory runs out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +63,7 @@ def test_weights_of_any_size_arrive_on_the_device(device: Device) -> None:
     staging = Staging(device.torch_device)
     for size in (5, MIN_PIECE_BYTES, PIECE_BYTES, 2 * PIECE_BYTES + 6, 5 * PIECE_BYTES):
         for dtype in (torch.uint8, torch.bfloat16):
-            source = torch.randint(0, 100, (size // dtype.itemsize,)).to(dtype)
+            source = torch.randint(0, 100, (size - size % dtype.itemsize,), dtype=torch.uint8).view(dtype)
             tensor, expected = nn.Parameter(source, requires_grad=False), source.clone()
             Weight.of(tensor).to_device(staging)
             source.zero_()  # what was given may change at once

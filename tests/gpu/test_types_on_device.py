@@ -1,7 +1,5 @@
 """Tests that each type of weights gives on the device what it gives on the CPU, whole and streamed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

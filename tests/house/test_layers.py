@@ -1,7 +1,5 @@
 """Tests that every file keeps to its layer and to the house rules, and that the check finds violations."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.layers import Source, faults, sources
@@ -53,7 +51,6 @@ VIOLATIONS = [
     ("diffusers_helper/pipeline.py", "import app.jobs.job", "imports app.jobs.job"),
     ("diffusers_helper/pipeline.py", "import argparse", "'library' must not"),
     ("diffusers_helper/pipeline.py", "import gradio", "imports gradio"),
-    ("diffusers_helper/pipeline.py", "print(1)", "prints"),
     ("diffusers_helper/pipeline.py", "import os\nos.environ['A'] = 'b'", "writes the environment"),
     ("diffusers_helper/pipeline.py", "import os\nx = os.environ.get('A')", "uses the environment"),
     ("diffusers_helper/pipeline.py", "from os import environ", "uses the environment"),
@@ -91,11 +88,6 @@ VIOLATIONS = [
     ("demo_gradio.py", "x = 1\n" * 41, "has 41 lines; at most 40"),
     ("tests/test_x.py", "x = 1\n" * 401, "has 401 lines; at most 400"),
     ("tests/test_x.py", "def f():\n" + "    x = 1\n" * 60, "f has 61 lines; at most 60"),
-    ("tests/test_x.py", "from . import y", "imports relatively"),
-    ("tests/test_x.py", "def f():\n    global x", "declares global x"),
-    ("tests/test_x.py", "try:\n    x\nexcept:\n    pass", "catches everything"),
-    ("tests/test_x.py", "try:\n    x\nexcept (ValueError, Exception):\n    y()", "catches everything"),
-    ("tests/test_x.py", "try:\n    x\nexcept Exception:  # noqa: BLE001\n    y()", "catches everything"),
 ]
 INNOCENT = [
     ("diffusers_helper/events.py", "import re\nfrom diffusers_helper.errors import InputError"),
@@ -118,11 +110,6 @@ INNOCENT = [
     ("app/engine.py", "import torch\nfrom diffusers_helper.pipeline import generate"),
     ("training/vae.py", "import torch\ntorch.load('a', weights_only=True)"),
     ("demo_gradio.py", "import os, sys\nos.environ.setdefault('A', 'b')\nfrom app.cli import main"),
-    ("tests/test_x.py", "try:\n    x\nexcept Exception:\n    y()\n    raise"),
-    (
-        "tests/test_x.py",
-        "try:\n    x\nexcept Exception:  # noqa: BLE001 - the last stop of the process\n    y()",
-    ),
 ]
 KNOWN = frozenset(
     {"diffusers_helper.pipeline", "diffusers_helper.families.packing", "app.engine", "app.jobs.job"}
