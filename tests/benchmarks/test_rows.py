@@ -3,6 +3,7 @@
 import json
 import runpy
 import signal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def test_a_fault_is_raised_and_keeps_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda file: file.stem)
-def test_each_benchmark_keeps_its_rows(program: Path) -> None:
+def test_each_benchmark_can_be_imported_and_keeps_its_rows(program: Path) -> None:
+    import_module(f"benchmarks.{program.stem}")
     text = program.read_text(encoding="utf-8")
     assert "Rows(__file__" in text
     assert ".exit_code(" in text
