@@ -9,6 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from tests.support.heic import box
+
 MB = 2**20
 _GLOBAL = b"ctorch._utils\n_rebuild_tensor_v2\n"
 
@@ -191,31 +193,10 @@ def _headers() -> Iterator[tuple[str, bytes]]:
     yield "millions of lists", safetensors(b'{"__metadata__":[' + b"[]," * 30_000_000 + b"[]]}")
     yield "millions of numbers", safetensors(b'{"a":[' + b"1," * 20_000_000 + b"1]}")
     yield "deep lists", safetensors(b'{"a":' + b"[" * 5_000_000 + b"}")
-    yield (
-        "the block of number 10**9",
-        safetensors(
-            {
-                "clean_x_embedder.proj.weight": tensor(),
-                "transformer_blocks.999999999.attn.to_q.weight": tensor(),
-            }
-        ),
-    )
-    yield (
-        "a block that is no number",
-        safetensors(
-            {"clean_x_embedder.proj.weight": tensor(), "transformer_blocks.x.attn.to_q.weight": tensor()}
-        ),
-    )
-    digits = "9" * 6000
-    yield (
-        "a block of 6000 digits",
-        safetensors(
-            {
-                "clean_x_embedder.proj.weight": tensor(),
-                f"transformer_blocks.{digits}.attn.to_q.weight": tensor(),
-            }
-        ),
-    )
+    clean = {"clean_x_embedder.proj.weight": tensor()}
+    for what, number in (("number 10**9", "999999999"), ("no number", "x"), ("6000 digits", "9" * 6000)):
+        block = {f"transformer_blocks.{number}.attn.to_q.weight": tensor()}
+        yield f"a block of {what}", safetensors(clean | block)
     yield (
         "metadata of numbers",
         safetensors({"__metadata__": {"general.name": 7, "title": [1]}, "a": tensor()}),
@@ -342,10 +323,6 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
         for kind, data in (*chunks, (b"IEND", b""))
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(made)
-
-
-def box(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I4s", 8 + len(content), kind) + content
 
 
 def hostile_recipes() -> Files:

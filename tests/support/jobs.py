@@ -34,9 +34,6 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from app.jobs.service import JobService
-from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER
-from app.jobs.storage.store import JobStore
-from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, *scripts = sys.argv[1:]
 service = JobService(Path(outputs))
