@@ -4,6 +4,7 @@ To admit a new package, or to move a module to another layer, change the table i
 """
 
 import ast
+import gc
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -118,7 +119,11 @@ class Source:
 
     @property
     def module(self) -> str:
-        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return module_name(self.path)
+
+
+def module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def named(node: ast.AST) -> str:
@@ -286,5 +291,9 @@ def sources() -> tuple[Source, ...]:
     paths = python_files(*PRODUCT, "tests", "benchmarks")
     paths += ["demo_gradio.py"] if (ROOT / "demo_gradio.py").is_file() else []
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in paths}
-    known = frozenset(Source(path, "").module for path in texts)
-    return tuple(Source(path, text, known) for path, text in texts.items())
+    known = frozenset(module_name(path) for path in texts)
+    gc.disable()  # collections among a million new nodes take several times as long as the parsing
+    parsed = tuple(Source(path, text, known) for path, text in texts.items())
+    gc.freeze()
+    gc.enable()
+    return parsed
