@@ -53,6 +53,16 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("longtake")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Make the tests, and all that their files import, without collections of garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that have most slow tests, so that at the end none is left to one worker alone."""
     slow = Counter(
