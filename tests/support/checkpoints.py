@@ -106,7 +106,6 @@ def llama_cpp_names(tensors: Mapping[str, Tensor], heads: int, key_heads: int) -
 
 
 def with_prefix(prefix: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """Return a function that puts a prefix in front of all names."""
     return lambda tensors: {prefix + name: tensor for name, tensor in tensors.items()}
 
 

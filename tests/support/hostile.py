@@ -34,7 +34,6 @@ def text(value: bytes) -> bytes:
 
 
 def archive(pickle: bytes, byteorder: bytes = b"little", method: int = zipfile.ZIP_STORED) -> bytes:
-    """Return an archive as torch writes it."""
     out = BytesIO()
     with zipfile.ZipFile(out, "w", method) as made:
         made.writestr("archive/data.pkl", pickle)
@@ -232,7 +231,6 @@ def _written(files: Iterable[tuple[str, bytes]], ending: str = "") -> Files:
 
 
 def hostile_headers() -> Files:
-    """Return what writes each hostile safetensors file, by the file's name."""
     hole = struct.pack("<Q", 90 * MB) + b"{"
     found = _written(_headers(), ".safetensors")
     found["a header of 90 MB in a hole.safetensors"] = lambda file: sparse(file, hole, 200 * MB)
@@ -258,7 +256,6 @@ def write_all(files: Files, folder: Path) -> list[Path]:
 
 
 def hostile_loras() -> Files:
-    """Return what writes each hostile file with a LoRA, by the file's name."""
     return _written(_loras())
 
 
@@ -284,7 +281,6 @@ def _loras() -> Iterator[tuple[str, bytes]]:
 
 
 def png(*chunks: tuple[bytes, bytes]) -> bytes:
-    """Return the bytes of a PNG file with these chunks alone."""
     made = (
         struct.pack(">I4s", len(data), kind) + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in (*chunks, (b"IEND", b""))

@@ -62,7 +62,6 @@ def write_blank_model(folder: Path) -> Path:
 
 
 def write_picture(path: Path) -> Path:
-    """Write a red picture of 48 by 32 pixels."""
     Image.new("RGB", (48, 32), (200, 30, 40)).save(path)
     return path
 
@@ -127,7 +126,6 @@ def is_running(pid: int) -> bool:
 
 
 def processes_in_group(group: int) -> list[int]:
-    """Return the living processes of a process group."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and is_running(int(entry.name)):
@@ -163,12 +161,10 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def states_of(folder: Path) -> list[str]:
-    """Return the states that a job went through."""
     return [one.state for one in JobStore(folder.parent).transitions(folder.name)]
 
 
 def sections_of(events: list[Event]) -> list[int]:
-    """Return the numbers of the finished sections, in the order of their events."""
     return [event.section for event in events if isinstance(event, SectionFinished)]
 
 

@@ -23,15 +23,12 @@ class Layer:
     """A layer of the table in pyproject.toml.
 
     Attributes:
-        name: The name that other layers use in `imports`.
         modules: The names of modules and packages, each including everything below it.
         imports: The other layers that it may import from.
         packages: Third-party packages that it may import; "any" allows all but those in `banned`.
         banned: Top-level names, also of the standard library, that it may not import anywhere.
         deferred: Top-level names that it may import only inside functions.
         strict: Whether the type checker is strict with its modules.
-        reads_environment: Whether it may read environment variables.
-        writes_environment: Whether it may change environment variables.
     """
 
     name: str
@@ -78,7 +75,6 @@ def shown(paths: list[str]) -> str:
 
 
 def layer_table() -> str:
-    """Return the table of layers as docs/architecture.md shows it."""
     lines = ["| layer | modules | imports | other packages |", "| --- | --- | --- | --- |"]
     for layer in filter(own_modules, LAYERS):
         modules = shown(own_modules(layer))
@@ -95,7 +91,6 @@ def is_below(module: str, prefix: str) -> bool:
 
 
 def layer_of(file: str) -> Layer:
-    """Return the layer of a file, which is given as in `Source.file`."""
     matches = [(len(prefix), layer) for layer in LAYERS for prefix in layer.modules if is_below(file, prefix)]
     return max(matches, key=lambda match: match[0])[1]
 
@@ -247,7 +242,6 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def import_graph(files: tuple[Source, ...]) -> dict[str, set[str]]:
-    """Return the modules that each module imports, anywhere in its file."""
     modules = {source.module for source in files}
     return {source.module: {target for _, target in imports(source) if target in modules} for source in files}
 
@@ -259,7 +253,6 @@ def room_of(module: str) -> str:
 
 
 def room_graph(files: tuple[Source, ...]) -> dict[str, set[str]]:
-    """Return the rooms of the library that each of its rooms imports."""
     graph: dict[str, set[str]] = {}
     for module, targets in import_graph(files).items():
         if module.startswith("diffusers_helper."):

@@ -107,7 +107,6 @@ def comfyui_name(name: str) -> str:
 
 
 def numbered(name: str) -> list[str]:
-    """Return the names of a layer in all blocks of the full model."""
     return (
         [name.replace("*", str(number)) for number in range(BLOCKS[name.split(".")[0]])]
         if "*" in name
@@ -148,15 +147,7 @@ def write_lora(
     """Write a LoRA for all layers of a network's blocks, and return the change of each layer's weight.
 
     Args:
-        file: The file.
-        network: The transformer.
-        style: One of `STYLES`.
-        rank: The rank of all matrices.
-        alpha: The scale to write beside each pair; None for none.
-        seed: The seed of the values.
-        size: The size of the changes.
-        dtype: The type to store.
-        metadata: The file's metadata.
+        alpha: The scale to write beside each pair.
         more: Further tensors.
         layers: The beginnings of the layers to write; None for all.
     """
