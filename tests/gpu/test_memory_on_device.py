@@ -18,7 +18,7 @@ from diffusers_helper.memory.staging import MIN_PIECE_BYTES, PIECE_BYTES, Stagin
 from diffusers_helper.memory.weights import Weight
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
-from tests.support.deep_model import run_pass
+from tests.support.deep_model import blocks_of, run_pass
 from tests.support.gpu import DEVICES, on_gpu
 from tests.support.making import make, tiny_request
 
@@ -76,10 +76,6 @@ def network(deep_model: Path) -> HunyuanVideoFramepackTransformer3DModel:
     """Return three double and five single blocks, memory-mapped as a model's are."""
     loaded = HunyuanVideoFramepackTransformer3DModel.from_pretrained(deep_model / "transformer")
     return loaded.eval().requires_grad_(False)
-
-
-def blocks_of(network: HunyuanVideoFramepackTransformer3DModel) -> list[nn.Module]:
-    return [*network.transformer_blocks, *network.single_transformer_blocks]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,10 @@ def write_deep_model(tiny_model: Path, folder: Path) -> Path:
         deeper = tiny_transformer(num_layers=DOUBLE_BLOCKS, num_single_layers=SINGLE_BLOCKS)
         deeper.save_pretrained(folder / "transformer")
     return folder
+
+
+def blocks_of(network: Any) -> list[nn.Module]:
+    return [*network.transformer_blocks, *network.single_transformer_blocks]
 
 
 def pass_arguments() -> dict[str, Tensor]:
