@@ -32,7 +32,7 @@ sys.dont_write_bytecode = False
 
 # Temporary folders lie in main memory if it has room and may hold programs: a run syncs many thousand times,
 # which takes milliseconds each on a disk.
-_MEMORY = Path("/dev/shm")
+_MEMORY, _DISK = Path("/dev/shm"), "/var/tmp"
 if _MEMORY.is_dir():
     _room = os.statvfs(_MEMORY)
     if _room.f_bavail * _room.f_frsize > 4 * 2**30 and not _room.f_flag & os.ST_NOEXEC:
@@ -84,8 +84,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(scope="session", autouse=True)
 def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hide from tests, and from what they start, what Longtake has learned on this machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir=_DISK) as cache:
+        patch.setenv("XDG_CACHE_HOME", cache)  # a program looks there whether a model has room
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         for name in [name for name in os.environ if name.startswith("LONGTAKE_")]:
@@ -125,7 +125,7 @@ def no_filters_of_others() -> Iterator[None]:
 @pytest.fixture
 def disk_path() -> Iterator[Path]:
     """Return an empty folder that lies on a disk, unlike `tmp_path`."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+    with tempfile.TemporaryDirectory(dir=_DISK) as folder:
         yield Path(folder)
 
 
