@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -92,6 +93,17 @@ def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Ite
             if not name.startswith("LONGTAKE_TEST_"):
                 patch.delenv(name)
         patch.setenv("LONGTAKE_ENCODINGS", "0")  # else the stages of a job would depend on the tests before
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def room_of_a_disk() -> Iterator[None]:
+    """Tell of temporary folders in main memory the room of a disk, into which a model fits."""
+    usage, device = shutil.disk_usage, _MEMORY.stat().st_dev if _MEMORY.is_dir() else 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            shutil, "disk_usage", lambda path: usage(_DISK if os.stat(path).st_dev == device else path)
+        )
         yield
 
 
