@@ -29,7 +29,7 @@ trap 'kill "$check" 2>/dev/null || true; rm -f "$report"' EXIT
 # Many tests wait for programs that they start, so there is one process more than cores. A file stays in one.
 cores=$(nproc)
 failed=0
-"${tests[@]}" -n $((cores < 8 ? cores + 1 : 8)) --dist loadfile || failed=$?
+"${tests[@]}" -n $((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder || failed=$?
 wait "$check" || failed=1
 cat "$report"
 exit "$failed"

@@ -8,8 +8,6 @@ than wall time. Programs that share a core or its caches still disturb it, but l
 each kind. The exit code is 1 if the ratio of the fastest runs is above 1.05.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

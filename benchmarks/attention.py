@@ -7,8 +7,6 @@ of live tensors: what one operation of torch takes inside is not seen.
 The runs of all ways alternate. The error is the root mean square beside fp32 math, as a share of the result.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

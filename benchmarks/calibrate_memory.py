@@ -8,8 +8,6 @@ everywhere. With --model, one job of one section and four steps runs on the devi
 --save writes the factors of its stages to the file that every later plan reads (docs/amd-memory.md).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -136,7 +134,7 @@ class _Tokens(dict[str, Tensor]):
 
     __getattr__ = dict.__getitem__
 
-    def to(self, device: torch.device) -> _Tokens:
+    def to(self, device: torch.device) -> "_Tokens":
         return self
 
 
@@ -148,7 +146,7 @@ def llama(layers: int, width: int, inner: int, tokens: int, dtype: torch.dtype) 
     )  # fmt: skip
     module = LlamaModel(config).to(dtype).eval()
 
-    def tokenizer(*_: Any, **__: Any) -> _Tokens:
+    def tokenizer(*_: Any, **__: Any) -> "_Tokens":
         ones = torch.ones(1, tokens, dtype=torch.int64)
         return _Tokens(input_ids=ones, attention_mask=ones.clone())
 

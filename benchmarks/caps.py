@@ -9,8 +9,6 @@ compared with those of a job without a cap at the same VAE tile. The exit code i
 a job gives other bytes, a prediction is off by more than a tenth, or a refusal names a wrong cap.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

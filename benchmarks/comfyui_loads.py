@@ -9,8 +9,6 @@ varies; "processor" is the processor time of the same. Each loader's peak of mai
 process of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -6,8 +6,6 @@ Each clip shows a disc that moves over a moving pattern, drawn for the times of 
 joint is set against the mean of the five steps before and after it, since a step has the size of the motion.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -12,8 +12,6 @@ This measures the time that each rung takes for all convolutions of that decode,
 compared with fp64, in roundings of the dtype (root mean square; a single rounding at the end gives 1).
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

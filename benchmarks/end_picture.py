@@ -7,8 +7,6 @@ made without the end picture, too. The thing counts as there if its place in the
 share half of what they cover together.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

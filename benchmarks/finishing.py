@@ -8,8 +8,6 @@ before it, and by blending its neighbours. Flicker is the mean difference of suc
 was enlarged 4 times, whole and in tiles, over that of its frames; Lanczos is beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -12,8 +12,6 @@ the rest, computed for each sample, and thus what a machine with a GPU would nee
 pages of mapped files, which the kernel can drop at any time.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -94,7 +92,7 @@ class Watch:
             self.look()
 
     @contextmanager
-    def watching(self) -> Iterator[Watch]:
+    def watching(self) -> Iterator["Watch"]:
         """Sample within the context, and include accounting devices that are opened there."""
         opened, init = self.devices, Device.__init__
 

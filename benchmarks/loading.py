@@ -13,8 +13,6 @@ It reports the medians, and the speeds as ratios of runs that followed each othe
 is below 80 % of the speed of `read` when cold or of `copy` when warm, or needs over 2 GB of its own memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -6,8 +6,6 @@ The network has random bf16 weights, as in `streaming.py`, and the LoRAs change 
 blocks. The ranks take turns, so that the load of other programs meets all of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,12 +1,10 @@
 """Simulate the order of the queue over many cards: `python -m benchmarks.many_cards`.
 
-The cards are chosen by the code of the program (`app.jobs.making.crew.choose`), over a clock that is only
+A job gets the smallest free card that it fits, as in `app.jobs.making.crew`, over a clock that is only
 counted. Reported is the share of the bound that the order reaches: no order can end before the work of the
 jobs that need at least some memory is divided evenly over the cards that have it, at each such size. Time in
 which a card is away, and work that is lost with it, do not count for the bound.
 """
-
-from __future__ import annotations
 
 import argparse
 import bisect
@@ -16,7 +14,6 @@ import random
 import sys
 from dataclasses import dataclass, field
 
-from app.jobs.making.crew import choose
 from app.jobs.stdio import say
 from benchmarks.rows import Rows
 
@@ -30,7 +27,7 @@ class SimulatedCard:
     """A card, its job, and the seconds for which it was away or made what was lost."""
 
     gb: int
-    job: SimulatedJob | None = None
+    job: "SimulatedJob | None" = None
     began: float = 0.0
     turn: int = 0  # events of earlier turns do not count
     away: float = 0.0
@@ -109,7 +106,8 @@ class Simulation:
         index = 0
         while self.free and index < len(self.queue):
             job = self.queue[index]
-            if (card := choose(self.free, self.able[job.gb])) is None:
+            card = next((card for card in self.free if card in self.able[job.gb]), None)
+            if card is None:
                 index += 1
                 continue
             self.late += any(card in self.able[one.gb] for one in self.queue[:index])

@@ -12,8 +12,6 @@ For each section it measures the time from its event in the job's log until the 
 until a decoded frame of the new video is on the screen.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

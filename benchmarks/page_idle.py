@@ -6,8 +6,6 @@ All processes of Chromium count, and the server with an engine without a model: 
 running job between two events, and with a finished video.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -15,8 +15,6 @@ engine. "again" is a second job with the prompt and picture of the first.
   in each step, the section's latents become colours by a linear map, and a picture as its page sends it.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """The rows of a benchmark, which are on the disk as soon as they are measured."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -54,7 +52,7 @@ class Rows(list[dict[str, Any]]):
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self.file, json.dumps(content, indent=1).encode() + b"\n")
 
-    def __enter__(self) -> Rows:
+    def __enter__(self) -> "Rows":
         return self
 
     def __exit__(

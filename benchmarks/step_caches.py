@@ -7,8 +7,6 @@ transformer of FramePack's depth (20 dual and 40 single blocks, random weights) 
     python -m benchmarks.step_caches --plot docs/media/step-caches.svg
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -12,8 +12,6 @@ comparison it also copies every module just before its use, as FramePack does, a
 offloading.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -9,8 +9,6 @@ the drawing of the clip. The sections are those of a real run, with 36 frames ea
 the next section.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Helpers for benchmarks of whole jobs: a loaded model, a picture and a request."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

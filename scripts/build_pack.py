@@ -1,7 +1,5 @@
 """A script that writes the pack of the nodes into the folder that it is given, such as a repository."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A script that writes the help pages of the nodes, which ComfyUI's page shows, from their classes."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 A report that cannot be used is named: of another format, or changed by hand.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A script that writes the table of docs/your-card.md from the plans and recommendations for each card."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import partial

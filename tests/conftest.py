@@ -1,17 +1,18 @@
 """Fixtures that many tests share."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,9 +21,6 @@ from hypothesis import HealthCheck, settings
 from tests.support.forked_engine import Forks
 from tests.support.jobs import TIMEOUT
 from tests.support.pages import CHROMIUM, FLAGS, Browser, Stand, staged_page, visit, write_photo
-
-if TYPE_CHECKING:
-    from diffusers_helper.loading.loaders import Models
 
 # This is set before torch is imported, and inherited by the engines that tests start: on networks this small
 # a second thread gains nothing, and on busy cores threads that wait for each other are many times slower.
@@ -33,17 +31,45 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Each run uses the same examples, and no example fails because of its duration.
-settings.register_profile(
-    "longtake", database=None, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("longtake")
+# Temporary folders lie in main memory if it has room and may hold programs: a run syncs many thousand times,
+# which takes milliseconds each on a disk.
+_MEMORY, _DISK = Path("/dev/shm"), "/var/tmp"
+if _MEMORY.is_dir():
+    _room = os.statvfs(_MEMORY)
+    if _room.f_bavail * _room.f_frsize > 4 * 2**30 and not _room.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("TMPDIR", str(_MEMORY))
+        tempfile.tempdir = None  # pytest has asked for it already
 
 
-def pytest_configure() -> None:
-    """Restore signals that this process ignores, as under `nohup`: programs that tests start inherit them."""
+def pytest_configure(config: pytest.Config) -> None:
+    # Programs that tests start inherit the signals that this process ignores, as under `nohup`.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Each run uses the same examples unless it is given a seed, and no example fails because of its duration.
+    is_same = config.getoption("--hypothesis-seed") is None
+    slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "longtake", database=None, deadline=None, derandomize=is_same, suppress_health_check=slow
+    )
+    settings.load_profile("longtake")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Make the tests, and all that their files import, without collections of garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have most slow tests, so that at the end none is left to one worker alone."""
+    slow = Counter(
+        item.path for item in items if {"slow", "page"} & {mark.name for mark in item.iter_markers()}
+    )
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,14 +85,25 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(scope="session", autouse=True)
 def no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hide from tests, and from what they start, what Longtake has learned on this machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir=_DISK) as cache:
+        patch.setenv("XDG_CACHE_HOME", cache)  # a program looks there whether a model has room
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         for name in [name for name in os.environ if name.startswith("LONGTAKE_")]:
             if not name.startswith("LONGTAKE_TEST_"):
                 patch.delenv(name)
         patch.setenv("LONGTAKE_ENCODINGS", "0")  # else the stages of a job would depend on the tests before
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def room_of_a_disk() -> Iterator[None]:
+    """Tell of temporary folders in main memory the room of a disk, into which a model fits."""
+    usage, device = shutil.disk_usage, _MEMORY.stat().st_dev if _MEMORY.is_dir() else 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            shutil, "disk_usage", lambda path: usage(_DISK if os.stat(path).st_dev == device else path)
+        )
         yield
 
 
@@ -95,6 +132,13 @@ def no_filters_of_others() -> Iterator[None]:
     yield
     for handler, before in filters.items():
         handler.filters[:] = before
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """Return an empty folder that lies on a disk, unlike `tmp_path`."""
+    with tempfile.TemporaryDirectory(dir=_DISK) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +201,7 @@ def deep_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="module")
-def deep_models(deep_model: Path) -> Models:
+def deep_models(deep_model: Path) -> Any:
     from tests.support.making import load_tiny
 
     return load_tiny(deep_model)

@@ -1,7 +1,5 @@
 """The writer of a model folder's card, from the figures of ``training.evaluate``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

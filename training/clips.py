@@ -4,8 +4,6 @@ No clip is used twice. A transformer of this size learns clips by heart within a
 on others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The small text and picture encoders of the demo model, used as in the product's pipeline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 product's own code makes the videos, from picture files to frames.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -1,7 +1,5 @@
 """The program that makes the examples: pictures with prompts, and animations for page and documents."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The assembly of the trained parts into the folder that the product ships."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -5,8 +5,6 @@ with the sum of the taps, which is twice as fast on CPUs. Clips use the plain Co
 change, so the saved model is the plain class of diffusers.
 """
 
-from __future__ import annotations
-
 import types
 
 import torch

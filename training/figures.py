@@ -1,7 +1,5 @@
 """The figures of one generated video: its motion, the shapes of its things, and unwanted changes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -3,8 +3,6 @@
 ``python -m training.lasting`` makes 60 of each with the product's own code, and writes their figures as JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -1,7 +1,5 @@
 """The scenes of several clips as arrays of numbers, from which the renderer draws them all at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

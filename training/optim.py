@@ -1,7 +1,5 @@
 """The optimisers (Muon for matrices, AdamW for other parameters), and a running mean of the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

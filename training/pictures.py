@@ -1,7 +1,5 @@
 """The pictures of the page's examples: drawings whose edges survive 128 pixels, and one photograph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

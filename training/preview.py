@@ -5,8 +5,6 @@ time, and writes it into the model's folder. A stopped run that is started again
 checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import time

@@ -1,7 +1,5 @@
 """An engine for the evaluation, which makes videos with the product's own code."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -6,8 +6,6 @@ products, one product gives query, key and value, and RMS norm and rotary positi
 short backward pass.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 

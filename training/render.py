@@ -1,7 +1,5 @@
 """The renderer, which draws the scenes of ``training.scenes`` anti-aliased, at sub-pixel positions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -5,8 +5,6 @@
 when it is called again. ``--export FOLDER`` writes the model of the checkpoints instead.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import time

@@ -1,7 +1,5 @@
 """A small sampler for the monitoring of the training, which makes several whole videos at a time."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

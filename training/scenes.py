@@ -6,8 +6,6 @@ name, as seen in the picture: things leave it, and growing, shrinking and zoomin
 therefore follow from the start and the time alone, on which inverted sampling depends.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 The times of latents are counted from the picture, which is 0; a video of N sections has the times 1 to 9 N.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The contact sheets, which show prompts and frames of the resulting videos."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

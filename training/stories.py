@@ -1,7 +1,5 @@
 """The stories that the transformer learns: scenes, what happens in them in turn, and the words for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -4,8 +4,6 @@ A task follows from the seed and the step's number. On a GPU, which draws the pi
 the tasks of the next steps.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass

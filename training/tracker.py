@@ -4,8 +4,6 @@ The picture was drawn by code, so each possible motion of each thing and of the 
 several strengths. The nearest one counts as seen.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The training of the transformer, and its checkpoint."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """The demo transformer: its architecture, its conditions, and its loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

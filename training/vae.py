@@ -1,7 +1,5 @@
 """The refinement of the VAE's decoder on pictures of the product's size; the latents stay what they are."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -1,7 +1,5 @@
 """The monitoring of a transformer in training: the shares of motions in fixed cases, and a contact sheet."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +33,7 @@ class Watch:
     conditions: Conditions
 
     @classmethod
-    def make(cls, clips: Clips, size: tuple[int, int], per_motion: int = 2) -> Watch:
+    def make(cls, clips: Clips, size: tuple[int, int], per_motion: int = 2) -> "Watch":
         """Draw and encode the cases."""
         rng = np.random.default_rng(WATCH_SEED)
         drawn: dict[str, list[Case]] = {name: [] for name in MOTIONS}

@@ -3,8 +3,6 @@
 `scripts/gpu_trial` starts it with a Python that has what it needs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

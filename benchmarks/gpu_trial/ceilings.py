@@ -4,8 +4,6 @@ The shapes are those of the transformer's layers at the size of the trial's vide
 scale for each row, and so have the inputs, which are quantised for each product.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Part 6: the decoding of one section by the VAE engine: whole, in windows and in tiles, in two layouts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Part 7: the transformer's weights on the device in several ways, from a file in the kernel's memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The parts of the trial, and the processes that they run in."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ diffusers' pipeline gets the noise of our job. In part 4 it also gets our encodi
 that the latents of both can be compared; in part 5 it encodes for itself.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The rows of a trial as a table for docs/log/gpu.md."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

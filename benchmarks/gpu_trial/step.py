@@ -1,7 +1,5 @@
 """Parts 1 and 2: a profile of the transformer's step, and the step with fused element-wise work."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """What the parts of the trial share: the model, the device, and how cases are run and measured."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

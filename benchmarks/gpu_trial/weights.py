@@ -4,8 +4,6 @@ The values are drawn on the device. Each layer's have the spread that keeps its 
 inputs, so that nothing overflows in fp16.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

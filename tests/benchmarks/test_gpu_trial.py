@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_trial import step
+from benchmarks.gpu_trial.__main__ import main
 from benchmarks.gpu_trial.parts import CALLS, LOG, PARTS, facts_of, file_of, run_child
 from benchmarks.gpu_trial.report import table
 from benchmarks.gpu_trial.trial import NEEDS_GPU, Trial, deviation
@@ -214,14 +215,15 @@ def test_streamed_blocks_with_fused_kernels_give_the_same(trial: Trial) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_runs_a_part_and_reports_it(tmp_path: Path, tiny_model: Path) -> None:
+def test_the_script_runs_a_part_and_reports_it(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work/tiny").symlink_to(tiny_model)
     call = [str(SCRIPT), "7", "--tiny", "--out", "out", "--work", "work", "--wheels", "none"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(content("7", tmp_path / "out")["rows"]) == 5
-    told = subprocess.run(
-        [str(SCRIPT), "report", "out"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert told.stdout == table(tmp_path / "out")
+    monkeypatch.setattr("sys.argv", ["gpu_trial", "report", str(tmp_path / "out")])
+    assert main() == 0
+    assert capsys.readouterr().out == table(tmp_path / "out")

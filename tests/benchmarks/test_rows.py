@@ -1,8 +1,9 @@
 """Tests that the rows of a benchmark are on the disk as soon as they are measured."""
 
 import json
-import subprocess
-import sys
+import runpy
+import signal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,6 @@ import pytest
 
 from benchmarks.rows import EXIT_INTERRUPTED, Rows
 
-# A benchmark that gets Ctrl-C when it has measured its first row.
-INTERRUPTED = """
-import os, runpy, signal, sys
-from benchmarks.rows import Rows
-add = Rows.add
-Rows.add = lambda rows, row: (add(rows, row), os.kill(os.getpid(), signal.SIGINT))
-runpy.run_path(sys.argv.pop(1), run_name="__main__")
-"""
 STREAMING = Path(__file__).parents[2] / "benchmarks" / "streaming.py"
 
 
@@ -60,20 +53,24 @@ def test_a_fault_is_raised_and_keeps_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda file: file.stem)
-def test_each_benchmark_keeps_its_rows(program: Path) -> None:
+def test_each_benchmark_can_be_imported_and_keeps_its_rows(program: Path) -> None:
+    import_module(f"benchmarks.{program.stem}")
     text = program.read_text(encoding="utf-8")
     assert "Rows(__file__" in text
     assert ".exit_code(" in text
 
 
-@pytest.mark.slow
-def test_a_benchmark_that_is_interrupted_leaves_its_rows(tmp_path: Path) -> None:
-    sizes = ("--heads", "1", "--double", "1", "--single", "1", "--latent", "16", "--steps", "1")
-    done = subprocess.run(
-        (sys.executable, "-c", INTERRUPTED, STREAMING, *sizes), cwd=STREAMING.parents[1],
-        env={"TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == EXIT_INTERRUPTED, done.stderr
+def test_a_benchmark_that_is_interrupted_leaves_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Rows.add
+    monkeypatch.setattr(Rows, "add", lambda rows, row: (add(rows, row), signal.raise_signal(signal.SIGINT)))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    sizes = "--heads 1 --double 1 --single 1 --latent 16 --steps 1"
+    monkeypatch.setattr("sys.argv", [str(STREAMING), *sizes.split()])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(STREAMING), run_name="__main__")
+    assert end.value.code == EXIT_INTERRUPTED
     found = content(tmp_path / "longtake-benchmarks" / "streaming.json")
     assert [row["way"] for row in found["rows"]] == ["resident"]
     assert not found["complete"]

@@ -1,7 +1,5 @@
 """Tests of engines on a device: what they hold and leave behind, and how they share and lose a card."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -29,7 +27,8 @@ from diffusers_helper.job import card
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import GenerationRequest
-from tests.support.gpu import DEVICES, SLACK_BYTES, held_bytes, hide_cards, on_gpu
+from tests.support.forked_engine import Forks
+from tests.support.gpu import DEVICES, SLACK_BYTES, held_bytes, on_gpu
 from tests.support.jobs import ROOT, STAND_IN, TIMEOUT, wait_until, write_picture
 from tests.support.making import make
 from tests.support.pages import PageProgram
@@ -38,9 +37,14 @@ BAD_DRIVER = ROOT / "tests" / "support" / "bad_driver"
 
 
 @pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+def device(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forks: Forks
+) -> str:
     """Return the device on which the engines that the test starts compute, with a driver that may fail."""
-    hide_cards(monkeypatch, request.param)
+    if request.param == "cpu":  # let the engines compute there, also where there is a GPU
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+            monkeypatch.setenv(name, "")
+        forks.replace(monkeypatch)
     monkeypatch.setenv("PYTHONPATH", search_path(str(BAD_DRIVER)))
     monkeypatch.setenv("BAD_DRIVER_CALLS", str(tmp_path / "calls"))
     monkeypatch.setattr("app.jobs.making.worker._RETRY_SECONDS", 0.1)

@@ -1,7 +1,5 @@
 """Tests of memory on the device: the cap, streaming, and what follows when memory runs out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from diffusers_helper.memory.streaming import Streamer
 from diffusers_helper.memory.weights import Weight
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.units import GB
-from tests.support.deep_model import run_pass
+from tests.support.deep_model import blocks_of, run_pass
 from tests.support.gpu import DEVICES, on_gpu
 from tests.support.making import make, tiny_request
 
@@ -66,7 +64,7 @@ def test_weights_of_any_size_arrive_on_the_device(device: Device) -> None:
     staging = Staging(device.torch_device)
     for size in (5, MIN_PIECE_BYTES, PIECE_BYTES, 2 * PIECE_BYTES + 6, 5 * PIECE_BYTES):
         for dtype in (torch.uint8, torch.bfloat16):
-            source = torch.randint(0, 100, (size // dtype.itemsize,)).to(dtype)
+            source = torch.randint(0, 100, (size - size % dtype.itemsize,), dtype=torch.uint8).view(dtype)
             tensor, expected = nn.Parameter(source, requires_grad=False), source.clone()
             Weight.of(tensor).to_device(staging)
             source.zero_()  # what was given may change at once
@@ -79,10 +77,6 @@ def network(deep_model: Path) -> HunyuanVideoFramepackTransformer3DModel:
     """Return three double and five single blocks, memory-mapped as a model's are."""
     loaded = HunyuanVideoFramepackTransformer3DModel.from_pretrained(deep_model / "transformer")
     return loaded.eval().requires_grad_(False)
-
-
-def blocks_of(network: HunyuanVideoFramepackTransformer3DModel) -> list[nn.Module]:
-    return [*network.transformer_blocks, *network.single_transformer_blocks]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])

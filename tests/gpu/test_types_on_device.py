@@ -1,7 +1,5 @@
 """Tests that each type of weights gives on the device what it gives on the CPU, whole and streamed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,13 +9,13 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffusers_helper.loading.casting import WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.networks import load_network
 from diffusers_helper.memory.residency import Residency
 from tests.support.checkpoints import to_scaled_fp8, write_quantised_gguf, write_safetensors
-from tests.support.deep_model import run_pass
+from tests.support.deep_model import blocks_of, run_pass
 from tests.support.gpu import DEVICES
 
 Write = Callable[[Path, Mapping[str, Tensor]], Path]
@@ -47,10 +45,6 @@ def weights(deep_model: Path) -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def config(deep_model: Path) -> dict[str, Any]:
     return json.loads((deep_model / "transformer" / "config.json").read_text())
-
-
-def blocks_of(network: Any) -> list[nn.Module]:
-    return [*network.transformer_blocks, *network.single_transformer_blocks]
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.layers import CORE, HEAVY, PRODUCT, ROOT, is_below, python_files
+from tests.support.layers import CORE, HEAVY, PRODUCT, ROOT, is_below, module_name, python_files
 
 PROBE = ROOT / "tests" / "support" / "import_probe.py"
 
@@ -16,7 +16,7 @@ PROBE = ROOT / "tests" / "support" / "import_probe.py"
 def modules() -> list[str]:
     files = python_files(*PRODUCT)
     files += ["demo_gradio.py"] if (ROOT / "demo_gradio.py").is_file() else []
-    return [file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in files]
+    return [module_name(file) for file in files]
 
 
 def is_light(module: str) -> bool:

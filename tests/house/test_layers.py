@@ -1,7 +1,5 @@
 """Tests that every file keeps to its layer and to the house rules, and that the check finds violations."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.layers import Source, faults, sources
@@ -36,14 +34,6 @@ VIOLATIONS = [
         "from diffusers_helper import pipeline",
         "imports diffusers_helper.pipeline",
     ),
-    (
-        "diffusers_helper/request.py",
-        "from diffusers_helper.memory.store import x",
-        "imports diffusers_helper.memory.store",
-    ),
-    ("diffusers_helper/planning/budget.py", "from torch import Tensor", "'core' may import PIL"),
-    ("diffusers_helper/conditions/picture_file.py", "import torchvision", "'core' may import PIL"),
-    ("diffusers_helper/conditions/prompts.py", "import transformers.models", "imports transformers.models"),
     ("diffusers_helper/sampling/unipc.py", "import diffusers", "'torch' may import numpy"),
     (
         "diffusers_helper/memory/store.py",
@@ -52,20 +42,15 @@ VIOLATIONS = [
     ),
     ("diffusers_helper/pipeline.py", "import app.jobs.job", "imports app.jobs.job"),
     ("diffusers_helper/pipeline.py", "import argparse", "'library' must not"),
-    ("diffusers_helper/pipeline.py", "import gradio", "imports gradio"),
-    ("diffusers_helper/pipeline.py", "print(1)", "prints"),
     ("diffusers_helper/pipeline.py", "import os\nos.environ['A'] = 'b'", "writes the environment"),
     ("diffusers_helper/pipeline.py", "import os\nx = os.environ.get('A')", "uses the environment"),
     ("diffusers_helper/pipeline.py", "from os import environ", "uses the environment"),
     ("diffusers_helper/pipeline.py", "import torch\ntorch.load('a', weights_only=False)", "torch.load"),
     ("diffusers_helper/loading/loaders.py", "f(trust_remote_code=True)", "trust_remote_code"),
-    ("cache/conv.py", "from diffusers import x", "'cache' may import"),
     ("cache/conv.py", "import diffusers_helper.pipeline", "imports diffusers_helper.pipeline"),
     ("app/jobs/making/worker.py", "import torch", "imports torch"),
-    ("app/jobs/making/worker.py", "import gradio as gr", "imports gradio"),
     ("app/jobs/making/worker.py", "import pickle", "imports pickle"),
     ("diffusers_helper/weights/pickle_file.py", "import marshal", "imports marshal"),
-    ("app/jobs/making/worker.py", "import diffusers_helper.pipeline", "imports diffusers_helper.pipeline"),
     ("app/jobs/making/worker.py", "import app.ui", "imports app.ui"),
     ("app/jobs/making/worker.py", "import os\nos.environ.update(A='b')", "writes the environment"),
     ("app/jobs/making/worker.py", "from app import engine", "imports app.engine"),
@@ -74,28 +59,15 @@ VIOLATIONS = [
         "def f():\n    import importlib\n    importlib.import_module('torch')",
         "imports torch",
     ),
-    (
-        "app/ui/page.py",
-        "from diffusers_helper.output.video import x",
-        "imports diffusers_helper.output.video",
-    ),
-    ("app/ui/page.py", "from app.cli import x", "imports app.cli"),
     ("app/cli.py", "import torch", "in a function only"),
     ("app/cli.py", "from diffusers_helper.pipeline import generate", "in a function only"),
-    ("app/cli.py", "import app.engine", "process of its own"),
     ("app/engine.py", "import gradio", "'engine' must not"),
     ("rocm_nodes/nodes.py", "from app.jobs import job", "imports app.jobs"),
     ("training/run.py", "import app.jobs", "imports app.jobs"),
     ("app/cli.py", "def f():\n    import training.run", "imports training.run"),
-    ("demo_gradio.py", "import torch", "imports torch"),
     ("demo_gradio.py", "x = 1\n" * 41, "has 41 lines; at most 40"),
     ("tests/test_x.py", "x = 1\n" * 401, "has 401 lines; at most 400"),
     ("tests/test_x.py", "def f():\n" + "    x = 1\n" * 60, "f has 61 lines; at most 60"),
-    ("tests/test_x.py", "from . import y", "imports relatively"),
-    ("tests/test_x.py", "def f():\n    global x", "declares global x"),
-    ("tests/test_x.py", "try:\n    x\nexcept:\n    pass", "catches everything"),
-    ("tests/test_x.py", "try:\n    x\nexcept (ValueError, Exception):\n    y()", "catches everything"),
-    ("tests/test_x.py", "try:\n    x\nexcept Exception:  # noqa: BLE001\n    y()", "catches everything"),
 ]
 INNOCENT = [
     ("diffusers_helper/events.py", "import re\nfrom diffusers_helper.errors import InputError"),
@@ -118,11 +90,6 @@ INNOCENT = [
     ("app/engine.py", "import torch\nfrom diffusers_helper.pipeline import generate"),
     ("training/vae.py", "import torch\ntorch.load('a', weights_only=True)"),
     ("demo_gradio.py", "import os, sys\nos.environ.setdefault('A', 'b')\nfrom app.cli import main"),
-    ("tests/test_x.py", "try:\n    x\nexcept Exception:\n    y()\n    raise"),
-    (
-        "tests/test_x.py",
-        "try:\n    x\nexcept Exception:  # noqa: BLE001 - the last stop of the process\n    y()",
-    ),
 ]
 KNOWN = frozenset(
     {"diffusers_helper.pipeline", "diffusers_helper.families.packing", "app.engine", "app.jobs.job"}

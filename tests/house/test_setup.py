@@ -71,23 +71,21 @@ def assert_one_sentence(result: subprocess.CompletedProcess[str], *words: str) -
         assert word in result.stderr
 
 
-def test_an_old_python_ends_in_one_sentence(bare: FreshCheckout) -> None:
-    bare.python("python3", "3.9.2")
-    assert_one_sentence(bare.webui(), "3.11 or newer", "3.9.2")
-    assert not bare.venv.exists()
-
-
-def test_no_python_at_all_ends_in_one_sentence(bare: FreshCheckout) -> None:
-    assert_one_sentence(bare.webui(), "3.11 or newer", "found none")
-
-
-def test_a_named_python_that_does_not_run_is_refused(checkout: FreshCheckout) -> None:
-    assert_one_sentence(checkout.webui(PYTHON="/no/such/python"), "PYTHON=/no/such/python")
-
-
-def test_a_missing_venv_module_ends_in_one_sentence(bare: FreshCheckout) -> None:
-    bare.python("python3", "3.12.3", venv_module=False)
-    assert_one_sentence(bare.webui(), "venv module", "apt install python3.12-venv")
+@pytest.mark.parametrize(
+    ("version", "has_venv", "environment", "words"),
+    [
+        ("3.9.2", True, {}, ("3.11 or newer", "3.9.2")),
+        ("", True, {}, ("3.11 or newer", "found none")),
+        ("3.12.3", False, {}, ("venv module", "apt install python3.12-venv")),
+        ("3.12.3", True, {"PYTHON": "/no/such/python"}, ("PYTHON=/no/such/python",)),
+    ],
+)
+def test_a_python_that_does_not_serve_ends_in_one_sentence(
+    bare: FreshCheckout, version: str, has_venv: bool, environment: dict[str, str], words: tuple[str, ...]
+) -> None:
+    if version:
+        bare.python("python3", version, venv_module=has_venv)
+    assert_one_sentence(bare.webui(**environment), *words)
     assert not bare.venv.exists()
 
 

@@ -4,12 +4,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
+from tests.support.layers import sources
 
-from tests.support.layers import ROOT
-
-PRODUCT = ("app", "cache", "diffusers_helper", "rocm_nodes")
-SOURCES = [file for folder in PRODUCT for file in sorted((ROOT / folder).rglob("*.py"))]
+PRODUCT = ("app/", "cache/", "diffusers_helper/", "rocm_nodes/")
 # Values have a noun as their name: the section, the job, the tile.
 EMPTY_NAMES = {"one", "found", "given", "known", "own", "shown", "told"}
 # Words of our own that the field has a word for, as names of functions, classes, parameters and fields.
@@ -30,13 +27,12 @@ def names_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.name, node.lineno
 
 
-@pytest.mark.parametrize("folder", PRODUCT)
-def test_names_are_nouns_of_the_field(folder: str) -> None:
+def test_names_are_nouns_of_the_field() -> None:
     unclear = [
-        f"{file.relative_to(ROOT)}:{line}: {name}"
-        for file in SOURCES
-        if file.is_relative_to(ROOT / folder)
-        for name, line in names_in(ast.parse(file.read_text(encoding="utf-8")))
+        f"{source.path}:{line}: {name}"
+        for source in sources()
+        if source.path.startswith(PRODUCT)
+        for name, line in names_in(source.tree)
         if name in EMPTY_NAMES | DIALECT
     ]
     assert not unclear, "\n".join(unclear)
@@ -45,10 +41,10 @@ def test_names_are_nouns_of_the_field(folder: str) -> None:
 def test_no_docstring_says_only_the_name() -> None:
     """The docstring of `free_bytes` is not "Return the free bytes."."""
     repeated = []
-    for file in SOURCES:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for source in sources():
+        for node in ast.walk(source.tree) if source.path.startswith(PRODUCT) else ():
             if isinstance(node, ast.FunctionDef) and (text := ast.get_docstring(node)):
                 words = set(re.findall(r"[a-z]+", text.lower())) - {"return", "get", "the", "a", "of", "an"}
                 if words <= set(node.name.lower().split("_")):
-                    repeated.append(f"{file.relative_to(ROOT)}:{node.lineno}: {node.name}: {text}")
+                    repeated.append(f"{source.path}:{node.lineno}: {node.name}: {text}")
     assert not repeated, "\n".join(repeated)

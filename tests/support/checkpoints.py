@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffusers_helper.loading.loaders import Models
+from tests.support.loras import comfyui_name
 from tests.support.making import load_tiny
 from tests.support.weights import write_gguf
 
@@ -84,32 +85,9 @@ def original_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-# What ComfyUI's class calls otherwise than HunyuanVideo's authors, in the order in which it is replaced.
-_COMFYUI = {
-    r"(t_embedder|time_in|guidance_in)\.mlp\.0\.": r"\1.in_layer.",
-    r"(t_embedder|time_in|guidance_in)\.mlp\.2\.": r"\1.out_layer.",
-    r"c_embedder\.linear_1\.": "c_embedder.in_layer.",
-    r"c_embedder\.linear_2\.": "c_embedder.out_layer.",
-    r"_mod\.linear\.": "_mod.lin.",
-    r"modulation\.linear\.": "modulation.lin.",
-    r"_attn_(qkv|proj)\.": r"_attn.\1.",
-    r"mlp\.fc1\.": "mlp.0.",
-    r"mlp\.fc2\.": "mlp.2.",
-    r"_attn_q_norm\.": "_attn.norm.query_norm.",
-    r"_attn_k_norm\.": "_attn.norm.key_norm.",
-    r"\.q_norm\.": ".norm.query_norm.",
-    r"\.k_norm\.": ".norm.key_norm.",
-}
-
-
 def comfyui_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of FramePack's transformer by the names of ComfyUI's class."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in original_names(tensors).items():
-        for pattern, new in _COMFYUI.items():
-            name = re.sub(pattern, new, name)
-        found[name] = tensor
-    return found
+    return {comfyui_name(name): tensor for name, tensor in original_names(tensors).items()}
 
 
 def llama_cpp_names(tensors: Mapping[str, Tensor], heads: int, key_heads: int) -> dict[str, Tensor]:
@@ -128,7 +106,6 @@ def llama_cpp_names(tensors: Mapping[str, Tensor], heads: int, key_heads: int) -
 
 
 def with_prefix(prefix: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """Return a function that puts a prefix in front of all names."""
     return lambda tensors: {prefix + name: tensor for name, tensor in tensors.items()}
 
 

@@ -51,7 +51,6 @@ def cut(frames: np.ndarray, plan: SectionPlan) -> Sections:
 
 
 def writer(folder: Path, mode: Mode = "forward", **changes: Any) -> GrowingVideo:
-    """Return a writer for the size of `scene`."""
     folder.mkdir(exist_ok=True)
     return GrowingVideo(folder, **{"width": 96, "height": 64, "mode": mode, "crf": 16, **changes})
 

@@ -3,8 +3,6 @@
 The signatures are held to those recorded from the real program (`tests/rocm_nodes/comfyui_api.json`).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -155,7 +153,7 @@ class ModelPatcher:
         self.load_device = torch.device("cpu")
         self.model = SimpleNamespace(manual_cast_dtype=None)
 
-    def clone(self) -> ModelPatcher:
+    def clone(self) -> "ModelPatcher":
         clone = ModelPatcher(self.factor)
         clone.wrappers, clone.dtypes = list(self.wrappers), list(self.dtypes)
         clone.patches = {name: list(patches) for name, patches in self.patches.items()}

@@ -17,7 +17,6 @@ def api_of(example: str) -> dict[str, Any]:
 
 
 def framepack(**settings: Any) -> dict[str, Any]:
-    """Return the prompt of FramePack's example with these settings."""
     graph = api_of("framepack")
     graph["2"]["inputs"] |= settings
     return graph

@@ -29,14 +29,10 @@ def install(base: Path) -> None:
 def running(
     base: Path, *flags: str, place: Callable[[Path], None] = install, has_page: bool = False
 ) -> Iterator[Server]:
-    """Start ComfyUI in a new folder, and end it afterwards.
+    """Start ComfyUI in a new folder, where `place` puts the nodes, and end it afterwards.
 
     Args:
-        base: The folder for models, inputs and outputs.
-        flags: Further flags for ComfyUI.
-        place: What puts the nodes there.
-        has_page: Whether to serve ComfyUI's own page, which is a package of its Python. Without it an empty
-            page is served.
+        has_page: Whether to serve ComfyUI's own page, which is a package of its Python, and not an empty one.
     """
     for name in ("custom_nodes", "input", "output", "temp", "user", "front", "models"):
         (base / name).mkdir()

@@ -1,7 +1,5 @@
 """Nodes for tests in the real ComfyUI: inputs without a text encoder, faults, and facts of the process."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any, ClassVar
@@ -120,7 +118,7 @@ def _short(*_: Any) -> None:
 class _Broken(torch.nn.Parameter):
     """A weight with which torch's 3D convolution fails as MIOpen does, and all else works."""
 
-    def __new__(cls, plain: torch.Tensor) -> _Broken:
+    def __new__(cls, plain: torch.Tensor) -> "_Broken":
         return torch.Tensor._make_subclass(cls, plain.detach(), False)
 
     @classmethod

@@ -2,10 +2,12 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
-from diffusers import HunyuanVideoFramepackTransformer3DModel
 from torch import Tensor, nn
+
+from tests.support.tiny_model import tiny_transformer
 
 DOUBLE_BLOCKS, SINGLE_BLOCKS = 3, 5
 
@@ -13,14 +15,16 @@ DOUBLE_BLOCKS, SINGLE_BLOCKS = 3, 5
 def write_deep_model(tiny_model: Path, folder: Path) -> Path:
     """Copy the tiny model and replace its transformer, with the same bytes each time."""
     shutil.copytree(tiny_model, folder)
-    config = HunyuanVideoFramepackTransformer3DModel.load_config(folder / "transformer")
-    deeper = {**config, "num_layers": DOUBLE_BLOCKS, "num_single_layers": SINGLE_BLOCKS}
     shutil.rmtree(folder / "transformer")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(22)
-        made = HunyuanVideoFramepackTransformer3DModel.from_config(deeper)
-        made.save_pretrained(folder / "transformer")
+        deeper = tiny_transformer(num_layers=DOUBLE_BLOCKS, num_single_layers=SINGLE_BLOCKS)
+        deeper.save_pretrained(folder / "transformer")
     return folder
+
+
+def blocks_of(network: Any) -> list[nn.Module]:
+    return [*network.transformer_blocks, *network.single_transformer_blocks]
 
 
 def pass_arguments() -> dict[str, Tensor]:

@@ -54,11 +54,9 @@ class FreshCheckout:
 
     @property
     def venv(self) -> Path:
-        """Return the folder of the virtual environment that the set-up makes."""
         return self.root / ".venv"
 
     def program(self, name: str, script: str) -> Path:
-        """Put an executable of this name on the PATH."""
         path = self.programs / name
         path.unlink(missing_ok=True)
         path.write_text(script)
@@ -66,12 +64,10 @@ class FreshCheckout:
         return path
 
     def python(self, name: str, version: str, *, venv_module: bool = True) -> Path:
-        """Put a stand-in for a Python interpreter on the PATH."""
         script = _PYTHON.format(version=version, without_venv=int(not venv_module), python=sys.executable)
         return self.program(name, script)
 
     def free_gigabytes(self, gigabytes: float) -> None:
-        """Make `df` report this much free space."""
         blocks = int(gigabytes * 1000 * 1000)
         self.program("df", f"#!/usr/bin/env bash\necho header\necho disk 1 1 {blocks} 1% /\n")
 

@@ -38,10 +38,3 @@ def held_bytes(device: str, pid: int | None = None) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def hide_cards(patch: pytest.MonkeyPatch, device: str) -> None:
-    """Let the programs that a test starts compute on this device, also where there is a GPU."""
-    if device == "cpu":
-        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
-            patch.setenv(name, "")

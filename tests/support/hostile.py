@@ -9,6 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from tests.support.heic import box
+
 MB = 2**20
 _GLOBAL = b"ctorch._utils\n_rebuild_tensor_v2\n"
 
@@ -32,7 +34,6 @@ def text(value: bytes) -> bytes:
 
 
 def archive(pickle: bytes, byteorder: bytes = b"little", method: int = zipfile.ZIP_STORED) -> bytes:
-    """Return an archive as torch writes it."""
     out = BytesIO()
     with zipfile.ZipFile(out, "w", method) as made:
         made.writestr("archive/data.pkl", pickle)
@@ -76,39 +77,27 @@ def _pickles() -> Iterator[tuple[str, bytes]]:
     yield "hash of a call as a key", head + b"}ctorch\nSize\n" + bomb + b"RK\x01s."
     yield "text of a nested tuple as a name", b"\x80\x04" + bomb + b"\x8c\x01x\x93."
     yield "text of a nested tuple as an attribute", b"\x80\x04\x8c\x01x" + bomb + b"\x93."
-    yield "text of a nested tuple as a record", head + b"}U\x01a" + _rebuilt(b"K\x02\x85", key=bomb) + b"s."
-    yield (
-        "size of a storage that is no number",
-        head + b"}U\x01a" + _rebuilt(b"K\x02\x85", values=bomb) + b"s.",
-    )
-    yield "shape of texts", head + b"}U\x01a" + _rebuilt(b"U\x01x\x85") + b"s."
-    yield "shape of 200,000 sides", head + b"}U\x01a" + _rebuilt(b"(" + b"K\x02" * 200_000 + b"t") + b"s."
-    yield "shape of a negative side", head + b"}U\x01a" + _rebuilt(b"J\xff\xff\xff\xff\x85") + b"s."
+    for what, tensor in {
+        "text of a nested tuple as a record": _rebuilt(b"K\x02\x85", key=bomb),
+        "size of a storage that is no number": _rebuilt(b"K\x02\x85", values=bomb),
+        "shape of texts": _rebuilt(b"U\x01x\x85"),
+        "shape of 200,000 sides": _rebuilt(b"(" + b"K\x02" * 200_000 + b"t"),
+        "shape of a negative side": _rebuilt(b"J\xff\xff\xff\xff\x85"),
+    }.items():
+        yield what, head + b"}U\x01a" + tensor + b"s."
     yield "dicts with 2**60 paths", head + shared_dicts(60) + b"."
     yield "a dict that holds itself", head + b"}q\0(U\x01ah\0U\x01bh\0u."
     yield "a million dicts", head + b"]" + b"(" + b"}" * 2_000_000 + b"e."
     copies = b"(" + b"K\x01" * 100_000 + b"l" + b"q\0" + b"0" + b"ctorch\nSize\nq\x010"
     yield "a list as arguments of many calls", head + copies + b"h\x01h\0R" * 100_000 + b"."
-    yield (
-        "a text as arguments",
-        head + b"ctorch\nSize\n" + b"X" + struct.pack("<I", 8 * MB) + b"x" * 8 * MB + b"R.",
-    )
+    yield "a text as arguments", head + b"ctorch\nSize\nX" + struct.pack("<I", 8 * MB) + b"x" * 8 * MB + b"R."
     yield "a text of 2 GB that is not there", head + b"X" + struct.pack("<I", 2**31) + b"x."
     yield "a number of 2 GB that is not there", head + b"\x8b" + struct.pack("<I", 2**31 - 1) + b"1."
     yield "a number of a million digits", head + b"I" + b"9" * 1_000_000 + b"\n."
-    yield (
-        "a long number as a key",
-        head + b"}\x8b" + struct.pack("<I", MB) + b"\x7f" * MB + _rebuilt(b"K\x02\x85") + b"s.",
-    )
-    yield (
-        "long names of functions",
-        b"\x80\x04X"
-        + struct.pack("<I", 4 * MB)
-        + b"m" * 4 * MB
-        + b"\x94"
-        + b"\x8c\x01x\x93h\0" * 50_000
-        + b".",
-    )
+    number = b"\x8b" + struct.pack("<I", MB) + b"\x7f" * MB
+    yield "a long number as a key", head + b"}" + number + _rebuilt(b"K\x02\x85") + b"s."
+    name = b"X" + struct.pack("<I", 4 * MB) + b"m" * 4 * MB
+    yield "long names of functions", b"\x80\x04" + name + b"\x94" + b"\x8c\x01x\x93h\0" * 50_000 + b"."
     yield "an unknown opcode", head + b"\xff."
     yield "marks without an end", head + b"(" * 500_000
     yield "a stack that is empty", head + b"0."
@@ -163,22 +152,17 @@ def _archives() -> Iterator[tuple[str, Callable[[Path], object]]]:
     yield "zip64 with a directory of 8 EB.pt", lambda f: f.write_bytes(zip64(2**63 - 1, 0, 2**62))
     yield "zip64 with a negative place.pt", lambda f: f.write_bytes(zip64(46, 2**63, 1))
     yield "zip64 with 2**62 records.pt", lambda f: f.write_bytes(zip64(0, 4, 2**62))
-    yield (
-        "only an end.pt",
-        lambda f: f.write_bytes(struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, 46, 0, 0)),
-    )
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, 46, 0, 0)
+    yield "only an end.pt", lambda f: f.write_bytes(end)
     yield "a list of 4 GB in a hole.pt", lambda f: sparse(f, archive(good)[:200], 4 * 2**30)
 
 
 def _headers() -> Iterator[tuple[str, bytes]]:
     yield "a shape of a text and 3000000000", safetensors({"a": tensor(["a", 3_000_000_000])})
     yield "200,000 sides", safetensors({"a": tensor([2] * 200_000)})
-    yield (
-        "sides of 4000 digits",
-        safetensors(
-            b'{"a":{"dtype":"F32","shape":[' + b",".join([b"9" * 4000] * 200) + b'],"data_offsets":[0,8]}}'
-        ),
-    )
+    sides = b",".join([b"9" * 4000] * 200)
+    long = b'{"a":{"dtype":"F32","shape":[' + sides + b'],"data_offsets":[0,8]}}'
+    yield "sides of 4000 digits", safetensors(long)
     yield "a side of true", safetensors({"a": tensor([True, 2])})
     yield "a shape of lists", safetensors({"a": tensor([[3_000_000_000]])})
     yield "a shape that is a text", safetensors({"a": tensor("ab")})
@@ -191,35 +175,12 @@ def _headers() -> Iterator[tuple[str, bytes]]:
     yield "millions of lists", safetensors(b'{"__metadata__":[' + b"[]," * 30_000_000 + b"[]]}")
     yield "millions of numbers", safetensors(b'{"a":[' + b"1," * 20_000_000 + b"1]}")
     yield "deep lists", safetensors(b'{"a":' + b"[" * 5_000_000 + b"}")
-    yield (
-        "the block of number 10**9",
-        safetensors(
-            {
-                "clean_x_embedder.proj.weight": tensor(),
-                "transformer_blocks.999999999.attn.to_q.weight": tensor(),
-            }
-        ),
-    )
-    yield (
-        "a block that is no number",
-        safetensors(
-            {"clean_x_embedder.proj.weight": tensor(), "transformer_blocks.x.attn.to_q.weight": tensor()}
-        ),
-    )
-    digits = "9" * 6000
-    yield (
-        "a block of 6000 digits",
-        safetensors(
-            {
-                "clean_x_embedder.proj.weight": tensor(),
-                f"transformer_blocks.{digits}.attn.to_q.weight": tensor(),
-            }
-        ),
-    )
-    yield (
-        "metadata of numbers",
-        safetensors({"__metadata__": {"general.name": 7, "title": [1]}, "a": tensor()}),
-    )
+    clean = {"clean_x_embedder.proj.weight": tensor()}
+    for what, number in (("number 10**9", "999999999"), ("no number", "x"), ("6000 digits", "9" * 6000)):
+        block = {f"transformer_blocks.{number}.attn.to_q.weight": tensor()}
+        yield f"a block of {what}", safetensors(clean | block)
+    numbers = {"general.name": 7, "title": [1]}
+    yield "metadata of numbers", safetensors({"__metadata__": numbers, "a": tensor()})
 
 
 def _ggufs() -> Iterator[tuple[str, bytes]]:
@@ -231,15 +192,10 @@ def _ggufs() -> Iterator[tuple[str, bytes]]:
     yield "an alignment of infinity", gguf(name + struct.pack("<If", 6, float("inf")), 1)
     yield "an alignment of 2**63", gguf(name + struct.pack("<IQ", 10, 2**63), 1)
     yield "a list of 2**60 numbers", gguf(text(b"a") + struct.pack("<IIQ", 9, 12, 2**60), 1)
-    yield (
-        "a list of 60,000,000 texts",
-        gguf(text(b"a") + struct.pack("<IIQ", 9, 8, 60_000_000) + bytes(40 * MB), 1),
-    )
-    empty = struct.pack("<IQ", 0, 0)
-    yield (
-        "3,000,000 empty lists",
-        gguf(text(b"a") + struct.pack("<IIQ", 9, 9, 3_000_000) + empty * 3_000_000, 1),
-    )
+    texts = struct.pack("<IIQ", 9, 8, 60_000_000)
+    yield "a list of 60,000,000 texts", gguf(text(b"a") + texts + bytes(40 * MB), 1)
+    lists = struct.pack("<IIQ", 9, 9, 3_000_000) + struct.pack("<IQ", 0, 0) * 3_000_000
+    yield "3,000,000 empty lists", gguf(text(b"a") + lists, 1)
     one = text(b"a") + struct.pack("<IB", 0, 1)
     yield "900,000 values", gguf(b"".join(text(b"%07d" % n) + one[9:] for n in range(900_000)), 900_000)
     yield "2**64-1 tensors", gguf(tensor_count=2**64 - 1)
@@ -275,7 +231,6 @@ def _written(files: Iterable[tuple[str, bytes]], ending: str = "") -> Files:
 
 
 def hostile_headers() -> Files:
-    """Return what writes each hostile safetensors file, by the file's name."""
     hole = struct.pack("<Q", 90 * MB) + b"{"
     found = _written(_headers(), ".safetensors")
     found["a header of 90 MB in a hole.safetensors"] = lambda file: sparse(file, hole, 200 * MB)
@@ -301,21 +256,13 @@ def write_all(files: Files, folder: Path) -> list[Path]:
 
 
 def hostile_loras() -> Files:
-    """Return what writes each hostile file with a LoRA, by the file's name."""
     return _written(_loras())
 
 
 def _loras() -> Iterator[tuple[str, bytes]]:
-    down, up = (
-        "transformer_blocks.{}.attn.to_q.lora_A.weight",
-        "transformer_blocks.{}.attn.to_q.lora_B.weight",
-    )
-
     def pair(number: object) -> dict[str, Any]:
-        return {
-            down.format(number): {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]},
-            up.format(number): {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
-        }
+        layer = f"transformer_blocks.{number}.attn.to_q"
+        return {f"{layer}.lora_A.weight": tensor([1, 2]), f"{layer}.lora_B.weight": tensor([2, 1])}
 
     def many(count: int) -> dict[str, Any]:
         return {name: entry for number in range(count) for name, entry in pair(number).items()}
@@ -324,28 +271,21 @@ def _loras() -> Iterator[tuple[str, bytes]]:
     pattern = {f"transformer_blocks.{n}.x": 1.0 for n in range(60_000)}
     noted = {"lora_adapter_metadata": json.dumps({"alpha_pattern": pattern})}
     yield "patterns.safetensors", safetensors({"__metadata__": noted, **many(20_000)})
-    yield "adapter.safetensors", safetensors({"__metadata__": {"lora_adapter_metadata": 7}, **many(2)})
-    yield (
-        "deep notes.safetensors",
-        safetensors({"__metadata__": {"ss_tag_frequency": "[" * 9_000_000}, **many(2)}),
-    )
     tags = '{"a":{' + ",".join(f'"{n}":1' for n in range(900_000)) + "}}"
-    yield "tags.safetensors", safetensors({"__metadata__": {"ss_tag_frequency": tags}, **many(2)})
-    yield "words.safetensors", safetensors({"__metadata__": {"trigger_words": "a " * 6_000_000}, **many(2)})
+    for what, notes in {
+        "adapter": {"lora_adapter_metadata": 7}, "deep notes": {"ss_tag_frequency": "[" * 9_000_000},
+        "tags": {"ss_tag_frequency": tags}, "words": {"trigger_words": "a " * 6_000_000},
+    }.items():  # fmt: skip
+        yield f"{what}.safetensors", safetensors({"__metadata__": notes, **many(2)})
     yield "many.safetensors", safetensors(many(100_000))
 
 
 def png(*chunks: tuple[bytes, bytes]) -> bytes:
-    """Return the bytes of a PNG file with these chunks alone."""
     made = (
         struct.pack(">I4s", len(data), kind) + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in (*chunks, (b"IEND", b""))
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(made)
-
-
-def box(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I4s", 8 + len(content), kind) + content
 
 
 def hostile_recipes() -> Files:
@@ -370,21 +310,17 @@ def _recipes() -> Iterator[tuple[str, bytes]]:
     comment = box(b"\xa9cmt", box(b"data", bytes(8) + b" " * (4 * MB - 100)))
     nested = box(b"moov", box(b"udta", box(b"meta", bytes(4) + box(b"ilst", comment))))
     yield "a comment of 4 MB.mp4", mp4 + nested
-    settings = {f"setting {n}": "x" * 40 for n in range(50_000)}
-    yield "50,000 settings.json", json.dumps({"recipe": 1, "settings": settings}).encode()
-    keys = {f"key {n}": 1 for n in range(50_000)}
-    yield "50,000 keys.json", json.dumps({"recipe": 1, "settings": {"steps": 5}, **keys}).encode()
-    spans = [{"sections": n + 1, "settings": {}} for n in range(80_000)]
-    yield "80,000 spans.json", json.dumps({"recipe": 1, "settings": {"steps": 5}, "earlier": spans}).encode()
-    uses = [{"section": n, "tile": 64, "precision": "fp32", "chunk": 4} for n in range(50_000)]
-    yield "50,000 uses.json", json.dumps({"recipe": 1, "settings": {"steps": 5}, "vae": uses}).encode()
-    use = [{"section": 0, "tile": 64, "precision": "x" * 3 * MB, "chunk": 4}] * 1
-    yield "a precision of 3 MB.json", json.dumps({"recipe": 1, "settings": {"steps": 5}, "vae": use}).encode()
-    made = {f"package {n}": "1" * 30 for n in range(60_000)}
-    yield (
-        "60,000 packages.json",
-        json.dumps({"recipe": 1, "settings": {"steps": 5}, "made_with": made}).encode(),
-    )
+    steps = {"steps": 5}
+    use = {"section": 0, "tile": 64, "precision": "fp32", "chunk": 4}
+    for what, more in {
+        "50,000 settings": {"settings": {f"setting {n}": "x" * 40 for n in range(50_000)}},
+        "50,000 keys": {f"key {n}": 1 for n in range(50_000)},
+        "80,000 spans": {"earlier": [{"sections": n + 1, "settings": {}} for n in range(80_000)]},
+        "50,000 uses": {"vae": [use | {"section": n} for n in range(50_000)]},
+        "a precision of 3 MB": {"vae": [use | {"precision": "x" * 3 * MB}]},
+        "60,000 packages": {"made_with": {f"package {n}": "1" * 30 for n in range(60_000)}},
+    }.items():
+        yield f"{what}.json", json.dumps({"recipe": 1, "settings": steps} | more).encode()
     yield "lists.json", b'{"recipe":1,"settings":[' + b"[]," * 1_300_000 + b"[]]}"
     yield "deep.json", b'{"recipe":1,"settings":' + b"[" * 4_000_000
     yield "long numbers.json", b'{"recipe":1,"settings":{"seed":' + b"9" * 4_000_000 + b"}}"

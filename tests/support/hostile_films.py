@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from tests.support.films import RED, adds_sound, comb, flat, replaced, write_film, write_streams
+from tests.support.heic import box
 
 _MOST = 2**32 - 1
 # The endings of damaged films, each with a codec and a form of pixels.
@@ -134,28 +135,24 @@ def _times(film: bytes, work: Path) -> Iterator[tuple[str, bytes]]:
     yield "10^9 frames.avi", avi[: stream + 32] + struct.pack("<I", 10**9) + avi[stream + 36 :]
 
 
-def _box(kind: bytes, content: bytes = b"") -> bytes:
-    return struct.pack(">I4s", 8 + len(content), kind) + content
-
-
 def _boxes(film: bytes) -> Iterator[tuple[str, bytes]]:
     """Nest boxes, pack them, and give them sizes and contents that are too large."""
     start = film[: film.index(b"ftyp") - 4 + int.from_bytes(film[:4])]
     deep = b""
     for _ in range(20_000):
-        deep = _box(b"moov", deep) if len(deep) < 2**20 else deep
+        deep = box(b"moov", deep) if len(deep) < 2**20 else deep
     yield "deep boxes.mp4", start + deep
     yield "a box of 2**63 bytes.mp4", start + struct.pack(">I4sQ", 1, b"moov", 2**63)
-    yield "100,000 boxes.mp4", start + _box(b"free") * 100_000 + film[len(start) :]
-    yield "1,000 tracks.mp4", start + _box(b"moov", _box(b"trak", _box(b"mdia")) * 1000)
+    yield "100,000 boxes.mp4", start + box(b"free") * 100_000 + film[len(start) :]
+    yield "1,000 tracks.mp4", start + box(b"moov", box(b"trak", box(b"mdia")) * 1000)
     packed = zlib.compress(bytes(64 * 2**20), 9)
-    compressed = _box(b"dcom", b"zlib") + _box(b"cmvd", struct.pack(">I", _MOST) + packed)
-    yield "a packed header.mp4", start + _box(b"moov", _box(b"cmov", compressed))
-    yield "40 MB of notes.mp4", film + _box(b"moov", _box(b"udta", _box(b"\xa9cmt", bytes(40 * 2**20))))
+    compressed = box(b"dcom", b"zlib") + box(b"cmvd", struct.pack(">I", _MOST) + packed)
+    yield "a packed header.mp4", start + box(b"moov", box(b"cmov", compressed))
+    yield "40 MB of notes.mp4", film + box(b"moov", box(b"udta", box(b"\xa9cmt", bytes(40 * 2**20))))
     entry = film.index(b"avcC") - 4
-    profile = _box(b"colr", b"prof" + bytes(2**16))
+    profile = box(b"colr", b"prof" + bytes(2**16))
     yield "a profile that ends outside.mp4", film[:entry] + profile + film[entry:]
-    yield "no track.mp4", start + _box(b"moov", _box(b"mvhd", bytes(100)))
+    yield "no track.mp4", start + box(b"moov", box(b"mvhd", bytes(100)))
     samples = film.index(b"stsz")
     yield "no frames.mp4", film[: samples + 12] + bytes(4) + film[samples + 16 :]
     yield "empty.mp4", b""
@@ -163,8 +160,8 @@ def _boxes(film: bytes) -> Iterator[tuple[str, bytes]]:
     yield "a matrix of noise.mp4", replaced(film, b"tkhd", 44, random.Random(3).randbytes(36))
     for kind in (b"rmra", b"alis"):
         name = b"file:///etc/passwd\0"
-        reference = _box(b"rmda", _box(b"rdrf", bytes(4) + b"url " + struct.pack(">I", len(name)) + name))
-        yield f"{kind.decode()}.mov", _box(b"moov", _box(kind, reference))
+        reference = box(b"rmda", box(b"rdrf", bytes(4) + b"url " + struct.pack(">I", len(name)) + name))
+        yield f"{kind.decode()}.mov", box(b"moov", box(kind, reference))
     yield "external data.mov", film.replace(b"url \0\0\0\1", b"alis\0\0\0\0")
 
 

@@ -34,9 +34,6 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from app.jobs.service import JobService
-from app.jobs.storage.database import DATABASE_FILE, DATABASE_FOLDER
-from app.jobs.storage.store import JobStore
-from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 outputs, picture, model, *scripts = sys.argv[1:]
 service = JobService(Path(outputs))
@@ -65,7 +62,6 @@ def write_blank_model(folder: Path) -> Path:
 
 
 def write_picture(path: Path) -> Path:
-    """Write a red picture of 48 by 32 pixels."""
     Image.new("RGB", (48, 32), (200, 30, 40)).save(path)
     return path
 
@@ -130,7 +126,6 @@ def is_running(pid: int) -> bool:
 
 
 def processes_in_group(group: int) -> list[int]:
-    """Return the living processes of a process group."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and is_running(int(entry.name)):
@@ -166,12 +161,10 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def states_of(folder: Path) -> list[str]:
-    """Return the states that a job went through."""
     return [one.state for one in JobStore(folder.parent).transitions(folder.name)]
 
 
 def sections_of(events: list[Event]) -> list[int]:
-    """Return the numbers of the finished sections, in the order of their events."""
     return [event.section for event in events if isinstance(event, SectionFinished)]
 
 

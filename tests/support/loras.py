@@ -1,5 +1,6 @@
 """LoRAs of all key styles with random values, and the changes that they make to weights."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -81,27 +82,31 @@ STYLES: dict[str, Style] = {
 }  # fmt: skip
 
 
-# The parts of names in which ComfyUI's class differs from HunyuanVideo's authors.
+# What ComfyUI's class calls otherwise than HunyuanVideo's authors, in the order in which it is replaced.
 _COMFYUI = {
-    "attn_qkv": "attn.qkv", "attn_proj": "attn.proj", "_mod.linear": "_mod.lin",
-    "modulation.linear": "modulation.lin", "mlp.fc1": "mlp.0", "mlp.fc2": "mlp.2",
-    "time_in.mlp.0": "time_in.in_layer", "time_in.mlp.2": "time_in.out_layer",
-    "guidance_in.mlp.0": "guidance_in.in_layer", "guidance_in.mlp.2": "guidance_in.out_layer",
-    "t_embedder.mlp.0": "t_embedder.in_layer", "t_embedder.mlp.2": "t_embedder.out_layer",
-    "c_embedder.linear_1": "c_embedder.in_layer", "c_embedder.linear_2": "c_embedder.out_layer",
-}  # fmt: skip
+    r"(t_embedder|time_in|guidance_in)\.mlp\.0\b": r"\1.in_layer",
+    r"(t_embedder|time_in|guidance_in)\.mlp\.2\b": r"\1.out_layer",
+    r"c_embedder\.linear_1\b": "c_embedder.in_layer",
+    r"c_embedder\.linear_2\b": "c_embedder.out_layer",
+    r"(_mod|modulation)\.linear\b": r"\1.lin",
+    r"_attn_(qkv|proj)\b": r"_attn.\1",
+    r"mlp\.fc1\b": "mlp.0",
+    r"mlp\.fc2\b": "mlp.2",
+    r"_attn_q_norm\b": "_attn.norm.query_norm",
+    r"_attn_k_norm\b": "_attn.norm.key_norm",
+    r"\.q_norm\b": ".norm.query_norm",
+    r"\.k_norm\b": ".norm.key_norm",
+}
 
 
 def comfyui_name(name: str) -> str:
-    """Return the name that ComfyUI's class has for a layer of HunyuanVideo's authors."""
-    for own, comfyui in _COMFYUI.items():
-        if own in name:
-            return name.replace(own, comfyui)
+    """Return the name that ComfyUI's class has for a layer or a tensor of HunyuanVideo's authors."""
+    for pattern, new in _COMFYUI.items():
+        name = re.sub(pattern, new, name)
     return name
 
 
 def numbered(name: str) -> list[str]:
-    """Return the names of a layer in all blocks of the full model."""
     return (
         [name.replace("*", str(number)) for number in range(BLOCKS[name.split(".")[0]])]
         if "*" in name
@@ -142,15 +147,7 @@ def write_lora(
     """Write a LoRA for all layers of a network's blocks, and return the change of each layer's weight.
 
     Args:
-        file: The file.
-        network: The transformer.
-        style: One of `STYLES`.
-        rank: The rank of all matrices.
-        alpha: The scale to write beside each pair; None for none.
-        seed: The seed of the values.
-        size: The size of the changes.
-        dtype: The type to store.
-        metadata: The file's metadata.
+        alpha: The scale to write beside each pair.
         more: Further tensors.
         layers: The beginnings of the layers to write; None for all.
     """

@@ -57,7 +57,6 @@ def make(
 
 
 def outline(events: list[Event]) -> list[str]:
-    """Return one short line for each event."""
     lines: list[str] = []
     for event in events:
         if isinstance(event, StepDone):

@@ -23,7 +23,6 @@ def picture() -> Tensor:
 
 
 def run(name: str, **inputs: Any) -> tuple[tuple[Any, ...], str]:
-    """Return the result of a node and its report."""
     kind: Any = NODE_CLASS_MAPPINGS[name]
     with torch.inference_mode():
         outputs = getattr(kind(), kind.FUNCTION)(**inputs)
@@ -37,12 +36,7 @@ def noise(*shape: int) -> Tensor:
 
 
 def unlike(name: str, types: dict[str, dict[str, Any]]) -> list[str]:
-    """Return in which inputs a node is not as workflows know it.
-
-    Args:
-        name: The node.
-        types: Its inputs, as `INPUT_TYPES` or ComfyUI's `/object_info` gives them.
-    """
+    """Return in which of its inputs, as `INPUT_TYPES` gives them, a node is not as workflows know it."""
     found: list[str] = []
     for place in ("required", "optional"):
         known, ours = KNOWN[name].get(place, {}), types.get(place, {})

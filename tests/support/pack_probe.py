@@ -70,7 +70,6 @@ def state(pack: ModuleType) -> dict[int, str]:
 
 
 def run(pack: ModuleType, name: str, **inputs: Any) -> tuple[torch.Tensor, str]:
-    """Return the first result of a node, and its report."""
     node = pack.NODE_CLASS_MAPPINGS[name]
     with torch.inference_mode():
         found = getattr(node(), node.FUNCTION)(**inputs)

@@ -215,7 +215,6 @@ def start(page: Any, photo: Path | None, prompt: str = "the red ball moves right
 
 
 def open_folds(page: Any) -> None:
-    """Open the closed sections of the form."""
     page.wait_for_selector("html[data-ready]")
     page.evaluate("document.querySelectorAll('.lt-fold, #expert').forEach((one) => { one.open = true; })")
     page.wait_for_selector("#set-preserved_gb input")
@@ -227,7 +226,6 @@ def module(name: str) -> str:
 
 
 def choose_model(page: Any, title: str) -> None:
-    """Choose a model by its title."""
     page.get_by_label("Model", exact=True).select_option(label=title)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import CLIPTextConfig, CLIPTextModel, LlamaConfig, LlamaModel, SiglipImageProcessorPil
+from transformers import SiglipImageProcessorPil
 
 from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE
 from diffusers_helper.models.registry import ModelInfo
-from tests.support.tiny_model import TEXT_DIM, tiny_siglip, tiny_transformer, tiny_vae
+from tests.support.tiny_model import tiny_clip, tiny_llama, tiny_siglip, tiny_transformer, tiny_vae
 
 BEGIN = "<|begin_of_text|>"
 SPECIAL = (BEGIN, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|pad|>")
@@ -33,29 +33,14 @@ def write_published(cache: Path, info: ModelInfo) -> None:
         transformer = tiny_transformer().to(torch.bfloat16)
         transformer.save_pretrained(part_folder(cache, info, "transformer"), max_shard_size="200KB")
         tiny_vae().half().save_pretrained(part_folder(cache, info, "vae"))
-        llama = _llama(llama_words).half()
+        llama = tiny_llama(vocab_size=llama_words, pad_token_id=None).half()
         llama.save_pretrained(part_folder(cache, info, "text_encoder"), max_shard_size="30KB")
-        _clip(clip_words).half().save_pretrained(part_folder(cache, info, "text_encoder_2"))
+        end = {"eos_token_id": clip_words - 1, "pad_token_id": clip_words - 1}
+        clip = tiny_clip(vocab_size=clip_words, bos_token_id=clip_words - 2, **end).half()
+        clip.save_pretrained(part_folder(cache, info, "text_encoder_2"))
         tiny_siglip().half().save_pretrained(part_folder(cache, info, "image_encoder"))
     processor = SiglipImageProcessorPil(size={"height": 32, "width": 32})
     processor.save_pretrained(part_folder(cache, info, "feature_extractor"))
-
-
-def _llama(words: int) -> LlamaModel:
-    config = LlamaConfig(
-        vocab_size=words, hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM, num_hidden_layers=3,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512, initializer_range=1.0,
-    )  # fmt: skip
-    return LlamaModel(config).eval()
-
-
-def _clip(words: int) -> CLIPTextModel:
-    config = CLIPTextConfig(
-        vocab_size=words, hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM, num_hidden_layers=2,
-        num_attention_heads=2, projection_dim=TEXT_DIM, initializer_factor=10.0, bos_token_id=words - 2,
-        eos_token_id=words - 1, pad_token_id=words - 1,
-    )  # fmt: skip
-    return CLIPTextModel(config).eval()
 
 
 def _write_llama_tokenizer(folder: Path) -> int:

@@ -40,13 +40,7 @@ def history(
 ) -> list[Event]:
     """Return the events of a job in which everything takes a known time, in seconds.
 
-    Args:
-        job: The job, of any model.
-        load: The time before the first section.
-        first: The time of a section's first step.
-        step: The time of each further step.
-        latent: The time to decode one latent frame.
-        write: The time to write the frames of one latent frame.
+    `first` is the time of a section's first step, `step` of each other one; `latent` of decoding a frame.
     """
     info = info_of(job.request.model)
     plan, steps = info.family.sections(job.request), steps_of(job.request, info)

@@ -52,7 +52,6 @@ def until(service: JobService, job: Job, kind: type[Event], number: int = 1) -> 
 
 
 def until_state(service: JobService, job: Job, state: str) -> Job:
-    """Wait until a job is in a state, and return the job."""
     wait_until(lambda: service.job(job.id).state == state)
     return service.job(job.id)
 

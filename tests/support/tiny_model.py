@@ -5,11 +5,13 @@ The model is untrained, but its outputs are finite, vary over the picture, and d
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import AutoencoderKLHunyuanVideo, HunyuanVideoFramepackTransformer3DModel
 from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video_framepack import DEFAULT_PROMPT_TEMPLATE
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
@@ -27,6 +29,7 @@ WORDS = ("the", "a", "red", "blue", "green", "ball", "square", "moves", "left", 
 PAD, BEGIN, END, UNKNOWN = "<|pad|>", "<|begin|>", "<|eot_id|>", "<|unknown|>"
 SPECIAL = (PAD, BEGIN, END, UNKNOWN, "<|start_header_id|>", "<|end_header_id|>")
 VOCABULARY = (*SPECIAL, *WORDS)
+_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def write_tiny_model(folder: Path) -> None:
@@ -48,57 +51,56 @@ def write_tiny_model(folder: Path) -> None:
     (folder / "longtake.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
-def tiny_transformer() -> HunyuanVideoFramepackTransformer3DModel:
-    return HunyuanVideoFramepackTransformer3DModel(
-        num_attention_heads=2, attention_head_dim=16, rope_axes_dim=(4, 6, 6), num_layers=1,
-        num_single_layers=1, num_refiner_layers=1, text_embed_dim=TEXT_DIM, pooled_projection_dim=TEXT_DIM,
-        image_proj_dim=TEXT_DIM, has_image_proj=True, has_clean_x_embedder=True,
-    ).eval()  # fmt: skip
+def tiny_transformer(**changes: Any) -> HunyuanVideoFramepackTransformer3DModel:
+    config = {
+        "num_attention_heads": 2, "attention_head_dim": 16, "rope_axes_dim": (4, 6, 6), "num_layers": 1,
+        "num_single_layers": 1, "num_refiner_layers": 1, "text_embed_dim": TEXT_DIM,
+        "pooled_projection_dim": TEXT_DIM, "image_proj_dim": TEXT_DIM, "has_image_proj": True,
+        "has_clean_x_embedder": True,
+    }  # fmt: skip
+    return HunyuanVideoFramepackTransformer3DModel(**config | changes).eval()
 
 
 def tiny_vae() -> AutoencoderKLHunyuanVideo:
     vae = AutoencoderKLHunyuanVideo(
         block_out_channels=(2, 4, 4, 4), layers_per_block=1, norm_num_groups=2
     ).eval()
-    with torch.inference_mode():
-        # Random weights decode to nearly grey, so the output is spread over most of the range from -1 to 1.
-        frames = vae.decode(torch.randn(1, 16, 3, 8, 8)).sample
+    return spread(vae, vae.decoder.conv_out.conv, torch.randn(1, 16, 3, 8, 8))
+
+
+def spread(vae: Any, last: Any, latents: Tensor) -> Any:
+    """Spread what the latents decode to, which is nearly grey, over most of the range from -1 to 1."""
     with torch.no_grad():
-        last = vae.decoder.conv_out.conv
+        frames = vae.decode(latents).sample
         last.weight.mul_(0.4 / frames.std())
         last.bias.sub_(frames.mean((0, 2, 3, 4))).mul_(0.4 / frames.std())
     return vae
 
 
-def tiny_llama() -> LlamaModel:
-    return LlamaModel(
-        LlamaConfig(
-            vocab_size=len(VOCABULARY), hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM,
-            num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
-            initializer_range=1.0, pad_token_id=VOCABULARY.index(PAD), bos_token_id=VOCABULARY.index(BEGIN),
-            eos_token_id=VOCABULARY.index(END),
-        )
-    ).eval()  # fmt: skip
+def tiny_llama(**changes: Any) -> LlamaModel:
+    config = {
+        "vocab_size": len(VOCABULARY), "hidden_size": TEXT_DIM, "intermediate_size": 2 * TEXT_DIM,
+        "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "max_position_embeddings": 512, "initializer_range": 1.0, **_TOKENS,
+    }  # fmt: skip
+    return LlamaModel(LlamaConfig(**config | changes)).eval()
 
 
-def tiny_clip() -> CLIPTextModel:
-    return CLIPTextModel(
-        CLIPTextConfig(
-            vocab_size=len(VOCABULARY), hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM,
-            num_hidden_layers=2, num_attention_heads=2, projection_dim=TEXT_DIM, initializer_factor=10.0,
-            pad_token_id=VOCABULARY.index(PAD), bos_token_id=VOCABULARY.index(BEGIN),
-            eos_token_id=VOCABULARY.index(END),
-        )
-    ).eval()  # fmt: skip
+def tiny_clip(**changes: Any) -> CLIPTextModel:
+    config = {
+        "vocab_size": len(VOCABULARY), "hidden_size": TEXT_DIM, "intermediate_size": 2 * TEXT_DIM,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "projection_dim": TEXT_DIM,
+        "initializer_factor": 10.0, **_TOKENS,
+    }  # fmt: skip
+    return CLIPTextModel(CLIPTextConfig(**config | changes)).eval()
 
 
-def tiny_siglip() -> SiglipVisionModel:
-    return SiglipVisionModel(
-        SiglipVisionConfig(
-            hidden_size=TEXT_DIM, intermediate_size=2 * TEXT_DIM, num_hidden_layers=2, num_attention_heads=2,
-            image_size=32, patch_size=16,
-        )
-    ).eval()  # fmt: skip
+def tiny_siglip(**changes: Any) -> SiglipVisionModel:
+    config = {
+        "hidden_size": TEXT_DIM, "intermediate_size": 2 * TEXT_DIM, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "image_size": 32, "patch_size": 16,
+    }  # fmt: skip
+    return SiglipVisionModel(SiglipVisionConfig(**config | changes)).eval()
 
 
 def _word_level() -> Tokenizer:

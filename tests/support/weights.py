@@ -16,13 +16,7 @@ def write_gguf(
     tensors: Mapping[str, tuple[int, Sequence[int], bytes]],
     metadata: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a GGUF file of version 3.
-
-    Args:
-        file: The new file.
-        tensors: The type's number, the shape in torch's order, and the bytes of each tensor.
-        metadata: Texts to note in the header.
-    """
+    """Write a GGUF file of version 3, of types' numbers, shapes in torch's order, and bytes."""
 
     def text(words: str) -> bytes:
         return struct.pack("<Q", len(words.encode())) + words.encode()

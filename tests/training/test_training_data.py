@@ -136,7 +136,7 @@ def test_only_motions_that_can_be_seen_are_asked_for() -> None:
 
 def test_the_tracker_reads_true_clips(renderer: Renderer) -> None:
     rng = np.random.default_rng(8)
-    for _ in range(16):
+    for _ in range(8):
         case = sample_case(rng, *SIZE, renderer.count)
         clip = renderer.case(case, range(37), SIZE)
         assert agrees(case, observe(renderer, case, clip, AMOUNTS)), case.prompt

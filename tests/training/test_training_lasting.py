@@ -18,19 +18,19 @@ SIDE = 64
 def test_a_true_video_is_right_throughout_and_one_that_stands_still_not_where_motion_is_asked_for(
     renderer: Renderer,
 ) -> None:
-    for scene, acts, prompt, sections in islice(stories(renderer, SIDE, seed=5), 3):
-        true = renderer.story(scene, acts, range(36 * sections + 1), (SIDE, SIDE))
-        assert prompt.count("[") == len(acts) - 1
-        right, seen = judge_story(renderer, scene, acts, true, sections)
-        assert right == [True] * sections, (prompt, seen)
-        still = true[:, :1].expand(-1, true.shape[1], -1, -1)
-        rests = [motion_at(acts, 36 * number).name == STILL for number in range(sections)]
-        stood = judge_story(renderer, scene, acts, still, sections)[0]
-        assert not any(is_right and not rest for is_right, rest in zip(stood, rests, strict=True))
+    scene, acts, prompt, sections = next(stories(renderer, SIDE, seed=5))
+    true = renderer.story(scene, acts, range(36 * sections + 1), (SIDE, SIDE))
+    assert prompt.count("[") == len(acts) - 1
+    right, seen = judge_story(renderer, scene, acts, true, sections)
+    assert right == [True] * sections, (prompt, seen)
+    still = true[:, :1].expand(-1, true.shape[1], -1, -1)
+    rests = [motion_at(acts, 36 * number).name == STILL for number in range(sections)]
+    stood = judge_story(renderer, scene, acts, still, sections)[0]
+    assert not any(is_right and not rest for is_right, rest in zip(stood, rests, strict=True))
 
 
 def test_words_alone_are_judged_by_colour_shape_and_motion(renderer: Renderer) -> None:
-    for thing, ground, motion, prompt in islice(bare_cases(seed=6), 3):
+    for thing, ground, motion, prompt in islice(bare_cases(seed=6), 2):
         assert f"{thing.colour} {thing.shape} on {ground}" in prompt
         scene = Drawing(
             Background("solid", (COLOURS[ground],) * 2, 0, 0.3, 0), (placed(thing, motion),), 0.5, 0.5

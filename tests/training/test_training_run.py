@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from training import run, train_transformer
+from training import run, train_transformer, watch
 from training.train_transformer import CHECKPOINT, CURVE, DECODER, SHEET, read_parts, write_parts
 
 MODEL = Path(__file__).parents[2] / "assets" / "demo_model"
 VAE = "vae/diffusion_pytorch_model.safetensors"
-TINY = ("--clips", "2", "--sides", "32", "64", "--canvases", "1")
+TINY = ("--clips", "2", "--sides", "32", "32", "--canvases", "1")
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
@@ -45,6 +45,7 @@ def test_a_checkpoint_is_written_over_in_small_files(monkeypatch, tmp_path: Path
 @pytest.mark.slow
 def test_a_run_goes_on_and_its_model_has_both_trained_parts(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "CANVAS_PIXELS", 64)
+    monkeypatch.setattr(watch, "SHEET_SECTIONS", 1)
     ticks = iter(range(10_000))
     clock = type("Clock", (), {"perf_counter": staticmethod(lambda: float(next(ticks)))})
     for module in (run, train_transformer, sys.modules["training.vae"]):

@@ -85,10 +85,10 @@ def test_under_every_cap_the_bytes_are_the_same(
 
 @pytest.mark.parametrize("kind", ["all stay", "streamed"])
 def test_a_gpu_that_shares_main_memory_holds_resident_weights_once(
-    kind: str, deep_model: Path, deep_models: Models, small_scene: Path, tmp_path: Path,
+    kind: str, deep_model: Path, deep_models: Models, small_scene: Path, tmp_path: Path, disk_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    folder = tmp_path / "model"
+    folder = disk_path / "model"
     shutil.copytree(deep_model, folder)
     files = {file.parent.name: file for file in folder.glob("*/*.safetensors")}
     for file in files.values():

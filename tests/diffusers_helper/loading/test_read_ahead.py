@@ -50,8 +50,8 @@ def test_all_bytes_are_read_and_told(files: list[Path], caplog: pytest.LogCaptur
     assert "GB/s" in caplog.text
 
 
-def test_what_is_told_as_read_is_in_the_page_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files, told = [tmp_path / "a", tmp_path / "b"], list[int]()
+def test_what_is_told_as_read_is_in_the_page_cache(disk_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files, told = [disk_path / "a", disk_path / "b"], list[int]()
     for file, size in zip(files, (40 * MB, 9 * MB + 5), strict=True):
         write_uncached(file, random.Random(size).randbytes(size))
     with caplog.at_level(logging.INFO):
