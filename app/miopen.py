@@ -3,8 +3,6 @@
 The descriptions of the find modes follow MIOpen's documentation; their cost on a card was not measured.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ from typing import Any
 from app.jobs.making.watchdog import MIOPEN_FOLDERS
 from app.jobs.stdio import say
 from app.machine import cache_folder
+from diffusers_helper.machine.routes import ROUTES
 from diffusers_helper.planning.variables import (
     FIND_ENFORCE_VARIABLE,
     FIND_MODE_VARIABLE,
@@ -42,7 +41,7 @@ def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def routes_folder() -> Path:
-    return cache_folder() / "conv_routes"
+    return cache_folder() / ROUTES
 
 
 def conv_settings() -> dict[str, Any]:

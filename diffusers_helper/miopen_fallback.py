@@ -19,8 +19,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from cache.conv import CallHook, ConvLadder
-from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
+from diffusers_helper.machine.routes import RouteStore
 from diffusers_helper.memory.status import report
 from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
 from diffusers_helper.units import count_text

@@ -28,9 +28,9 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import Section, SectionPlan
 from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.job.convolutions import choose_convolutions
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.original import Original
+from diffusers_helper.job.trials import LATE, choose_convolutions, with_trials_of
 from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
@@ -254,13 +254,14 @@ def open_job(
     )
     report.started(video, plans.attention[0], plans.expected_seconds())
     original, join_note = _join_original(job_folder, request, family, video, report)
-    notes = *plans.notes, *time_notes(request, family), _unknown_words(request, models)
+    late_note = "" if plans.has_tried_all else LATE
+    notes = late_note, *plans.notes, *time_notes(request, family), _unknown_words(request, models)
     for warning in filter(None, (kernels_note, video.warning, join_note, *notes)):
         report.warned(warning)
     if ladder := models.convolutions.ladder:
         ladder.leave_out(*(["kitchen"] if request.kernels == PLAIN else []))
-    on_trial = partial(report.trying, "convolutions")
-    before_vae = partial(choose_convolutions, plans, sections, local, on_trial, cancel)
+    trials = with_trials_of(local, "convolutions", report, cancel)
+    before_vae = partial(choose_convolutions, plans, sections, trials, report.warned)
     memory = JobMemory(plans, job_folder, report, cancel, before_vae)
     if crash := CrashRecord.read((earlier_folder or job_folder).crash_record):
         memory.apply(crash)
@@ -276,11 +277,8 @@ def _plan_memory(
     request: GenerationRequest, models: Models, shape: tuple[int, int], local: Local, report: Report,
     cancel: CancelToken, earlier_folder: JobFolder | None,
 ) -> MemoryPlans:  # fmt: skip
-    if try_kernels := local.try_kernels:
-        try_kernels = partial(try_kernels, on_progress=partial(report.trying, "attention"), cancel=cancel)
-        local = replace(local, try_kernels=try_kernels)
     return MemoryPlans(
-        request, models, *shape, local,
+        request, models, *shape, with_trials_of(local, "attention", report, cancel),
         vae_precision=_earlier_vae_precision(earlier_folder),
         stored_attention=_earlier_attention(earlier_folder),
     )  # fmt: skip

@@ -1,7 +1,5 @@
 """The convolutions that a VAE computes, found without computing anything."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,8 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from cache.conv import card_of, case_of
-from cache.conv_routes import ConvCase
-from cache.conv_rungs import parse_call
+from cache.conv_rungs import ConvCase, parse_call
 from diffusers_helper.loading.quick_vae import speed_up
 from diffusers_helper.vae.families import vae_family
 

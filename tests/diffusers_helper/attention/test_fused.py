@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,26 @@ import torch
 from diffusers import HeliosTransformer3DModel
 from torch import nn
 
-from app.trials import try_kernels
+from cache.trial import try_ways as try_here
 from diffusers_helper.attention.fused import rotation_matrices, use_kernels
-from diffusers_helper.attention.trial import try_kernels as try_here
+from diffusers_helper.attention.trial import block_work
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Warned
-from diffusers_helper.machine.local import Facts, blocks_key, fastest_backends, store_trial
 from diffusers_helper.machine.packages import kitchen_version
+from diffusers_helper.machine.routes import BLOCK_WORK, Route, fastest
 from diffusers_helper.pipeline import generate
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.diffusers_helper.attention.test_dispatch import inputs
 from tests.support import tiny_helios, tiny_model, tiny_wan
-from tests.support.attention_kernels import ABORTS, HANGS, LOSES, RAISES, WRONG, write_kernel
+from tests.support.attention_kernels import (
+    ABORTS,
+    HANGS,
+    LOSES,
+    RAISES,
+    WRONG,
+    tried_in_processes,
+    write_kernel,
+)
 from tests.support.making import Stop, load_tiny, make, outline, seconds_for, tiny_request
 
 pytest.importorskip("comfy_kitchen")
@@ -89,11 +97,12 @@ def test_tokens_of_the_text_are_not_rotated() -> None:
 
 @pytest.mark.parametrize("spans_heads", [False, True])
 def test_the_trial_measures_both_ways_with_the_error_of_their_type(spans_heads: bool) -> None:
-    plain, fused = try_here(["plain", "fused"], *SHAPE, 0, spans_heads)
+    work = partial(block_work, *SHAPE, spans_heads, device=torch.device("cpu"))
+    plain, fused = try_here([(work, ["plain", "fused"])])
     assert (plain["kernel"], fused["kernel"]) == ("", "eager")
     for tried in (plain, fused):
         assert 1e-3 < tried["error"] < 1e-2
-        assert tried["seconds"] > 0
+        assert tried["milliseconds"] > 0
 
 
 @pytest.mark.slow
@@ -111,28 +120,15 @@ def test_the_trial_measures_both_ways_with_the_error_of_their_type(spans_heads: 
 )
 def test_kernels_that_fail_leave_the_plain_way(body: str, failure: str, tmp_path: Path) -> None:
     write_kernel(tmp_path, "comfy_kitchen", body)
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     seconds = 3.0 if body == HANGS else 100.0
-    (fused,) = try_kernels(("fused",), *SHAPE, environ=environ, seconds=seconds)
-    assert fused["failed"].startswith(failure)
-    facts, key = Facts(tmp_path / "facts.json"), blocks_key(SHAPE, spans_heads=False)
-    store_trial(facts, "gfx1100", key, [fused])
-    assert fastest_backends(facts, "gfx1100", 0.01).get(key, "plain") == "plain"
+    route, _ = tried_in_processes(tmp_path, ["fused"], [*SHAPE, False], BLOCK_WORK, seconds=seconds)
+    assert {**route.failed, **route.deadly}["fused"].startswith(failure)
+    assert fastest(BLOCK_WORK, route) == "plain"
 
 
-@pytest.mark.parametrize(("seconds", "way"), [(0.5, "fused"), (0.95, "plain"), (2.0, "plain")])
-def test_kernels_are_taken_only_if_they_are_faster(
-    seconds: float, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    facts, key = Facts(tmp_path / "facts.json"), blocks_key(SHAPE, spans_heads=True)
-    results = [
-        {"backend": name, "seconds": time, "error": 0.003, "kernel": ""}
-        for name, time in (("plain", 1.0), ("fused", seconds))
-    ]
-    store_trial(facts, "gfx1100", key, results)
-    assert fastest_backends(facts, "gfx1100", 0.01) == {key: way}
-    monkeypatch.setattr("diffusers_helper.machine.local.version_of", lambda name: "0.2.41")
-    assert fastest_backends(facts, "gfx1100", 0.01) == {}  # another version is tried anew
+@pytest.mark.parametrize(("milliseconds", "way"), [(0.5, "fused"), (0.95, "plain"), (2.0, "plain")])
+def test_kernels_are_taken_only_if_they_are_faster(milliseconds: float, way: str) -> None:
+    assert fastest(BLOCK_WORK, Route(measured={"plain": 1.0, "fused": milliseconds})) == way
 
 
 @pytest.mark.slow
