@@ -1,7 +1,5 @@
 """The backends of a transformer's attention, and what plans have to know of them, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +7,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from diffusers_helper.errors import InputError
+from diffusers_helper.machine.packages import kitchen_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,20 @@ def slice_size(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
     return num_queries, key_bytes + num_queries * query_bytes
 
 
-def check_backend(name: str, *, has_gpu: bool) -> None:
+def backend_problem(name: str, *, has_gpu: bool) -> str:
+    """Say why this machine cannot use a backend; "" if it can, as far as that is known without trying it."""
     backend = BACKENDS[name]
-    if backend.package and (not has_gpu or find_spec(backend.package) is None):
-        problem = "it needs a GPU"
-        if has_gpu:
-            problem = f"the package {backend.package} is not installed ({backend.source})"
+    if not backend.package:
+        return ""
+    if not has_gpu:
+        return "it needs a GPU"
+    if find_spec(backend.package) is None:
+        return f"the package {backend.package} is not installed ({backend.source})"
+    return kitchen_problem() if name == KITCHEN else ""
+
+
+def check_backend(name: str, *, has_gpu: bool) -> None:
+    if problem := backend_problem(name, has_gpu=has_gpu):
         raise InputError(
             setting="attention", problem=f"is {name}, but {problem}", expected="a way that this machine has",
             remedy="Set `attention` to auto.",

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN
+from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN, backend_problem
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
@@ -237,13 +237,18 @@ def open_job(
     start_shape = (start_picture.height, start_picture.width) if start_picture else None
     height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
-    sized_request, kernels_note = _with_kernels(_with_weight_dtype(request, earlier_folder), earlier_folder)
+    sized_request, stored_attention, kernels_note = _begun_with(
+        _with_weight_dtype(request, earlier_folder), earlier_folder, has_gpu=models.device.type != "cpu"
+    )
     largest_request = _largest_request(lineage, sized_request)
     job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
     report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
-    plans = _plan_memory(largest_request, models, (height, width), local, report, cancel, earlier_folder)
+    plans = MemoryPlans(
+        largest_request, models, height, width, with_trials_of(local, "attention", report, cancel),
+        vae_precision=_earlier_vae_precision(earlier_folder), stored_attention=stored_attention,
+    )  # fmt: skip
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
     if request.weight_dtype == AUTO:
         request = replace(request, weight_dtype=plans.request.weight_dtype)
@@ -270,17 +275,6 @@ def open_job(
         sections, job_folder, earlier_folder, memory, VaeEngine(memory), video, report,
         Preview.of(models.info, job_folder.preview, memory.device.torch_device), lineage,
         *_recorder_and_encodings(job_folder, local), loras,
-    )  # fmt: skip
-
-
-def _plan_memory(
-    request: GenerationRequest, models: Models, shape: tuple[int, int], local: Local, report: Report,
-    cancel: CancelToken, earlier_folder: JobFolder | None,
-) -> MemoryPlans:  # fmt: skip
-    return MemoryPlans(
-        request, models, *shape, with_trials_of(local, "attention", report, cancel),
-        vae_precision=_earlier_vae_precision(earlier_folder),
-        stored_attention=_earlier_attention(earlier_folder),
     )  # fmt: skip
 
 
@@ -334,20 +328,27 @@ def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | N
     return replace(request, weight_dtype=dtype)
 
 
-def _with_kernels(
-    request: GenerationRequest, earlier_folder: JobFolder | None
-) -> tuple[GenerationRequest, str]:
-    """Set the kernels with which an earlier run has begun, and say if this machine has others."""
+def _begun_with(
+    request: GenerationRequest, earlier_folder: JobFolder | None, *, has_gpu: bool
+) -> tuple[GenerationRequest, tuple[str, int] | None, str]:
+    """Set the kernels and the attention of an earlier run, and say if this machine has others."""
     if earlier_folder is None or not earlier_folder.attention.exists():
-        return request, ""
+        return request, None, ""
     earlier_kernels = _stored_text(earlier_folder.kernels)
     choice = earlier_kernels.partition(" ")[0]
     kernels = kitchen_version(choice) if choice in KERNELS else ""
-    note = ""
+    notes = list[str]()
     if earlier_kernels not in ("", kernels):
-        note = f"This video was begun with {earlier_kernels} and goes on with {kernels or 'PyTorch alone'}. "
-        note += "What follows may differ slightly."
-    return replace(request, kernels=choice if kernels else PLAIN), note
+        notes.append(
+            f"This video was begun with {earlier_kernels} and goes on with {kernels or 'PyTorch alone'}."
+        )
+    request = replace(request, kernels=choice if kernels else PLAIN)
+    match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", _stored_text(earlier_folder.attention))
+    if match and (problem := backend_problem(match[1], has_gpu=has_gpu)):
+        notes.append(f"This video was begun with the attention {match[1]}; here, {problem}.")
+        match, request = None, replace(request, attention=AUTO)
+    note = " ".join([*notes, "What follows may differ slightly."]) if notes else ""
+    return request, (match[1], int(match[2])) if match else None, note
 
 
 def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:
@@ -355,12 +356,6 @@ def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:
         return ""
     precision = _stored_text(earlier_folder.overflow)
     return precision if precision in DTYPES else "fp32"  # earlier versions have written nothing else
-
-
-def _earlier_attention(earlier_folder: JobFolder | None) -> tuple[str, int] | None:
-    text = _stored_text(earlier_folder and earlier_folder.attention)
-    match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", text)
-    return (match[1], int(match[2])) if match else None
 
 
 def _largest_request(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:

@@ -19,7 +19,7 @@ from diffusers_helper.attention.dispatch import attention_function
 from diffusers_helper.attention.trial import attention_work
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
-from diffusers_helper.events import Event, JobStarted, Warned
+from diffusers_helper.events import Event, Finished, JobStarted, Warned
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.job.setup import open_job
 from diffusers_helper.job.trials import LATE
@@ -390,6 +390,16 @@ def test_a_resumed_job_attends_as_it_began(tiny_model: Path, small_scene: Path, 
     resumed, _ = make(request, models, begun, resume_from=begun)
     assert resumed.video.read_bytes() == whole.video.read_bytes()
     assert read_recipe(resumed.video).made_with["attention"] == "sliced"
+    elsewhere = shutil.copytree(copy, tmp_path / "elsewhere")
     (copy / "attention").write_text("nonsense")
     again, _ = make(request, models, copy, resume_from=copy, local=sliced)
     assert again.video.read_bytes() == whole.video.read_bytes()
+
+    (elsewhere / "attention").write_text(f"triton {2**28}")
+    _, events = make(request, models, elsewhere, resume_from=elsewhere)
+    assert isinstance(events[-1], Finished)
+    (told,) = (event.message for event in events if isinstance(event, Warned))
+    assert told.startswith(
+        "This video was begun with the attention triton; here, it needs a GPU. What follows"
+    )
+    assert (elsewhere / "attention").read_text() == f"native {2**28}"
