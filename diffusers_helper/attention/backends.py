@@ -49,7 +49,7 @@ BACKENDS: Mapping[str, AttentionBackend] = {
 # The ways to compute the element-wise work of a transformer's blocks.
 PLAIN, FUSED = "plain", "fused"
 BLOCKS: Mapping[str, str] = {PLAIN: "PyTorch alone", FUSED: "Fused"}
-FAST_8_BIT = "fast8"  # fused, and products of weights in int8 with inputs that are rounded to int8
+FAST_8_BIT = "fast8"  # fused, and products of weights in 8 bit with inputs that are rounded to int8
 
 # The most that one slice takes. Smaller slices are slower (`benchmarks/attention.py`).
 _MAX_SLICE_BYTES = 256 * 1024**2
