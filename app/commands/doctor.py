@@ -1,7 +1,5 @@
 """The command `doctor`, which prints facts about this machine, the settings in force, and remedies."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Attention by diffusers' dispatcher, in slices, or by the kernel of comfy-kitchen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial

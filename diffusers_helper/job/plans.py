@@ -1,7 +1,5 @@
 """The memory plans of one job, and the source of its networks in the types that these plans require."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

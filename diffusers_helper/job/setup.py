@@ -1,7 +1,5 @@
 """The set-up of one job: the checks and the files that need no loaded model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

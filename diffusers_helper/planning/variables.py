@@ -1,7 +1,5 @@
 """The engine's environment variables: those that suit a family of cards, and those with choices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar

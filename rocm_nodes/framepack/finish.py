@@ -1,7 +1,5 @@
 """The node that finishes a video: enlarges it, smooths it, edits it, or puts another one behind it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

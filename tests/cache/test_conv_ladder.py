@@ -1,7 +1,5 @@
 """Tests of the convolution ladder: why it leaves a rung, what it remembers, and what it never tries again."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of fused kernels: they compute what the blocks compute, and a job keeps those with which it began."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

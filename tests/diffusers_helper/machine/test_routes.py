@@ -1,7 +1,5 @@
 """Tests of the file of learned routes: it stays whole and readable, whatever happens to it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
