@@ -104,8 +104,7 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
         for section in plan_sections(_SECONDS, mode=mode)
     }
     windows = {size for n in lengths for size in window_sizes(n, DEFAULT_CHUNK).values()}
-    tile = profile.vae_tile.value
-    return list(conv_cases(vae, dtype, device, min(tile, height), min(tile, width), windows))
+    return list(conv_cases(vae, dtype, device, height, width, windows, profile.vae_tile.value))
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:

@@ -87,11 +87,11 @@ def choose_convolutions(
 
 def _calls(plans: MemoryPlans, sections: SectionPlan, device: Device) -> Mapping[ConvCase, int]:
     vae = plans.models.component("vae")
-    height, width = (min(side, plans.plan.vae_tile_px or side) for side in plans.size)
     windows = [size for sizes in decode_windows(sections, plans.request.vae_chunk) for size in sizes]
     if vae_family(vae).has_stream:
         windows = [section.decode_latents for section in sections]
-    return conv_cases(vae, plans.dtype_of("vae"), device.torch_device, height, width, windows)
+    tile_px = plans.plan.vae_tile_px or 0
+    return conv_cases(vae, plans.dtype_of("vae"), device.torch_device, *plans.size, windows, tile_px)
 
 
 def _heaviest(calls: Mapping[ConvCase, int]) -> list[ConvCase]:

@@ -13,11 +13,19 @@ from cache.conv import card_of, case_of
 from cache.conv_rungs import ConvCase, parse_call
 from cache.replaced import ReplacedFunctions
 from diffusers_helper.loading.quick_vae import speed_up
+from diffusers_helper.planning.vae import Tiles
 from diffusers_helper.vae.families import vae_family
+from diffusers_helper.vae.passes import Grid
 
 
 def conv_cases(
-    vae: Any, dtype: torch.dtype, device: torch.device, height: int, width: int, windows: Iterable[int]
+    vae: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    height: int,
+    width: int,
+    windows: Iterable[int],
+    tile_px: int = 0,
 ) -> dict[ConvCase, int]:
     """Count the convolutions of encoding a picture or a tile and of decoding windows.
 
@@ -30,7 +38,10 @@ def conv_cases(
     speed_up(meta_vae)
     nn.Module.to(meta_vae, dtype)  # diffusers' own method warns about layers that it might keep in fp32
     family = vae_family(meta_vae)
-    latent_sides = [side // family.spatial_compression for side in (height, width)]
+    scale = family.spatial_compression
+    grid = Grid.cut((height // scale, width // scale), Tiles.of(tile_px), scale)
+    latent_sides = grid.rows.tile_size, grid.columns.tile_size
+    height, width = (side * scale for side in latent_sides)
     calls, counts = list[ConvCase](), Counter[ConvCase]()
 
     def counting(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -202,7 +202,7 @@ def test_a_shortage_is_answered_by_a_smaller_plan(make: Make) -> None:
 
     handle = vae.decoder.register_forward_pre_hook(short)
     shrink = 16 if make is wan_of_patches else 8
-    latents = noise(1, 16, 2, 160 // shrink, 160 // shrink)
+    latents = noise(1, 16, 2, 208 // shrink, 208 // shrink)
     engine = engine_of(vae)
     result = engine.decode(latents)
     assert len(failures) == 2  # in one piece, and in tiles of 128 pixels
