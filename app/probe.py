@@ -37,7 +37,7 @@ def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
     import torch
 
     from cache.conv_probe import convolution_work
-    from cache.trial import try_ways
+    from cache.trial import try_candidates
     from diffusers_helper.attention.trial import attention_work, block_work
     from diffusers_helper.memory.device import open_device
 
@@ -47,8 +47,11 @@ def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
     opened_device = open_device(torch_device)
     opened_device.limit(limit_bytes or None)
     with opened_device:
-        yield from try_ways(
-            (partial(works[operation], *arguments, device=torch_device), (way for *_, way in group))
+        yield from try_candidates(
+            (
+                partial(works[operation], *arguments, device=torch_device),
+                (candidate for *_, candidate in group),
+            )
             for (operation, arguments), group in groupby(tasks, lambda task: task[:2])
         )
 

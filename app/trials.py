@@ -31,7 +31,7 @@ _EXTERNAL_EXIT_CODES = [-number for number in (SIGHUP, SIGINT, SIGKILL, SIGTERM)
 
 
 def local_with_trials(environ: Mapping[str, str]) -> Local:
-    return replace(this_local(environ), try_ways=partial(try_ways, environ=environ))
+    return replace(this_local(environ), try_candidates=partial(try_candidates, environ=environ))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ def _end_of(code: int, errors: str) -> ProbeEnd:
     return ProbeEnd(f"its process ended with {code}{f' ({line})' if line else ''}", is_transient)
 
 
-def try_ways(
+def try_candidates(
     tasks: Sequence[Task], routes: RouteStore, *, environ: Mapping[str, str], device: str = "",
     limit_bytes: int = 0, seconds: float = inf, all_seconds: float = inf,
-    on_result: Callable[[Task, str, Mapping[str, Any]], object] = lambda task, way, result: None,
+    on_result: Callable[[Task, str, Mapping[str, Any]], object] = lambda task, candidate, result: None,
     cancel: CancelToken | None = None,
 ) -> bool:  # fmt: skip
     """Try ways in processes that these may end or halt, and store what is found.
@@ -132,7 +132,7 @@ def try_ways(
     Returns:
         Whether all were tried.
     """
-    remaining = [(task, way) for task in tasks for way in task.ways]
+    remaining = [(task, candidate) for task in tasks for candidate in task.candidates]
     deaths = Counter[tuple[str, str]]()
     end_time = time.monotonic() + all_seconds
     while remaining:
@@ -140,9 +140,9 @@ def try_ways(
             answer: Any = None
             while remaining and not isinstance(answer, ProbeEnd):
                 is_first = answer is None
-                task, way = remaining[0]
-                with routes.trying(task.case, way) as results:
-                    process[0].send({"task": [task.case.operation, task.arguments, way]})
+                task, candidate = remaining[0]
+                with routes.trying(task.case, candidate) as results:
+                    process[0].send({"task": [task.case.operation, task.arguments, candidate]})
                     result = answer = _answer_of(*process, seconds, end_time, cancel)
                     if isinstance(answer, ProbeEnd):
                         if answer.is_late and answer.is_transient:
@@ -151,10 +151,10 @@ def try_ways(
                             break  # the way before has lost the device, which another process may have again
                         result = {"failed": answer.reason or "its process gave no answer"}
                         result |= {"passes" if answer.is_transient else "is_deadly": True}
-                        deaths[task.case.operation, way] += 1
+                        deaths[task.case.operation, candidate] += 1
                     if not result.get("passes"):
                         results.append(result)
                 del remaining[0]
-                on_result(task, way, result)
+                on_result(task, candidate, result)
         remaining = [entry for entry in remaining if deaths[entry[0].case.operation, entry[1]] < _MAX_DEATHS]
     return True

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cache.conv_rungs import RUNGS, ConvCase, Convolution, FlatConvolution, cpu, input_of, output_shape
-from cache.trial import Work
+from cache.trial import TrialWork
 from diffusers_helper.machine.routes import RouteStore, Task
 
 # Kernels that transform their input (Winograd) or multiply in TF32 have errors up to this.
@@ -28,8 +28,8 @@ def trials(cases: Iterable[ConvCase], routes: RouteStore, *, again: bool = False
         route = routes.get(case)
         if again or not route.is_measured:
             deadly = () if again else route.deadly
-            ways = [name for name in candidates(case) if name not in deadly]
-            tasks.append(Task(case, [asdict(case)], ways))
+            names = [name for name in candidates(case) if name not in deadly]
+            tasks.append(Task(case, [asdict(case)], names))
     return tasks
 
 
@@ -39,7 +39,7 @@ def candidates(case: ConvCase) -> list[str]:
     return [name for name in names if RUNGS[name].supports(case)]
 
 
-def convolution_work(fields: Mapping[str, Any], *, device: torch.device) -> Work:
+def convolution_work(fields: Mapping[str, Any], *, device: torch.device) -> TrialWork:
     """Prepare the convolution of a `ConvCase` with these fields."""
     values = {name: value if isinstance(value, str | int) else (*value,) for name, value in fields.items()}
     case = ConvCase(**cast(dict[str, Any], values))
@@ -57,15 +57,15 @@ def convolution_work(fields: Mapping[str, Any], *, device: torch.device) -> Work
     unpadded_conv = replace(conv, padding=(case.padding[0], 0, 0))
 
     @contextmanager
-    def prepared(way: str) -> Generator[tuple[Callable[[], Sequence[Tensor]], str]]:
-        yield lambda: [RUNGS[way].run(x, conv)], ""
+    def prepared(rung: str) -> Generator[tuple[Callable[[], Sequence[Tensor]], str]]:
+        yield lambda: [RUNGS[rung].run(x, conv)], ""
 
     parts = [
         (0, (..., slice(top, top + height), slice(left, left + width)),
          cpu(input_of(x, conv, (top, left, height, width)), unpadded_conv).cpu().float())
         for top, left, height, width in _boxes(*output_shape(case.shape, case.weight, case)[3:])
     ]  # fmt: skip
-    return Work(prepared, parts, _MAX_ERROR.get(dtype, 2e-3))
+    return TrialWork(prepared, parts, _MAX_ERROR.get(dtype, 2e-3))
 
 
 def _boxes(height: int, width: int) -> list[tuple[int, int, int, int]]:

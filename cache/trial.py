@@ -23,7 +23,7 @@ _ENOUGH_SECONDS = 2.0  # after which a slow way is not timed again
 
 
 @dataclass(frozen=True)
-class Work:
+class TrialWork:
     """An operation with inputs, and some parts of its results as computed in fp32.
 
     Attributes:
@@ -39,18 +39,20 @@ class Work:
 
 
 @torch.inference_mode()
-def try_ways(tasks: Iterable[tuple[Callable[[], Work], Iterable[str]]]) -> Iterator[dict[str, Any]]:
+def try_candidates(
+    tasks: Iterable[tuple[Callable[[], TrialWork], Iterable[str]]],
+) -> Iterator[dict[str, Any]]:
     """Yield for each way of each work its milliseconds, error and bytes, or why it cannot be used.
 
     A reason that may be gone at the next trial, such as a lack of memory, is marked by `passes`. After an
     error that may stop the device, another process has to try the remaining ones.
     """
-    for make_work, ways in tasks:
+    for make_work, candidates in tasks:
         work = None
-        for way in ways:
+        for candidate in candidates:
             try:
                 work = work or make_work()
-                with work.prepared(way) as (compute, kernel):
+                with work.prepared(candidate) as (compute, kernel):
                     stores_scores = {"failed": f"it runs {kernel}, which stores the scores of all tokens"}
                     yield {"kernel": kernel} | (
                         stores_scores if "math" in kernel else _measured(work, compute)
@@ -70,7 +72,7 @@ def _temporary_mark(error: Exception) -> dict[str, bool]:
     return {"passes": True} if trouble_of(error) in MEMORY_TROUBLES and not is_too_large else {}
 
 
-def _measured(work: Work, compute: Callable[[], Sequence[Tensor]]) -> dict[str, Any]:
+def _measured(work: TrialWork, compute: Callable[[], Sequence[Tensor]]) -> dict[str, Any]:
     has_gpu = torch.cuda.is_available()
     before_bytes = 0
     if has_gpu:

@@ -251,23 +251,24 @@ def _choices(profile: Profile, local: Local) -> Iterator[Finding]:
     for operation in (ATTENTION, BLOCK_WORK):
         for shape, route in local.routes.trials(operation, card).items():
             bound = max_error(shape, profile.deviation)
+            errors, failed = route.errors, {**route.failed, **route.deadly}
             figures = [
-                *(f"{way} {ms:.3g} ms, off by {route.errors[way]:.1%}" for way, ms in route.measured.items()),
-                *(f"{way} failed ({text})" for way, text in {**route.failed, **route.deadly}.items()),
+                *(f"{name} {ms:.3g} ms, off by {errors[name]:.1%}" for name, ms in route.measured.items()),
+                *(f"{name} failed ({text})" for name, text in failed.items()),
             ]  # fmt: skip
             choice = fastest(operation, route, bound)
             yield Finding("kernels", f"{operation}, {shape}: {choice} is taken; {'; '.join(figures)}")
-            for way, error in route.errors.items():
+            for candidate, error in route.errors.items():
                 if error > bound and operation == ATTENTION:
-                    deviations[way] = max(error, deviations.get(way, 0.0))
+                    deviations[candidate] = max(error, deviations.get(candidate, 0.0))
     rungs = Counter(route.rung or "none" for route in local.routes.routes(card).values() if route.is_measured)
     if rungs:
         counts = ", ".join(f"{count_text(count, 'shape')} by {rung}" for rung, count in rungs.items())
         yield Finding("kernels", f"convolutions: {counts}")
-    for way, error in deviations.items():
+    for candidate, error in deviations.items():
         yield Finding(
             "attention",
-            f"{BACKENDS[way].label} is left out, as its results differ by {error:.1%} from fp32 math; "
+            f"{BACKENDS[candidate].label} is left out, as its results differ by {error:.1%} from fp32 math; "
             f"at most {profile.deviation:.1%} is accepted",
             remedy=f"Set {DEVIATION_VARIABLE}={math.ceil(100 * error)} to accept it.",
         )

@@ -28,7 +28,7 @@ from app.jobs.stdio import say
 from app.machine import this_profile
 from app.miopen import routes_folder
 from app.starting import EXIT_CANCELLED
-from app.trials import try_ways
+from app.trials import try_candidates
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import plan_sections
 from diffusers_helper.machine.routes import Case, RouteStore, Task
@@ -120,11 +120,11 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
     )  # fmt: skip
     num_measured = 0
 
-    def on_result(task: Task, way: str, result: Mapping[str, Any]) -> None:
+    def on_result(task: Task, candidate: str, result: Mapping[str, Any]) -> None:
         nonlocal num_measured
         if result.get("is_deadly"):
-            _say(_in_words(f"{way} ended the process at {task.case} ({result['failed']}).", task.case))
-        if way == task.ways[-1]:
+            _say(_in_words(f"{candidate} ended the process at {task.case} ({result['failed']}).", task.case))
+        if candidate == task.candidates[-1]:
             num_measured += 1
             bar.update()
             bar.set_description_str(text := f"shape {num_measured} of {len(tasks)}")
@@ -132,7 +132,7 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
                 _say(f"{text}: {_in_words(routes.get(task.case).reason, task.case)}")
 
     with bar:
-        try_ways(tasks, routes, environ=os.environ, device=str(device), on_result=on_result)
+        try_candidates(tasks, routes, environ=os.environ, device=str(device), on_result=on_result)
     return [_result(routes, case) for case in cases]
 
 

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import Literal
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.packages import kitchen_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +78,8 @@ def backend_problem(name: str, *, has_gpu: bool) -> str:
         return ""
     if not has_gpu:
         return "it needs a GPU"
-    if find_spec(backend.package) is None:
-        return f"the package {backend.package} is not installed ({backend.source})"
-    return kitchen_problem() if name == KITCHEN else ""
+    missing = find_spec(backend.package) is None
+    return f"the package {backend.package} is not installed ({backend.source})" if missing else ""
 
 
 def check_backend(name: str, *, has_gpu: bool) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from cache.kitchen import backend_of, kitchen
 from diffusers_helper.attention.backends import FAST_8_BIT, PLAIN
 from diffusers_helper.errors import InputError
-from diffusers_helper.memory.weights import row_scales, to_int8
 
 # The attributes of a layer whose weights have scales (`loading.casting`)
 SCALE, ROTATION = "weight_scale", "weight_rotation"
@@ -97,10 +96,7 @@ def _in_int8(layer: Any) -> tuple[Tensor, Tensor]:
         weight, scales = cast(Tensor, dequantize_gguf_tensor(weight)), None
     elif weight.dtype == torch.int8:
         return weight, cast(Tensor, scales)
-    weight = weight.float() if scales is None else weight.float() * scales
-    scales, rounded = row_scales(weight), torch.empty_like(weight, dtype=torch.int8)
-    to_int8(weight, scales, rounded)
-    return rounded, scales
+    return kitchen().quantize_int8_rowwise(weight.float() if scales is None else weight.float() * scales)
 
 
 def _fast_product(layer: Any) -> Callable[[Tensor], Tensor]:

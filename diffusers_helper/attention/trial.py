@@ -14,7 +14,7 @@ from diffusers.models.normalization import AdaLayerNormZeroSingle, RMSNorm
 from torch import Tensor, nn
 
 from cache.kitchen import backend_of
-from cache.trial import Work
+from cache.trial import TrialWork
 from diffusers_helper.attention.backends import FUSED
 from diffusers_helper.attention.dispatch import attention_function
 from diffusers_helper.attention.fused import use_kernels
@@ -29,24 +29,24 @@ Prepared = Iterator[tuple[Callable[[], Sequence[Tensor]], str]]
 
 def attention_work(
     heads: int, tokens: int, head_dim: int, dtype: str, limit_bytes: int, *, device: torch.device
-) -> Work:
+) -> TrialWork:
     query, key, value = _inputs((1, tokens, heads, head_dim), dtype, device)
     rows = _rows(query)
 
     @contextmanager
-    def prepared(way: str) -> Prepared:
-        compute = attention_function(way, limit_bytes)
+    def prepared(candidate: str) -> Prepared:
+        compute = attention_function(candidate, limit_bytes)
         kernel, _ = operation_of(lambda: compute(query, key, value))
         yield lambda: [compute(query, key, value)], kernel
 
     expected = _attention_in_fp32(query[:, rows], key, value)
-    return Work(prepared, [(0, (slice(None), rows), expected)], _MAX_ERROR)
+    return TrialWork(prepared, [(0, (slice(None), rows), expected)], _MAX_ERROR)
 
 
 @torch.inference_mode()
 def block_work(
     heads: int, tokens: int, head_dim: int, dtype: str, spans_heads: bool, *, device: torch.device
-) -> Work:
+) -> TrialWork:
     """Prepare the modulated norm of a block's input, and the norms and rotations of queries and keys.
 
     `spans_heads` says that these norms are of all heads.
@@ -63,17 +63,19 @@ def block_work(
     )
 
     @contextmanager
-    def prepared(way: str) -> Prepared:
+    def prepared(candidate: str) -> Prepared:
         kernel = ""
-        if way == FUSED:
+        if candidate == FUSED:
             hidden = tensors[0]
             kernel = backend_of("adaln", {"x": hidden, "scale": hidden, "shift": hidden, "eps": 1e-6})
             if kernel == "eager" and hidden.is_cuda:
                 raise LongtakeError("comfy-kitchen has no compiled kernel here")
-        with use_kernels(block, way):
+        with use_kernels(block, candidate):
             yield partial(block, *tensors, rotation), kernel
 
-    return Work(prepared, [(n, (slice(None), rows), result) for n, result in enumerate(results)], _MAX_ERROR)
+    return TrialWork(
+        prepared, [(n, (slice(None), rows), result) for n, result in enumerate(results)], _MAX_ERROR
+    )
 
 
 def _inputs(shape: tuple[int, ...], dtype: str, device: torch.device) -> list[Tensor]:

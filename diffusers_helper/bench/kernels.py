@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cache.conv_probe import candidates, convolution_work
 from cache.conv_rungs import ConvCase
-from cache.trial import try_ways
+from cache.trial import try_candidates
 from diffusers_helper.bench.context import Case, Context, Figures, profile_in
 from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.files import replacing
@@ -207,12 +207,12 @@ def _words(case: ConvCase) -> str:
 def _measured(context: Context, case: ConvCase, routes: RouteStore, deadly: tuple[str, ...]) -> Figures:
     make_work = partial(convolution_work, asdict(case), device=context.torch_device)
     first_seconds = dict[str, float]()
-    for way in candidates(case):
-        if way not in deadly:
+    for candidate in candidates(case):
+        if candidate not in deadly:
             start = time.perf_counter()
-            with routes.trying(case, way) as results:
-                results += try_ways([(make_work, [way])])
-            first_seconds[way] = time.perf_counter() - start
+            with routes.trying(case, candidate) as results:
+                results += try_candidates([(make_work, [candidate])])
+            first_seconds[candidate] = time.perf_counter() - start
     route = routes.get(case)
     plain = {} if case.rocm != "none" else {"miopen": "plain"}  # other platforms have no MIOpen
 

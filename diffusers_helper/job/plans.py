@@ -63,6 +63,9 @@ from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
 _log = logging.getLogger(__name__)
 
+TRIAL_SECONDS = 60.0  # of a job that waits
+LATE = f"Trying all kernels takes more than {TRIAL_SECONDS:g} seconds here: the next video tries the others."
+
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     detected = detect(environ)
@@ -114,7 +117,7 @@ class MemoryPlans:
             self.helper = open_device(second_device(self.device.torch_device))
         self._local = local
         self.size = (height, width)
-        request, profile, self.has_tried_all = _with_kernels_tried(
+        request, profile, has_tried_all = _with_kernels_tried(
             request, profile, models.info, self.size, local, stored_attention
         )
         self._calibration = calibration_of(local.calibration, machine.card)
@@ -126,7 +129,7 @@ class MemoryPlans:
         self.request, self._profile, self.smaller = first.request, first.profile, first.smaller
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         _log.info("kernels: %s", self.request.kernels)
-        self.notes = choice_notes(first)
+        self.notes = [*choice_notes(first), *([] if has_tried_all else [LATE])]
         if vae_precision:
             self.widen_vae(vae_precision)
 
@@ -253,18 +256,22 @@ def _with_kernels_tried(
     shape = attention_shape(sized_request, info.family, networks, *size, longest_text(sized_request, info))
     card, routes, is_complete = profile.machine.card, local.routes, True
 
-    def choice(operation: str, key: str, ways: Sequence[str], *arguments: object) -> str:
+    def choice(operation: str, key: str, candidates: Sequence[str], *arguments: object) -> str:
         """Try what was not tried on this card yet, and choose; "" if nothing is known."""
         nonlocal is_complete
         case = KernelCase(operation, card, key)
         route, has_all = routes.get(case), False
-        untried = [way for way in ways if way not in route.ways]
-        if untried and local.try_ways:
-            has_all = local.try_ways([Task(case, [*shape, *arguments], untried)], routes)
+        untried = [candidate for candidate in candidates if candidate not in route.candidates]
+        if untried and local.try_candidates:
+            has_all = local.try_candidates([Task(case, [*shape, *arguments], untried)], routes)
             is_complete &= has_all
             route = routes.get(case)
         # If all have failed, with reasons that may be gone next time, this job has the sure way.
-        return fastest(operation, route, max_error(key, profile.deviation)) if has_all or route.ways else ""
+        return (
+            fastest(operation, route, max_error(key, profile.deviation))
+            if has_all or route.candidates
+            else ""
+        )
 
     if request.kernels == PLAIN:
         profile = replace(profile, backends={})

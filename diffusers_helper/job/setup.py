@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN, backend_problem
+from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, PLAIN, backend_problem
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
@@ -28,12 +28,12 @@ from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.original import Original
-from diffusers_helper.job.trials import LATE, choose_convolutions, with_trials_of
+from diffusers_helper.job.trials import choose_convolutions, with_trials_of
 from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.packages import kitchen_version
+from diffusers_helper.machine.packages import kitchen_problem, kitchen_version
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.models.sizes import TRANSFORMERS, own_loras
 from diffusers_helper.output.capture import Recorder
@@ -220,8 +220,7 @@ def open_job(
     local: Local | None = None,
     lineage: Lineage | None = None,
 ) -> OpenJob:
-    cancel = cancel or CancelToken()
-    local = local or Local()
+    cancel, local = cancel or CancelToken(), local or Local()
     family = models.info.family
     loaded_pictures = load_pictures(request)
     loras = Loras(loras_of(request.lora), own_loras(models.info))
@@ -232,19 +231,16 @@ def open_job(
     for section_request in lineage.requests(request):
         check_prompt(section_request, models.info)
     start_picture = loaded_pictures.get(START_PICTURE)
-    start_shape = (start_picture.height, start_picture.width) if start_picture else None
-    height, width = models.info.shape_of(request, start_shape)
+    height, width = models.info.shape_of(request, start_picture.size[::-1] if start_picture else None)
     sections = lineage.sections(request, family, cuts_of(request, family))
-    sized_request, stored_attention, kernels_note = _begun_with(
-        _with_weight_dtype(request, earlier_folder), earlier_folder, has_gpu=models.device.type != "cpu"
-    )
-    largest_request = _largest_request(lineage, sized_request)
+    begun_request, stored_attention, kernels_note = _begun_with(request, earlier_folder, models)
     job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
     report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
     plans = MemoryPlans(
-        largest_request, models, height, width, with_trials_of(local, "attention", report, cancel),
+        _largest_request(lineage, begun_request), models, height, width,
+        with_trials_of(local, "attention", report, cancel),
         vae_precision=_earlier_vae_precision(earlier_folder), stored_attention=stored_attention,
     )  # fmt: skip
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
@@ -257,8 +253,7 @@ def open_job(
     )
     report.started(video, plans.attention[0], plans.expected_seconds())
     original, join_note = _join_original(job_folder, request, family, video, report)
-    late_note = "" if plans.has_tried_all else LATE
-    notes = late_note, *plans.notes, *time_notes(request, family), _unknown_words(request, models)
+    notes = *plans.notes, *time_notes(request, family), _unknown_words(request, models)
     for warning in filter(None, (kernels_note, video.warning, join_note, *notes)):
         report.warned(warning)
     if ladder := models.convolutions.ladder:
@@ -327,9 +322,10 @@ def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | N
 
 
 def _begun_with(
-    request: GenerationRequest, earlier_folder: JobFolder | None, *, has_gpu: bool
+    request: GenerationRequest, earlier_folder: JobFolder | None, models: Models
 ) -> tuple[GenerationRequest, tuple[str, int] | None, str]:
     """Set the kernels and the attention of an earlier run, and say if this machine has others."""
+    request = _with_weight_dtype(request, earlier_folder)
     if earlier_folder is None or not earlier_folder.attention.exists():
         return request, None, ""
     earlier_kernels = _stored_text(earlier_folder.kernels)
@@ -342,7 +338,10 @@ def _begun_with(
         )
     request = replace(request, kernels=choice if kernels else PLAIN)
     match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", _stored_text(earlier_folder.attention))
-    if match and (problem := backend_problem(match[1], has_gpu=has_gpu)):
+    problem = match and backend_problem(match[1], has_gpu=models.device.type != "cpu")
+    if match and match[1] == KITCHEN:
+        problem = problem or kitchen_problem()
+    if match and problem:
         notes.append(f"This video was begun with the attention {match[1]}; here, {problem}.")
         match, request = None, replace(request, attention=AUTO)
     note = " ".join([*notes, "What follows may differ slightly."]) if notes else ""

@@ -13,7 +13,7 @@ from diffusers_helper.attention.backends import NATIVE
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Stage
 from diffusers_helper.families.packing import SectionPlan, decode_windows
-from diffusers_helper.job.plans import MemoryPlans
+from diffusers_helper.job.plans import LATE, TRIAL_SECONDS, MemoryPlans
 from diffusers_helper.machine.local import Local, store_kernel
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.machine.routes import KernelCase, RouteStore, Task
@@ -26,34 +26,33 @@ _log = logging.getLogger(__name__)
 
 _SHARE = 0.9  # of the multiplications of the decodes, whose shapes are measured
 # A way that takes longer counts as hanging. In MIOpen's mode FAST, a kernel is compiled within seconds.
-_WAY_SECONDS, _ALL_SECONDS = 30.0, 60.0
-LATE = f"Trying all kernels takes more than {_ALL_SECONDS:g} seconds here: the next video tries the others."
+_CANDIDATE_SECONDS = 30.0
 
 
 def with_trials_of(local: Local, stage: Stage, report: Report, cancel: CancelToken) -> Local:
     """Let the trials report their progress as a stage, end with the job, and take a minute at most."""
-    if not local.try_ways:
+    if not local.try_candidates:
         return local
-    plain = local.try_ways
+    plain = local.try_candidates
 
-    def try_ways(tasks: Sequence[Task], routes: RouteStore, **settings: Any) -> bool:
-        num_tried, total = 0, sum(len(task.ways) for task in tasks)
+    def try_candidates(tasks: Sequence[Task], routes: RouteStore, **settings: Any) -> bool:
+        num_tried, total = 0, sum(len(task.candidates) for task in tasks)
         report.trying(stage, num_tried, total)
 
-        def on_result(task: Task, way: str, result: Mapping[str, Any]) -> None:
+        def on_result(task: Task, candidate: str, result: Mapping[str, Any]) -> None:
             nonlocal num_tried
             num_tried += 1
-            _log.info("%s, %s: %s", task.case, way, result)
+            _log.info("%s, %s: %s", task.case, candidate, result)
             report.trying(stage, num_tried, total)
-            if way == NATIVE and isinstance(task.case, KernelCase) and "kernel" in result:
+            if candidate == NATIVE and isinstance(task.case, KernelCase) and "kernel" in result:
                 store_kernel(local.kernels, task.case.card, version_of("torch"), result["kernel"])
 
         return plain(
-            tasks, routes, on_result=on_result, cancel=cancel, seconds=_WAY_SECONDS, all_seconds=_ALL_SECONDS,
-            **settings,
+            tasks, routes, on_result=on_result, cancel=cancel, seconds=_CANDIDATE_SECONDS,
+            all_seconds=TRIAL_SECONDS, **settings,
         )  # fmt: skip
 
-    return replace(local, try_ways=try_ways)
+    return replace(local, try_candidates=try_candidates)
 
 
 def choose_convolutions(
@@ -71,7 +70,7 @@ def choose_convolutions(
         not ladder
         or not routes
         or not routes.folder
-        or not local.try_ways
+        or not local.try_candidates
         or card_of(torch_device)[1] == "none"
     ):
         return
@@ -79,7 +78,7 @@ def choose_convolutions(
     if tasks:
         settings = {"device": str(torch_device), "limit_bytes": device.cap_bytes or 0}
         try:
-            if not local.try_ways(tasks, routes, **settings):
+            if not local.try_candidates(tasks, routes, **settings):
                 warn(LATE)
         finally:
             ladder.reload()

@@ -74,14 +74,14 @@ class _FactsFile:
 class Local:
     """The settings of a machine, as opposed to those of a job.
 
-    As a guest, the process belongs to another program, whose limits stay. `try_ways` is that of `app.trials`,
-    which tries kernels in processes of their own.
+    As a guest, the process belongs to another program, whose limits stay. `try_candidates` is that of
+    `app.trials`, which tries kernels in processes of their own.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: Path | None = None
     is_guest: bool = False
-    try_ways: Callable[..., bool] | None = None
+    try_candidates: Callable[..., bool] | None = None
 
     smaller_plans = _FactsFile("smaller_plans.json")  # the levels of jobs that ran out of memory
     kernels = _FactsFile("attention.json")  # the kernel that SDPA runs
@@ -213,7 +213,7 @@ def max_error(shape: str, deviation: float) -> float:
     return deviation * (_FP32_SHARE if shape.endswith("float32") else 1)
 
 
-def fastest_ways(local: Local, operation: str, card: str, deviation: float) -> dict[str, str]:
+def fastest_by_shape(local: Local, operation: str, card: str, deviation: float) -> dict[str, str]:
     """Find the ways that `auto` takes on a card, by `shape_key`; see `deviation_of`."""
     return {
         shape: fastest(operation, route, max_error(shape, deviation))

@@ -34,14 +34,14 @@ TRYING = "the process ended while this was being measured"
 ATTENTION, BLOCK_WORK, CONVOLUTION = "attention", "blocks", "convolution"
 CONV_RUNGS = ("kitchen", "miopen", "taps", "native", "tiles", "cpu")  # `cache.conv_rungs.RUNGS`
 # The ways to compute each operation, in the order of preference, and the one that needs no trial.
-WAYS: Mapping[str, tuple[Sequence[str], str]] = {
+CANDIDATES: Mapping[str, tuple[Sequence[str], str]] = {
     ATTENTION: ((*BACKENDS,), SLICED), BLOCK_WORK: ((*BLOCKS,), PLAIN), CONVOLUTION: (CONV_RUNGS, ""),
 }  # fmt: skip
 # Another way than the preferred one has to be faster by this factor, so that noise does not decide.
 _MIN_GAIN = 1.1
 
 Result = Mapping[str, Any]
-"""What `cache.trial.try_ways` found for one way: `milliseconds`, `error` and `bytes`, or why it `failed`."""
+"""What a trial found for one candidate: `milliseconds`, `error` and `bytes`, or why it `failed`."""
 
 
 class Case(Protocol):
@@ -101,20 +101,20 @@ class Route:
         return bool(self.measured or self.reason.startswith("measured"))
 
     @property
-    def ways(self) -> set[str]:
+    def candidates(self) -> set[str]:
         return {*self.measured, *self.failed, *self.deadly}
 
-    def with_result(self, operation: str, way: str, result: Result) -> "Route":
+    def with_result(self, operation: str, candidate: str, result: Result) -> "Route":
         """Record a measurement or a failure in place of what was known of this way."""
         values = {name: dict[str, Any](getattr(self, name)) for name in _BY_WAY}
         for by_way in values.values():
-            by_way.pop(way, None)
+            by_way.pop(candidate, None)
         if reason := result.get("failed"):
-            values["deadly" if result.get("is_deadly") else "failed"][way] = shorten(reason)
+            values["deadly" if result.get("is_deadly") else "failed"][candidate] = shorten(reason)
         else:
-            values["measured"][way] = round(result["milliseconds"], 4)
-            values["errors"][way] = float(f"{result['error']:.3g}")
-            values["peaks"] |= {way: result["bytes"]} if result["bytes"] else {}
+            values["measured"][candidate] = round(result["milliseconds"], 4)
+            values["errors"][candidate] = float(f"{result['error']:.3g}")
+            values["peaks"] |= {candidate: result["bytes"]} if result["bytes"] else {}
         route = replace(self, **values)
         times = ", ".join(f"{name} {value:.3g} ms" for name, value in route.measured.items())
         failures = "".join(f"; {name}: {text}" for name, text in {**route.failed, **route.deadly}.items())
@@ -132,19 +132,19 @@ class Task:
 
     case: Case
     arguments: Sequence[Any]
-    ways: Sequence[str]
+    candidates: Sequence[str]
 
 
 def fastest(operation: str, route: Route, max_error: float = inf) -> str:
     """Find the fastest way whose results differ no more from fp32 math, or else the sure one."""
-    ways, sure_way = WAYS[operation]
+    candidates, sure_way = CANDIDATES[operation]
     milliseconds = {
-        way: route.measured[way]
-        for way in ways
-        if way in route.measured and route.errors.get(way, 0.0) <= max_error
+        candidate: route.measured[candidate]
+        for candidate in candidates
+        if candidate in route.measured and route.errors.get(candidate, 0.0) <= max_error
     }
     longest = min(milliseconds.values(), default=0.0) * _MIN_GAIN
-    return next((way for way, value in milliseconds.items() if value <= longest), sure_way)
+    return next((candidate for candidate, value in milliseconds.items() if value <= longest), sure_way)
 
 
 def shorten(text: str) -> str:
@@ -179,7 +179,7 @@ class RouteStore:
         return {
             text.removeprefix(prefix): route
             for text, route in stored.items()
-            if text.startswith(prefix) and route.ways
+            if text.startswith(prefix) and route.candidates
         }
 
     def choose(self, case: Case, rung: str, reason: str) -> None:
@@ -201,19 +201,19 @@ class RouteStore:
         self._change(case, change)
 
     @contextlib.contextmanager
-    def trying(self, case: Case, way: str) -> Generator[list[Result]]:
+    def trying(self, case: Case, candidate: str) -> Generator[list[Result]]:
         """Block a way within the context, so that it stays blocked if this program ends there.
 
         The context may append a result, which is stored.
         """
         previous = self.get(case)
         results = list[Result]()
-        self.block(case, way, TRYING)
+        self.block(case, candidate, TRYING)
         try:
             yield results
         finally:
             for result in results:
-                previous = previous.with_result(case.operation, way, result)
+                previous = previous.with_result(case.operation, candidate, result)
             self._change(case, lambda _: previous)
 
     # ---- files --------------------------------------------------------------------------------------------

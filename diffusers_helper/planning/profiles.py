@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, get_args
 
 from diffusers_helper.attention.backends import BACKENDS, NATIVE, SLICED, slice_bytes
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.local import Local, deviation_of, fastest_ways, stored_kernel
+from diffusers_helper.machine.local import Local, deviation_of, fastest_by_shape, stored_kernel
 from diffusers_helper.machine.routes import ATTENTION
 from diffusers_helper.machine.sysfs import (
     ROOT,
@@ -117,7 +117,7 @@ class Profile:
 
     def with_measurements(self, local: Local) -> Profile:
         card = self.machine.card
-        backends = fastest_ways(local, ATTENTION, card, self.deviation)
+        backends = fastest_by_shape(local, ATTENTION, card, self.deviation)
         return replace(self.with_kernel(stored_kernel(local.kernels, card)), backends=backends)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:

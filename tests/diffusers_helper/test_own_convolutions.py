@@ -18,7 +18,7 @@ from torch.nn import functional
 from cache.conv import case_of
 from cache.conv_probe import convolution_work
 from cache.conv_rungs import RUNGS, FlatConvolution
-from cache.trial import try_ways
+from cache.trial import try_candidates
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Finished, Warned
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
@@ -178,7 +178,7 @@ def test_a_failing_2d_convolution_is_remembered_as_one(
     )
     assert str(case) == text
     assert not RUNGS["taps"].supports(case)
-    plain_call, in_tiles = try_ways(
+    plain_call, in_tiles = try_candidates(
         [(partial(convolution_work, asdict(case), device=x.device), ["miopen", "tiles"])]
     )
     assert plain_call["failed"] == NO_ALGORITHM

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.trials import try_ways
+from app.trials import try_candidates
 from diffusers_helper.machine.routes import ATTENTION, KernelCase, Route, RouteStore, Task
 
 # The bodies of kernels (B, N, H, D); comfy-kitchen's has (B, H, N, D).
-RIGHT = "return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)"
 WRONG = "return q * 0 + 1"
 RIGHT_IN_KITCHEN = "return sdpa(q, k, v)"
 ABORTS = "os.abort()"
@@ -47,7 +46,11 @@ def write_kernel(folder: Path, package: str, body: str) -> None:
 
 
 def tried_in_processes(
-    folder: Path, ways: Sequence[str], arguments: Sequence[Any], operation: str = ATTENTION, **limits: Any
+    folder: Path,
+    candidates: Sequence[str],
+    arguments: Sequence[Any],
+    operation: str = ATTENTION,
+    **limits: Any,
 ) -> tuple[Route, dict[str, Any]]:
     """Try ways with the packages in a folder, and return what is stored there and the results."""
     results, routes, case = (
@@ -56,9 +59,9 @@ def tried_in_processes(
         KernelCase(operation, "cpu", "a shape"),
     )
 
-    def take(task: Task, way: str, result: Any) -> None:
-        results[way] = result
+    def take(task: Task, candidate: str, result: Any) -> None:
+        results[candidate] = result
 
     environ = {**os.environ, "PYTHONPATH": str(folder)}
-    try_ways([Task(case, arguments, ways)], routes, environ=environ, on_result=take, **limits)
+    try_candidates([Task(case, arguments, candidates)], routes, environ=environ, on_result=take, **limits)
     return RouteStore(folder / "routes").get(case), results

@@ -160,8 +160,8 @@ def test_a_way_that_is_refused_for_its_deviation_is_named(root: Path, tmp_path: 
     local, key = Local(folder=tmp_path / "cache"), shape_key(24, 18485, 128, "bfloat16")
     case = KernelCase("attention", "gfx1201", key)
     sage = {"milliseconds": 500.0, "error": 0.0142, "bytes": 0}
-    for way, result in {"sage": sage, "kitchen": {"failed": "no kernel"}}.items():
-        with local.routes.trying(case, way) as results:
+    for candidate, result in {"sage": sage, "kitchen": {"failed": "no kernel"}}.items():
+        with local.routes.trying(case, candidate) as results:
             results.append(result)
     facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1201"}
     (found,) = (one for one in look(root, facts, local=local) if "left out" in one.text)

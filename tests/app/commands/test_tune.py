@@ -195,8 +195,8 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
     assert all(route.when != before[case].when for case, route in stored().items())
 
 
-def tried(case: ConvCase, *ways: str) -> list[dict[str, Any]]:
-    return list(trial.try_ways([(partial(convolution_work, asdict(case), device=CPU), ways)]))
+def tried(case: ConvCase, *candidates: str) -> list[dict[str, Any]]:
+    return list(trial.try_candidates([(partial(convolution_work, asdict(case), device=CPU), candidates)]))
 
 
 def with_a_wrong_corner(result: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from diffusers import HeliosTransformer3DModel
 from gguf import GGMLQuantizationType
 from torch import nn
 
-from cache.trial import try_ways as try_here
+from cache.trial import try_candidates as try_here
 from diffusers_helper.attention.fused import rotation_matrices, use_kernels
 from diffusers_helper.attention.trial import block_work
 from diffusers_helper.errors import InputError
@@ -169,8 +169,8 @@ def test_kernels_that_fail_leave_the_plain_way(body: str, failure: str, tmp_path
 
 
 @pytest.mark.parametrize(("milliseconds", "way"), [(0.5, "fused"), (0.95, "plain"), (2.0, "plain")])
-def test_kernels_are_taken_only_if_they_are_faster(milliseconds: float, way: str) -> None:
-    assert fastest(BLOCK_WORK, Route(measured={"plain": 1.0, "fused": milliseconds})) == way
+def test_kernels_are_taken_only_if_they_are_faster(milliseconds: float, candidate: str) -> None:
+    assert fastest(BLOCK_WORK, Route(measured={"plain": 1.0, "fused": milliseconds})) == candidate
 
 
 @pytest.mark.slow

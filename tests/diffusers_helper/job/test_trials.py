@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from app.trials import try_ways
+from app.trials import try_candidates
 from cache import conv_probe
 from cache.conv_rungs import ConvCase
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event
 from diffusers_helper.job import trials
-from diffusers_helper.job.plans import MemoryPlans
-from diffusers_helper.job.trials import LATE, choose_convolutions, with_trials_of
+from diffusers_helper.job.plans import LATE, MemoryPlans
+from diffusers_helper.job.trials import choose_convolutions, with_trials_of
 from diffusers_helper.loading.loaders import Models, load_models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.routes import Case, RouteStore, Task
@@ -58,10 +58,12 @@ class Measurer:
         self.limits = limits
         for task in tasks:
             self.asked.append(task)
-            for way in task.ways:
-                with routes.trying(task.case, way) as results:
-                    results.append({"milliseconds": 1.0 if way == "taps" else 9.0, "error": 0.0, "bytes": 0})
-                on_result(task, way, results[0])
+            for candidate in task.candidates:
+                with routes.trying(task.case, candidate) as results:
+                    results.append(
+                        {"milliseconds": 1.0 if candidate == "taps" else 9.0, "error": 0.0, "bytes": 0}
+                    )
+                on_result(task, candidate, results[0])
         return self.is_complete
 
     @property
@@ -74,7 +76,7 @@ def choose(models: Models, scene: Path, measurer: Any, events: list[Event] | Non
     request, told, warnings = tiny_request(scene), [] if events is None else events, list[str]()
     sections = models.info.family.sections(request)
     report = Report(JobFolder(scene.parent), sections, told.append)
-    local = with_trials_of(Local(try_ways=measurer), "convolutions", report, CancelToken())
+    local = with_trials_of(Local(try_candidates=measurer), "convolutions", report, CancelToken())
     plans = MemoryPlans(request, models, 64, 64, Local())
     choose_convolutions(plans, sections, local, warnings.append, plans.device)
     return warnings
@@ -98,7 +100,7 @@ def test_the_largest_shapes_are_measured_once_and_the_ladder_follows(
     assert set(cases) < calls.keys()
     assert sum(work[case] for case in cases) >= 0.9 * sum(work.values())
     assert max(work.values()) == work[cases[0]]
-    total = sum(len(task.ways) for task in measurer.asked)
+    total = sum(len(task.candidates) for task in measurer.asked)
     assert total > len(cases)  # several ways for each
     assert outline(events) == [
         "convolutions",
@@ -142,10 +144,10 @@ def test_a_job_tells_what_it_measures_before_the_vae_works(
     models: Models, small_scene: Path, tmp_path: Path
 ) -> None:
     measurer = Measurer()
-    local = Local(try_ways=measurer)
+    local = Local(try_candidates=measurer)
     _, events = make(tiny_request(small_scene, steps=1), models, tmp_path / "job", local=local)
     told = outline(events)
-    number = sum(len(task.ways) for task in measurer.asked)
+    number = sum(len(task.candidates) for task in measurer.asked)
     assert told.count("convolutions") == 1
     begin = told.index("convolutions")
     assert told[begin + 1 : begin + 1 + number] == [
@@ -166,13 +168,13 @@ def test_a_process_measures_and_may_end(tmp_path: Path) -> None:
 
     def run(**limits: Any) -> bool:
         tasks = conv_probe.trials(cases, routes)
-        take = lambda task, way, result: told.append((task.case, way))  # noqa: E731
-        return try_ways(tasks, routes, environ={**os.environ, **driver}, on_result=take, **limits)
+        take = lambda task, candidate, result: told.append((task.case, candidate))  # noqa: E731
+        return try_candidates(tasks, routes, environ={**os.environ, **driver}, on_result=take, **limits)
 
     assert not run(all_seconds=-1.0)
     assert told == []
     assert run()
-    assert told == [(one, way) for one in cases for way in ("miopen", "taps", "tiles")]
+    assert told == [(one, candidate) for one in cases for candidate in ("miopen", "taps", "tiles")]
     stored = [RouteStore(tmp_path / "routes").get(one) for one in cases]
     assert [set(route.measured) for route in stored] == [{"taps", "tiles"}, {"miopen", "taps", "tiles"}]
     assert stored[0].deadly == {"miopen": "its process ended with -6"}

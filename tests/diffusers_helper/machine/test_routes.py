@@ -102,12 +102,12 @@ def test_a_result_replaces_what_was_known_of_its_way(tmp_path: Path) -> None:
     store = RouteStore(tmp_path)
     store.add_failure(CASE, "miopen", "out of workspace")
     store.block(CASE, "native", "SIGABRT")
-    for way, result in {
+    for candidate, result in {
         "miopen": {"milliseconds": 1.23456789, "error": 0.00123456, "bytes": 7},
         "taps": {"failed": "wrong"},
         "tiles": {"failed": "it took more than 30 seconds", "is_deadly": True},
     }.items():
-        with store.trying(CASE, way) as results:
+        with store.trying(CASE, candidate) as results:
             results.append(result)
     with store.trying(CASE, "kitchen"):
         pass  # nothing is known of what was ended from outside
