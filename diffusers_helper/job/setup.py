@@ -230,8 +230,8 @@ def open_job(
     lineage = lineage or (Lineage.read(lineage_folder.lineage) if lineage_folder else Lineage())
     for section_request in lineage.requests(request):
         check_prompt(section_request, models.info)
-    start_picture = loaded_pictures.get(START_PICTURE)
-    height, width = models.info.shape_of(request, start_picture.size[::-1] if start_picture else None)
+    start_shape = (start.height, start.width) if (start := loaded_pictures.get(START_PICTURE)) else None
+    height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
     begun_request, stored_attention, kernels_note = _begun_with(request, earlier_folder, models)
     job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
