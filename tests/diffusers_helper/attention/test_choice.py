@@ -186,7 +186,7 @@ KEY = shape_key(24, 18400, 128, "bfloat16")
 
 
 @pytest.mark.parametrize(
-    ("results", "way"),
+    ("results", "candidate"),
     [
         ({"native": result(1.0), "triton": result(0.95), "sage": BAD}, "native"),
         ({"native": result(1.0), "triton": result(0.8), "sage": BAD}, "triton"),

@@ -168,7 +168,7 @@ def test_kernels_that_fail_leave_the_plain_way(body: str, failure: str, tmp_path
     assert fastest(BLOCK_WORK, route) == "plain"
 
 
-@pytest.mark.parametrize(("milliseconds", "way"), [(0.5, "fused"), (0.95, "plain"), (2.0, "plain")])
+@pytest.mark.parametrize(("milliseconds", "candidate"), [(0.5, "fused"), (0.95, "plain"), (2.0, "plain")])
 def test_kernels_are_taken_only_if_they_are_faster(milliseconds: float, candidate: str) -> None:
     assert fastest(BLOCK_WORK, Route(measured={"plain": 1.0, "fused": milliseconds})) == candidate
 
