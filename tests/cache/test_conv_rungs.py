@@ -1,5 +1,7 @@
 """Tests that every rung agrees with `torch.nn.functional.conv3d` on a CPU within the dtype's rounding."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 from typing import Any
