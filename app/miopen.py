@@ -12,6 +12,7 @@ from typing import Any
 from app.jobs.making.watchdog import MIOPEN_FOLDERS
 from app.jobs.stdio import say
 from app.machine import cache_folder
+from diffusers_helper.machine.routes import ROUTES
 from diffusers_helper.planning.variables import (
     FIND_ENFORCE_VARIABLE,
     FIND_MODE_VARIABLE,
@@ -40,7 +41,7 @@ def find_mode_findings(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def routes_folder() -> Path:
-    return cache_folder() / "conv_routes"
+    return cache_folder() / ROUTES
 
 
 def conv_settings() -> dict[str, Any]:

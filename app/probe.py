@@ -6,18 +6,18 @@ other formats for `app.jobs.exports`. The question is a list in JSON that begins
 functions in `_QUESTIONS`, and goes on with its arguments. Each answer is a line of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from app.jobs.stdio import take_stdout
+from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, CONVOLUTION
 from diffusers_helper.machine.signals import end_with_parent
 from diffusers_helper.planning.backend import missing_kernels
 
@@ -33,34 +33,28 @@ def main() -> None:
         answers.write(json.dumps(answer).encode() + b"\n")
 
 
-def _try_kernels(*arguments: Any) -> Iterator[dict[str, Any]]:
-    from diffusers_helper.attention.trial import try_kernels
-
-    return try_kernels(*arguments)
-
-
-def _convolutions(
-    tasks: list[tuple[str, list[str]]], folder: str, device: str, limit_bytes: int, seconds: float | None
-) -> Iterator[tuple[str, str]]:
-    """Measure cases until the time is over, and yield each with its result in words.
-
-    The arguments are those of `app.trials.measure_convolutions`.
-    """
+def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
+    """Try a way for each task on stdin, which has the operation's name, its arguments and the way."""
     import torch
 
-    from cache.conv_probe import measure
-    from cache.conv_routes import ConvCase, RouteStore
+    from cache.conv_probe import convolution_work
+    from cache.trial import try_candidates
+    from diffusers_helper.attention.trial import attention_work, block_work
     from diffusers_helper.memory.device import open_device
 
-    opened_device = open_device(torch.device(device))
-    routes = RouteStore(Path(folder))
-    started = time.monotonic()
+    tasks = (json.loads(line)["task"] for line in sys.stdin)
+    works = {ATTENTION: attention_work, BLOCK_WORK: block_work, CONVOLUTION: convolution_work}
+    torch_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    opened_device = open_device(torch_device)
     opened_device.limit(limit_bytes or None)
     with opened_device:
-        for text, left_out in tasks:
-            if seconds is not None and time.monotonic() - started > seconds:
-                return
-            yield text, measure(ConvCase.from_text(text), opened_device.torch_device, routes, left_out).reason
+        yield from try_candidates(
+            (
+                partial(works[operation], *arguments, device=torch_device),
+                (candidate for *_, candidate in group),
+            )
+            for (operation, arguments), group in groupby(tasks, lambda task: task[:2])
+        )
 
 
 def _bench(*arguments: Any) -> Iterator[dict[str, Any]]:
@@ -140,8 +134,7 @@ def _kernel(device: Any) -> str:
 
 
 _QUESTIONS: dict[str, Callable[..., Iterator[Any]]] = {
-    "facts": _facts, "kernels": _try_kernels, "convolutions": _convolutions, "bench": _bench,
-    "formats": _formats, "export": _export,
+    "facts": _facts, "ways": _ways, "bench": _bench, "formats": _formats, "export": _export,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -3,38 +3,35 @@
 Each process is `python -m app.probe QUESTION`, whose answers are lines of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import queue
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from math import inf
 from typing import Any
 
 from app.jobs.stdio import Child, close_child
 from app.machine import module_command, this_local
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.errors import LongtakeError
 from diffusers_helper.library_errors import last_trouble
 from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.routes import RouteStore, Task
 from diffusers_helper.machine.signals import SIGHUP, SIGINT, SIGKILL, SIGTERM
 
-_KERNEL_SECONDS, _POLL_SECONDS = 120.0, 0.2
+_POLL_SECONDS = 0.2
 _END_SECONDS = 120.0  # for a process that has answered everything, or that writes what it leaves behind
 # The exit codes of processes that somebody else has ended, the kernel included when memory runs out.
+_MAX_DEATHS = 3  # after which a way is no longer tried in this trial
 _EXTERNAL_EXIT_CODES = [-number for number in (SIGHUP, SIGINT, SIGKILL, SIGTERM)]
 
 
 def local_with_trials(environ: Mapping[str, str]) -> Local:
-    return replace(
-        this_local(environ), try_kernels=partial(try_kernels, environ=environ),
-        measure_convolutions=partial(measure_convolutions, environ=environ),
-    )  # fmt: skip
+    return replace(this_local(environ), try_candidates=partial(try_candidates, environ=environ))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,36 +64,46 @@ def asked(
 
 
 def ask_probe(
-    question: Sequence[Any], take: Callable[[Any], object], environ: Mapping[str, str],
-    seconds: float | None = None, cancel: CancelToken | None = None, *, all_seconds: float | None = None,
+    question: Sequence[Any], take: Callable[[Any], object], environ: Mapping[str, str], seconds: float = inf,
+    all_seconds: float = inf,
 ) -> ProbeEnd:  # fmt: skip
     """Ask `app.probe` in a process of its own, and pass each answer on.
 
     Args:
-        seconds, all_seconds: The most time that one answer, or all of them, may take; None for any.
+        seconds, all_seconds: The most time that one answer, or all of them, may take.
     """
-    with asked(question, environ) as (child, answers):
-        begin = asked_at = time.monotonic()
-        while True:
-            if cancel is not None:
-                cancel.check()
-            try:
-                answer = answers.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                if seconds is not None and time.monotonic() - asked_at > seconds:
-                    return ProbeEnd(f"it took more than {seconds:g} seconds", is_late=True)
-                if all_seconds is not None and time.monotonic() - begin > all_seconds:
-                    return ProbeEnd(
-                        f"no answer within {time.monotonic() - asked_at:.0f} seconds", is_late=True
-                    )
-                continue
-            if answer is None:
-                try:
-                    return _end_of(child.process.wait(_END_SECONDS), child.errors.text())
-                except subprocess.TimeoutExpired:
-                    return ProbeEnd("its process did not end", is_late=True)
+    end_time = time.monotonic() + all_seconds
+    with asked(question, environ) as process:
+        while not isinstance(answer := _answer_of(*process, seconds, end_time), ProbeEnd):
             take(answer)
-            asked_at = time.monotonic()
+        return answer
+
+
+def _answer_of(
+    child: Child, answers: queue.SimpleQueue[Any], seconds: float, end_time: float,
+    cancel: CancelToken | None = None,
+) -> Any:  # fmt: skip
+    """Wait for the next answer of a process that was asked, or for its end."""
+    begin = time.monotonic()
+    while True:
+        if cancel is not None:
+            cancel.check()
+        now = time.monotonic()
+        if now > end_time:
+            reason = f"no answer within {now - begin:.0f} seconds"
+            return ProbeEnd(reason, is_transient=True, is_late=True)
+        try:
+            answer = answers.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            if now - begin > seconds:
+                return ProbeEnd(f"it took more than {seconds:g} seconds", is_late=True)
+            continue
+        if answer is not None:
+            return answer
+        try:
+            return _end_of(child.process.wait(_END_SECONDS), child.errors.text())
+        except subprocess.TimeoutExpired:
+            return ProbeEnd("its process did not end", is_late=True)
 
 
 def _end_of(code: int, errors: str) -> ProbeEnd:
@@ -107,53 +114,47 @@ def _end_of(code: int, errors: str) -> ProbeEnd:
     return ProbeEnd(f"its process ended with {code}{f' ({line})' if line else ''}", is_transient)
 
 
-def try_kernels(
-    candidates: Sequence[str], *shape: object, environ: Mapping[str, str], seconds: float = _KERNEL_SECONDS,
-    on_progress: Callable[[int, int], object] = lambda done, total: None, cancel: CancelToken | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Collect the results of `attention.trial.try_kernels` from processes that its kernels may end.
+def try_candidates(
+    tasks: Sequence[Task], routes: RouteStore, *, environ: Mapping[str, str], device: str = "",
+    limit_bytes: int = 0, seconds: float = inf, all_seconds: float = inf,
+    on_result: Callable[[Task, str, Mapping[str, Any]], object] = lambda task, candidate, result: None,
+    cancel: CancelToken | None = None,
+) -> bool:  # fmt: skip
+    """Try ways in processes that these may end or halt, and store what is found.
+
+    A way is blocked while it is tried. Nothing is stored of one that was ended from outside, lacked memory,
+    or was being tried when the time was over. A way that ended several processes is left out.
 
     Args:
-        shape: The other arguments of that function.
-        on_progress: Called with the number of candidates tried and of all, first with none tried.
-    """
-    results = list[dict[str, Any]]()
-
-    def on_result(result: dict[str, Any]) -> None:
-        results.append(result)
-        on_progress(len(results), len(candidates))
-
-    on_progress(0, len(candidates))
-    while remaining := candidates[(num_before := len(results)) :]:
-        end = ask_probe(["kernels", remaining, *shape], on_result, environ, seconds, cancel)
-        if len(results) < len(candidates) and (end.reason or len(results) == num_before):
-            failed = {
-                "backend": candidates[len(results)],
-                "failed": end.reason or "its process gave no answer",
-            }
-            on_result({**failed, "passes": True} if end.is_transient or end.is_late else failed)
-    return results
-
-
-def measure_convolutions(
-    tasks: Sequence[tuple[str, Sequence[str]]], folder: Path | None, device: str, *,
-    environ: Mapping[str, str], take: Callable[[str, str], object], limit_bytes: int = 0,
-    answer_seconds: float | None = None, all_seconds: float | None = None, cancel: CancelToken | None = None,
-) -> str:  # fmt: skip
-    """Measure convolutions in a process that they may end or halt, and store what is found.
-
-    Args:
-        tasks: The cases as texts, with the rungs to leave out.
-        folder: The folder of the store of routes.
-        take: Called with the case and the result, in words, of each measurement.
-        answer_seconds, all_seconds: The most time for one case, and the time after which no further one is
-            begun; None for any.
+        device: The device of torch; "" for the one that it prefers.
+        seconds, all_seconds: The most time for one way, and for all of them.
 
     Returns:
-        Why the process has ended early, if the rung that it was trying is to blame; otherwise "".
+        Whether all were tried.
     """
-    question = ["convolutions", tasks, str(folder), device, limit_bytes, all_seconds]
-    end = ask_probe(question, lambda answer: take(*answer), environ, answer_seconds, cancel)
-    if end.is_transient:
-        raise LongtakeError(f"The measurement has ended early: {end.reason}.", "Start it again.")
-    return end.reason
+    remaining = [(task, candidate) for task in tasks for candidate in task.candidates]
+    deaths = Counter[tuple[str, str]]()
+    end_time = time.monotonic() + all_seconds
+    while remaining:
+        with asked(["ways", device, limit_bytes], environ) as process:
+            answer: Any = None
+            while remaining and not isinstance(answer, ProbeEnd):
+                is_first = answer is None
+                task, candidate = remaining[0]
+                with routes.trying(task.case, candidate) as results:
+                    process[0].send({"task": [task.case.operation, task.arguments, candidate]})
+                    result = answer = _answer_of(*process, seconds, end_time, cancel)
+                    if isinstance(answer, ProbeEnd):
+                        if answer.is_late and answer.is_transient:
+                            return False
+                        if not answer.reason and not is_first:
+                            break  # the way before has lost the device, which another process may have again
+                        result = {"failed": answer.reason or "its process gave no answer"}
+                        result |= {"passes" if answer.is_transient else "is_deadly": True}
+                        deaths[task.case.operation, candidate] += 1
+                    if not result.get("passes"):
+                        results.append(result)
+                del remaining[0]
+                on_result(task, candidate, result)
+        remaining = [entry for entry in remaining if deaths[entry[0].case.operation, entry[1]] < _MAX_DEATHS]
+    return True

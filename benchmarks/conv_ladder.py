@@ -31,8 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the modules of its own folder.
 
 from benchmarks.rows import Rows  # noqa: E402
-from cache.conv_routes import ConvCase  # noqa: E402
-from cache.conv_rungs import RUNGS, Convolution  # noqa: E402
+from cache.conv_rungs import RUNGS, ConvCase, Convolution  # noqa: E402
 from diffusers_helper.loading.loaders import load_models  # noqa: E402
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402

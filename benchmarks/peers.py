@@ -257,7 +257,7 @@ def measure(arguments: argparse.Namespace) -> Run:
     first = short if peer != "again" else request  # the first job, which fills the cache of encodings
     if peer in ("diffusers", "original"):  # `generate` casts the weights itself
         plain, ours = plain_vae(models), models.component
-        patch.object(models, "part", lambda name: plain if name == "vae" else ours(name)).start()
+        patch.object(models, "component", lambda name: plain if name == "vae" else ours(name)).start()
         for name in COMPONENTS:
             if isinstance(models.component(name), torch.nn.Module) and (dtype := models.compute_dtype(name)):
                 models.component(name).to(dtype)

@@ -5,8 +5,6 @@ rung is skipped if it raised a recognised error, ended a process at this case or
 measured to be slower than another one.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections import Counter
@@ -18,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cache.conv_routes import ConvCase, RouteStore, shorten
 from cache.conv_rungs import (
     KITCHEN_CARDS,
     PLAIN,
     RUNGS,
     SMALLER_RUNGS,
+    ConvCase,
     Convolution,
     FlatConvolution,
     Rung,
@@ -31,11 +29,12 @@ from cache.conv_rungs import (
 )
 from diffusers_helper.library_errors import Trouble, trouble_of
 from diffusers_helper.machine.packages import KITCHEN, kitchen_problem, version_of
+from diffusers_helper.machine.routes import CONVOLUTION, RouteStore, shorten
 
 _log = logging.getLogger(__name__)
 
 CallHook = Callable[[ConvCase, str], None]
-
+_SUSPECT_DEATHS = 2
 
 MEMORY_TROUBLES: tuple[Trouble, ...] = ("device_memory", "host_memory")
 # After trouble with the device, it may be unusable until the process ends.
@@ -73,6 +72,16 @@ def case_of(x: Tensor, conv: Convolution) -> ConvCase:
         *card_of(x.device), torch.__version__, dtype, tuple(x.shape), tuple(conv.weight.shape),
         conv.stride, conv.padding, conv.dilation, conv.groups, isinstance(conv, FlatConvolution),
     )  # fmt: skip
+
+
+class _CaseText(str):
+    """The text of a case, as a supervisor has it."""
+
+    operation = CONVOLUTION
+
+    @property
+    def table(self) -> str:
+        return self.partition(" ")[0]
 
 
 class ConvLadder:
@@ -165,7 +174,7 @@ class ConvLadder:
     def block(self, case: ConvCase | str, rung: str, reason: str) -> None:
         if rung not in RUNGS:
             raise ValueError(f"rung is {rung!r}; expected one of {', '.join(RUNGS)}.")
-        self._routes.block(ConvCase.from_text(case) if isinstance(case, str) else case, rung, reason)
+        self._routes.block(_CaseText(case) if isinstance(case, str) else case, rung, reason)
         self._chosen.clear()
 
     @property
@@ -241,8 +250,17 @@ class ConvLadder:
         return sorted(trusted, key=lambda rung: rung.name != route.rung) or not_failed or not_deadly or able
 
     def _trusted(self, case: ConvCase, rungs: list[Rung]) -> list[Rung]:
-        """Leave out rungs that may end the process at this case and have not worked for it."""
-        suspects = self._routes.suspects(case)
+        """Leave out rungs that may end the process at this case and have not worked for it.
+
+        They are those that ended processes at cases with this software, from the second death on.
+        """
+        deaths = [
+            rung
+            for text, route in self._routes.routes(case.table).items()
+            for rung in route.deadly
+            if text.startswith(case.software)
+        ]
+        suspects = deaths if len(deaths) >= _SUSPECT_DEATHS else ()
         risky = [rung for rung in rungs if rung.name in suspects and not self._is_known_to_work(case, rung)]
         self.avoided.update((case, rung.name) for rung in risky)
         return [rung for rung in rungs if rung not in risky]

@@ -4,8 +4,6 @@ They differ in their kernels and in the memory that they need. Their results are
 the dtype. An input x has the shape (B, C, T, H, W).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cache.conv_routes import ConvCase
 from cache.kitchen import backend_of, is_refused, kitchen
+from diffusers_helper.machine.routes import CONVOLUTION
 
 # The most bytes that `taps` and `tiles` unfold at a time. The kernels may unfold these once more.
 STEP_BYTES = 128 * 1024**2
@@ -26,6 +24,51 @@ PLAIN = "miopen"  # the rung that is torch's own call
 KITCHEN_CARDS = ("gfx110", "gfx115", "gfx120")
 
 Sizes = int | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvCase:
+    """A convolution on a card, with everything that the choice of a rung may depend on.
+
+    The input is (B, C, T, H, W) and the weight (O, C / groups, kT, kH, kW). A flat one has a single frame.
+    """
+
+    arch: str
+    rocm: str
+    torch: str
+    dtype: str
+    shape: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    is_flat: bool = False
+
+    def __str__(self) -> str:
+        """Write the case as one line, which is its key in the store."""
+        sizes = (self.shape, self.weight, self.stride, self.padding, self.dilation)
+        names = ("x", "w", "stride", "pad", "dilation")
+        pairs = zip(names, sizes, strict=True)
+        shapes = " ".join(f"{name}={'x'.join(map(str, size))}" for name, size in pairs)
+        return f"{self.software} {self.dtype} {shapes} groups={self.groups}{' conv2d' * self.is_flat}"
+
+    @property
+    def software(self) -> str:
+        return f"{self.arch} rocm={self.rocm} torch={self.torch}"
+
+    @property
+    def operation(self) -> str:
+        return CONVOLUTION
+
+    @property
+    def table(self) -> str:
+        return self.arch
+
+    @property
+    def multiplications(self) -> int:
+        kernel = math.prod(self.weight[2:]) * self.weight[0]
+        return math.prod(self.shape) * kernel // math.prod(self.stride)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

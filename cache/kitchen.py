@@ -1,7 +1,5 @@
 """The optional package comfy-kitchen: compiled kernels for GPUs, and plain ones that a CPU can run."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from functools import cache

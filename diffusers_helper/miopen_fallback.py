@@ -9,18 +9,17 @@ from __future__ import annotations
 import copy
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from cache.conv import CallHook, ConvLadder
-from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS
+from cache.replaced import ReplacedFunctions
+from diffusers_helper.machine.routes import RouteStore
 from diffusers_helper.memory.status import report
 from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_VARIABLE, conv_rung
 from diffusers_helper.units import count_text
@@ -151,30 +150,6 @@ def _cpu_lines(ladder: ConvLadder) -> tuple[str, ...]:
     return "=== MIOpen Fallback Statistics ===", counts, "=" * 35
 
 
-class _Convolutions(TorchFunctionMode):
-    """A context in which a ladder computes what this thread asks torch's `conv2d` and `conv3d` for.
-
-    The ladder's own calls reach torch, since a mode is off while it handles a call.
-    """
-
-    def __init__(self, ladder: ConvLadder) -> None:
-        super().__init__()
-        self._ladder = ladder
-        self.was_called = False
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        if func in (torch.conv3d, functional.conv3d):
-            self.was_called = True
-            func = self._ladder.conv3d
-        elif func in (torch.conv2d, functional.conv2d):
-            self.was_called = True
-            func = self._ladder.conv2d
-        return func(*args, **(kwargs or {}))
-
-
 class _MethodWithFallback:
     """The replacement of a module's method, which calls that method while the ladder computes."""
 
@@ -188,7 +163,11 @@ class _MethodWithFallback:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         conv: Any = self._conv()
         method = self.original or getattr(type(conv), self._slot).__get__(conv)
-        with _Convolutions(self.ladder) as convolutions:
+        functions = {
+            **dict.fromkeys((torch.conv3d, functional.conv3d), self.ladder.conv3d),
+            **dict.fromkeys((torch.conv2d, functional.conv2d), self.ladder.conv2d),
+        }
+        with ReplacedFunctions(functions) as convolutions:
             result = method(*args, **kwargs)
         if not convolutions.was_called and self._name:
             _log.warning(

@@ -303,7 +303,7 @@ class GenerationRequest:
         "Kernels",
         "Fused kernels compute norms and rotations in fewer passes through memory, which changes the pixels "
         "slightly. Automatic tries them on the card; plain takes none but PyTorch's. Fast 8 bit also "
-        "rounds what weights in int8 are multiplied with, which changes the result of a layer by about 1 %.",
+        "rounds what weights in int8, fp8 or Q8_0 are multiplied with, which changes a layer by about 1 %.",
         "Memory", choices=KERNELS)] = AUTO
     # fmt: on
 

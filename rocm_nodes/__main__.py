@@ -1,7 +1,5 @@
 """The command line of the nodes: `python -m rocm_nodes replay FILE` runs a captured node again."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

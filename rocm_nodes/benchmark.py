@@ -1,7 +1,5 @@
 """The Flux benchmark, which samples and decodes at each size and scale, and writes the figures."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -1,7 +1,5 @@
 """Captures of the nodes' inputs and outputs, if the environment asks for them, and their replay."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Decoding and encoding with ComfyUI's VAE, which ComfyUI loads and our engine drives unchanged."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

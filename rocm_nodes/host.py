@@ -1,7 +1,5 @@
 """The only module that reaches ComfyUI: its modules by name, its device, interrupt and progress bar."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """The nodes about this machine: monitors of the connected VAE or model, and the memory optimizer."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Below a node there is room for two short lines; a script of the page (`pack/web/nodes.js`) shows the rest.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import textwrap

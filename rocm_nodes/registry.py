@@ -3,8 +3,6 @@
 A node that cannot work here stays in its place, with the reason in its title, its description and its error.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Mapping

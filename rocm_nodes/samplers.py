@@ -1,7 +1,5 @@
 """The samplers, which let ComfyUI sample, measure it, choose the precision, and leave out previews."""
 
-from __future__ import annotations
-
 import copy
 import statistics
 import time

@@ -1,7 +1,5 @@
 """The decoders and encoders, two of each: one uses tiles only if memory is short, and one always."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

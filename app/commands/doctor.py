@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,14 +33,7 @@ from app.trials import ask_probe
 from diffusers_helper.attention.backends import BACKENDS, kernel_kind
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.files import expanded_path
-from diffusers_helper.machine.local import (
-    DEVIATION_VARIABLE,
-    Local,
-    fastest,
-    refused_backends,
-    store_kernel,
-    stored_trials,
-)
+from diffusers_helper.machine.local import DEVIATION_VARIABLE, Local, max_error, store_kernel
 from diffusers_helper.machine.packages import (
     KITCHEN,
     kitchen_problem,
@@ -47,6 +41,7 @@ from diffusers_helper.machine.packages import (
     version_numbers,
     version_of,
 )
+from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, fastest
 from diffusers_helper.machine.sysfs import (
     ROOT,
     VISIBLE_VARIABLES,
@@ -161,7 +156,6 @@ def examine(
         _machine(machine, profile, facts), *_cards(machine, profile, environ, root),
         *_torch(machine, facts, environ, root),
         *(_attention(machine, kernel) if kernel else ()), *_kernels(facts), *_choices(profile, local),
-        *_refused(profile, local),
         *_memory(root), _sleep(), _disk(outputs), *_environment(profile, environ),
         *_job(model, profile, root, local),
     ]  # fmt: skip
@@ -274,26 +268,32 @@ def _kernels(facts: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _choices(profile: Profile, local: Local) -> Iterator[Finding]:
+    """Tell what trials have found on this card, and what its deviation leaves out."""
     card = profile.machine.card
-    for key, trial in stored_trials(local.kernels, card).items():
-        figures = [
-            f"{name} {1000 * result['seconds']:.3g} ms, off by {result['error']:.1%}"
-            if "seconds" in result
-            else f"{name} failed ({result['failed']})"
-            for name, result in trial.items()
-        ]
-        text = f"{key}: {fastest(key, trial, profile.deviation)} is taken; {'; '.join(figures)}"
-        yield Finding("kernels", text)
-
-
-def _refused(profile: Profile, local: Local) -> Iterator[Finding]:
-    refused = refused_backends(local.kernels, profile.machine.card, profile.deviation)
-    for backend, deviation in refused.items():
+    deviations = dict[str, float]()
+    for operation in (ATTENTION, BLOCK_WORK):
+        for shape, route in local.routes.trials(operation, card).items():
+            bound = max_error(shape, profile.deviation)
+            errors, failed = route.errors, {**route.failed, **route.deadly}
+            figures = [
+                *(f"{name} {ms:.3g} ms, off by {errors[name]:.1%}" for name, ms in route.measured.items()),
+                *(f"{name} failed ({text})" for name, text in failed.items()),
+            ]  # fmt: skip
+            choice = fastest(operation, route, bound)
+            yield Finding("kernels", f"{operation}, {shape}: {choice} is taken; {'; '.join(figures)}")
+            for candidate, error in route.errors.items():
+                if error > bound and operation == ATTENTION:
+                    deviations[candidate] = max(error, deviations.get(candidate, 0.0))
+    rungs = Counter(route.rung or "none" for route in local.routes.routes(card).values() if route.is_measured)
+    if rungs:
+        counts = ", ".join(f"{count_text(count, 'shape')} by {rung}" for rung, count in rungs.items())
+        yield Finding("kernels", f"convolutions: {counts}")
+    for candidate, error in deviations.items():
         yield Finding(
             "attention",
-            f"{BACKENDS[backend].label} is left out, as its results differ by {deviation:.1%} from fp32 "
-            f"math; at most {profile.deviation:.1%} is accepted",
-            remedy=f"Set {DEVIATION_VARIABLE}={math.ceil(100 * deviation)} to accept it.",
+            f"{BACKENDS[candidate].label} is left out, as its results differ by {error:.1%} from fp32 math; "
+            f"at most {profile.deviation:.1%} is accepted",
+            remedy=f"Set {DEVIATION_VARIABLE}={math.ceil(100 * error)} to accept it.",
         )
 
 

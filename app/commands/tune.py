@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import sys
 from collections import Counter
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -29,9 +28,10 @@ from app.jobs.stdio import say
 from app.machine import this_profile
 from app.miopen import routes_folder
 from app.starting import EXIT_CANCELLED
-from app.trials import measure_convolutions
+from app.trials import try_candidates
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.machine.routes import Case, RouteStore, Task
 from diffusers_helper.machine.terminal import one_line
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import SETTINGS
@@ -40,7 +40,7 @@ from diffusers_helper.units import count_text
 if TYPE_CHECKING:
     import torch
 
-    from cache.conv_routes import ConvCase, RouteStore
+    from cache.conv_rungs import ConvCase
 
 _DESCRIPTION = """\
 Time the ways to compute each convolution of a model's VAE, and remember the fastest one that gives the
@@ -104,37 +104,35 @@ def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[Conv
         for section in plan_sections(_SECONDS, mode=mode)
     }
     windows = {size for n in lengths for size in window_sizes(n, DEFAULT_CHUNK).values()}
-    tile = profile.vae_tile.value
-    return list(conv_cases(vae, dtype, device, min(tile, height), min(tile, width), windows))
+    return list(conv_cases(vae, dtype, device, height, width, windows, profile.vae_tile.value))
 
 
 def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> list[dict[str, Any]]:
-    from cache.conv_routes import ConvCase, RouteStore
-    from cache.conv_tuning import measure_in_processes
+    from cache.conv_probe import trials
 
     routes = RouteStore(routes_folder())
-    unmeasured = [case for case in cases if again or not routes.get(case).is_measured]
-    count = len(unmeasured)
-    if count < len(cases):
-        _say(f"{len(cases) - count} of {len(cases)} shapes have been measured before")
+    tasks = trials(cases, routes, again=again)
+    if len(tasks) < len(cases):
+        _say(f"{len(cases) - len(tasks)} of {len(cases)} shapes have been measured before")
     bar = tqdm(
-        total=count, file=sys.stderr, disable=None, dynamic_ncols=True,
+        total=len(tasks), file=sys.stderr, disable=None, dynamic_ncols=True,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} to go",
     )  # fmt: skip
+    num_measured = 0
 
-    def on_result(case: str, result: str) -> None:
-        bar.update()
-        bar.set_description_str(f"shape {bar.n} of {count}")
-        if bar.disable:
-            _say(f"shape {next(numbers)} of {count}: {_in_words(result, ConvCase.from_text(case))}")
+    def on_result(task: Task, candidate: str, result: Mapping[str, Any]) -> None:
+        nonlocal num_measured
+        if result.get("is_deadly"):
+            _say(_in_words(f"{candidate} ended the process at {task.case} ({result['failed']}).", task.case))
+        if candidate == task.candidates[-1]:
+            num_measured += 1
+            bar.update()
+            bar.set_description_str(text := f"shape {num_measured} of {len(tasks)}")
+            if bar.disable:
+                _say(f"{text}: {_in_words(routes.get(task.case).reason, task.case)}")
 
-    numbers = itertools.count(1)
-    run = partial(measure_convolutions, environ=os.environ, take=on_result)
     with bar:
-        measure_in_processes(
-            unmeasured, routes, lambda tasks: run(tasks, routes.folder, str(device)), again=again,
-            on_death=lambda text, case: _say(_in_words(text, case)),
-        )  # fmt: skip
+        try_candidates(tasks, routes, environ=os.environ, device=str(device), on_result=on_result)
     return [_result(routes, case) for case in cases]
 
 
@@ -146,9 +144,9 @@ def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _in_words(text: str, case: ConvCase) -> str:
+def _in_words(text: str, case: Case) -> str:
     """Replace "miopen" by "the plain way" on cards without ROCm, which have no MIOpen."""
-    return text if case.rocm != "none" else text.replace("miopen", "the plain way")
+    return text.replace("miopen", "the plain way") if "rocm=none" in str(case) else text
 
 
 def _report(results: list[dict[str, Any]], as_json: bool, facts: dict[str, Any], case: ConvCase) -> None:

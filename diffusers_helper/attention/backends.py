@@ -1,7 +1,5 @@
 """The backends of a transformer's attention, and what plans have to know of them, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -50,7 +48,7 @@ BACKENDS: Mapping[str, AttentionBackend] = {
 # The ways to compute the element-wise work of a transformer's blocks.
 PLAIN, FUSED = "plain", "fused"
 BLOCKS: Mapping[str, str] = {PLAIN: "PyTorch alone", FUSED: "Fused"}
-FAST_8_BIT = "fast8"  # fused, and products of weights in int8 with inputs that are rounded to int8
+FAST_8_BIT = "fast8"  # fused, and products of weights in 8 bit with inputs that are rounded to int8
 
 # The most that one slice takes. Smaller slices are slower (`benchmarks/attention.py`).
 _MAX_SLICE_BYTES = 256 * 1024**2
@@ -73,12 +71,19 @@ def slice_size(tokens: int, head_dim: int, limit_bytes: int) -> tuple[int, int]:
     return num_queries, key_bytes + num_queries * query_bytes
 
 
-def check_backend(name: str, *, has_gpu: bool) -> None:
+def backend_problem(name: str, *, has_gpu: bool) -> str:
+    """Say why this machine cannot use a backend; "" if it can, as far as that is known without trying it."""
     backend = BACKENDS[name]
-    if backend.package and (not has_gpu or find_spec(backend.package) is None):
-        problem = "it needs a GPU"
-        if has_gpu:
-            problem = f"the package {backend.package} is not installed ({backend.source})"
+    if not backend.package:
+        return ""
+    if not has_gpu:
+        return "it needs a GPU"
+    missing = find_spec(backend.package) is None
+    return f"the package {backend.package} is not installed ({backend.source})" if missing else ""
+
+
+def check_backend(name: str, *, has_gpu: bool) -> None:
+    if problem := backend_problem(name, has_gpu=has_gpu):
         raise InputError(
             setting="attention", problem=f"is {name}, but {problem}", expected="a way that this machine has",
             remedy="Set `attention` to auto.",

@@ -1,8 +1,6 @@
 """Attention by diffusers' dispatcher, in slices, or by the kernel of comfy-kitchen."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import product
@@ -12,27 +10,11 @@ import torch
 from diffusers.models.attention_dispatch import AttentionBackendName, attention_backend, dispatch_attention_fn
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 
 from cache.kitchen import kitchen
+from cache.replaced import ReplacedFunctions
 from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, SLICED, slice_size
 from diffusers_helper.errors import InputError
-
-
-class ReplacedAttention(TorchFunctionMode):
-    """A context in which another function with SDPA's arguments computes this thread's calls of SDPA."""
-
-    def __init__(self, compute: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self._compute = compute
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        if func is scaled_dot_product_attention:
-            func = self._compute
-        return func(*args, **(kwargs or {}))
 
 
 def kitchen_attention(
@@ -125,8 +107,10 @@ def attention_function(backend: str, limit_bytes: int) -> Callable[[Tensor, Tens
 
 def _replacement(backend: str, limit_bytes: int) -> AbstractContextManager[object]:
     if backend == SLICED:
-        return ReplacedAttention(partial(sliced_attention, limit_bytes))
-    return ReplacedAttention(kitchen_attention) if backend == KITCHEN else nullcontext()
+        return ReplacedFunctions({scaled_dot_product_attention: partial(sliced_attention, limit_bytes)})
+    if backend == KITCHEN:
+        return ReplacedFunctions({scaled_dot_product_attention: kitchen_attention})
+    return nullcontext()
 
 
 def _dispatcher_name(backend: str) -> AttentionBackendName | None:

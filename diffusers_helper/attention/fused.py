@@ -4,22 +4,23 @@ Eager code sends the values of all tokens through memory for each operation of a
 of the rotation of queries and keys. A kernel of the package does it once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from diffusers.models.normalization import AdaLayerNormZero, AdaLayerNormZeroSingle
+from diffusers.quantizers.gguf.utils import GGUFLinear, dequantize_gguf_tensor
+from gguf import GGMLQuantizationType
 from torch import Tensor, nn
 
 from cache.kitchen import backend_of, kitchen
 from diffusers_helper.attention.backends import FAST_8_BIT, PLAIN
 from diffusers_helper.errors import InputError
 
-# The attributes of a layer whose weights are in int8 (`loading.casting`)
+# The attributes of a layer whose weights have scales (`loading.casting`)
 SCALE, ROTATION = "weight_scale", "weight_rotation"
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ROTATION_ARGUMENT = 3  # of the attention of Helios and Wan; FramePack's has a name
 
 
@@ -34,12 +35,13 @@ def fused_blocks(network: nn.Module, *, in_8_bit: bool = False) -> Iterator[None
     """Let the blocks of a network compute norms, modulations and rotations with comfy-kitchen's kernels.
 
     FramePack's norm of queries and keys is of one head and becomes one with the rotation. That of Helios and
-    Wan spans all heads and stays torch's. `in_8_bit` also replaces the products of weights in int8.
+    Wan spans all heads and stays torch's. `in_8_bit` also replaces the products of weights in 8 bit.
     """
-    layers = [layer for layer in network.modules() if in_8_bit and hasattr(layer, SCALE)]
+    layers = [layer for layer in network.modules() if in_8_bit and _has_8_bit(layer)]
     if in_8_bit and not layers:
         raise InputError(
-            setting="kernels", problem="is fast8, but the weights are not in int8", expected="int8 weights",
+            setting="kernels", problem="is fast8, but the weights are not in 8 bit",
+            expected="weights in int8, fp8 or Q8_0",
             remedy="Set `weight_dtype` to int8, or `kernels` to auto.",
         )  # fmt: skip
     rotations = _Rotations()
@@ -77,11 +79,32 @@ def _modulated(norm: Any) -> Callable[..., tuple[Tensor, ...]]:
     return forward
 
 
+def _has_8_bit(layer: Any) -> bool:
+    if isinstance(layer, GGUFLinear):
+        return getattr(layer.weight, "quant_type", None) == GGMLQuantizationType.Q8_0
+    is_fp8 = type(layer) is nn.Linear and getattr(layer.weight, "storage_dtype", layer.weight.dtype) in _FP8
+    return is_fp8 or hasattr(layer, SCALE)
+
+
+def _in_int8(layer: Any) -> tuple[Tensor, Tensor]:
+    """Get a weight in int8 with the scales of its rows. For fp8 and Q8_0, they are found anew each time.
+
+    That takes little time beside the product with all tokens, and no memory that lasts.
+    """
+    weight, scales = layer.weight, getattr(layer, SCALE, None)
+    if isinstance(layer, GGUFLinear):
+        weight, scales = cast(Tensor, dequantize_gguf_tensor(weight)), None
+    elif weight.dtype == torch.int8:
+        return weight, cast(Tensor, scales)
+    return kitchen().quantize_int8_rowwise(weight.float() if scales is None else weight.float() * scales)
+
+
 def _fast_product(layer: Any) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
-        size = getattr(layer, ROTATION)
+        size = getattr(layer, ROTATION, 0)
+        weight, scales = _in_int8(layer)
         arguments = {
-            "x": x, "weight": layer.weight, "weight_scale": getattr(layer, SCALE), "bias": layer.bias,
+            "x": x, "weight": weight, "weight_scale": scales, "bias": layer.bias,
             "out_dtype": x.dtype, "convrot": bool(size), "convrot_groupsize": size or 256,
         }  # fmt: skip
         if x.is_cuda and backend_of("int8_linear", arguments) == "eager":

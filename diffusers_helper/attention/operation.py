@@ -1,7 +1,5 @@
 """The name of the operation that computes attention, which says the kind of kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

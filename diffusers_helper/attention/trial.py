@@ -1,16 +1,11 @@
-"""The trial of the ways to compute a transformer's attention and the element-wise work of its blocks.
+"""The work of a transformer's attention and of the rest of its blocks, for the trial of their ways.
 
-It measures time and memory at one shape, and compares the results with fp32 math. A package that was built
-for another card may end the process, so the trial runs in a process of its own.
+The results of some rows are compared with fp32 math.
 """
 
-from __future__ import annotations
-
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from math import inf
-from statistics import median
 from typing import Any
 
 import torch
@@ -19,112 +14,77 @@ from diffusers.models.normalization import AdaLayerNormZeroSingle, RMSNorm
 from torch import Tensor, nn
 
 from cache.kitchen import backend_of
-from diffusers_helper.attention.backends import BLOCKS, FUSED
+from cache.trial import TrialWork
+from diffusers_helper.attention.backends import FUSED
 from diffusers_helper.attention.dispatch import attention_function
 from diffusers_helper.attention.fused import use_kernels
 from diffusers_helper.attention.operation import operation_of
-from diffusers_helper.errors import first_line
-from diffusers_helper.library_errors import Trouble, memory_sizes, trouble_of
+from diffusers_helper.errors import LongtakeError
 
-_NUM_RUNS = 3
 _NUM_ROWS = 16  # of the tokens whose results are compared
-# The largest ratio of the error's root mean square to that of the result. It is about 1 for a wrong result.
 _MAX_ERROR = 0.1
-_TEMPORARY: tuple[Trouble, ...] = ("device_memory", "host_memory")
+
+Prepared = Iterator[tuple[Callable[[], Sequence[Tensor]], str]]
 
 
-def try_kernels(
-    candidates: Iterable[str], heads: int, tokens: int, head_dim: int, dtype: str, limit_bytes: int = 0,
-    spans_heads: bool = False,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Yield for each candidate its median seconds, its error and its kernel, or why it cannot be used.
-
-    `spans_heads` says that a block's norm of queries and keys is of all heads. A reason that may be gone at
-    the next trial, such as a lack of memory, is marked by `passes`. After an error that may stop the device,
-    another process has to try the remaining ones.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    shape = (1, tokens, heads, head_dim)
-    for candidate in candidates:
-        try:
-            torch.manual_seed(0)
-            inputs = [torch.randn(shape, device=device, dtype=getattr(torch, dtype)) for _ in range(3)]
-            if candidate in BLOCKS:
-                tried = _try_blocks(candidate, _BlockWork(heads, head_dim, spans_heads).to(inputs[0]), inputs)
-            else:
-                tried = _try_attention(attention_function(candidate, limit_bytes), *inputs)
-            yield {"backend": candidate, **tried}
-        except Exception as error:  # noqa: BLE001 - whatever a kernel raises, the next one is tried
-            yield {"backend": candidate, "failed": first_line(error), **_temporary_mark(error)}
-            if trouble_of(error) == "device":
-                return
-
-
-def _temporary_mark(error: Exception) -> dict[str, bool]:
-    """Mark an error that may be gone at the next trial. What is larger than the card never fits."""
-    sizes = memory_sizes(str(error))
-    is_too_large = sizes.get("tried", 0) > sizes.get("capacity", inf)
-    return {"passes": True} if trouble_of(error) in _TEMPORARY and not is_too_large else {}
-
-
-@torch.inference_mode()
-def _try_attention(
-    compute: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor
-) -> dict[str, Any]:
-    operation, _ = operation_of(lambda: compute(query, key, value))
+def attention_work(
+    heads: int, tokens: int, head_dim: int, dtype: str, limit_bytes: int, *, device: torch.device
+) -> TrialWork:
+    query, key, value = _inputs((1, tokens, heads, head_dim), dtype, device)
     rows = _rows(query)
+
+    @contextmanager
+    def prepared(candidate: str) -> Prepared:
+        compute = attention_function(candidate, limit_bytes)
+        kernel, _ = operation_of(lambda: compute(query, key, value))
+        yield lambda: [compute(query, key, value)], kernel
+
     expected = _attention_in_fp32(query[:, rows], key, value)
-    return _measured(lambda: [compute(query, key, value)], rows, [expected], operation)
+    return TrialWork(prepared, [(0, (slice(None), rows), expected)], _MAX_ERROR)
 
 
 @torch.inference_mode()
-def _try_blocks(kernels: str, work: _BlockWork, inputs: Sequence[Tensor]) -> dict[str, Any]:
-    hidden, query, key = (tensor.flatten(2) for tensor in inputs)
-    angles = (
-        torch.rand(hidden.shape[1], work.head_dim // 2, device=hidden.device).mul(6).repeat_interleave(2, -1)
-    )
+def block_work(
+    heads: int, tokens: int, head_dim: int, dtype: str, spans_heads: bool, *, device: torch.device
+) -> TrialWork:
+    """Prepare the modulated norm of a block's input, and the norms and rotations of queries and keys.
+
+    `spans_heads` says that these norms are of all heads.
+    """
+    tensors = [tensor.flatten(2) for tensor in _inputs((1, tokens, heads, head_dim), dtype, device)]
+    angles = torch.rand(tokens, head_dim // 2, device=device).mul(6).repeat_interleave(2, -1)
     rotation = angles.cos(), angles.sin()
-    rows = _rows(hidden)
-    exact = _BlockWork(work.heads, work.head_dim, work.spans_heads).to(hidden.device)
-    exact.load_state_dict(work.state_dict())
-    some = [tensor[:, rows].float() for tensor in (hidden, query, key)]
-    expected = exact(*some, rotation=tuple(values[rows] for values in rotation))
-    kernel = ""
-    if kernels == FUSED:
-        kernel = backend_of("adaln", {"x": hidden, "scale": hidden, "shift": hidden, "eps": 1e-6})
-        if kernel == "eager" and hidden.is_cuda:
-            return {"failed": "comfy-kitchen has no compiled kernel here"}
-    with use_kernels(work, kernels):
-        compute = partial(work, hidden, query, key, rotation=rotation)
-        return _measured(compute, rows, expected, kernel)
+    block = _Block(heads, head_dim, spans_heads).to(tensors[0])
+    exact = _Block(heads, head_dim, spans_heads).to(device)
+    exact.load_state_dict(block.state_dict())
+    rows = _rows(tensors[0])
+    results = exact(
+        *(tensor[:, rows].float() for tensor in tensors), tuple(values[rows] for values in rotation)
+    )
+
+    @contextmanager
+    def prepared(candidate: str) -> Prepared:
+        kernel = ""
+        if candidate == FUSED:
+            hidden = tensors[0]
+            kernel = backend_of("adaln", {"x": hidden, "scale": hidden, "shift": hidden, "eps": 1e-6})
+            if kernel == "eager" and hidden.is_cuda:
+                raise LongtakeError("comfy-kitchen has no compiled kernel here")
+        with use_kernels(block, candidate):
+            yield partial(block, *tensors, rotation), kernel
+
+    return TrialWork(
+        prepared, [(n, (slice(None), rows), result) for n, result in enumerate(results)], _MAX_ERROR
+    )
+
+
+def _inputs(shape: tuple[int, ...], dtype: str, device: torch.device) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape, device=device, dtype=getattr(torch, dtype)) for _ in range(3)]
 
 
 def _rows(tensor: Tensor) -> Tensor:
     return torch.linspace(0, tensor.shape[1] - 1, _NUM_ROWS, device=tensor.device).long()
-
-
-def _measured(
-    compute: Callable[[], Sequence[Tensor]], rows: Tensor, expected: Sequence[Tensor], kernel: str
-) -> dict[str, Any]:
-    before_bytes = 0
-    if rows.is_cuda:
-        torch.cuda.reset_peak_memory_stats()
-        before_bytes = torch.cuda.memory_allocated()
-    results = compute()
-    peak_bytes = torch.cuda.max_memory_allocated() - before_bytes if rows.is_cuda else 0
-    errors = [
-        ((result[:, rows].float() - exact).square().mean() / exact.square().mean()).sqrt().item()
-        for result, exact in zip(results, expected, strict=True)
-    ]
-    for error in errors:
-        if not error <= _MAX_ERROR:
-            return {"failed": f"its results differ by {error:.2g} of their size"}
-    seconds = list[float]()
-    for _ in range(_NUM_RUNS):
-        start = time.perf_counter()
-        compute()[0].flatten()[0].item()  # waits for the result
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": median(seconds), "error": max(errors), "kernel": kernel, "bytes": peak_bytes}
 
 
 def _attention_in_fp32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -133,17 +93,14 @@ def _attention_in_fp32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return (scores.softmax(-1) @ value).transpose(1, 2)
 
 
-class _BlockWork(nn.Module):
-    """The modulated norm of a block's input, and the norms and rotations of its queries and keys."""
-
+class _Block(nn.Module):
     def __init__(self, heads: int, head_dim: int, spans_heads: bool) -> None:
         super().__init__()
-        self.heads, self.head_dim, self.spans_heads = heads, head_dim, spans_heads
         self.norm = AdaLayerNormZeroSingle(heads * head_dim)
         self.attn = _Rotated(heads, head_dim, spans_heads)
         self.emb = nn.Parameter(torch.randn(1, heads * head_dim))
 
-    def forward(self, hidden: Tensor, query: Tensor, key: Tensor, *, rotation: Any) -> list[Tensor]:
+    def forward(self, hidden: Tensor, query: Tensor, key: Tensor, rotation: Any) -> list[Tensor]:
         return [self.norm(hidden, emb=self.emb)[0], *self.attn(query, key, image_rotary_emb=rotation)]
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any, cast
 
@@ -10,13 +11,15 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cache.conv_probe import measure, spread
-from cache.conv_routes import ConvCase, RouteStore
+from cache.conv_probe import candidates, convolution_work
+from cache.conv_rungs import ConvCase
+from cache.trial import try_candidates
 from diffusers_helper.bench.context import Case, Context, Figures, profile_in
 from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.files import replacing
 from diffusers_helper.loading.networks import empty_network
 from diffusers_helper.machine.local import disk_speed
+from diffusers_helper.machine.routes import RouteStore
 from diffusers_helper.planning.estimates import OWN_WINDOW, largest_bucket, latent_tokens
 from diffusers_helper.vae.convolutions import conv_cases
 from diffusers_helper.vae.passes import DTYPES
@@ -184,7 +187,11 @@ def convolutions(context: Context) -> Iterator[Case]:
     vae = empty_network("vae", CONFIGS["vae"])
     cases = conv_cases(vae, dtype, context.torch_device, tile, tile, windows)
     if context.is_quick:
-        cases = spread(cases, min(_QUICK_SHAPES, len(cases)))
+        sorted_cases, count = (
+            sorted(cases, key=lambda case: case.multiplications),
+            min(_QUICK_SHAPES, len(cases)),
+        )
+        cases = [sorted_cases[(2 * index + 1) * len(cases) // (2 * count)] for index in range(count)]
     for case in cases:
         deadly = tuple(routes.get(case).deadly)
         without = f", without {' and '.join(deadly)}" if deadly else ""
@@ -198,15 +205,22 @@ def _words(case: ConvCase) -> str:
 
 
 def _measured(context: Context, case: ConvCase, routes: RouteStore, deadly: tuple[str, ...]) -> Figures:
-    with torch.inference_mode():
-        measurement = measure(case, context.torch_device, routes, excluded=deadly)
+    make_work = partial(convolution_work, asdict(case), device=context.torch_device)
+    first_seconds = dict[str, float]()
+    for candidate in candidates(case):
+        if candidate not in deadly:
+            start = time.perf_counter()
+            with routes.trying(case, candidate) as results:
+                results += try_candidates([(make_work, [candidate])])
+            first_seconds[candidate] = time.perf_counter() - start
+    route = routes.get(case)
     plain = {} if case.rocm != "none" else {"miopen": "plain"}  # other platforms have no MIOpen
 
     def named(by_rung: dict[str, Any]) -> Figures:
         return {plain.get(rung, rung): value for rung, value in by_rung.items()}
 
     return {
-        "milliseconds": named(measurement.milliseconds), "first_seconds": named(measurement.first_seconds),
-        "fastest": plain.get(measurement.rung, measurement.rung) or None,
-        "failed_ways": named(measurement.failed), "is_reduced": not context.has_gpu,
+        "milliseconds": named(route.measured), "first_seconds": named(first_seconds),
+        "fastest": plain.get(route.rung, route.rung) or None,
+        "failed_ways": named(route.failed), "is_reduced": not context.has_gpu,
     }  # fmt: skip

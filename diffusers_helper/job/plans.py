@@ -22,14 +22,13 @@ from diffusers_helper.machine.local import (
     Local,
     Speeds,
     blocks_key,
-    fastest,
+    max_error,
     shape_key,
     speeds,
     store_speeds,
-    store_trial,
-    stored_trials,
 )
 from diffusers_helper.machine.packages import kitchen_problem, kitchen_version
+from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, KernelCase, Task, fastest
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
 from diffusers_helper.memory.staging import host_copy_speed
@@ -63,6 +62,9 @@ from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
 from diffusers_helper.vae.passes import DTYPES, PRECISIONS
 
 _log = logging.getLogger(__name__)
+
+TRIAL_SECONDS = 60.0  # of a job that waits
+LATE = f"Trying all kernels takes more than {TRIAL_SECONDS:g} seconds here: the next video tries the others."
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
@@ -112,7 +114,7 @@ class MemoryPlans:
             self.helper = open_device(second_device(self.device.torch_device))
         self._local = local
         self.size = (height, width)
-        request, profile = _with_kernels_tried(
+        request, profile, has_tried_all = _with_kernels_tried(
             request, profile, models.info, self.size, local, stored_attention
         )
         self._calibration = calibration_of(local.calibration, machine.card)
@@ -124,7 +126,7 @@ class MemoryPlans:
         self.request, self._profile, self.levels = first.request, first.profile, first.levels
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         _log.info("kernels: %s", self.request.kernels)
-        self.notes = choice_notes(first)
+        self.notes = [*choice_notes(first), *([] if has_tried_all else [LATE])]
         if vae_precision:
             self.widen_vae(vae_precision)
 
@@ -228,8 +230,10 @@ class MemoryPlans:
 def _with_kernels_tried(
     request: GenerationRequest, profile: Profile, info: ModelInfo, size: tuple[int, int], local: Local,
     stored_attention: tuple[str, int] | None,
-) -> tuple[GenerationRequest, Profile]:  # fmt: skip
+) -> tuple[GenerationRequest, Profile, bool]:  # fmt: skip
     """Set the ways to compute attention, and the other work of the blocks, in the request and the profile.
+
+    The last result is whether the time sufficed for all trials.
 
     They are those that an earlier run has stored, or that the user has set. Otherwise, the ways that this GPU
     has are tried at the job's shape, unless that was done before.
@@ -244,37 +248,43 @@ def _with_kernels_tried(
         sized_request = replace(request, weight_dtype=SETTINGS["weight_dtype"].default)
     networks = known_networks(info, profile, weight_dtype=sized_request.weight_dtype)
     shape = attention_shape(sized_request, info.family, networks, *size, longest_text(sized_request, info))
+    card, routes, is_complete = profile.machine.card, local.routes, True
+
+    def choice(operation: str, key: str, candidates: Sequence[str], *arguments: object) -> str:
+        """Try what was not tried on this card yet, and choose; "" if nothing is known."""
+        nonlocal is_complete
+        case = KernelCase(operation, card, key)
+        route, has_all = routes.get(case), False
+        untried = [candidate for candidate in candidates if candidate not in route.candidates]
+        if untried and local.try_candidates:
+            has_all = local.try_candidates([Task(case, [*shape, *arguments], untried)], routes)
+            is_complete &= has_all
+            route = routes.get(case)
+        # If all have failed, with reasons that may be gone next time, this job has the sure way.
+        return (
+            fastest(operation, route, max_error(key, profile.deviation))
+            if has_all or route.candidates
+            else ""
+        )
+
     if request.kernels == PLAIN:
         profile = replace(profile, backends={})
     elif has_gpu and is_open and profile.attention.source != YOU:
-        limit = profile.slice_bytes
-        profile = _tried(profile, local, shape_key(*shape), candidate_backends(), *shape, limit)
+        key = shape_key(*shape)
+        backend = choice(ATTENTION, key, candidate_backends(), profile.slice_bytes)
+        profile = profile.with_measurements(local)
+        if backend:
+            profile = replace(profile, backends={**profile.backends, key: backend})
     if request.kernels == AUTO:
         kernels = PLAIN
         if has_gpu and not kitchen_problem():
             spans_heads = networks["transformer"].config.get("qk_norm") != "rms_norm"
             key = blocks_key(shape, spans_heads=spans_heads)
-            profile = _tried(profile, local, key, tuple(BLOCKS), *shape, 0, spans_heads)
-            kernels = profile.backends.get(key, PLAIN)
+            kernels = choice(BLOCK_WORK, key, tuple(BLOCKS), spans_heads) or PLAIN
         request = replace(request, kernels=kernels)
     _check_kernels(request.kernels)
     check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
-    return request, profile
-
-
-def _tried(
-    profile: Profile, local: Local, key: str, candidates: Sequence[str], *arguments: object
-) -> Profile:
-    facts = local.kernels
-    card = profile.machine.card
-    trials = stored_trials(facts, card).get(key, {})
-    untried = [name for name in candidates if name not in trials]
-    if not untried or not local.try_kernels:
-        return profile
-    trial = store_trial(facts, card, key, local.try_kernels(untried, *arguments))
-    profile = profile.with_measurements(local)
-    # Slices after failures that pass are for this job alone, so they are not among those seen.
-    return replace(profile, backends={**profile.backends, key: fastest(key, trial, profile.deviation)})
+    return request, profile, is_complete
 
 
 def _check_kernels(name: str) -> None:

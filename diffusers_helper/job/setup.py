@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN
+from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, PLAIN, backend_problem
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
@@ -26,14 +26,14 @@ from diffusers_helper.families.family import Family
 from diffusers_helper.families.packing import Section, SectionPlan
 from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.files import read_file, write_atomic
-from diffusers_helper.job.convolutions import choose_convolutions
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.original import Original
+from diffusers_helper.job.trials import choose_convolutions, with_trials_of
 from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.packages import kitchen_version
+from diffusers_helper.machine.packages import kitchen_problem, kitchen_version
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.models.sizes import TRANSFORMERS, own_loras
 from diffusers_helper.output.capture import Recorder
@@ -218,8 +218,7 @@ def open_job(
     local: Local | None = None,
     lineage: Lineage | None = None,
 ) -> OpenJob:
-    cancel = cancel or CancelToken()
-    local = local or Local()
+    cancel, local = cancel or CancelToken(), local or Local()
     family = models.info.family
     loaded_pictures = load_pictures(request)
     loras = Loras(loras_of(request.lora), own_loras(models.info))
@@ -229,18 +228,19 @@ def open_job(
     lineage = lineage or (Lineage.read(lineage_folder.lineage) if lineage_folder else Lineage())
     for section_request in lineage.requests(request):
         check_prompt(section_request, models.info)
-    start_picture = loaded_pictures.get(START_PICTURE)
-    start_shape = (start_picture.height, start_picture.width) if start_picture else None
+    start_shape = (start.height, start.width) if (start := loaded_pictures.get(START_PICTURE)) else None
     height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
+    begun_request, stored_attention, kernels_note = _begun_with(request, earlier_folder, models)
     job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
     report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
-    on_trial = partial(report.trying, "attention")
-    plans, kernels_note = _plans(
-        request, lineage, models, (height, width), local, on_trial, cancel, earlier_folder
-    )
+    plans = MemoryPlans(
+        _largest_request(lineage, begun_request), models, height, width,
+        with_trials_of(local, "attention", report, cancel),
+        vae_precision=_earlier_vae_precision(earlier_folder), stored_attention=stored_attention,
+    )  # fmt: skip
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
     request = _write_facts(job_folder, request, earlier_folder, lineage, plans)
     video = GrowingVideo(
@@ -253,8 +253,8 @@ def open_job(
         report.warned(warning)
     if ladder := models.convolutions.ladder:
         ladder.leave_out(*(["kitchen"] if request.kernels == PLAIN else []))
-    on_trial = partial(report.trying, "convolutions")
-    before_vae = partial(choose_convolutions, plans, sections, local, on_trial, cancel)
+    trials = with_trials_of(local, "convolutions", report, cancel)
+    before_vae = partial(choose_convolutions, plans, sections, trials, report.warned)
     memory = JobMemory(plans, job_folder, report, cancel, before_vae)
     if crash := CrashRecord.read((earlier_folder or job_folder).crash_record):
         memory.apply(crash)
@@ -267,29 +267,6 @@ def open_job(
         Recorder(job_folder.captures, only_failures=not captures_all),
         EncodingCache(local.encodings if is_cached else None), loras,
     )  # fmt: skip
-
-
-def _plans(
-    request: GenerationRequest, lineage: Lineage, models: Models, shape: tuple[int, int], local: Local,
-    on_trial: Callable[[int, int], object], cancel: CancelToken, earlier_folder: JobFolder | None,
-) -> tuple[MemoryPlans, str]:  # fmt: skip
-    """Plan for the longest texts, with what an earlier run has chosen, and say what this machine lacks."""
-    requests = lineage.requests(request)
-    dtype = _stored_text(earlier_folder and earlier_folder.weight_type)
-    request = replace(
-        request,
-        prompt=max((span_request.prompt for span_request in requests), key=len),
-        negative=max((span_request.negative for span_request in requests), key=len),
-        cfg=max(span_request.cfg for span_request in requests),
-        weight_dtype=dtype if dtype and request.weight_dtype == AUTO else request.weight_dtype,
-    )
-    request, note = _with_kernels(request, earlier_folder)
-    if try_kernels := local.try_kernels:
-        local = replace(local, try_kernels=partial(try_kernels, on_progress=on_trial, cancel=cancel))
-    precision, attention = _earlier_vae_precision(earlier_folder), _earlier_attention(earlier_folder)
-    return MemoryPlans(
-        request, models, *shape, local, vae_precision=precision, stored_attention=attention
-    ), note
 
 
 def _unknown_words(request: GenerationRequest, models: Models) -> str:
@@ -330,19 +307,39 @@ def _stored_text(file: Path | None) -> str:
     return read_file(file).decode("ascii", "replace") if file and file.exists() else ""
 
 
-def _with_kernels(
-    request: GenerationRequest, earlier_folder: JobFolder | None
-) -> tuple[GenerationRequest, str]:
+def _with_weight_dtype(request: GenerationRequest, earlier_folder: JobFolder | None) -> GenerationRequest:
+    if request.weight_dtype != AUTO or not (
+        dtype := _stored_text(earlier_folder and earlier_folder.weight_type)
+    ):
+        return request
+    return replace(request, weight_dtype=dtype)
+
+
+def _begun_with(
+    request: GenerationRequest, earlier_folder: JobFolder | None, models: Models
+) -> tuple[GenerationRequest, tuple[str, int] | None, str]:
+    """Set the kernels and the attention of an earlier run, and say if this machine has others."""
+    request = _with_weight_dtype(request, earlier_folder)
     if earlier_folder is None or not earlier_folder.attention.exists():
-        return request, ""
+        return request, None, ""
     earlier_kernels = _stored_text(earlier_folder.kernels)
     choice = earlier_kernels.partition(" ")[0]
     kernels = kitchen_version(choice) if choice in KERNELS else ""
-    note = ""
+    notes = list[str]()
     if earlier_kernels not in ("", kernels):
-        note = f"This video was begun with {earlier_kernels} and goes on with {kernels or 'PyTorch alone'}. "
-        note += "What follows may differ slightly."
-    return replace(request, kernels=choice if kernels else PLAIN), note
+        notes.append(
+            f"This video was begun with {earlier_kernels} and goes on with {kernels or 'PyTorch alone'}."
+        )
+    request = replace(request, kernels=choice if kernels else PLAIN)
+    match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", _stored_text(earlier_folder.attention))
+    problem = match and backend_problem(match[1], has_gpu=models.device.type != "cpu")
+    if match and match[1] == KITCHEN:
+        problem = problem or kitchen_problem()
+    if match and problem:
+        notes.append(f"This video was begun with the attention {match[1]}; here, {problem}.")
+        match, request = None, replace(request, attention=AUTO)
+    note = " ".join([*notes, "What follows may differ slightly."]) if notes else ""
+    return request, (match[1], int(match[2])) if match else None, note
 
 
 def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:
@@ -352,10 +349,14 @@ def _earlier_vae_precision(earlier_folder: JobFolder | None) -> str:
     return precision if precision in DTYPES else "fp32"  # earlier versions have written nothing else
 
 
-def _earlier_attention(earlier_folder: JobFolder | None) -> tuple[str, int] | None:
-    text = _stored_text(earlier_folder and earlier_folder.attention)
-    match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", text)
-    return (match[1], int(match[2])) if match else None
+def _largest_request(lineage: Lineage, request: GenerationRequest) -> GenerationRequest:
+    requests = lineage.requests(request)
+    return replace(
+        request,
+        prompt=max((span_request.prompt for span_request in requests), key=len),
+        negative=max((span_request.negative for span_request in requests), key=len),
+        cfg=max(span_request.cfg for span_request in requests),
+    )
 
 
 def _open_folder(

@@ -1,8 +1,7 @@
 """The settings of a machine, which a program passes to the library, and the stores of facts about it.
 
 The library does not read the environment. Facts are determined once and kept in small JSON files, one entry
-per key: the speeds of bus and disks, the attention kernel that SDPA runs, and the fastest attention backend
-for each shape.
+per key, such as the speeds of bus and disks. What trials of kernels find is in `machine.routes`.
 """
 
 import json
@@ -11,17 +10,16 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import Any, cast
 
-from diffusers_helper.attention.backends import BACKENDS, BLOCKS, NATIVE, PLAIN, SLICED
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.files import write_atomic
 from diffusers_helper.machine.packages import version_of
-from diffusers_helper.machine.sysfs import driver_version
+from diffusers_helper.machine.routes import ROUTES, RouteStore, fastest
 
 _log = logging.getLogger(__name__)
 
@@ -74,23 +72,25 @@ class _FactsFile:
 class Local:
     """The settings of a machine, as opposed to those of a job.
 
-    As a guest, the process belongs to another program, whose limits stay. The functions try and measure
-    kernels in processes of their own: `attention.trial.try_kernels`, and
-    `cache.conv_tuning.measure_in_processes`.
+    As a guest, the process belongs to another program, whose limits stay. `try_candidates` is that of
+    `app.trials`, which tries kernels in processes of their own.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: Path | None = None
     is_guest: bool = False
-    try_kernels: Callable[..., list[dict[str, Any]]] | None = None
-    measure_convolutions: Callable[..., str] | None = None
+    try_candidates: Callable[..., bool] | None = None
 
     smaller_plans = _FactsFile("smaller_plans.json")  # the levels of jobs that ran out of memory
-    kernels = _FactsFile("attention.json")  # the kernel and the trials of attention backends
+    kernels = _FactsFile("attention.json")  # the kernel that SDPA runs
     step_times = _FactsFile("step_times.json")  # the times of steps and decodes (`planning.cards.speeds`)
     disks = _FactsFile("disks.json")  # the speeds of disks
     speeds = _FactsFile("speeds.json")  # those that benchmarks and jobs measured
     calibration = _FactsFile("calibration.json")  # ratios of measured to estimated memory
+
+    @property
+    def routes(self) -> RouteStore:
+        return RouteStore(self.folder and self.folder / ROUTES)
 
     @property
     def encodings(self) -> Path | None:
@@ -174,9 +174,6 @@ class DiskSpeeds:
 
 
 _TOKENS = 1024  # Shapes whose numbers of tokens differ by less share an entry.
-# Another backend than the preferred one has to be faster by this factor, so that noise does not decide.
-_MIN_GAIN = 1.1
-_BLOCKS = "blocks"
 DEVIATION_VARIABLE = "LONGTAKE_ATTENTION_DEVIATION"
 _DEVIATION, _MAX_DEVIATION = 1.0, 10.0  # percent; rounding to bf16 gives 0.2 to 0.4, and 8 bits 1.4 to 1.5
 _FP32_SHARE = 0.1  # of the bound, where a model computes in fp32
@@ -190,12 +187,12 @@ def store_kernel(facts: Facts, card: str, torch_version: str, kernel: str) -> No
     facts.write(_key(card, torch_version), {"kernel": kernel})
 
 
-Trial = Mapping[str, Mapping[str, Any]]
-"""The results of `attention.trial.try_kernels` for one shape, by backend."""
+def _key(card: str, torch_version: str = "") -> str:
+    return f"{card}, torch {torch_version or version_of('torch')}"
 
 
 def deviation_of(environ: Mapping[str, str]) -> float:
-    """Read by what share a backend's results may differ from fp32 math, if `auto` is to take it."""
+    """Read by what share a way's results may differ from fp32 math, if `auto` is to take it."""
     text = environ.get(DEVIATION_VARIABLE) or str(_DEVIATION)
     try:
         percent = float(text)
@@ -210,55 +207,16 @@ def deviation_of(environ: Mapping[str, str]) -> float:
     return percent / 100
 
 
-def stored_trials(facts: Facts, card: str) -> dict[str, Trial]:
-    """Read the trials on a card with its present driver and software, by `shape_key`."""
-    return facts.read(_trials_key(card))
+def max_error(shape: str, deviation: float) -> float:
+    return deviation * (_FP32_SHARE if shape.endswith("float32") else 1)
 
 
-def store_trial(facts: Facts, card: str, key: str, results: Sequence[Mapping[str, Any]]) -> Trial:
-    """Store the lasting results of a trial of one shape, and merge all results with the stored ones."""
-    for result in results:
-        _log.info("%s: %s", key, ", ".join(f"{name} {value}" for name, value in result.items()))
-        if result["backend"] == NATIVE and "kernel" in result:
-            store_kernel(facts, card, version_of("torch"), result["kernel"])
-    stored_trial = stored_trials(facts, card).get(key, {})
-    lasting = {result["backend"]: result for result in results if not result.get("passes")}
-    if lasting:
-        facts.write(_trials_key(card), {key: {**stored_trial, **lasting}})
-    return {**stored_trial, **{result["backend"]: result for result in results}}
-
-
-def fastest_backends(facts: Facts, card: str, deviation: float) -> dict[str, str]:
-    """Find the way that `auto` takes on a card, by `shape_key` or `blocks_key`; see `deviation_of`."""
-    return {key: fastest(key, trial, deviation) for key, trial in stored_trials(facts, card).items()}
-
-
-def fastest(key: str, trial: Trial, deviation: float) -> str:
-    """Find the fastest way of a trial whose results are close enough to fp32 math, or else a sure one."""
-    candidates, sure = (BLOCKS, PLAIN) if key.startswith(_BLOCKS) else (BACKENDS, SLICED)
-    accurate = {
-        backend: trial[backend]["seconds"]
-        for backend in candidates
-        if backend in trial
-        and "failed" not in trial[backend]
-        and "math" not in trial[backend]["kernel"]
-        and trial[backend]["error"] <= _max_deviation(key, deviation)
+def fastest_by_shape(local: Local, operation: str, card: str, deviation: float) -> dict[str, str]:
+    """Find the ways that `auto` takes on a card, by `shape_key`; see `deviation_of`."""
+    return {
+        shape: fastest(operation, route, max_error(shape, deviation))
+        for shape, route in local.routes.trials(operation, card).items()
     }
-    max_seconds = min(accurate.values(), default=0.0) * _MIN_GAIN
-    return next((backend for backend, seconds in accurate.items() if seconds <= max_seconds), sure)
-
-
-def refused_backends(facts: Facts, card: str, deviation: float) -> dict[str, float]:
-    deviations = dict[str, float]()
-    for key, trial in stored_trials(facts, card).items():
-        for backend in BACKENDS.keys() & trial.keys():
-            if (error := trial[backend].get("error", 0.0)) > _max_deviation(key, deviation):
-                deviations[backend] = max(error, deviations.get(backend, 0.0))
-    return deviations
-
-
-def _max_deviation(key: str, deviation: float) -> float:
-    return deviation * (_FP32_SHARE if key.endswith("float32") else 1)
 
 
 def shape_key(heads: int, tokens: int, head_dim: int, dtype: str) -> str:
@@ -266,14 +224,4 @@ def shape_key(heads: int, tokens: int, head_dim: int, dtype: str) -> str:
 
 
 def blocks_key(shape: tuple[int, int, int, str], *, spans_heads: bool) -> str:
-    return f"{_BLOCKS}{' with norms of all heads' if spans_heads else ''}, {shape_key(*shape)}"
-
-
-def _key(card: str, torch_version: str = "") -> str:
-    return f"{card}, torch {torch_version or version_of('torch')}"
-
-
-def _trials_key(card: str) -> str:
-    packages = sorted({backend.package for backend in BACKENDS.values() if backend.package})
-    versions = (f"{name} {version_of(name)}".rstrip() for name in packages)
-    return ", ".join((_key(card), *versions, f"driver {driver_version(card)}"))
+    return f"{'norms of all heads, ' * spans_heads}{shape_key(*shape)}"

@@ -12,7 +12,8 @@ from typing import Literal, Self, TypeVar, get_args
 
 from diffusers_helper.attention.backends import BACKENDS, NATIVE, SLICED, slice_bytes
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.local import Local, deviation_of, fastest_backends, stored_kernel
+from diffusers_helper.machine.local import Local, deviation_of, fastest_by_shape, stored_kernel
+from diffusers_helper.machine.routes import ATTENTION
 from diffusers_helper.machine.sysfs import (
     ROOT,
     Gpu,
@@ -113,9 +114,9 @@ class Profile:
         return replace(self, kernel=observed, attention=attention)
 
     def with_measurements(self, local: Local) -> Self:
-        facts, card = local.kernels, self.machine.card
-        backends = fastest_backends(facts, card, self.deviation)
-        return replace(self.with_kernel(stored_kernel(facts, card)), backends=backends)
+        card = self.machine.card
+        backends = fastest_by_shape(local, ATTENTION, card, self.deviation)
+        return replace(self.with_kernel(stored_kernel(local.kernels, card)), backends=backends)
 
     def attention_for(self, request: GenerationRequest, key: str) -> Setting[str]:
         if request.attention != AUTO:

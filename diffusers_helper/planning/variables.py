@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
+from diffusers_helper.machine.routes import CONV_RUNGS
 from diffusers_helper.machine.sysfs import VISIBLE_VARIABLES
 
 T = TypeVar("T")
@@ -15,7 +16,7 @@ ENCODINGS_VARIABLE, FP32_VARIABLE = "LONGTAKE_ENCODINGS", "LONGTAKE_FP32"
 FIND_MODE_VARIABLE, FIND_ENFORCE_VARIABLE = "MIOPEN_FIND_MODE", "MIOPEN_FIND_ENFORCE"
 # The ways to compute a convolution (`cache.conv_rungs.RUNGS`), the choice among them, and no choice at all.
 CONV_AUTO, CONV_OFF = "auto", "off"
-CONV_RUNGS = (CONV_AUTO, "kitchen", "miopen", "taps", "native", "tiles", "cpu", CONV_OFF)
+CONV_CHOICES = (CONV_AUTO, *CONV_RUNGS, CONV_OFF)
 FIND_MODES = {
     "NORMAL": "times every kernel for each new shape: slow at first, the fastest kernel afterwards",
     "FAST": "takes the kernel that MIOpen's database or heuristic names, without a search; may be slow",
@@ -28,7 +29,7 @@ _OTHER_FIND_MODES = ("TRUST_VERIFY", "TRUST_VERIFY_FULL", "6", "7")
 _ENFORCE_MODES = ("NONE", "DB_UPDATE", "SEARCH", "SEARCH_DB_UPDATE", "DB_CLEAN")
 # The values that each variable may have, and those that a refusal names. MIOpen ignores case and blanks.
 _CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    CONV_RUNG_VARIABLE: (CONV_RUNGS, CONV_RUNGS),
+    CONV_RUNG_VARIABLE: (CONV_CHOICES, CONV_CHOICES),
     **dict.fromkeys((DEBUG_VARIABLE, ENCODINGS_VARIABLE, FP32_VARIABLE), (("0", "1"), ("0", "1"))),
     FIND_MODE_VARIABLE: ((*FIND_MODES, *_FIND_MODE_NUMBERS, *_OTHER_FIND_MODES), tuple(FIND_MODES)),
     FIND_ENFORCE_VARIABLE: ((*_ENFORCE_MODES, *"12345"), _ENFORCE_MODES),
@@ -47,7 +48,7 @@ def check_choices(environ: Mapping[str, str]) -> None:
 
 
 def conv_rung(environ: Mapping[str, str]) -> str:
-    """Read the way to compute convolutions from the environment, one of `CONV_RUNGS`."""
+    """Read the way to compute convolutions from the environment, one of `CONV_CHOICES`."""
     check_choices(environ)
     return environ.get(CONV_RUNG_VARIABLE) or CONV_AUTO
 

@@ -1,7 +1,5 @@
 """A VAE that belongs to another program, such as ComfyUI's `comfy.sd.VAE`, within the memory that is free."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import logging

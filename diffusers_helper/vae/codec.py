@@ -1,7 +1,5 @@
 """The conversion of pictures to latents, and of latents to frames, by the VAE engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,42 +1,31 @@
 """The convolutions that a VAE computes, found without computing anything."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from cache.conv import card_of, case_of
-from cache.conv_routes import ConvCase
-from cache.conv_rungs import parse_call
+from cache.conv_rungs import ConvCase, parse_call
+from cache.replaced import ReplacedFunctions
 from diffusers_helper.loading.quick_vae import speed_up
+from diffusers_helper.planning.vae import Tiles
 from diffusers_helper.vae.families import vae_family
-
-
-class _ConvCalls(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts = Counter[ConvCase]()
-        self.num_repeats = 1
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        kwargs = kwargs or {}
-        if func in (functional.conv2d, functional.conv3d) and (call := parse_call(*args, **kwargs)):
-            self.counts[case_of(*call)] += self.num_repeats
-        return func(*args, **kwargs)
+from diffusers_helper.vae.passes import Grid
 
 
 def conv_cases(
-    vae: Any, dtype: torch.dtype, device: torch.device, height: int, width: int, windows: Iterable[int]
+    vae: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    height: int,
+    width: int,
+    windows: Iterable[int],
+    tile_px: int = 0,
 ) -> dict[ConvCase, int]:
     """Count the convolutions of encoding a picture or a tile and of decoding windows.
 
@@ -49,11 +38,29 @@ def conv_cases(
     speed_up(meta_vae)
     nn.Module.to(meta_vae, dtype)  # diffusers' own method warns about layers that it might keep in fp32
     family = vae_family(meta_vae)
-    latent_sides = [side // family.spatial_compression for side in (height, width)]
-    with torch.inference_mode(), _ConvCalls() as calls:
+    scale = family.spatial_compression
+    grid = Grid.cut((height // scale, width // scale), Tiles.of(tile_px), scale)
+    latent_sides = grid.rows.tile_size, grid.columns.tile_size
+    height, width = (side * scale for side in latent_sides)
+    calls, counts = list[ConvCase](), Counter[ConvCase]()
+
+    def counting(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            if parsed := parse_call(*args, **kwargs):
+                calls.append(case_of(*parsed))
+            return function(*args, **kwargs)
+
+        return call
+
+    functions = {function: counting(function) for function in (functional.conv2d, functional.conv3d)}
+    with torch.inference_mode(), ReplacedFunctions(functions):
         family.encode(torch.empty(1, 3, 1, height, width, dtype=dtype, device="meta"))
-        for num_latents, calls.num_repeats in sorted(Counter(windows).items()):
+        counts.update(calls)
+        calls.clear()
+        for num_latents, num_repeats in sorted(Counter(windows).items()):
             shape = (1, vae.config.latent_channels, num_latents, *latent_sides)
             for _ in family.decode(torch.empty(shape, dtype=dtype, device="meta")):
                 pass
-    return {replace(case, arch=arch, rocm=rocm): count for case, count in calls.counts.items()}
+            counts.update(calls * num_repeats)
+            calls.clear()
+    return {replace(case, arch=arch, rocm=rocm): count for case, count in counts.items()}

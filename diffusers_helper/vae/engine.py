@@ -3,8 +3,6 @@
 Its owner is a job, with its memory plan, or a ComfyUI node, with the memory that is free.
 """
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The VAEs belong to their owner: nothing in them is changed, not even their setti
 are compared by name, because ComfyUI's nodes use this module where diffusers may be missing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any, cast

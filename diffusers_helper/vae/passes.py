@@ -1,8 +1,7 @@
 """The passes of a VAE, whole or in tiles, and the counter of the pieces that they consist of.
 
 A finished piece leaves the device at once. Tiles overlap, and their frames are blended in a mosaic. All tiles
-of a video have one shape, so the driver searches for kernels only once. If the last tile would reach beyond
-the edge, all tiles overlap more instead.
+of a video have one shape, so the driver searches for kernels only once.
 """
 
 from __future__ import annotations
@@ -32,11 +31,15 @@ class Axis:
 
     @classmethod
     def cut(cls, length: int, tile_size: int, overlap: int) -> Axis:
-        """Cut into the fewest tiles that overlap by at least `overlap` < `tile_size`, evenly distributed."""
+        """Cut into the fewest tiles of up to `tile_size` that overlap by at least `overlap` < `tile_size`.
+
+        They are no larger than that needs, and evenly distributed.
+        """
         if length <= tile_size:
             return cls(length, length, (0,))
         gaps = -(-(length - tile_size) // (tile_size - overlap))
-        return cls(length, tile_size, tuple(round(i * (length - tile_size) / gaps) for i in range(gaps + 1)))
+        size = -(-(length + gaps * overlap) // (gaps + 1))
+        return cls(length, size, tuple(round(i * (length - size) / gaps) for i in range(gaps + 1)))
 
     def weights(self, scale: int) -> list[Tensor]:
         """Compute each tile's blending weights in fp32, linear where two overlap, which add up to 1."""

@@ -1,7 +1,5 @@
 """The video node, which makes frames and an MP4 from a picture and a sentence with `generate`."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ With the same settings they make the same video as the one node, bit for bit. Wh
 kept by ComfyUI until its inputs change, so another seed does not encode the prompt again.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

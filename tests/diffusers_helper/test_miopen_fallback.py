@@ -27,7 +27,7 @@ from diffusers_helper.miopen_fallback import (
 )
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.previews import to_uint8
-from diffusers_helper.planning.variables import CONV_RUNGS
+from diffusers_helper.planning.variables import CONV_CHOICES
 from tests.support.drivers import (
     MEMORY,
     NO_ALGORITHM,
@@ -169,7 +169,7 @@ def test_off_changes_nothing_and_an_unknown_choice_is_refused() -> None:
     refused = "LONGTAKE_CONV_RUNG is 'MIOpen'; expected one of auto, kitchen, miopen, taps, native, "
     with pytest.raises(InputError, match=re.escape(refused)):
         initialize_miopen_fallback(rung="MIOpen")
-    assert {"auto", "off", *RUNGS} == set(CONV_RUNGS)
+    assert {"auto", "off", *RUNGS} == set(CONV_CHOICES)
     with pytest.raises(ValueError, match="expected one of kitchen, miopen"):
         ladder(forced="warp")
 

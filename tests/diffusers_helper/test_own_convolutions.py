@@ -4,6 +4,8 @@ import copy
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cache.conv_probe import measure
-from cache.conv_routes import ConvCase, RouteStore
-from cache.conv_rungs import RUNGS
+from cache.conv import case_of
+from cache.conv_probe import convolution_work
+from cache.conv_rungs import RUNGS, FlatConvolution
+from cache.trial import try_candidates
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, Finished, Warned
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
@@ -170,12 +173,16 @@ def test_a_failing_2d_convolution_is_remembered_as_one(
         assert torch.allclose(ladder(tmp_path).conv2d(*call), expected, atol=1e-5)
     assert len(failed) == 2  # the plain call and the one without MIOpen, once
     (text,) = initialize_miopen_fallback(folder=tmp_path).ladder._routes.routes("cpu")  # type: ignore[union-attr]
-    case = ConvCase.from_text(text)
-    assert case.is_flat
+    case = case_of(
+        x.unsqueeze(2), FlatConvolution(weight.unsqueeze(2), None, (1, 2, 1), (0, 1, 1), (1, 1, 2), 2)
+    )
     assert str(case) == text
     assert not RUNGS["taps"].supports(case)
-    measured = measure(case, torch.device("cpu"), RouteStore())
-    assert (set(measured.milliseconds), set(measured.failed)) == ({"tiles"}, {"miopen"})
+    plain_call, in_tiles = try_candidates(
+        [(partial(convolution_work, asdict(case), device=x.device), ["miopen", "tiles"])]
+    )
+    assert plain_call["failed"] == NO_ALGORITHM
+    assert "failed" not in in_tiles
 
 
 @pytest.mark.slow

@@ -61,14 +61,14 @@ def test_a_shortage_leads_to_smaller_pieces_which_are_told() -> None:
     latents, failed = noise(1, 16, 48, 48), list[int]()
 
     def short(_: Any, args: tuple[Tensor, ...]) -> None:
-        if args[0].shape[-1] > 32:
+        if args[0].shape[-1] > 29:
             failed.append(args[0].shape[-1])
             raise torch.OutOfMemoryError(SHORT)
 
     handle = vae.first_stage_model.decoder.register_forward_pre_hook(short)
     found, text = decode(vae, latents, tile_size=320)
     handle.remove()
-    assert failed == [48, 40]  # in one piece, and in tiles of 320 pixels
+    assert failed == [48, 30]  # in one piece, and in tiles of up to 320 pixels
     assert found.shape == (1, 384, 384, 3)
     assert "in tiles of 256 pixels: approximate." in text
     assert "Memory ran out in 2 attempts with larger pieces before" in text

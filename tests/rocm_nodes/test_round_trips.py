@@ -1,7 +1,5 @@
 """Tests of the nodes that what they set comes back, and of numbers at which a choice changes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,9 +1,14 @@
 """Packages that pass for flash-attn, SageAttention and comfy-kitchen, whose kernels do what a test wants."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from app.trials import try_candidates
+from diffusers_helper.machine.routes import ATTENTION, KernelCase, Route, RouteStore, Task
 
 # The bodies of kernels (B, N, H, D); comfy-kitchen's has (B, H, N, D).
-RIGHT = "return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)"
 WRONG = "return q * 0 + 1"
 RIGHT_IN_KITCHEN = "return sdpa(q, k, v)"
 ABORTS = "os.abort()"
@@ -38,3 +43,25 @@ def write_kernel(folder: Path, package: str, body: str) -> None:
     facts = folder / f"{package}-{version}.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+
+
+def tried_in_processes(
+    folder: Path,
+    candidates: Sequence[str],
+    arguments: Sequence[Any],
+    operation: str = ATTENTION,
+    **limits: Any,
+) -> tuple[Route, dict[str, Any]]:
+    """Try ways with the packages in a folder, and return what is stored there and the results."""
+    results, routes, case = (
+        dict[str, Any](),
+        RouteStore(folder / "routes"),
+        KernelCase(operation, "cpu", "a shape"),
+    )
+
+    def take(task: Task, candidate: str, result: Any) -> None:
+        results[candidate] = result
+
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
+    try_candidates([Task(case, arguments, candidates)], routes, environ=environ, on_result=take, **limits)
+    return RouteStore(folder / "routes").get(case), results

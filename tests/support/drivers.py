@@ -11,8 +11,8 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from cache.conv import ConvLadder
-from cache.conv_routes import RouteStore
 from cache.conv_rungs import RUNGS, Rung
+from diffusers_helper.machine.routes import RouteStore
 
 NO_ALGORITHM = "MIOpen Error: No suitable algorithm was found to execute the required convolution"
 MEMORY = "HIP out of memory. Tried to allocate 2.00 GiB"

@@ -13,7 +13,8 @@ from app.commands import doctor
 from app.commands.doctor import Finding, examine
 from app.machine import this_local, this_machine
 from app.miopen import clear_miopen_cache
-from diffusers_helper.machine.local import Local, shape_key, store_trial, stored_kernel
+from diffusers_helper.machine.local import Local, shape_key, stored_kernel
+from diffusers_helper.machine.routes import KernelCase
 from diffusers_helper.planning.notes import FORGET
 from tests.app.conftest import Longtake
 from tests.support.machines import GB, write, write_card, write_memory
@@ -156,8 +157,11 @@ def test_the_kernel_that_ran_is_kept_for_plans(root: Path, tmp_path: Path) -> No
 def test_a_way_that_is_refused_for_its_deviation_is_named(root: Path, tmp_path: Path) -> None:
     write_card(root, 120001, 16 * GB)
     local, key = Local(folder=tmp_path / "cache"), shape_key(24, 18485, 128, "bfloat16")
-    sage = {"backend": "sage", "seconds": 0.5, "error": 0.0142, "kernel": ""}
-    store_trial(local.kernels, "gfx1201", key, [sage, {"backend": "kitchen", "failed": "no kernel"}])
+    case = KernelCase("attention", "gfx1201", key)
+    sage = {"milliseconds": 500.0, "error": 0.0142, "bytes": 0}
+    for candidate, result in {"sage": sage, "kitchen": {"failed": "no kernel"}}.items():
+        with local.routes.trying(case, candidate) as results:
+            results.append(result)
     facts = {**ROCM, "torch": metadata.version("torch"), "arch": "gfx1201"}
     (found,) = (one for one in look(root, facts, local=local) if "left out" in one.text)
     assert (

@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,17 @@ from app.cli import main
 from app.commands import tune as tune_module
 from app.commands.arguments import single_run
 from app.miopen import conv_settings, routes_folder
-from cache import conv_probe
+from cache import trial
 from cache.conv import case_of
-from cache.conv_probe import Measurement, measure
-from cache.conv_routes import ConvCase, Route, RouteStore
-from cache.conv_rungs import RUNGS, Convolution, Rung
+from cache.conv_probe import convolution_work
+from cache.conv_rungs import RUNGS, ConvCase, Convolution, Rung
 from diffusers_helper.families.packing import DEFAULT_CHUNK, window_sizes
+from diffusers_helper.machine.routes import Route, RouteStore
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.vae import Tiles
 from diffusers_helper.vae.families import vae_family
 from diffusers_helper.vae.passes import Pieces, decode_pass
-from tests.support.drivers import NO_ALGORITHM, ladder, some_call
+from tests.support.drivers import NO_ALGORITHM, some_call
 from tests.support.jobs import ROOT, wait_until
 from tests.support.making import load_tiny
 
@@ -41,7 +42,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # The command sets this; restore it for later tests.
     monkeypatch.setattr(tune_module, "_SECONDS", 1.0)
-    monkeypatch.setattr(conv_probe, "RUNS", 1)
+    monkeypatch.setattr(trial, "RUNS", 1)
 
 
 @pytest.fixture
@@ -54,17 +55,10 @@ def run(tiny_model: Path, *more: str) -> int:
     return main(["tune", "--model", str(tiny_model), "--resolution", "64", *more])
 
 
-def replace_rung(monkeypatch: pytest.MonkeyPatch, name: str, result: Callable[[Tensor], Tensor]) -> list[str]:
-    """Change the result of a rung; each run appends its name to the list."""
-    ran: list[str] = []
-    plain = RUNGS[name].run
-
-    def changed(*call: Any) -> Tensor:
-        ran.append(name)
-        return result(plain(*call))
-
-    monkeypatch.setitem(RUNGS, name, Rung(name, changed, RUNGS[name].supports))
-    return ran
+def replace_rung(monkeypatch: pytest.MonkeyPatch, name: str, result: Callable[[Tensor], Tensor]) -> None:
+    """Change the result of a rung."""
+    rung = RUNGS[name]
+    monkeypatch.setitem(RUNGS, name, Rung(name, lambda *call: result(rung.run(*call)), rung.supports))
 
 
 def broken(text: str) -> Callable[[Tensor], Tensor]:
@@ -183,8 +177,8 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
     assert "2 of 6 shapes have been measured before" in shown.err
     assert "died" not in shown.err
     for case in six_cases:
-        deadly = replace(stored()[str(case)], rung="taps", deadly={"miopen": "SIGABRT"})
-        RouteStore(routes_folder()).put(case, deadly)
+        RouteStore(routes_folder()).block(case, "miopen", "SIGABRT")
+        RouteStore(routes_folder()).choose(case, "taps", "measured")
     before = stored()
     assert run(tiny_model) == 0
     assert stored() == before
@@ -201,65 +195,40 @@ def test_a_stop_keeps_what_is_measured_and_the_next_run_goes_on(
     assert all(route.when != before[case].when for case, route in stored().items())
 
 
-def test_a_rung_that_computes_something_else_is_not_chosen(
-    case: ConvCase, monkeypatch: pytest.MonkeyPatch
+def tried(case: ConvCase, *candidates: str) -> list[dict[str, Any]]:
+    return list(trial.try_candidates([(partial(convolution_work, asdict(case), device=CPU), candidates)]))
+
+
+def with_a_wrong_corner(result: Tensor) -> Tensor:
+    result[..., -2:, -2:] += 1
+    return result
+
+
+@pytest.mark.parametrize(
+    ("changed", "failure"),
+    [
+        (torch.zeros_like, "its results differ by 1 of their size"),
+        (with_a_wrong_corner, "its results differ by 0."),
+        (lambda result: result[..., 1:], "The size of tensor a"),
+        (lambda result: result * float("nan"), "its results differ by nan"),
+        (broken(NO_ALGORITHM), NO_ALGORITHM),
+        (broken("a mistake"), "a mistake"),
+    ],
+)
+def test_a_rung_that_fails_or_computes_something_else_is_not_measured(
+    changed: Callable[[Tensor], Tensor], failure: str, case: ConvCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    routes = RouteStore()
-    replace_rung(monkeypatch, "miopen", torch.zeros_like)
-    replace_rung(monkeypatch, "taps", lambda result: result[..., 1:])
-    found = measure(case, CPU, routes)
-    assert set(found.milliseconds) == {"tiles"}
-    assert found.failed["miopen"] == "wrong result: relative error 1"
-    assert found.failed["taps"].startswith("wrong shape (1, 5, 4, 6, 7); expected")
-    assert routes.get(case).rung == "tiles"
-    replace_rung(monkeypatch, "tiles", lambda result: result * float("nan"))
-    assert measure(case, CPU, routes).rung == ""
-    route = routes.get(case)
-    assert route.rung == ""
-    assert "not all numbers are finite" in route.failed["tiles"]
-
-
-def test_a_wrong_corner_is_seen(case: ConvCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_a_wrong_corner(result: Tensor) -> Tensor:
-        result[..., -2:, -2:] += 1
-        return result
-
-    replace_rung(monkeypatch, "miopen", with_a_wrong_corner)
-    assert "miopen" in measure(case, CPU, RouteStore()).failed
-
-
-def test_a_known_error_is_noted_and_another_is_raised(
-    case: ConvCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    routes = RouteStore(tmp_path)
-    replace_rung(monkeypatch, "miopen", broken(NO_ALGORITHM))
-    assert measure(case, CPU, routes).failed == {"miopen": NO_ALGORITHM}
-    assert routes.get(case).rung in ("taps", "tiles")
-    replace_rung(monkeypatch, "taps", broken("a mistake"))
-    with pytest.raises(RuntimeError, match="a mistake"):
-        measure(case, CPU, routes)
-    assert RouteStore(tmp_path).get(case).deadly == {}
+    replace_rung(monkeypatch, "miopen", changed)
+    plain, taps = tried(case, "miopen", "taps")
+    assert plain["failed"].startswith(failure)
+    assert taps["milliseconds"] > 0
 
 
 def test_a_rung_may_fail_while_it_is_timed(case: ConvCase, monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([lambda result: result, broken(NO_ALGORITHM)])
     replace_rung(monkeypatch, "miopen", lambda result: next(results)(result))
-    found = measure(case, CPU, RouteStore())
-    assert found.failed == {"miopen": NO_ALGORITHM}
-    assert found.rung in ("taps", "tiles")
-
-
-def test_what_was_being_tried_when_the_process_died_is_not_tried_again(
-    case: ConvCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    dying = RouteStore(tmp_path).trying(case, "miopen")
-    dying.__enter__()
-    routes = RouteStore(tmp_path)
-    assert set(routes.get(case).deadly) == {"miopen"}
-    ran = replace_rung(monkeypatch, "miopen", lambda result: result)
-    assert set(measure(case, CPU, routes, routes.get(case).deadly).milliseconds) == {"taps", "tiles"}
-    ladder(tmp_path).conv3d(*some_call())
-    assert ran == []
+    (plain,) = tried(case, "miopen")
+    assert plain == {"failed": NO_ALGORITHM}
 
 
 @pytest.mark.slow
@@ -290,13 +259,6 @@ def test_ways_that_ended_processes_are_tried_in_a_process_of_their_own(
     results = json.loads(capsys.readouterr().out)["results"]
     assert all("miopen" in result["milliseconds"] for result in results)
     assert not any(result["deadly"] for result in results)
-
-
-def test_the_choice() -> None:
-    assert Measurement({"miopen": 10, "taps": 5, "tiles": 4.9}).rung == "taps"
-    assert Measurement({"miopen": 5.2, "taps": 5}).rung == "miopen"
-    assert Measurement({}, {"miopen": "x"}).rung == ""
-    assert Measurement({"miopen": 10}, {"taps": "x"}).reason == "measured miopen 10 ms; taps: x"
 
 
 @pytest.mark.parametrize(

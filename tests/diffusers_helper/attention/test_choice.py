@@ -1,7 +1,9 @@
 """Tests of the automatic choice: kernels are tried in a process of their own, and the choice is kept."""
 
-import os
+import json
 import shutil
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +11,28 @@ import pytest
 import torch
 
 from app.machine import machine_of_card
-from app.trials import _end_of, try_kernels
+from app.trials import _end_of
+from cache.trial import _temporary_mark
+from cache.trial import try_candidates as try_here
 from diffusers_helper.attention.backends import BACKENDS, candidate_backends
 from diffusers_helper.attention.dispatch import attention_function
-from diffusers_helper.attention.trial import _temporary_mark
-from diffusers_helper.attention.trial import try_kernels as try_here
+from diffusers_helper.attention.trial import attention_work
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
-from diffusers_helper.events import Event, JobStarted
-from diffusers_helper.job.plans import MemoryPlans
+from diffusers_helper.events import Event, Finished, JobStarted, Warned
+from diffusers_helper.job.plans import LATE, MemoryPlans
 from diffusers_helper.job.setup import open_job
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import (
-    Facts,
     Local,
     deviation_of,
-    fastest_backends,
-    refused_backends,
+    fastest_by_shape,
     shape_key,
-    store_trial,
+    store_kernel,
     stored_kernel,
 )
+from diffusers_helper.machine.packages import version_of
+from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, KernelCase, Route, RouteStore, Task
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.profiles import profile_for, profile_in_force
@@ -41,10 +44,9 @@ from tests.support.attention_kernels import (
     HANGS,
     IS_KILLED,
     LOSES,
-    RAISES,
-    RIGHT,
     RIGHT_IN_KITCHEN,
     WRONG,
+    tried_in_processes,
     write_kernel,
 )
 from tests.support.making import Stop, load_tiny, make, outline, seconds_for, tiny_request
@@ -64,28 +66,16 @@ def test_the_setting_has_every_way() -> None:
 def test_a_bad_kernel_costs_only_itself(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", ABORTS)
     write_kernel(tmp_path, "sageattention", WRONG)
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    trials = try_kernels(("triton", "sage", "native", "sliced", "aiter"), *SHAPE, environ=environ)
-    assert [trial["backend"] for trial in trials] == ["triton", "sage", "native", "sliced", "aiter"]
-    assert trials[0]["failed"] == "its process ended with -6"
-    assert trials[1]["failed"].startswith("its results differ by ")
-    assert 0 < trials[2]["error"] < 0.01
-    assert "flash" in trials[2]["kernel"]
-    assert trials[3]["error"] <= trials[2]["error"]
-    assert "diffusers cannot use" in trials[4]["failed"]
-
-
-@pytest.mark.slow
-def test_a_kernel_that_raises_is_left_out_and_a_right_one_is_timed(tmp_path: Path) -> None:
-    write_kernel(tmp_path, "flash_attn", RAISES)
-    write_kernel(tmp_path, "sageattention", RIGHT)
     write_kernel(tmp_path, "comfy_kitchen", RIGHT_IN_KITCHEN)
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    raised, *others = try_kernels(("triton", "sage", "kitchen"), *SHAPE, environ=environ)
-    assert raised == {"backend": "triton", "failed": "no kernel image is available"}
-    for right in others:
-        assert right["seconds"] > 0
-        assert "failed" not in right
+    names = ("triton", "sage", "native", "sliced", "kitchen", "aiter")
+    route, results = tried_in_processes(tmp_path, names, SHAPE)
+    assert tuple(results) == names
+    assert route.deadly == {"triton": "its process ended with -6"}
+    assert route.failed["sage"].startswith("its results differ by ")
+    assert "diffusers cannot use" in route.failed["aiter"]
+    assert "flash" in results["native"]["kernel"]
+    assert 0 < route.errors["sliced"] <= route.errors["native"] < 0.01
+    assert route.measured.keys() == {"native", "sliced", "kitchen"}
 
 
 def test_a_kernel_that_gives_no_numbers_or_wrong_ones_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,18 +88,26 @@ def test_a_kernel_that_gives_no_numbers_or_wrong_ones_is_left_out(monkeypatch: p
         return lambda *inputs: whole(*inputs) * factors[backend]
 
     monkeypatch.setattr("diffusers_helper.attention.trial.attention_function", attention)
-    *wrong, right = try_here(factors, *SHAPE)
+    work = partial(attention_work, *SHAPE, device=torch.device("cpu"))
+    *wrong, right = try_here([(work, factors)])
     said = [trial["failed"].removeprefix("its results differ by ") for trial in wrong]
     assert said[:2] == ["nan of their size", "0.2 of their size"]
     assert len(said) == 3  # of which the last is wrong in its last row alone
     assert "failed" not in right
+    monkeypatch.setattr("diffusers_helper.attention.trial.operation_of", lambda compute: (MATH, None))
+    (in_math,) = try_here([(work, ["native"])])
+    assert "stores the scores of all tokens" in in_math["failed"]
+    assert in_math["kernel"] == MATH
 
 
-def test_a_kernel_that_hangs_is_ended(tmp_path: Path) -> None:
+def test_a_kernel_that_hangs_is_ended_and_not_tried_again_unless_the_time_of_all_was_over(
+    tmp_path: Path,
+) -> None:
     write_kernel(tmp_path, "flash_attn", HANGS)
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    (trial,) = try_kernels(("triton",), *SHAPE, environ=environ, seconds=1)
-    assert trial == {"backend": "triton", "failed": "it took more than 1 seconds", "passes": True}
+    route, results = tried_in_processes(tmp_path, ("triton",), SHAPE, all_seconds=1)
+    assert (route, results) == (Route(), {})
+    route, _ = tried_in_processes(tmp_path, ("triton",), SHAPE, seconds=1)
+    assert route.deadly == {"triton": "it took more than 1 seconds"}
 
 
 @pytest.mark.slow
@@ -118,23 +116,20 @@ def test_a_way_that_is_killed_may_be_tried_again_and_one_that_loses_the_card_har
 ) -> None:
     write_kernel(tmp_path, "flash_attn", IS_KILLED)
     write_kernel(tmp_path, "sageattention", LOSES)
-    environ, progress = {**os.environ, "PYTHONPATH": str(tmp_path)}, list[tuple[int, int]]()
-    ways = ("triton", "sage", "native")
-    killed, lost, native = try_kernels(
-        ways, *SHAPE, environ=environ, on_progress=lambda *counts: progress.append(counts)
-    )
-    assert killed == {"backend": "triton", "failed": "its process ended with -9", "passes": True}
-    assert lost == {"backend": "sage", "failed": "HIP error: an illegal memory access was encountered"}
-    assert native["backend"] == "native"
-    assert native["seconds"] > 0
-    assert progress == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    route, results = tried_in_processes(tmp_path, ("triton", "sage", "native"), SHAPE)
+    assert results["triton"] == {"failed": "its process ended with -9", "passes": True}
+    assert route.failed == {"sage": "HIP error: an illegal memory access was encountered"}
+    assert (route.deadly, route.measured.keys()) == ({}, {"native"})
 
 
-def test_a_trial_ends_with_its_job(tmp_path: Path) -> None:
+def test_a_trial_ends_with_its_job_and_leaves_no_mark(tmp_path: Path) -> None:
     write_kernel(tmp_path, "flash_attn", HANGS)
     cancel = CancelToken()
+    cancel.cancel()
     with pytest.raises(GenerationCancelled):
-        try_kernels(("triton",), *SHAPE, environ={}, on_progress=lambda *_: cancel.cancel(), cancel=cancel)
+        tried_in_processes(tmp_path, ("triton",), SHAPE, cancel=cancel)
+    (file,) = (tmp_path / "routes").glob("*.json")
+    assert json.loads(file.read_text())["routes"] == {}
 
 
 OOM = "HIP out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity of 16.00 GiB of which 2.00 GiB"
@@ -169,70 +164,68 @@ def test_an_end_from_outside_or_for_lack_of_memory_passes(code: int, errors: str
     assert _end_of(0, errors).reason == ""
 
 
-def result(way: str, seconds: float, kernel: str = FLASH, error: float = 0.003) -> dict[str, Any]:
-    return {"backend": way, "seconds": seconds, "error": error, "kernel": kernel}
+def result(milliseconds: float, error: float = 0.003) -> dict[str, Any]:
+    return {"milliseconds": milliseconds, "error": error, "bytes": 0}
 
 
-BAD = {"backend": "sage", "failed": "its results differ by 1 of their size"}
-BUSY = {"backend": "native", "failed": OOM.format("4.00"), "passes": True}
+def fails(text: str, **marks: bool) -> dict[str, Any]:
+    return {"failed": text, **marks}
+
+
+def keep(local: Local, card: str, key: str, results: Mapping[str, Any], operation: str = ATTENTION) -> None:
+    """Store results, as a trial does."""
+    for candidate, found in results.items():
+        with local.routes.trying(KernelCase(operation, card, key), candidate) as stored:
+            stored.append(found)
+
+
+BAD = fails("its results differ by 1 of their size")
+BUSY = fails(OOM.format("4.00"), passes=True)
+IN_MATH = fails(f"it runs {MATH}, which stores the scores of all tokens")
+KEY = shape_key(24, 18400, 128, "bfloat16")
 
 
 @pytest.mark.parametrize(
-    ("trials", "way"),
+    ("results", "candidate"),
     [
-        ([result("native", 1.0), result("triton", 0.95), BAD], "native"),
-        ([result("native", 1.0), result("triton", 0.8), BAD], "triton"),
-        ([result("native", 1.0, MATH), result("triton", 2.0)], "triton"),
-        ([result("native", 1.0, MATH), BAD], "sliced"),
-        ([{"backend": "native", "failed": "no kernel image is available"}], "sliced"),
+        ({"native": result(1.0), "triton": result(0.95), "sage": BAD}, "native"),
+        ({"native": result(1.0), "triton": result(0.8), "sage": BAD}, "triton"),
+        ({"native": IN_MATH, "triton": result(2.0)}, "triton"),
+        ({"native": IN_MATH, "sage": BAD}, "sliced"),
+        ({"native": fails("SIGABRT", is_deadly=True)}, "sliced"),
     ],
 )
 def test_the_fastest_right_way_is_kept_for_card_software_and_shape(
-    trials: list[dict[str, Any]], way: str, tmp_path: Path
+    results: dict[str, Any], candidate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
-    store_trial(facts, "gfx1100", key, trials)
-    assert fastest_backends(facts, "gfx1100", 0.01) == {key: way}
-    assert fastest_backends(facts, "gfx1030", 0.01) == {}
-    assert shape_key(24, 18200, 128, "bfloat16") == key != shape_key(24, 18433, 128, "bfloat16")
-    if trials and "kernel" in trials[0]:
-        assert stored_kernel(facts, "gfx1100") == trials[0]["kernel"]
-    store_trial(facts, "gfx1100", "another", [result("native", 1.0)])
-    assert fastest_backends(facts, "gfx1100", 0.01) == {key: way, "another": "native"}
-
-
-def test_what_passes_is_not_kept_and_new_software_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
-    assert store_trial(facts, "gfx1100", key, [BUSY]) == {"native": BUSY}
-    assert fastest_backends(facts, "gfx1100", 0.01) == {}
-    both = store_trial(facts, "gfx1100", key, [BUSY, result("triton", 1.0)])
-    assert both.keys() == {"native", "triton"}
-    assert fastest_backends(facts, "gfx1100", 0.01) == {key: "triton"}
-    assert store_trial(facts, "gfx1100", key, [result("native", 0.5)]).keys() == {"native", "triton"}
-    assert fastest_backends(facts, "gfx1100", 0.01) == {key: "native"}
+    local = Local(folder=tmp_path)
+    keep(local, "gfx1100", KEY, results)
+    assert fastest_by_shape(local, ATTENTION, "gfx1100", 0.01) == {KEY: candidate}
+    assert fastest_by_shape(local, ATTENTION, "gfx1030", 0.01) == {}
+    assert fastest_by_shape(local, BLOCK_WORK, "gfx1100", 0.01) == {}
+    assert shape_key(24, 18200, 128, "bfloat16") == KEY != shape_key(24, 18433, 128, "bfloat16")
+    keep(local, "gfx1100", "another", {"native": result(1.0)})
+    assert fastest_by_shape(local, ATTENTION, "gfx1100", 0.01) == {KEY: candidate, "another": "native"}
     for name in ("driver_version", "version_of"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"diffusers_helper.machine.local.{name}", lambda _: "7.1")
-            assert fastest_backends(facts, "gfx1100", 0.01) == {}
-    assert fastest_backends(facts, "gfx1100", 0.01) == {key: "native"}
+            patch.setattr(f"diffusers_helper.machine.routes.{name}", lambda _: "7.1")
+            assert fastest_by_shape(local, ATTENTION, "gfx1100", 0.01) == {}
 
 
 def test_a_person_chooses_how_far_results_may_differ(tmp_path: Path) -> None:
-    facts, key = Facts(tmp_path / "attention.json"), shape_key(24, 18400, 128, "bfloat16")
-    store_trial(facts, "gfx1201", key, [result("native", 1.0), result("sage", 0.5, error=0.0145)])
+    local = Local(folder=tmp_path)
+    keep(local, "gfx1201", KEY, {"native": result(1.0), "sage": result(0.5, error=0.0145)})
     assert deviation_of({}) == deviation_of({"LONGTAKE_ATTENTION_DEVIATION": "1"}) == 0.01
-    assert fastest_backends(facts, "gfx1201", 0.01) == {key: "native"}
-    assert refused_backends(facts, "gfx1201", 0.01) == {"sage": 0.0145}
+    assert fastest_by_shape(local, ATTENTION, "gfx1201", 0.01) == {KEY: "native"}
     wide = deviation_of({"LONGTAKE_ATTENTION_DEVIATION": "2"})
-    assert fastest_backends(facts, "gfx1201", wide) == {key: "sage"}
-    assert refused_backends(facts, "gfx1201", wide) == {}
-    local = Local({"LONGTAKE_ATTENTION_DEVIATION": "2"}, tmp_path)
-    assert profile_in_force(machine_of_card("gfx1200:16"), local).backends == {}
+    assert fastest_by_shape(local, ATTENTION, "gfx1201", wide) == {KEY: "sage"}
+    environ = {"LONGTAKE_ATTENTION_DEVIATION": "2"}
+    assert profile_in_force(machine_of_card("gfx1200:16"), Local(environ, tmp_path)).backends == {}
     precise = shape_key(24, 18400, 128, "float32")
-    store_trial(facts, "gfx1030", precise, [result("native", 1.0), result("triton", 0.5, error=1e-5)])
-    assert fastest_backends(facts, "gfx1030", wide) == {precise: "triton"}
+    keep(local, "gfx1030", precise, {"native": result(1.0, error=1e-4), "triton": result(0.5, error=1e-5)})
+    assert fastest_by_shape(local, ATTENTION, "gfx1030", wide) == {precise: "triton"}
+    keep(local, "gfx1030", precise, {"triton": result(0.5, error=0.003)})
+    assert fastest_by_shape(local, ATTENTION, "gfx1030", wide) == {precise: "native"}
     for text in ("0", "-1", "11", "nan", "two"):
         with pytest.raises(InputError, match=r"LONGTAKE_ATTENTION_DEVIATION is .*; expected percent"):
             profile_in_force(machine_of_card("gfx1100:24"), Local({"LONGTAKE_ATTENTION_DEVIATION": text}))
@@ -259,7 +252,8 @@ def test_a_card_with_only_math_attention_has_a_plan_that_runs() -> None:
 def test_what_was_seen_and_what_is_set_decide(tmp_path: Path) -> None:
     local = Local(folder=tmp_path)
     key = shape_key(24, 18485, 128, "bfloat16")
-    store_trial(local.kernels, "gfx1100", key, [result("native", 1.0, MATH), result("triton", 1.0)])
+    keep(local, "gfx1100", key, {"native": IN_MATH, "triton": result(1.0)})
+    store_kernel(local.kernels, "gfx1100", version_of("torch"), MATH)
     video_plan = plan("gfx1100:16", local)
     assert (video_plan.attention.value, video_plan.attention.reason) == ("triton", "the fastest on this card")
     assert plan("gfx1100:16", local, resolution=320).attention.value == "sliced"  # another shape
@@ -272,65 +266,96 @@ def test_what_was_seen_and_what_is_set_decide(tmp_path: Path) -> None:
         profile_for(machine_of_card("gfx1100:24"), {"LONGTAKE_ATTENTION": "fused"})
 
 
+class Tried:
+    """A stand-in for the trials in other processes, which gives prepared results for each task."""
+
+    def __init__(self, *answers: Mapping[str, Any], is_complete: bool = True) -> None:
+        self.asked = list[Task]()
+        self._answers, self._is_complete = answers, is_complete
+
+    def __call__(self, tasks: list[Task], routes: RouteStore, **settings: Any) -> bool:
+        (task,) = tasks
+        answers = self._answers[min(len(self.asked), len(self._answers) - 1)]
+        self.asked.append(task)
+        for candidate in task.candidates if self._is_complete else ():
+            found = answers.get(candidate, {**IN_MATH, "kernel": MATH})
+            with routes.trying(task.case, candidate) as results:
+                results += [] if found.get("passes") else [found]
+            if "on_result" in settings:
+                settings["on_result"](task, candidate, found)
+        return self._is_complete
+
+
+@pytest.fixture
+def radeon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card("gfx1100:24"))
+
+
 def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
     deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[tuple[Any, ...]] = []
-
-    def tried(*arguments: Any) -> list[dict[str, Any]]:
-        calls.append(arguments)
-        return [result(backend, 1.0, MATH) for backend in arguments[0]]
-
     monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: "")
-    local, request = Local(folder=tmp_path, try_kernels=tried), tiny_request(small_scene)
+    tried = Tried({})
+    local, request = Local(folder=tmp_path, try_candidates=tried), tiny_request(small_scene)
     assert MemoryPlans(request, deep_models, 64, 64, local).attention == ("native", 2**28)
-    assert calls == []
+    assert tried.asked == []
     monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card("gfx1100:24"))
     for _ in range(2):
         assert MemoryPlans(request, deep_models, 64, 64, local).attention[0] == "sliced"
-    (ways, heads, tokens, head_dim, dtype, limit), of_blocks = calls
-    assert of_blocks == (["plain", "fused"], 2, tokens, 16, "float32", 0, False)
-    assert (ways, heads, head_dim, dtype, limit) == ([*candidate_backends()], 2, 16, "float32", 2**28)
+    of_attention, of_blocks = tried.asked
+    heads, tokens, head_dim, dtype, limit = of_attention.arguments
+    assert (heads, head_dim, dtype, limit) == (2, 16, "float32", 2**28)
+    assert (of_blocks.candidates, of_blocks.arguments) == (
+        ["plain", "fused"],
+        [2, tokens, 16, "float32", False],
+    )
+    assert of_attention.candidates == [*candidate_backends()]
     assert 100 < tokens < 1024
     with pytest.raises(InputError, match="attention is triton, but the package flash_attn is not installed"):
         MemoryPlans(tiny_request(small_scene, attention="triton"), deep_models, 64, 64, local)
     stored = MemoryPlans(request, deep_models, 64, 64, local, stored_attention=("math", 77)).attention
     assert stored == ("math", 77)
-    assert len(calls) == 2
     plain = MemoryPlans(
-        tiny_request(small_scene, kernels="plain"), deep_models, 64, 64, Local(try_kernels=tried)
+        tiny_request(small_scene, kernels="plain"), deep_models, 64, 64, Local(try_candidates=tried)
     )
-    assert (plain.attention[0], len(calls)) == ("native", 2)
+    assert (plain.attention[0], len(tried.asked)) == ("native", 2)
 
 
+@pytest.mark.usefixtures("radeon")
 def test_a_busy_card_is_asked_once_in_each_job_until_it_answers(
     deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card("gfx1100:24"))
     monkeypatch.setattr("diffusers_helper.job.plans.candidate_backends", lambda: ("native", "triton"))
     monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: "it is not here")
-    wrong = {"backend": "triton", "failed": "no kernel image"}
-    answers = [[BUSY, wrong], [BUSY], [result("native", 1.0, error=0)]]
-    asked, events = list[list[str]](), list[Event]()
+    events = list[Event]()
+    tried = Tried({"native": BUSY}, {"native": BUSY}, {"native": {**result(1.0, error=0), "kernel": FLASH}})
 
-    def tried(ways: list[str], *_: Any, on_progress: Any, cancel: Any) -> list[dict[str, Any]]:
-        asked.append(ways)
-        trials = answers[len(asked) - 1]
-        for done in range(len(trials) + 1):
-            on_progress(done, len(trials))
-        return trials
-
-    def attention(number: int) -> str:
+    def attention(number: int, tried: Tried) -> str:
         job = open_job(
             tiny_request(small_scene), deep_models, folder=tmp_path / f"job{number}",
-            on_event=events.append, local=Local(folder=tmp_path, try_kernels=tried),
+            on_event=events.append, local=Local(folder=tmp_path, try_candidates=tried),
         )  # fmt: skip
         return job.memory.plans.attention[0]
 
-    assert [attention(number) for number in range(4)] == ["sliced", "sliced", "native", "native"]
-    assert asked == [["native", "triton"], ["native"], ["native"]]  # what has failed for good is not
+    assert [attention(number, tried) for number in range(4)] == ["sliced", "sliced", "native", "native"]
+    # What has failed for good is not asked again.
+    assert [task.candidates for task in tried.asked] == [["native", "triton"], ["native"], ["native"]]
     assert outline(events)[:4] == ["attention", "attention None 1/2", "attention None 2/2", "JobStarted"]
     assert {event.job for event in events} == {f"job{number}" for number in range(4)}
+    assert stored_kernel(Local(folder=tmp_path).kernels, "gfx1100") == FLASH
+
+
+@pytest.mark.usefixtures("radeon")
+def test_when_the_time_is_over_the_plain_way_is_taken_and_said(
+    deep_models: Models, small_scene: Path, tmp_path: Path
+) -> None:
+    events, tried = list[Event](), Tried({}, is_complete=False)
+    job = open_job(
+        tiny_request(small_scene), deep_models, folder=tmp_path / "job", on_event=events.append,
+        local=Local(folder=tmp_path, try_candidates=tried),
+    )  # fmt: skip
+    assert (job.memory.plans.attention[0], job.memory.plans.request.kernels) == ("native", "plain")
+    assert [event.message for event in events if isinstance(event, Warned)].count(LATE) == 1
 
 
 @pytest.mark.slow
@@ -357,6 +382,16 @@ def test_a_resumed_job_attends_as_it_began(tiny_model: Path, small_scene: Path, 
     resumed, _ = make(request, models, begun, resume_from=begun)
     assert resumed.video.read_bytes() == whole.video.read_bytes()
     assert read_recipe(resumed.video).made_with["attention"] == "sliced"
+    elsewhere = shutil.copytree(copy, tmp_path / "elsewhere")
     (copy / "attention").write_text("nonsense")
     again, _ = make(request, models, copy, resume_from=copy, local=sliced)
     assert again.video.read_bytes() == whole.video.read_bytes()
+
+    (elsewhere / "attention").write_text(f"triton {2**28}")
+    _, events = make(request, models, elsewhere, resume_from=elsewhere)
+    assert isinstance(events[-1], Finished)
+    (told,) = (event.message for event in events if isinstance(event, Warned))
+    assert told.startswith(
+        "This video was begun with the attention triton; here, it needs a GPU. What follows"
+    )
+    assert (elsewhere / "attention").read_text() == f"native {2**28}"

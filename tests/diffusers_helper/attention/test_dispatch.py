@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
+from cache.replaced import ReplacedFunctions
 from diffusers_helper.attention.backends import BACKENDS, check_backend, slice_bytes, slice_size
 from diffusers_helper.attention.dispatch import (
-    ReplacedAttention,
     attention_function,
     sliced_attention,
     use_attention_backend,
@@ -85,7 +85,9 @@ def test_slices_of_any_size_are_what_sdpa_gives(queries: int, keys: int, limit: 
     for mask in masks:
         for scale in (None, 0.1):
             expected = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-            with ReplacedAttention(partial(sliced_attention, limit)):
+            with ReplacedFunctions(
+                {functional.scaled_dot_product_attention: partial(sliced_attention, limit)}
+            ):
                 result = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
             torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
 
@@ -93,7 +95,7 @@ def test_slices_of_any_size_are_what_sdpa_gives(queries: int, keys: int, limit: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_slices_of_16_bit_are_computed_in_32(dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(1, 2, 40, 16).to(dtype) for _ in range(3))
-    with ReplacedAttention(partial(sliced_attention, SMALL)):
+    with ReplacedFunctions({functional.scaled_dot_product_attention: partial(sliced_attention, SMALL)}):
         result = scaled_dot_product_attention(q, k, v)
     expected = scaled_dot_product_attention(q.float(), k.float(), v.float())
     assert result.dtype == dtype

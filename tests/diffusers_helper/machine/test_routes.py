@@ -1,6 +1,4 @@
-"""Tests of the file of learned convolution routes: it stays whole and readable, whatever happens to it."""
-
-from __future__ import annotations
+"""Tests of the file of learned routes: it stays whole and readable, whatever happens to it."""
 
 import json
 import os
@@ -10,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from cache import conv_routes
-from cache.conv_routes import MAX_REASON, ConvCase, Route, RouteStore
+from cache.conv_rungs import ConvCase
+from diffusers_helper.machine import routes
+from diffusers_helper.machine.routes import CONVOLUTION, MAX_REASON, Route, RouteStore, fastest
+from tests.support.jobs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CASE = ConvCase(
     arch="gfx1100", rocm="7.2.26015-fc0010cf6a", torch="2.13.0+rocm7.2", dtype="bfloat16",
     shape=(1, 128, 7, 66, 66), weight=(128, 128, 3, 3, 3),
@@ -38,23 +35,6 @@ def test_the_text_of_a_case_is_stable() -> None:
         "gfx1100 rocm=7.2.26015-fc0010cf6a torch=2.13.0+rocm7.2 bfloat16 x=1x128x7x66x66 w=128x128x3x3x3 "
         "stride=1x2x2 pad=0x1x1 dilation=1x1x1 groups=1"
     )
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(0, 5000), min_size=20, max_size=20), st.sampled_from(["cpu", "sm_90", "gfx90a"]))
-def test_the_text_of_a_case_reads_back(sizes: list[int], arch: str) -> None:
-    case = ConvCase(
-        arch, "none", "2.13.0+cpu", "float32", tuple(sizes[:5]), tuple(sizes[5:10]),
-        (sizes[10], sizes[11], sizes[12]), (sizes[13], sizes[14], sizes[15]),
-        (sizes[16], sizes[17], sizes[18]), sizes[19],
-    )  # fmt: skip
-    assert ConvCase.from_text(str(case)) == case
-
-
-@pytest.mark.parametrize("text", ["", "gfx1100", str(CASE) + " more", str(CASE).replace("x=1x128", "x=1x-8")])
-def test_other_texts_are_no_case(text: str) -> None:
-    with pytest.raises(ValueError, match="names no convolution"):
-        ConvCase.from_text(text)
 
 
 def test_what_one_process_learns_another_knows(tmp_path: Path) -> None:
@@ -118,21 +98,41 @@ def test_what_was_tried_when_a_process_died_stays_blocked(tmp_path: Path) -> Non
     assert set(RouteStore(tmp_path / "routes").get(OTHER).deadly) == {"tiles"}
 
 
-def test_measuring_replaces_failures_but_not_deaths(tmp_path: Path) -> None:
+def test_a_result_replaces_what_was_known_of_its_way(tmp_path: Path) -> None:
     store = RouteStore(tmp_path)
     store.add_failure(CASE, "miopen", "out of workspace")
     store.block(CASE, "native", "SIGABRT")
-    store.add_measured(
-        CASE, {"miopen": 1.23456789, "taps": 2}, {"tiles": "wrong result"}, "miopen", "fastest"
-    )
+    for candidate, result in {
+        "miopen": {"milliseconds": 1.23456789, "error": 0.00123456, "bytes": 7},
+        "taps": {"failed": "wrong"},
+        "tiles": {"failed": "it took more than 30 seconds", "is_deadly": True},
+    }.items():
+        with store.trying(CASE, candidate) as results:
+            results.append(result)
+    with store.trying(CASE, "kitchen"):
+        pass  # nothing is known of what was ended from outside
     route = RouteStore(tmp_path).get(CASE)
-    assert route.measured == {"miopen": 1.2346, "taps": 2}
-    assert route.failed == {"tiles": "wrong result"}
-    assert route.deadly == {"native": "SIGABRT"}
+    assert (route.rung, route.measured, route.errors) == ("miopen", {"miopen": 1.2346}, {"miopen": 0.00123})
+    assert (route.failed, route.peaks) == ({"taps": "wrong"}, {"miopen": 7})
+    assert route.deadly == {"native": "SIGABRT", "tiles": "it took more than 30 seconds"}
+    assert route.reason.startswith("measured miopen 1.23 ms; taps: wrong; native: SIGABRT; tiles: it took")
+
+
+@pytest.mark.parametrize(
+    ("measured", "rung"),
+    [
+        ({"miopen": 10, "taps": 5, "tiles": 4.9}, "taps"),
+        ({"miopen": 5.2, "taps": 5}, "miopen"),
+        ({"native": 1, "taps": 5, "kitchen": 1}, "kitchen"),
+        ({}, ""),
+    ],
+)
+def test_the_first_of_those_that_are_about_as_fast_is_taken(measured: dict[str, float], rung: str) -> None:
+    assert fastest(CONVOLUTION, Route(measured=measured)) == rung
 
 
 def test_the_newest_are_kept_and_the_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_routes, "MAX_ROUTES", 3)
+    monkeypatch.setattr(routes, "MAX_ROUTES", 3)
     store = RouteStore(tmp_path)
     cases = [replace(CASE, groups=groups) for groups in range(1, 7)]
     store.block(cases[0], "miopen", "SIGABRT")
@@ -146,7 +146,6 @@ def test_the_newest_are_kept_and_the_blocked(tmp_path: Path, monkeypatch: pytest
 
 DAMAGED = [
     b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"version": 2, "routes": {}}', b'{"version": 1}',
-    b'{"version": 1, "routes": {"something": {}}}',
     b"[" * 100_000,
     *(
         b'{"version": 1, "routes": {"%s": %s}}' % (str(CASE).encode(), route)
@@ -224,9 +223,10 @@ WRITER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from cache.conv_routes import ConvCase, RouteStore
+from diffusers_helper.machine.routes import RouteStore
+from tests.diffusers_helper.machine.test_routes import CASE as case
 
-folder, case, own = Path(sys.argv[1]), ConvCase.from_text(sys.argv[2]), int(sys.argv[3])
+folder, own = Path(sys.argv[1]), int(sys.argv[2])
 store = RouteStore(folder)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -239,7 +239,7 @@ for number in range(40):
 def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(CASE), str(writer_number)],
+            [sys.executable, "-c", WRITER, str(tmp_path), str(writer_number)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for writer_number in (1, 2)
