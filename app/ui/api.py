@@ -4,8 +4,6 @@ A call is a function over plain data. Its arguments are checked by their types, 
 message and a remedy.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager

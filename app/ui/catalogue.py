@@ -1,11 +1,9 @@
 """The models that the page and the API offer, and the machine that runs them."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
@@ -34,7 +32,7 @@ class Catalogue:
     planner: Planner = field(default_factory=Planner)
 
     @classmethod
-    def starting_with(cls, model: str, planner: Planner) -> Catalogue:
+    def starting_with(cls, model: str, planner: Planner) -> Self:
         info = find_model(model, allow_folder=True)
         if model in model_names():
             return cls(model, planner=planner)

@@ -1,7 +1,5 @@
 """Errors as the page shows them, in the terms of its labels and of the memory plan, and as answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The endpoints that take the settings of the command line and pictures from programs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from inspect import Parameter, Signature

@@ -1,7 +1,5 @@
 """The LoRAs that the page offers, which are those in one folder, known to the page by name alone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The page: its document, its routes, and the endpoints of the same calls for programs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path

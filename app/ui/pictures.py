@@ -1,7 +1,5 @@
 """The uploaded pictures: their sizes, and the parts of them that become the video."""
 
-from __future__ import annotations
-
 import filecmp
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The memory plan of the form's request, computed in this process before anything is loaded."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The page's scripts and styles, served unchanged at an address that changes whenever one of them does."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The prompt of each section: in the form's strip, which follows from the prompt with times, and of a job."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from app.jobs.job import Job

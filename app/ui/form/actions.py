@@ -3,8 +3,6 @@
 They return quickly, since jobs run elsewhere and outlive the page. The form's script shows what they return.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """The form's description of itself: length, time, crop, heads of the folds, and a program for it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

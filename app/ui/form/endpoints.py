@@ -1,7 +1,5 @@
 """The calls of files and presets: what restores the form's settings, and what is dropped on it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

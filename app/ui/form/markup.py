@@ -1,7 +1,5 @@
 """The markup for notices, hints and examples. All texts that come from a user or a file are escaped."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The memory plan as text and as a bar, with lines on preserved memory and the recommended set-up."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from html import escape

@@ -3,8 +3,6 @@
 Settings of an earlier video that have no controls are carried in a hidden field, as `Extras`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -3,8 +3,6 @@
 The browser inserts the data as text only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The calls of the live view: the stream that keeps an open page up to date, and the scene of one job."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from fastapi import APIRouter

@@ -1,7 +1,5 @@
 """The content of a job's memory.json as plain data for the page's table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The plain data of the page's live view, made from a watched job. The browser inserts it as text only."""
 
-from __future__ import annotations
-
 import mimetypes
 import os
 import re

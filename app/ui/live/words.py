@@ -1,7 +1,5 @@
 """The texts for a watched job: what happens now, what it waits for, and its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path

@@ -4,8 +4,6 @@ The weights in a user's own folder are known to the page by name alone. Their ca
 seconds.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection
 from dataclasses import asdict

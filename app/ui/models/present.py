@@ -1,7 +1,5 @@
 """The facts about a model as the Models tab shows them: plain data, with sizes as text."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict

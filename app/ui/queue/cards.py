@@ -1,7 +1,5 @@
 """The calls of the cards that make this program's videos, and what the page shows of each."""
 
-from __future__ import annotations
-
 from typing_extensions import TypedDict
 
 from app.jobs.job import NoSuchJob

@@ -1,7 +1,5 @@
 """The calls of the queue. Those with the name of a verb of `longtake jobs` have its effect."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The records of jobs, as programs and the Queue tab read them."""
 
-from __future__ import annotations
-
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any

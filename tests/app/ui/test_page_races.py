@@ -3,8 +3,6 @@
 The scripts run over the real document without a server. A test answers their requests itself, in any order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

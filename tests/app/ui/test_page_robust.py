@@ -1,7 +1,5 @@
 """Tests of trouble around a page: dead servers, many tabs, hasty clicks, hostile texts, no mouse."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import subprocess
@@ -68,14 +66,6 @@ FOCUSED = """() => {
 }"""
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
-    program = Program(tmp_path)
-    yield program
-    program.kill()
-
-
 class Program:
     """The staged page in a process that is started again and again on the same port."""
 
@@ -104,6 +94,14 @@ class Program:
                     with contextlib.suppress(BrokenPipeError):
                         pipe.close()
             self.process = None
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    program = Program(tmp_path)
+    yield program
+    program.kill()
 
 
 def subscriptions(service: JobService) -> int:
