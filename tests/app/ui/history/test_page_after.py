@@ -1,5 +1,7 @@
 """Tests of what is done with finished videos, in Chromium: they are exported, compared and finished."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
