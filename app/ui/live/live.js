@@ -65,7 +65,7 @@ export async function openOnStage(job) {
   const scene = await load(job);
   watched = true;
   stays = scene.job !== now?.job;
-  showOnStage(scene);
+  showOnStage({ ...scene, isFollowed: false }); // it was asked for
   if (stays && now?.job) announceNext(scene);
   bringStage();
 }
@@ -216,7 +216,8 @@ function meetOther(before) {
   } else if (isExpecting && comesAfter(now, shown)) {
     watchRunning();
     isExpecting = false; // also for a job that was over before its first update came
-  } else if (stays || (watched && shown.isWorthKeeping && comesAfter(now, shown))) stay(shown);
+  } else if (shown.isFollowed && now.before?.job === shown.job) watchRunning();
+  else if (stays || (watched && shown.isWorthKeeping && comesAfter(now, shown))) stay(shown);
   else if (shown.isOpen && now.isOpen) askForEnd(shown.job);
   else watchRunning();
 }
