@@ -18,8 +18,6 @@ UPLOAD = f"{PROGRAM_CALLS}upload"
 
 
 class JsonAnswer(JSONResponse):
-    """An answer as JSON that nobody keeps."""
-
     def __init__(self, content: Any, status_code: int = 200, **options: Any) -> None:
         super().__init__(content, status_code, headers={"cache-control": "no-store"}, **options)
 

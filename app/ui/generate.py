@@ -27,8 +27,6 @@ _ADD = "Put a new job into the queue, and return its record without waiting for 
 
 
 class _Jobs:
-    """The jobs of programs, which are stored at once and then waited for."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
         self._waiting = 0
@@ -40,7 +38,6 @@ class _Jobs:
         return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
 
     async def wait(self, job: Job) -> Job:
-        """Return the job once it is over or interrupted."""
         self._waiting += 1
         try:
             while not job.is_over and job.state != "interrupted":

@@ -56,8 +56,6 @@ class LoraFiles(TypedDict):
 
 
 class LoraCalls:
-    """The calls of the LoRAs."""
-
     def lora_list(self) -> LoraFiles:
         """List the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
         folder = lora_folder(os.environ)

@@ -73,7 +73,6 @@ class Pictures:
         return {name: self.plain(path) for name, path in picture_paths(request).items()}
 
     def plain(self, path: str) -> bytes:
-        """Read a picture's content as a plain PNG file; refuse one that cannot be used."""
         result = self._result(path, with_content=True)
         if isinstance(result, InputError):
             raise result
@@ -102,7 +101,6 @@ class Pictures:
             return result
 
     def _decode_up_to(self, max_pixels: int, path: str) -> PlainPicture | InputError | None:
-        """Decode a picture; None if it has more than `max_pixels`."""
         try:
             result = self._processes[max_pixels].read(read_picture, Path(path), max_pixels)
         except InputError as error:
@@ -127,7 +125,6 @@ class Pictures:
 
 
 def upload_paths(settings: Mapping[str, object]) -> dict[str, str]:
-    """Find the paths of the pictures among settings, each of which is described as an `Upload` is."""
     return {name: upload_path(settings.get(name), name) for name in PICTURES}
 
 
@@ -203,7 +200,6 @@ def write_uploads(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[st
 
 
 def write_last_frame(footage: Footage) -> dict[str, str]:
-    """Write the last frame of a video to the uploads as the start picture; see `write_uploads`."""
     return write_uploads({START_PICTURE: footage.last_frame}, "last-frame.png")
 
 
@@ -212,17 +208,14 @@ def uploads_folder() -> Path:
 
 
 def upload_name(path: Path) -> str:
-    """Return the name by which the page knows a file in the folder for uploads."""
     return f"{_UPLOADS}{path.relative_to(uploads_folder()).as_posix()}"
 
 
 def _path_of(name: str) -> Path:
-    """Return the path of an upload, given its name or its path."""
     return uploads_folder() / name.removeprefix(_UPLOADS) if name.startswith(_UPLOADS) else Path(name)
 
 
 def _is_uploaded(path: Path) -> bool:
-    """Return whether a path leads into the folder for uploads, to a file that opens without blocking."""
     try:
         real = path.resolve()
         is_ours = real.is_relative_to(uploads_folder().resolve())

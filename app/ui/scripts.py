@@ -31,7 +31,6 @@ def content(address: str) -> tuple[bytes, str] | None:
 
 @cache
 def _files() -> dict[str, bytes]:
-    """Read every file, by its path, once, when the page is built."""
     files = sorted(file for file in _FOLDER.rglob("*") if file.suffix in _KINDS)
     return {file.relative_to(_FOLDER).as_posix(): file.read_bytes() for file in files}
 

@@ -35,8 +35,6 @@ _EXAMPLE_SECONDS = 2.4  # two sections are ready soon, and enough to see the vid
 
 
 class Actions:
-    """The calls of the form for one job service."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue, self._lock = service, catalogue, threading.Lock()
         self._describer = Describer(service, catalogue)

@@ -43,8 +43,6 @@ _NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
 
 
 class FormCalls:
-    """The calls of recipes and presets. Each raises InputError if an argument cannot be used."""
-
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
@@ -125,8 +123,6 @@ def form_values(form: str) -> dict[str, Any]:
 
 
 class DropCalls:
-    """The calls of dropped files. Each raises InputError if an argument cannot be used."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
 
@@ -198,7 +194,6 @@ class DropCalls:
         return [job.id for job in self._service.all_or_none(added)]
 
     def _settings(self, line: dict[str, Any], form: str, picture_paths: Mapping[str, str]) -> dict[str, Any]:
-        """Give the settings of a line's video, whose pictures can only be uploads."""
         values = form_values(form)
         model = line.get("model", values.get("model", self._catalogue.preselected))
         info, planner = self._catalogue.info(model), self._catalogue.planner

@@ -13,8 +13,6 @@ from app.ui.live.subscribe import Updates
 
 
 class LiveCalls:
-    """The calls for one service. The docstring of a method is what programs read about it."""
-
     def __init__(self, service: JobService) -> None:
         self._presenter = Presenter(service)
 

@@ -136,7 +136,6 @@ class LiveJob:
         self.last_sign = event.time
 
     def _estimate(self) -> None:
-        """Estimate the whole job from the machine's pace as soon as the video's size is known."""
         if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
             pixels = self.width * self.height

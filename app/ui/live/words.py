@@ -131,7 +131,6 @@ def section_activity(live: LiveJob) -> str:
 
 
 def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
-    """Say where other words are used, if this is the next section to make."""
     direction = "before" if mode == "inverted" else "after"
     scope = f" and for all {direction} that" if cell.number < sections else ""
     return (

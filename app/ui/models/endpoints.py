@@ -39,8 +39,6 @@ _MOST_LISTED, _MOST_SIGNS = 400, 1000
 
 
 class ModelCalls:
-    """The calls of one service: each public method is one, which programs know by its docstring."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._downloads = service, service.downloads
         self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)
@@ -193,7 +191,6 @@ def _remembered(path: Path, signs: tuple[object, ...]) -> Inspection:
 
 
 def _entry(folder: Path, name: str) -> dict[str, Any]:
-    """Read the facts about one entry: the part that it can be, or "" and a problem."""
     path = folder / name
     try:
         facts = inspected(path)
@@ -233,8 +230,6 @@ def _words(facts: Inspection) -> str:
 
 
 class OwnFileCalls:
-    """The calls of one service: each public method is one, which programs know by its docstring."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._adding = service.downloads.adding
         self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)

@@ -44,8 +44,6 @@ _TAKES_DAYS = "There is no GPU on this machine: a video of this model would take
 
 
 class ModelPresenter:
-    """The describer of the models that one page offers."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
         self._paces = PaceBook(service)

@@ -137,8 +137,9 @@ class JobCalls:
         pace = 0.0  # of finishings, which a model's pace says nothing of; one forecast tells it for all
         for n, job in enumerate(jobs):
             if finishing := job.request.finishing:
-                pace = pace or forecast(self._queue.store, job.request).work_seconds / finishing.nominal_seconds
-                left[n] = (1.0 - share_done(job)) * pace * finishing.nominal_seconds
+                nominal = finishing.nominal_seconds
+                pace = pace or forecast(self._queue.store, job.request).work_seconds / nominal
+                left[n] = (1.0 - share_done(job)) * pace * nominal
         return left
 
     def _row(

@@ -19,10 +19,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 def stand(served: Stand) -> Iterator[Stand]:
     yield served
     service, engine = served.service, served.engine
+    service.queue.pause_queue()
     engine.release_cancel()
-    for job in service.jobs(1000):
-        service.queue.cancel(job.id)
-    wait_until(lambda: service.open_jobs() == (None, ()))
+    wait_until(lambda: service.open_jobs()[0] is None)
     for job in service.jobs(1000):
         service.queue.delete(job.id)
     service.queue.empty_trash()

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from app.jobs.job import size_of
-from tests.support.pages import Stand, module, needs_chromium, start, status
+from tests.support.pages import Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 # Returns how far the frame's hole lies from the picture's left, and the name of the focused element.
@@ -178,10 +178,6 @@ def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Sta
     field.press("Control+Enter")
     page.get_by_text("A number is needed here, so 120 stays.").wait_for()
     assert stand.service.jobs() == []
-    sliders = module("form/sliders.js")
-    for seconds in (1, 1.1, 5, 19.9, 20, 21, 119, 120):
-        share = page.evaluate(f"async (seconds) => (await {sliders}).shareOf(seconds, 1, 120)", seconds)
-        assert page.evaluate(f"async (at) => (await {sliders}).lengthAt(at, 1, 120)", share) == seconds
     page.get_by_label("Prompt", exact=True).focus()
     page.keyboard.insert_text("a" * 4001)
     page.get_by_text("At most 4000 letters fit in here.").wait_for()

@@ -35,16 +35,17 @@ BAR = """() => {
 }"""
 
 
-@pytest.fixture
-def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     """Serve the page of a machine with a Radeon of 24 GB, FramePack preselected."""
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
-    profile = profile_for(machine_of_card("gfx1100:24"), {})
-    monkeypatch.setattr(catalogue, "absence_of", lambda info: None)  # as if the model were here
-    monkeypatch.setattr(manager, "missing_components", lambda info: [])
-    monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
-    with staged_page(tmp_path, model="framepack-i2v", profile=profile) as stand:
-        yield stand
+    folder, profile = tmp_path_factory.mktemp("served"), profile_for(machine_of_card("gfx1100:24"), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
+        patch.setattr(catalogue, "absence_of", lambda info: None)  # as if the model were here
+        patch.setattr(manager, "missing_components", lambda info: [])
+        patch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
+        with staged_page(folder, model="framepack-i2v", profile=profile) as stand:
+            yield stand
 
 
 def head(page: Any, text: str) -> None:

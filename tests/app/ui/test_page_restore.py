@@ -92,17 +92,20 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
 
 
-@pytest.mark.parametrize("way", ["paste", "button"])
-def test_a_video_of_a_camera_is_continued(way: str, page: Any, tmp_path: Path) -> None:
+def test_a_video_of_a_camera_is_continued(page: Any, tmp_path: Path) -> None:
     film = write_film(tmp_path / "00001.MTS")
     page.wait_for_selector("html[data-ready]")
-    if way == "button":
-        page.set_input_files("#set-image input[type=file]", str(film))
-    else:
-        content = [list(film.read_bytes()), film.name, ""]  # a browser knows no type of such a file
-        page.evaluate(PASTE, content)
-    assert notice(page, "continues").inner_text() == "The new video continues 00001.MTS (1.0 s).\n\nClose"
-    page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 192")
+    content = [list(film.read_bytes()), film.name, ""]  # a browser knows no type of such a file
+    for give in (
+        lambda: page.set_input_files("#set-image input[type=file]", str(film)),
+        lambda: page.evaluate(PASTE, content),
+    ):
+        give()
+        told = notice(page, "continues")
+        assert told.inner_text() == "The new video continues 00001.MTS (1.0 s).\n\nClose"
+        page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 192")
+        told.get_by_role("button", name="Close").click()
+        page.get_by_label("Remove Picture").click()
 
 
 def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path, tmp_path: Path) -> None:
@@ -287,6 +290,7 @@ def test_a_video_dropped_on_the_page_becomes_the_same_video_again(
         page.wait_for_selector(f'.lt-past-open[data-job="{job}"]')
         opened = page.locator(".lt-past-open")
         opened.get_by_text("Make it longer").first.click()
+        opened.get_by_text("Whole sections of 1.2 s are added. Adds time at the start;").wait_for()
         opened.get_by_label("Seconds to add").fill("1.2")
         opened.locator(".lt-panel-act").click()
         longer = next(path for path in finished(2) if path != first)

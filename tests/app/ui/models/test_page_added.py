@@ -1,6 +1,5 @@
 """Tests of models that are added and removed while the page is open, in Chromium with a staged engine."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.support.pages import (
     needs_chromium,
     notice,
     open_folds,
-    staged_page,
     start,
     status,
     strict_window,
@@ -29,12 +27,9 @@ DEMO = find_model("demo")
 CARD = ".lt-model-card[data-model=mine]"
 
 
-@pytest.fixture
-def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+@pytest.fixture(autouse=True)
+def own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
-    with staged_page(tmp_path) as stand:
-        yield stand
 
 
 def add(name: str, title: str) -> None:
