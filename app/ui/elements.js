@@ -91,7 +91,7 @@ export function setText(element, text) {
 }
 
 /** Show facts in a box: the texts that `data-text` names, and what `data-when` names only where it holds. */
-export function fill(box, facts) {
+export function render(box, facts) {
   for (const element of box.querySelectorAll('[data-text]')) {
     if (element.dataset.text in facts) setText(element, facts[element.dataset.text]);
   }

@@ -26,7 +26,6 @@ from diffusers_helper.timed_pictures import timed_pictures_of
 
 _LIMITS = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _PICTURE_NAME = "start-picture.png"
-_MAX_CACHED_PICTURES = 512
 _UPLOADS = "uploads/"  # begins the names by which the page and programs know uploads
 _MAX_CACHED_BYTES = 128 * 2**20
 
@@ -120,8 +119,6 @@ class Pictures:
                 num_bytes += len(result.png)
                 if num_bytes > _MAX_CACHED_BYTES:
                     self._results[path] = replace(result, png=b"")
-        while len(self._results) > _MAX_CACHED_PICTURES:
-            self._results.popitem(last=False)
 
 
 def upload_paths(settings: Mapping[str, object]) -> dict[str, str]:
@@ -129,12 +126,9 @@ def upload_paths(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def upload_path(upload: object, name: str) -> str:
-    """Find the path of an upload, given its description; "" for no picture.
+    """Find the path of an upload, which the page describes by its name, and Gradio by its path; "" for none.
 
-    The page describes an upload by its name, and Gradio by its path.
-
-    Raises:
-        InputError: If it describes anything but an upload, whether or not the file exists.
+    Anything else is refused, whether or not the file exists.
     """
     if upload is None or upload == "":
         return ""
@@ -147,11 +141,6 @@ def upload_path(upload: object, name: str) -> str:
 
 
 def uploaded(file: Upload) -> Path:
-    """Find the path of an uploaded file.
-
-    Raises:
-        InputError: If it does not describe an upload.
-    """
     return Path(upload_path(file.model_dump(), "file"))
 
 
@@ -174,11 +163,7 @@ def add_upload(file: Upload, name: str, folder: Path, endings: tuple[str, ...]) 
 def uploaded_pictures(value: object) -> str:
     """Write the setting of the pictures at times with the paths of uploads.
 
-    Args:
-        value: The form's text, or a program's uploads by their times, as in `{"2.4s": handle_file(path)}`.
-
-    Raises:
-        InputError: If it cannot be used, or a file is no upload.
+    A value is the form's text, or a program's uploads by their times, as in `{"2.4s": handle_file(path)}`.
     """
     if isinstance(value, dict):
         items = cast(dict[object, object], value).items()

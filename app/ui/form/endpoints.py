@@ -111,11 +111,7 @@ class FormCalls:
 
 
 def form_values(form: str) -> dict[str, Any]:
-    """Read the form's values by name, without pictures, from their JSON.
-
-    Raises:
-        InputError: If it is not the JSON of an object.
-    """
+    """Read the form's values by name, without pictures, from their JSON."""
     values = json_or_none(form)
     if not isinstance(values, dict):
         raise InputError("The form is not a JSON object; expected its values by name.", "Reload the page.")

@@ -1,5 +1,5 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
-import { dropVideo, fill, fromTemplate, make, onPress, reducedMotion, setText } from '../elements.js';
+import { dropVideo, fromTemplate, make, onPress, reducedMotion, render, setText } from '../elements.js';
 import { post } from '../server.js';
 import { clock, dayOf } from '../text.js';
 
@@ -55,7 +55,7 @@ export function makeCard(onError) {
       const { words, created, seed, model, root } = data;
       const time = dayOf(created) === day ? clock(created) : `${dayOf(created)}, ${clock(created)}`;
       const facts = `${time} · seed ${seed} · ${model}`;
-      fill(element, { ...data, words: words || 'No prompt', facts, count: `${data.versions} versions` });
+      render(element, { ...data, words: words || 'No prompt', facts, count: `${data.versions} versions` });
       pick.ariaLabel = `Select: ${words.slice(0, 60) || 'no prompt'}`;
       stack.dataset.root = root;
       stack.setAttribute('aria-expanded', String(isOpen));

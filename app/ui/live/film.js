@@ -1,6 +1,6 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
-import { fill, fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, roam, setText } from '../elements.js';
+import { fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, render, roam, setText } from '../elements.js';
 import { prepareActions, prepareReport } from './actions.js';
 import { prepareExports } from './exports.js';
 import { prepareFinishing } from './finishing.js';
@@ -85,7 +85,7 @@ function showStatus(view, scene) {
     ...scene, ...failure, id: `Job ${job}`, prompt: scene.prompt || 'No prompt', whole: `${whole} %`, ...(!scene.isRunning && { eta: scene.took }),
     memoryNote: memory?.note ?? '', peak: memory?.say ?? '', hasWarnings: scene.warnings.length > 0, hasFigures: scene.figures?.stages.length > 0,
   };
-  for (const part of ['.lt-film', '.lt-records']) fill(find(part), facts || {});
+  for (const part of ['.lt-film', '.lt-records']) render(find(part), facts || {});
   if (!job) return;
   find('.lt-meter').firstElementChild.style.transform = `scaleX(${percent / 100})`;
   find('.lt-meter').setAttribute('aria-valuenow', whole);

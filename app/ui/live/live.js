@@ -3,7 +3,7 @@
 // The server sends the scene of the job that is being made. A video that has just finished stays on the stage while
 // the next one is made; an announcement beside it leads to that one. In windows in which the stage may be out of view, a
 // line of progress above the buttons leads to it.
-import { fill, setText } from '../elements.js';
+import { render, setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
 import { get } from '../server.js';
@@ -88,7 +88,7 @@ function announce(scene) {
   if (!scene) return;
   const { prompt, label } = scene.announcement;
   Object.assign(box.dataset, { job: scene.job, state: scene.state });
-  fill(box, scene.announcement);
+  render(box, scene.announcement);
   box.querySelector('i').style.transform = `scaleX(${(scene.isRunning ? scene.percent : 0) / 100})`;
   box.querySelector('button').ariaLabel = `${label}: ${prompt}`;
 }

@@ -1,5 +1,5 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
-import { actionButton, actOnce, fill, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, setText } from '../elements.js';
+import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, render, setText } from '../elements.js';
 import { chooseModel } from '../form/describe.js';
 import { get, post } from '../server.js';
 
@@ -37,7 +37,7 @@ export class Card {
     const before = this.#model.state;
     this.#model = model;
     Object.assign(this.element.dataset, { model: model.model, state: model.state });
-    fill(this.element, { ...model, ...model.progress });
+    render(this.element, { ...model, ...model.progress });
     this.#find('copies').ariaLabel = `Type of the copy: ${model.title}`;
     if (hasChanged(this.#find('about'), [model.needs, model.sources, model.parts])) this.#showAbout(model);
     this.#showProgress(model);

@@ -1,5 +1,5 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
-import { chooseFiles, fill, fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, setOptions, setText } from '../elements.js';
+import { chooseFiles, fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, render, setOptions, setText } from '../elements.js';
 import { get, postLong, upload } from '../server.js';
 
 const PAUSE = 1000; // milliseconds between two looks at a model that is being added
@@ -35,7 +35,7 @@ function makeRow(file) {
   const row = { element, box, file };
   box.disabled = !file.part;
   box.addEventListener('change', () => choose(row));
-  fill(element, { ...file, about: [file.title, file.words].filter(Boolean).join(': ') });
+  render(element, { ...file, about: [file.title, file.words].filter(Boolean).join(': ') });
   about.id = `own: ${file.name}`.replaceAll(' ', '-');
   box.setAttribute('aria-describedby', about.id);
   summary.ariaLabel = `Inspect ${file.name}`;

@@ -148,12 +148,7 @@ class ModelPresenter:
 
 
 def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
-    """Say what a converted copy of a model would need, or why it is refused.
-
-    Raises:
-        InputError: If there is no such type of weights.
-        LongtakeError: If a local model's files cannot be read.
-    """
+    """Say what a converted copy of a model would need, or why it is refused."""
     dtype = SETTINGS["weight_dtype"].check(weight_dtype)
     name = f"{info.name}-{dtype}"
     folder = ADDED_MODELS.copy_folder(name)

@@ -1,5 +1,5 @@
 // The rows of the queue, and moving them: by the pointer or a finger on the grip, and by the arrow keys on it.
-import { actionButton, fill, fromTemplate, hasChanged } from '../elements.js';
+import { actionButton, fromTemplate, hasChanged, render } from '../elements.js';
 import { duration } from '../text.js';
 
 const SLACK = 4; // pixels that a press may move before it counts as a drag
@@ -18,7 +18,7 @@ export function makeRow() {
   const [picture, handle, title, state, meter, first] = ['picture', 'grip', 'title', 'state', 'meter', 'first'].map(find);
 
   function showState(job, live) {
-    fill(element, { ...job, ...(live && { now: live.sentence, time: live.timeLeft }) });
+    render(element, { ...job, ...(live && { now: live.sentence, time: live.timeLeft }) });
     state.title = state.textContent;
     const percent = live ? live.percent : job.percent;
     meter.hidden = isMovable(job) && !percent;

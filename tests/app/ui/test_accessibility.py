@@ -67,6 +67,8 @@ def test_nothing_serious_in_any_state(page: Any, stand: Stand, photo: Path) -> N
     start(page, photo, seconds=2.4)
     stand.engine.go(FIRST)
     status(page, state="running", frames=33)
+    stand.engine.go(2)  # a cell says how far it is
+    status(page, section=2, step=1)
     check(page, "running")
     stand.engine.go(1000)
     status(page, state="finished")

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from app.jobs.job import size_of
+from tests.app.ui.test_page_form import kept
 from tests.support.pages import Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
@@ -15,11 +16,6 @@ HOLE = """() => {
     const at = (selector) => document.querySelector(selector).getBoundingClientRect();
     return Math.round(100 * (at('.lt-crop i').left - at('.lt-crop').left) / at('.lt-crop').width);
 }"""
-
-
-def kept(page: Any, text: str) -> None:
-    """Wait until the browser keeps a setting that contains this text."""
-    page.wait_for_function("(text) => (localStorage.getItem('longtake.form') || '').includes(text)", arg=text)
 
 
 def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(

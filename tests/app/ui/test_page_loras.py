@@ -12,6 +12,7 @@ from app.ui.loras import LoraCalls
 from diffusers_helper.lora_choice import MAX_LORAS
 from diffusers_helper.models.registry import find_model
 from tests.app.ui.test_accessibility import violations
+from tests.app.ui.test_page_form import kept
 from tests.app.ui.test_page_restore import drop
 from tests.support.jobs import wait_until
 from tests.support.loras import write_lora
@@ -81,9 +82,7 @@ def test_a_user_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: P
     assert json.loads(restored)["settings"]["lora"] == "balloon.safetensors:0.6\nstyles/soft.safetensors:1"
     assert str(folder) not in restored
     # The choice survives a reload, in a closed fold too, and a wrong number becomes a possible one.
-    page.wait_for_function(
-        "(localStorage.getItem('longtake.form') || '').includes('balloon.safetensors:0.6')"
-    )
+    kept(page, "balloon.safetensors:0.6")
     page.reload()
     page.wait_for_selector('#fold-look > summary[data-state$=" · 2 LoRAs"]')
     open_folds(page)

@@ -13,6 +13,7 @@ from app.ui import catalogue
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.planning.profiles import profile_for
 from diffusers_helper.units import GB
+from tests.app.ui.test_page_form import kept
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -144,7 +145,7 @@ def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:
     open_memory(page)
     put(page, "vram_cap_gb", 9.5)
     reported(page, "of 9.5 GB.")
-    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"vram_cap_gb\":9.5')")
+    kept(page, '"vram_cap_gb":9.5')
     # Settings of this machine are not kept, so that the page of another machine shows its own.
     assert not page.evaluate("localStorage.getItem('longtake.form').includes('preserved_gb')")
     page.reload()

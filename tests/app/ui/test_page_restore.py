@@ -15,6 +15,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.app.ui.test_accessibility import violations
+from tests.app.ui.test_page_form import kept
 from tests.support.clips import read, scene
 from tests.support.films import write_film
 from tests.support.jobs import TIMEOUT, wait_until
@@ -199,7 +200,7 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     assert [job.request.seed for job in stand.service.jobs()] == [31339, 31338, 31337]
     page.get_by_label("New for each video").check()
     page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
-    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"random_seed\":true')")
+    kept(page, '"random_seed":true')
     page.reload()
     page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
     page.wait_for_selector("#set-image img")
@@ -233,7 +234,7 @@ def test_a_preset_is_saved_used_made_the_default_and_passed_on(
     steps = page.get_by_label("number input for Steps")
     steps.fill("17")
     steps.press("Tab")
-    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"steps\":17')")
+    kept(page, '"steps":17')
     page.get_by_role("button", name="Presets of settings").click()
     dialog = page.get_by_role("dialog", name="Presets")
     dialog.get_by_text("There are no presets yet.").wait_for()

@@ -170,18 +170,18 @@ def test_a_video_that_finishes_appears_and_pages_follow_each_other(
 ) -> None:
     requests = [
         GenerationRequest.from_dict({"image": str(photo), "prompt": f"number {n}", "seconds": 1.0})
-        for n in range(30)
+        for n in range(26)
     ]
     for request in requests:
         stand.service.queue.cancel(stand.service.queue.add(request).id)
     gallery(page, stand, 24)
     page.get_by_role("button", name="Show more").click()
-    cards(page, 30)
+    cards(page, 26)
     assert words(page) == [request.prompt for request in reversed(requests)]
     job = stand.service.queue.add(requests[0])
     stand.engine.go(FIRST)
     page.wait_for_selector(f'.lt-video-card[data-job="{job.id}"][data-state="running"]:nth-child(2)')
-    cards(page, 31)
+    cards(page, 27)
     stand.engine.go(1000)
     page.wait_for_selector(f'.lt-video-card[data-job="{job.id}"][data-state="finished"]')
 

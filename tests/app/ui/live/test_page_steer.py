@@ -108,7 +108,7 @@ def test_at_the_end_of_a_paused_video_its_last_section_is_marked_and_it_ends_fro
     page.wait_for_selector('.lt-stage[data-playing="false"]')
     marked = page.locator('.lt-cell[aria-current="true"]')
     assert marked.get_attribute("data-section") == ("2" if mode == "forward" else "1")
-    status(page, state="paused", percent=66 if mode == "forward" else 63)
+    status(page, state="paused", percent=67 if mode == "forward" else 63)
     page.get_by_role("button", name="End it here").click()
     status(page, state="cancelled", job=job.id)
     page.get_by_role("button", name="End it here").wait_for(state="hidden")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from diffusers_helper.request import GenerationRequest
+from tests.app.ui.test_page_form import kept
 from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import FIRST, Stand, module, needs_chromium, open_folds, status, strict_window, visit
 
@@ -323,7 +324,7 @@ def test_an_edit_ends_with_what_the_form_held_or_when_its_video_begins(
     page: Any, stand: Stand, photo: Path
 ) -> None:
     page.get_by_label("Prompt", exact=True).fill("my next idea")
-    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('my next idea')")
+    kept(page, "my next idea")
     first, second = add(stand, photo, *"ab")
     open_queue(page, *"ab")
     page.get_by_role("button", name="Edit: b").click()
