@@ -114,8 +114,8 @@ function makeCell(first, press) {
       button.setAttribute('aria-disabled', String(!cell.isDone));
       button.setAttribute('aria-label', `Section ${cell.label}, ${cell.spoken}`);
       button.style.setProperty('--done', `${cell.percent}%`);
-      state.textContent = cell.mark;
-      words.textContent = button.title = cell.words;
+      state.dataset.said = cell.mark; // the style draws what the button's name has in another order
+      words.dataset.said = button.title = cell.words;
       if (!cell.thumb || picture.getAttribute('src') === cell.thumb) return;
       picture.src = cell.thumb;
       picture.hidden = false;

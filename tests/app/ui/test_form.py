@@ -18,7 +18,7 @@ from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer, example_program
 from app.ui.models.present import ModelPresenter
-from app.ui.pictures import Size, crop_of, upload_path
+from app.ui.pictures import Size, crop_of
 from app.ui.planner import Planner
 from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
@@ -103,11 +103,6 @@ def test_the_example_program_names_what_was_changed_and_python_can_read_it() -> 
     }  # fmt: skip
 
 
-@given(st.text() | st.none() | st.integers())
-def test_kept_text_that_is_no_settings_is_left(catalogue: Catalogue, text: Any) -> None:
-    assert isinstance(form.usable_values(catalogue, text), dict)
-
-
 def test_settings_come_back_as_they_were_kept() -> None:
     kept = form.defaults(DEMO, PLANNER) | {"model": "demo", "prompt": "a ball", "seed": 7, "seconds": 9.5}
     assert form.usable_values(Catalogue(), json.dumps(kept)) == kept
@@ -127,14 +122,6 @@ def test_a_seed_that_a_browser_rounds_is_refused() -> None:
     with pytest.raises(InputError) as refusal:
         form.to_request({"seed": 2**53}, DEMO, PLANNER)
     assert refusal.value.setting == "seed"
-
-
-@pytest.mark.parametrize("name", ["seconds", "steps", "prompt", "negative", "crf", "image"])
-def test_a_refusal_knows_its_control(name: str) -> None:
-    good: dict[str, Any] = {"image": "x"}
-    with pytest.raises(InputError) as refusal:
-        GenerationRequest.from_dict(good | {name: None} if name != "image" else {})
-    assert refusal.value.setting == name
 
 
 def test_the_description_follows_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,33 +218,6 @@ def _text(folder: Path) -> Path:
     path = folder / "holiday.jpg"
     path.write_text("not a picture")
     return path
-
-
-def test_an_upright_photo_is_measured_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    image = Image.new("RGB", (400, 300))
-    exif = image.getexif()
-    exif[0x0112] = 6
-    image.save(tmp_path / "phone.jpg", exif=exif)
-    describer = Describer(JobService(tmp_path / "outputs"), Catalogue())
-    values = form.defaults(DEMO, PLANNER) | {"model": "demo", "image": {"path": str(tmp_path / "phone.jpg")}}
-    assert describer.describe(values)["facts"]["size"] == "Video: 112 × 144"
-
-
-def test_an_example_is_made_with_the_models_own_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
-    service = JobService(tmp_path / "outputs", StagedEngine())
-    actions = Actions(service, Catalogue())
-    filled = actions.form_example("demo", 0, True)["values"]
-    assert Path(upload_path(filled["image"], "image")).is_relative_to(tmp_path / "uploads")
-    (job,) = service.jobs()
-    request = job.request
-    assert request.prompt == filled["prompt"] == DEMO.examples[0]
-    assert (request.seconds, request.steps, request.resolution) == (filled["seconds"], 4, None)
-    with Image.open(request.image) as made, Image.open("assets/examples/the-white-ball-moves-up.png") as own:
-        assert made.tobytes() == own.convert("RGB").tobytes()
 
 
 def test_a_model_that_is_removed_between_two_readings_is_left_out(

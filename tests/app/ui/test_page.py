@@ -89,3 +89,6 @@ def test_length_seed_and_model_say_what_they_do_and_nothing_is_wider_than_the_wi
         page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
         box = page.get_by_role("button", name="Start Generation").bounding_box()
         assert box["y"] + box["height"] <= 844, width
+    for height, position in ((225, "static"), (844, "fixed")):  # of 1440 by 900 at 400 %, and of a phone
+        page.set_viewport_size({"width": 390, "height": height})
+        assert page.evaluate("getComputedStyle(document.querySelector('.lt-go')).position") == position

@@ -99,7 +99,7 @@ def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     assert page.evaluate(BAR)[0] == pytest.approx(12.5 / 24, abs=0.02)
 
 
-def test_the_preserved_memory_with_the_fewest_copies_is_a_press_away(page: Any) -> None:
+def test_the_fewest_copies_and_the_recommended_set_up_are_a_press_away(page: Any) -> None:
     open_memory(page)
     line = page.locator(".lt-preserved")
     line.get_by_text("18 of 20 GB are preserved, as docs/amd-memory.md sets it").wait_for()
@@ -117,9 +117,6 @@ def test_the_preserved_memory_with_the_fewest_copies_is_a_press_away(page: Any) 
     reported(page, "58 of 60 blocks of the transformer are streamed")
     assert number(page, "preserved_gb") == 18
 
-
-def test_the_recommended_set_up_is_taken_over_by_one_press(page: Any) -> None:
-    open_memory(page)
     page.get_by_text("This is the recommended set-up for this card.").wait_for()
     put(page, "preserved_gb", 6)
     page.locator("#set-weight_dtype").get_by_label("8 bit, whole numbers").check()

@@ -28,7 +28,7 @@ ALL_IN_SIGHT = """() => {
 }"""
 CELL = """() => {
     const cell = document.querySelector('.lt-cell[data-state="running"]');
-    return [cell.querySelector('.lt-cell-state').textContent, cell.style.getPropertyValue('--done')];
+    return [cell.querySelector('.lt-cell-state').dataset.said, cell.style.getPropertyValue('--done')];
 }"""
 
 
