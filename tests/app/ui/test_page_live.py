@@ -232,9 +232,9 @@ def test_a_click_on_a_section_goes_there(page: Any, stand: Stand, photo: Path) -
 
 
 def test_a_long_video_scrolls_in_its_own_strip(page: Any, stand: Stand, photo: Path) -> None:
-    submit(stand, photo, seconds=60, mode="forward")
+    submit(stand, photo, seconds=36, mode="forward")
     status(page, state="running")
-    assert page.locator(".lt-cell").count() == 50
+    assert page.locator(".lt-cell").count() == 30
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert page.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.lt-strip'))")
     assert page.locator('.lt-cell[tabindex="0"]').count() == 1

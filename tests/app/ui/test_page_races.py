@@ -205,6 +205,31 @@ def test_of_crossed_answers_of_the_queue_the_last_question_counts(page: Any) -> 
     assert found == ["cb", "b", "b", "bd"]
 
 
+def test_a_row_follows_its_video_also_if_the_one_before_looked_the_same(page: Any) -> None:
+    start_queue(page)
+    states = page.evaluate("""async () => {
+        const { reportJobs } = await load('jobs.js');
+        const hear = async (job, revision) => {
+            const now = { percent: 0, timeLeft: '', sentence: 'Starting', state: 'running', isRunning: true };
+            reportJobs({ job, ...now, queue: { revision } });
+            await settle();
+        };
+        const answer = async (running) => {
+            const all = queued('a', 'b');
+            all.jobs.find(({ id }) => id === running).actions = [];
+            named('queue').at(-1).answer(all);
+            await settle();
+        };
+        const states = [];
+        const note = () => states.push(...['a', 'b'].map((id) => textOf(`[data-job=${id}] .lt-row-state`)));
+        await hear('a', '1'); await answer('a'); note();
+        await hear('a', '2'); await answer('b'); note();
+        await hear('b', '2'); note();
+        return states;
+    }""")
+    assert states == ["Starting", "Waiting", "Waiting", "Waiting", "Waiting", "Starting"]
+
+
 def test_news_while_a_row_is_dragged_do_not_move_it(page: Any) -> None:
     start_queue(page)
     grips = page.locator(".lt-row-grip")

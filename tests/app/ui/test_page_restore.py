@@ -129,20 +129,6 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path,
     assert page.locator("[name=image]").input_value() == "null"
 
 
-def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
-    page.set_input_files("input[type=file]", str(photo))
-    page.wait_for_selector("#set-image img")
-    page.wait_for_selector('#set-image label[data-hint^="Video: "]')  # the page has taken the picture
-    drop(page, b"prompt,steps\na ball,3\nanother,many\n", "wishes.csv", "text/csv")
-    refused = page.get_by_role("alert").filter(has_text="Line 3 of wishes.csv")
-    assert "nothing was queued" in refused.inner_text()
-    assert stand.service.jobs() == []
-    drop(page, b"prompt,steps,seconds\na ball,3,1\nanother,4,2.4\n", "wishes.csv", "text/csv")
-    page.wait_for_selector(".lt-row")
-    jobs = sorted(stand.service.jobs(), key=lambda job: job.request.steps)
-    assert [(job.request.prompt, job.request.steps) for job in jobs] == [("a ball", 3), ("another", 4)]
-
-
 def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
     page: Any, stand: Stand, photo: Path, tmp_path: Path
 ) -> None:

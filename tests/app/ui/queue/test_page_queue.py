@@ -9,7 +9,7 @@ import pytest
 from diffusers_helper.request import GenerationRequest
 from tests.app.ui.test_page_form import kept
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import FIRST, Stand, module, needs_chromium, open_folds, status, strict_window, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, status, strict_window, visit
 
 pytestmark = needs_chromium
 TITLES = "() => [...document.querySelectorAll('.lt-row-title')].map((one) => one.textContent)"
@@ -92,53 +92,6 @@ def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, 
     page.get_by_role("button", name="Resume: a").click()
     row(page, "a").locator(".lt-row-state", has_text="Next").wait_for()
     assert stand.service.job(ids[0]).state == "queued"
-
-
-MUTE = f"""async () => {{
-    const updates = await {module("live/pulse.js")};
-    window.news = [];
-    updates.follow((one) => window.news.push(one));
-}}"""
-NEWS = "(job) => window.news.some((one) => one.job === job)"
-REPORT = f"""async ([job, queueOf]) => {{
-    const last = (one) => window.news.findLast(({{ job: own }}) => own === one);
-    (await {module("jobs.js")}).reportJobs({{ ...last(job), queue: last(queueOf).queue }});
-}}"""
-
-
-def test_a_row_follows_its_video_also_if_the_one_before_looked_the_same(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    first, second = add(stand, photo, *"ab")
-    open_queue(page, *"ab")
-    row(page, "a").get_by_text("Starting the engine").wait_for()
-    page.evaluate(MUTE)
-    page.wait_for_function(NEWS, arg=first)
-    page.evaluate(REPORT, [first, first])
-    stand.service.queue.pause(first)
-    page.wait_for_function(NEWS, arg=second)
-    page.get_by_role("tab", name="Create").click()
-    page.get_by_role("tab", name="Queue").click()  # this loads the rows, which are now newer than the scene
-    row(page, "a").get_by_text("Paused").wait_for()
-    page.evaluate(REPORT, [first, second])  # the second video has begun, and the scene is still of the first
-    row(page, "b").get_by_text("Being made").wait_for()
-    page.evaluate(REPORT, [second, second])
-    row(page, "b").get_by_text("Starting the engine").wait_for()
-
-
-def test_what_is_removed_comes_back(page: Any, stand: Stand, photo: Path) -> None:
-    ids = add(stand, photo, *"abcd")
-    open_queue(page, *"abcd")
-    page.get_by_role("button", name="Remove: b").click()
-    shows(page, *"acd")
-    page.get_by_role("status").filter(has_text="Removed: b").wait_for()
-    assert not (stand.outputs / ids[1]).exists()
-    page.get_by_role("button", name="Remove: d").click()
-    page.get_by_role("status").filter(has_text="Removed: 2 videos").wait_for()
-    page.get_by_role("button", name="Undo").click()
-    settled(page, stand, "abcd")
-    assert (stand.outputs / ids[1] / "request.json").exists()
-    assert not page.locator("#undo").is_visible()
 
 
 def test_the_running_video_stops_after_its_section_and_a_copy_waits(
