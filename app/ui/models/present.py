@@ -50,7 +50,7 @@ class ModelPresenter:
 
     def describe_all(self) -> dict[str, Any]:
         infos = self._catalogue.infos
-        models = [*map(self.describe, infos)]
+        models = [self._describe(name, info) for name, info in infos.items()]
         disk = "All models are on this machine."
         if absence := next(filter(None, map(absence_of, infos.values())), None):
             folder, free = plain_paths(str(absence.folder)), gb_text(absence.free_bytes)
@@ -60,7 +60,9 @@ class ModelPresenter:
         return {"models": models, "disk": disk, "weight_types": types, "is_busy": is_busy}
 
     def describe(self, name: str) -> dict[str, Any]:
-        info = self._catalogue.info(name)
+        return self._describe(name, self._catalogue.info(name))
+
+    def _describe(self, name: str, info: ModelInfo) -> dict[str, Any]:
         components = installed_components(info)
         here_bytes = sum(component.here_bytes for component in components)
         missing_bytes = sum(component.missing_bytes for component in components)

@@ -24,7 +24,7 @@ from app.ui.timeline import strip
 from diffusers_helper.conditions.picture import fit_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import FRAMEPACK
-from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine
@@ -231,4 +231,11 @@ def test_a_model_that_is_removed_between_two_readings_is_left_out(
     options = actions.form_models("demo", "inverted")["markup"]["in-model"]
     assert "demo" in options
     assert "gone" not in options
+    models = catalogue.infos
+    monkeypatch.setattr(Catalogue, "infos", models)
+    monkeypatch.setattr(Catalogue, "info", find_gone)  # it goes while the list is made
     assert [one["model"] for one in ModelPresenter(service, catalogue).describe_all()["models"]] == ["demo"]
+
+
+def find_gone(_: Catalogue, name: str) -> ModelInfo:
+    return find_model(f"no {name}")
