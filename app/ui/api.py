@@ -4,8 +4,6 @@ A call is a function over plain data. Its arguments are checked by their types, 
 message and a remedy.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
@@ -42,8 +40,6 @@ def api_router(prefix: str, *, get: Iterable[Call] = (), post: Iterable[Call] = 
 
 
 def error_handlers() -> dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]]:
-    """Return what answers an error with its code, message and remedy, by the kinds of errors."""
-
     async def refuse(request: Request, error: Exception) -> Response:
         path = request.url.path
         if isinstance(error, HTTPException):

@@ -1,11 +1,9 @@
 """The models that the page and the API offer, and the machine that runs them."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
@@ -34,7 +32,7 @@ class Catalogue:
     planner: Planner = field(default_factory=Planner)
 
     @classmethod
-    def starting_with(cls, model: str, planner: Planner) -> Catalogue:
+    def starting_with(cls, model: str, planner: Planner) -> Self:
         info = find_model(model, allow_folder=True)
         if model in model_names():
             return cls(model, planner=planner)
@@ -83,7 +81,6 @@ class Catalogue:
 
         Raises:
             NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
-            InputError: If a setting cannot be used, or the video does not fit into the machine's memory.
         """
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
         job = service.queue.add(request, allow_folder=allow_folder, pictures=pictures, **options)
@@ -109,11 +106,7 @@ class Catalogue:
     def check(
         self, settings: dict[str, object], *, may_download: bool = False
     ) -> tuple[GenerationRequest, dict[str, bytes], bool]:
-        """Check that a request fits this machine.
-
-        Returns:
-            The request, its pictures, and whether its model is the folder.
-        """
+        """Check that a request fits here; return it, its pictures, and whether its model is the folder."""
         model: Any = settings.get("model", self.preselected)
         if name := next((name for name in FINISHING if settings.get(name)), ""):
             raise InputError(setting=name, problem="is given", expected="none here", remedy="Leave it out.")

@@ -47,7 +47,6 @@ export function drawn(source, width, height) {
 
 export const asPng = (canvas) => new Promise((done) => { canvas.toBlob(done, 'image/png'); });
 
-/** Have the browser store a file. */
 export function saveFile(file) {
   const href = URL.createObjectURL(file);
   make('a', { href, download: file.name }).click();
@@ -91,6 +90,14 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Show facts in a box: the texts that `data-text` names, and what `data-when` names only where it holds. */
+export function render(box, facts) {
+  for (const element of box.querySelectorAll('[data-text]')) {
+    if (element.dataset.text in facts) setText(element, facts[element.dataset.text]);
+  }
+  for (const element of box.querySelectorAll('[data-when]')) element.hidden = !facts[element.dataset.when];
+}
+
 const lastFacts = new WeakMap();
 
 /** True if the facts differ from those of the last call for this element. */
@@ -107,10 +114,6 @@ export function fillRows(element, facts, makeOne) {
 }
 
 export const makeItem = (textContent) => make('li', { textContent });
-
-export const fillList = (list, pairs) => fillRows(list, pairs, ([name, value]) => (
-  make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))
-));
 
 const headCell = (scope, content) => make('th', { scope }, ...[content].flat());
 

@@ -1,7 +1,5 @@
 """Errors as the page shows them, in the terms of its labels and of the memory plan, and as answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,6 @@ UPLOAD = f"{PROGRAM_CALLS}upload"
 
 
 class JsonAnswer(JSONResponse):
-    """An answer as JSON that nobody keeps."""
-
     def __init__(self, content: Any, status_code: int = 200, **options: Any) -> None:
         super().__init__(content, status_code, headers={"cache-control": "no-store"}, **options)
 

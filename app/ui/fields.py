@@ -1,7 +1,5 @@
 """The types of the page's arguments that come in a message: each is a field of its JSON object."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import Body

@@ -1,7 +1,5 @@
 """The endpoints that take the settings of the command line and pictures from programs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from inspect import Parameter, Signature
@@ -29,8 +27,6 @@ _ADD = "Put a new job into the queue, and return its record without waiting for 
 
 
 class _Jobs:
-    """The jobs of programs, which are stored at once and then waited for."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
         self._waiting = 0
@@ -42,7 +38,6 @@ class _Jobs:
         return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
 
     async def wait(self, job: Job) -> Job:
-        """Return the job once it is over or interrupted."""
         self._waiting += 1
         try:
             while not job.is_over and job.state != "interrupted":

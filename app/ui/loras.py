@@ -1,7 +1,5 @@
 """The LoRAs that the page offers, which are those in one folder, known to the page by name alone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,8 +56,6 @@ class LoraFiles(TypedDict):
 
 
 class LoraCalls:
-    """The calls of the LoRAs."""
-
     def lora_list(self) -> LoraFiles:
         """List the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
         folder = lora_folder(os.environ)

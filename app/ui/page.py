@@ -1,7 +1,5 @@
 """The page: its document, its routes, and the endpoints of the same calls for programs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -39,15 +37,12 @@ _NOT_CONVERTIBLE = ("auto", "default")  # types of weights that a converted copy
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One service's page."""
-
     document: str
     routers: list[APIRouter]
     endpoints: list[Endpoint]
 
 
 def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool = False) -> Page:
-    """Build the page of a job service, which may be started later."""
     jobs, cards = JobCalls(service, catalogue), CardCalls(service)
     history, live = HistoryCalls(service, catalogue), LiveCalls(service)
     presets, drops, loras = FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls()
@@ -76,17 +71,13 @@ def _document(catalogue: Catalogue, has_password: bool) -> str:
     cap = f"memory cap {gb_text(profile.cap_bytes.value)} GB"
     if not catalogue.planner.has_cap:
         cap = "memory cap set by the card’s size"
-    panels = {name: _file(f"{name}/{name}.html") for name in ("live", "queue", "history", "models")}
-    dtypes = {dtype: label for dtype, label in WEIGHT_TYPES.items() if dtype not in _NOT_CONVERTIBLE}
-    copies = [(dtype, f"{dtype} ({label})") for dtype, label in dtypes.items()]
-    choices = {
-        "@states@": options((" ".join(states), name) for name, states in GROUPS.items()),
-        "@copies@": options(copies, "int8"),
-    }
-    for placeholder, markup in choices.items():
-        panels = {name: panel.replace(placeholder, markup) for name, panel in panels.items()}
+    types = WEIGHT_TYPES.items()
+    copies = ((dtype, f"{dtype} ({label})") for dtype, label in types if dtype not in _NOT_CONVERTIBLE)
+    states = options((" ".join(states), name) for name, states in GROUPS.items())
+    choices = {"states": states, "copies": options(copies, "int8")}
+    panels = ("live", "queue", "history", "models")
     return Template(_file("page.html")).substitute(
-        panels,
+        {name: Template(_file(f"{name}/{name}.html")).substitute(choices) for name in panels},
         scripts=scripts.folder(),
         styles="".join(f'<link rel="stylesheet" href="{address}">' for address in scripts.styles()),
         card=escape(profile.machine.name), model=escape(info.title), cap=cap, version=escape(__version__),

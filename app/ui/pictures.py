@@ -1,7 +1,5 @@
 """The uploaded pictures: their sizes, and the parts of them that become the video."""
 
-from __future__ import annotations
-
 import filecmp
 import os
 import shutil
@@ -28,7 +26,6 @@ from diffusers_helper.timed_pictures import timed_pictures_of
 
 _LIMITS = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _PICTURE_NAME = "start-picture.png"
-_MAX_CACHED_PICTURES = 512
 _UPLOADS = "uploads/"  # begins the names by which the page and programs know uploads
 _MAX_CACHED_BYTES = 128 * 2**20
 
@@ -75,7 +72,6 @@ class Pictures:
         return {name: self.plain(path) for name, path in picture_paths(request).items()}
 
     def plain(self, path: str) -> bytes:
-        """Read a picture's content as a plain PNG file; refuse one that cannot be used."""
         result = self._result(path, with_content=True)
         if isinstance(result, InputError):
             raise result
@@ -104,7 +100,6 @@ class Pictures:
             return result
 
     def _decode_up_to(self, max_pixels: int, path: str) -> PlainPicture | InputError | None:
-        """Decode a picture; None if it has more than `max_pixels`."""
         try:
             result = self._processes[max_pixels].read(read_picture, Path(path), max_pixels)
         except InputError as error:
@@ -124,22 +119,16 @@ class Pictures:
                 num_bytes += len(result.png)
                 if num_bytes > _MAX_CACHED_BYTES:
                     self._results[path] = replace(result, png=b"")
-        while len(self._results) > _MAX_CACHED_PICTURES:
-            self._results.popitem(last=False)
 
 
 def upload_paths(settings: Mapping[str, object]) -> dict[str, str]:
-    """Find the paths of the pictures among settings, each of which is described as an `Upload` is."""
     return {name: upload_path(settings.get(name), name) for name in PICTURES}
 
 
 def upload_path(upload: object, name: str) -> str:
-    """Find the path of an upload, given its description; "" for no picture.
+    """Find the path of an upload, which the page describes by its name, and Gradio by its path; "" for none.
 
-    The page describes an upload by its name, and Gradio by its path.
-
-    Raises:
-        InputError: If it describes anything but an upload, whether or not the file exists.
+    Anything else is refused, whether or not the file exists.
     """
     if upload is None or upload == "":
         return ""
@@ -152,11 +141,6 @@ def upload_path(upload: object, name: str) -> str:
 
 
 def uploaded(file: Upload) -> Path:
-    """Find the path of an uploaded file.
-
-    Raises:
-        InputError: If it does not describe an upload.
-    """
     return Path(upload_path(file.model_dump(), "file"))
 
 
@@ -179,11 +163,7 @@ def add_upload(file: Upload, name: str, folder: Path, endings: tuple[str, ...]) 
 def uploaded_pictures(value: object) -> str:
     """Write the setting of the pictures at times with the paths of uploads.
 
-    Args:
-        value: The form's text, or a program's uploads by their times, as in `{"2.4s": handle_file(path)}`.
-
-    Raises:
-        InputError: If it cannot be used, or a file is no upload.
+    A value is the form's text, or a program's uploads by their times, as in `{"2.4s": handle_file(path)}`.
     """
     if isinstance(value, dict):
         items = cast(dict[object, object], value).items()
@@ -205,7 +185,6 @@ def write_uploads(pictures: Contents, file_name: str = _PICTURE_NAME) -> dict[st
 
 
 def write_last_frame(footage: Footage) -> dict[str, str]:
-    """Write the last frame of a video to the uploads as the start picture; see `write_uploads`."""
     return write_uploads({START_PICTURE: footage.last_frame}, "last-frame.png")
 
 
@@ -214,17 +193,14 @@ def uploads_folder() -> Path:
 
 
 def upload_name(path: Path) -> str:
-    """Return the name by which the page knows a file in the folder for uploads."""
     return f"{_UPLOADS}{path.relative_to(uploads_folder()).as_posix()}"
 
 
 def _path_of(name: str) -> Path:
-    """Return the path of an upload, given its name or its path."""
     return uploads_folder() / name.removeprefix(_UPLOADS) if name.startswith(_UPLOADS) else Path(name)
 
 
 def _is_uploaded(path: Path) -> bool:
-    """Return whether a path leads into the folder for uploads, to a file that opens without blocking."""
     try:
         real = path.resolve()
         is_ours = real.is_relative_to(uploads_folder().resolve())

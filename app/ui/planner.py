@@ -1,7 +1,5 @@
 """The memory plan of the form's request, computed in this process before anything is loaded."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -58,7 +56,6 @@ class Planner:
         return float(gb_text(total)) if total else 192.0
 
     def changed_memory(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the form's memory settings for a request, with None in place of this machine's defaults."""
         return {
             name: None if settings[name] == default else settings[name]
             for name, default in self.defaults.items()

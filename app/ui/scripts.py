@@ -1,7 +1,5 @@
 """The page's scripts and styles, served unchanged at an address that changes whenever one of them does."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from pathlib import Path
@@ -33,7 +31,6 @@ def content(address: str) -> tuple[bytes, str] | None:
 
 @cache
 def _files() -> dict[str, bytes]:
-    """Read every file, by its path, once, when the page is built."""
     files = sorted(file for file in _FOLDER.rglob("*") if file.suffix in _KINDS)
     return {file.relative_to(_FOLDER).as_posix(): file.read_bytes() for file in files}
 

@@ -17,7 +17,6 @@ function show() {
   setText(document.querySelector('.lt-lost'), `${gone || ''} ${gone ? rest : ''}`.trim());
 }
 
-/** Say that the stream of updates is lost, and what follows from that; "" if it is not. */
 export function sayLost(words) {
   lost = words;
   show();
@@ -57,7 +56,6 @@ export const get = (path, query = {}) => {
 /** Send a message, once, and return the server's answer as `get` does. */
 export const post = (path, message = {}) => waitFor(postLong(path, message));
 
-/** Send a message whose answer may take long, as the caller says. */
 export const postLong = (path, message) => missed(postUntil(null, path, message));
 
 /** Send a message until `signal` aborts, and leave it to the caller to say that there is no answer. */

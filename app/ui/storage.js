@@ -22,7 +22,6 @@ export function recallValue(name, area) {
 
 export const recallTexts = (name) => [recallValue(name)].flat().filter((text) => typeof text === 'string');
 
-/** Store a text under the name; null removes it. */
 export function keep(name, text, area = 'localStorage') {
   try {
     if (text === null) window[area].removeItem(key(name));

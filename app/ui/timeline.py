@@ -1,7 +1,5 @@
 """The prompt of each section: in the form's strip, which follows from the prompt with times, and of a job."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from app.jobs.job import Job
@@ -130,11 +128,7 @@ def change_text(shares: Shares) -> str:
 
 
 def section_prompts(job: Job) -> tuple[dict[int, str], int]:
-    """Find the prompts of a job's sections.
-
-    Returns:
-        The prompts by section number, none if all sections have the same, and how many a branch kept.
-    """
+    """Find the prompts of a job's sections, none if all have the same, and how many a branch has kept."""
     try:
         request, family = job.request, model_family(job.request.model)
         if request.finish:

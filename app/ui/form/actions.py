@@ -3,8 +3,6 @@
 They return quickly, since jobs run elsewhere and outlive the page. The form's script shows what they return.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -38,8 +36,6 @@ _EXAMPLE_SECONDS = 2.4  # two sections are ready soon, and enough to see the vid
 
 
 class Actions:
-    """The calls of the form for one job service."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue, self._lock = service, catalogue, threading.Lock()
         self._describer = Describer(service, catalogue)

@@ -1,7 +1,5 @@
 """The markup of the form: a control for each setting, with names, bounds and help from `SETTINGS`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from html import escape
 from pathlib import Path

@@ -68,7 +68,6 @@ export async function describe() {
 
 export const keptSettings = () => recall('form') ?? '';
 
-/** Start to store the settings, now that the stored ones are restored. */
 export function restored() {
   mayKeep = true;
 }
@@ -81,7 +80,6 @@ export function changed() {
   describe();
 }
 
-/** Take a server's answer that fills the form. */
 export function fill({ notice, ...answer }) {
   take(answer);
   changed();

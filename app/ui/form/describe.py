@@ -1,7 +1,5 @@
 """The form's description of itself: length, time, crop, heads of the folds, and a program for it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -225,7 +223,6 @@ def _acting(settings: dict[str, Any], summary: str) -> dict[str, str]:
 
 
 def _extras(settings: dict[str, Any]) -> tuple[Extras, str]:
-    """Read the settings without controls, and sum them up or say what is wrong with them."""
     try:
         extras = Extras.from_text(settings.get("extras"))
     except InputError as error:

@@ -1,7 +1,5 @@
 """The calls of files and presets: what restores the form's settings, and what is dropped on it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
@@ -45,8 +43,6 @@ _NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
 
 
 class FormCalls:
-    """The calls of recipes and presets. Each raises InputError if an argument cannot be used."""
-
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
@@ -115,11 +111,7 @@ class FormCalls:
 
 
 def form_values(form: str) -> dict[str, Any]:
-    """Read the form's values by name, without pictures, from their JSON.
-
-    Raises:
-        InputError: If it is not the JSON of an object.
-    """
+    """Read the form's values by name, without pictures, from their JSON."""
     values = json_or_none(form)
     if not isinstance(values, dict):
         raise InputError("The form is not a JSON object; expected its values by name.", "Reload the page.")
@@ -127,8 +119,6 @@ def form_values(form: str) -> dict[str, Any]:
 
 
 class DropCalls:
-    """The calls of dropped files. Each raises InputError if an argument cannot be used."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
 
@@ -200,7 +190,6 @@ class DropCalls:
         return [job.id for job in self._service.all_or_none(added)]
 
     def _settings(self, line: dict[str, Any], form: str, picture_paths: Mapping[str, str]) -> dict[str, Any]:
-        """Give the settings of a line's video, whose pictures can only be uploads."""
         values = form_values(form)
         model = line.get("model", values.get("model", self._catalogue.preselected))
         info, planner = self._catalogue.info(model), self._catalogue.planner

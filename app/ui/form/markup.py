@@ -1,7 +1,5 @@
 """The markup for notices, hints and examples. All texts that come from a user or a file are escaped."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +47,6 @@ def acting_chips(texts: Mapping[str, str], before: str, video: str) -> str:
 
 
 def refusal_line(error: LongtakeError, prefix: str = "", *, is_alert: bool = False) -> str:
-    """Mark up an error as one line."""
     role = ' role="alert"' if is_alert else ""
     return f'<p class="lt-refusal"{role}>{prefix}{escape(" ".join(page_error(error)))}</p>'
 
@@ -67,7 +64,6 @@ def download_question(error: NotHere, *, takes_days: bool) -> str:
 
 
 def model_note(info: ModelInfo, absence: Absence | None, remark: str, takes_days: bool) -> str:
-    """Say what a user should know before using a model here; "" if there is nothing to say."""
     sentences = [escape(sentence) for sentence in (info.licence, remark) if sentence]
     if absence is not None:
         advice = (

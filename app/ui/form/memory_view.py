@@ -1,7 +1,5 @@
 """The memory plan as text and as a bar, with lines on preserved memory and the recommended set-up."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from html import escape
@@ -165,11 +163,7 @@ def _line_with_buttons(text: str, buttons: str) -> str:
 def recommended_line(
     planner: Planner, request: GenerationRequest, info: ModelInfo, plan: VideoPlan | None
 ) -> str:
-    """Offer the recommended set-up; "" if there is nothing to say.
-
-    Args:
-        plan: The request's plan; None if it does not fit.
-    """
+    """Offer the recommended set-up, given the plan of what fits; "" if there is nothing to say."""
     if planner.profile.machine.kind == "cpu":
         return ""
     try:

@@ -7,7 +7,6 @@ let marked = null; // the control that was refused
 const notice = document.querySelector('#notice');
 const box = () => notice.querySelector('.lt-box');
 
-/** A refusal is about the settings as they were. */
 export const dropRefusal = () => { if (box()?.dataset.refused !== undefined) showNotice(''); };
 
 export function showNotice(markup) {
@@ -23,7 +22,6 @@ export function showNotice(markup) {
   else if (setting) lead(setting);
 }
 
-/** Show an error's text; the settings' field that it concerns is marked. */
 export function refuse(sentence, setting = '') {
   if (!sentence) return;
   const shown = make('div', { className: 'lt-box lt-error', role: 'alert', textContent: sentence });

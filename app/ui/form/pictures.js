@@ -47,7 +47,6 @@ export function makeMovable(slider, { at, way, move, done }) {
   });
 }
 
-/** What multiplies the present zoom by a factor. */
 function zoomFrom() {
   const zoom = read('zoom');
   return (factor) => put('zoom', Math.min(8, Math.max(0.25, Number((zoom * factor).toFixed(2)))));
@@ -113,7 +112,6 @@ class Field {
 
   get #crop() { return facts().crops?.[this.#name]; }
 
-  /** The position across and down, each from 0 to 1. */
   get #position() {
     const across = read(this.#block.dataset.crop);
     return [across, (this.#name === START && read('crop_y')) ?? across];
@@ -121,7 +119,6 @@ class Field {
 
   get #room() { const [, , width, height] = this.#crop; return [100 - width, 100 - height]; }
 
-  /** Whether it can be moved across and down. */
   get #moves() { return this.#room.map((room) => room > LEAST_ROOM); }
 
   #place() {
@@ -250,7 +247,6 @@ async function addBatch(file, others) {
   goTo('queue');
 }
 
-/** Take files: a batch, or else the settings in the file, or else the picture. */
 async function takeFiles(files, name) {
   if (place()[0] !== 'create') goTo('create');
   const batch = files.find((file) => BATCH.test(file.name) || file.type === 'text/csv');

@@ -24,7 +24,6 @@ let job = null; // the job that is edited
 let before = null; // the form's values before that
 
 const find = (selector) => document.querySelector(selector);
-const pause = () => new Promise((done) => { setTimeout(done, AGAIN); });
 const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 
 const showBusy = () => find('#start').setAttribute('aria-busy', String(presses.length > 0 || isReading));
@@ -35,25 +34,20 @@ function keepPresses(list) {
   showBusy();
 }
 
-/** Send the press. The result shows the answer, or is null without one. */
-async function attempt({ id, settings, mayDownload }) {
-  try {
-    const markup = await postUntil(AbortSignal.timeout(LIMIT), 'form/start', { press: id, settings, may_download: mayDownload });
-    return () => showNotice(markup);
-  } catch (error) {
-    return error.isAway ? null : () => refuse(error.message, error.setting);
-  }
-}
-
 async function deliver(pressed) {
+  const message = { press: pressed.id, settings: pressed.settings, may_download: pressed.mayDownload };
   const isWanted = () => presses.includes(pressed);
   const sayWaiting = () => { if (isWanted()) showNotice(fromTemplate('press-kept').outerHTML); };
   const missed = setTimeout(sayWaiting, SLOW);
-  let show = await attempt(pressed);
+  let show = null;
   while (isWanted() && !show) {
+    show = await postUntil(AbortSignal.timeout(LIMIT), 'form/start', message).then(
+      (markup) => () => showNotice(markup),
+      ({ isAway, message: words, setting }) => (isAway ? null : () => refuse(words, setting)),
+    );
+    if (show) break;
     sayWaiting();
-    await pause();
-    if (isWanted()) show = await attempt(pressed);
+    await new Promise((done) => { setTimeout(done, AGAIN); });
   }
   clearTimeout(missed);
   if (!isWanted()) return;
@@ -62,7 +56,6 @@ async function deliver(pressed) {
   requestAnimationFrame(() => showStage());
 }
 
-/** Send these presses after those that are not answered yet. */
 async function send(...more) {
   const isSending = presses.length > 0;
   keepPresses([...presses, ...more]);

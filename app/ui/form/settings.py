@@ -3,8 +3,6 @@
 Settings of an earlier video that have no controls are carried in a hidden field, as `Extras`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -131,12 +129,7 @@ def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
 
 
 def to_request(settings: dict[str, Any], info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Turn the form's values into a request, with resolution and memory only if they were changed.
-
-    Raises:
-        InputError: For a seed that a browser cannot hold exactly, or settings of an earlier video that
-            cannot be read.
-    """
+    """Turn the form's values into a request, with resolution and memory only if they were changed."""
     extras = Extras.from_text(settings.get("extras"))
     values = {name: value for name, value in settings.items() if name not in PAGE_ONLY}
     if values.pop(SECTION_WORDS, ""):
@@ -280,11 +273,7 @@ def _uploaded_copy(job: Job, file: Path, name: str) -> Path:
 
 
 def continuation(path: Path, name: str, settings: Mapping[str, Any] | None = None) -> Restored:
-    """Let the form continue a video among the uploads after its end, with other settings if any are given.
-
-    Raises:
-        InputError: If the video cannot be read.
-    """
+    """Let the form continue a video among the uploads after its end, with other settings if any are given."""
     footage = read_footage(path)
     notice = f"The new video continues {name} ({footage.seconds:.1f} s)."
     extras = Extras.of({"video": upload_name(path)}, ()).to_text()

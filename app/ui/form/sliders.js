@@ -15,12 +15,12 @@ const stepAt = (seconds) => (seconds < FINE_END ? 0.1 : 1);
 const rounded = (seconds) => Number((Math.round(seconds / stepAt(seconds)) * stepAt(seconds)).toFixed(1));
 const within = (value, low, high) => Math.min(high, Math.max(low, value));
 
-export function shareOf(seconds, low, high) {
+function shareOf(seconds, low, high) {
   if (seconds <= FINE_END) return (FINE_SHARE * (seconds - low)) / (FINE_END - low);
   return FINE_SHARE + ((1 - FINE_SHARE) * (seconds - FINE_END)) / (high - FINE_END);
 }
 
-export function lengthAt(share, low, high) {
+function lengthAt(share, low, high) {
   if (share <= FINE_SHARE) return rounded(low + (share / FINE_SHARE) * (FINE_END - low));
   return rounded(FINE_END + ((share - FINE_SHARE) / (1 - FINE_SHARE)) * (high - FINE_END));
 }
@@ -82,7 +82,6 @@ export function settle(field) {
   return true;
 }
 
-/** Set up all number fields of the form; `changed` is called when one of them changes by itself. */
 export function prepareSliders(changed) {
   const form = document.querySelector('#form');
   const blocks = [...form.querySelectorAll('.lt-slider')];

@@ -1,5 +1,5 @@
 // A card of the history: a still that plays its video while a user points at it, and facts about the video.
-import { dropVideo, fromTemplate, make, onPress, reducedMotion, setText } from '../elements.js';
+import { dropVideo, fromTemplate, make, onPress, reducedMotion, render, setText } from '../elements.js';
 import { post } from '../server.js';
 import { clock, dayOf } from '../text.js';
 
@@ -36,7 +36,6 @@ function preparePlay(element, find) {
   for (const event of ['blur', 'click']) link.addEventListener(event, stop);
 }
 
-/** A card, whose element is an item of a list. `onError` is called with the text of an error. */
 export function makeCard(onError) {
   const element = fromTemplate('video-card');
   const [link, still, star, pick, stack] = ['a', 'img', '.lt-star', '.lt-pick input', '.lt-stack'].map((part) => element.querySelector(part));
@@ -53,14 +52,12 @@ export function makeCard(onError) {
       link.href = `#history/${data.job}`;
       still.hidden = !data.still;
       if (data.still && still.getAttribute('src') !== data.still) still.src = data.still;
-      const { length, sentence: state, words, created, seed, model } = data;
+      const { words, created, seed, model, root } = data;
       const time = dayOf(created) === day ? clock(created) : `${dayOf(created)}, ${clock(created)}`;
-      const texts = { length, state, words: words || 'No prompt', facts: `${time} · seed ${seed} · ${model}` };
-      for (const [name, text] of Object.entries(texts)) setText(element.querySelector(`.lt-video-card-${name}`), text);
+      const facts = `${time} · seed ${seed} · ${model}`;
+      render(element, { ...data, words: words || 'No prompt', facts, count: `${data.versions} versions` });
       pick.ariaLabel = `Select: ${words.slice(0, 60) || 'no prompt'}`;
-      stack.hidden = !data.root;
-      stack.dataset.root = data.root;
-      setText(stack, `${data.versions} versions`);
+      stack.dataset.root = root;
       stack.setAttribute('aria-expanded', String(isOpen));
       showStar(star, data.favourite, words);
     },

@@ -3,8 +3,6 @@
 The browser inserts the data as text only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -47,14 +45,12 @@ def card(job: Job, commands: Collection[Command], stack: Stack | None = None) ->
     """
     named = download(job)
     length = f"{job.frames / plan_of(job.request).fps:.2f} s" if job.frames else ""
-    if job.request.one_frame:
-        length = "Picture"
     return view(job, commands) | {
         "job": job.id,
         "state": job.state,
         "sentence": "" if job.state == "finished" else WORDS[job.state].label,
         "words": job.request.prompt[:_MOST_WORDS],
-        "length": length if job.frames else "",
+        "length": "Picture" if length and job.request.one_frame else length,
         "seed": str(job.request.seed),  # a browser's numbers have gaps above 2^53
         "created": job.created,
         "newest": stack.newest if stack else job.created,
@@ -86,7 +82,6 @@ _OWN_FIELDS = ("prompt", "seconds", "seed")
 
 
 def files(job: Job) -> list[Shown]:
-    """List the files of a job that a user may want, and the total size of the others."""
     folder = JobFolder(job.folder)
     paths = [folder.input, folder.first, folder.log, *([job.video] if job.video else [])]
     listed = [
@@ -123,7 +118,6 @@ _ONE_PICTURE = "This is one picture. To make a video of it, take it into the for
 
 
 def branch_facts(job: Job) -> Shown:
-    """Tell what a branch of a job can keep and change."""
     folder, request = JobFolder(job.folder), job.request
     sections, num_sections = len(plan_of(request)), num_finished_sections(folder)
     most = min(num_sections, max_kept_sections(request))
@@ -201,8 +195,6 @@ class CardsPage(TypedDict):
 
 
 class HistoryCalls:
-    """The calls for one job service. Each raises InputError if an argument cannot be used."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
         self._presenter = Presenter(service)

@@ -282,7 +282,6 @@ async function remove(videos) {
   else lookAtAll().catch((error) => report(error.message));
 }
 
-/** Delete videos for good. */
 async function erase(action, jobs) {
   await post(`queue/${action}`, jobs);
   await lookAtAll();

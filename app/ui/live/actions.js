@@ -50,14 +50,10 @@ export function prepareActions(box, panel, report, expect) {
       setText(find(selector), shown.label);
       find(selector).disabled = !shown.enabled;
     }
-    find('.lt-steer').hidden = !scene.steering;
-    find('.lt-continue').hidden = !scene.continues;
-    for (const part of box.querySelectorAll('.lt-after')) part.hidden = !scene.offersMore;
     if (scene.offersMore) showStar(find('.lt-favourite'), scene.favourite, scene.prompt);
   };
 }
 
-/** Set up the sentence beneath the actions. The result shows one, with a link to the job that it is about. */
 export function prepareReport(place) {
   let told = ''; // the job that the sentence is about, which may take the stage at once
   let shown = ''; // the job on the stage, and whether it is over

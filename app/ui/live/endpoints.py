@@ -1,7 +1,5 @@
 """The calls of the live view: the stream that keeps an open page up to date, and the scene of one job."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from fastapi import APIRouter
@@ -15,8 +13,6 @@ from app.ui.live.subscribe import Updates
 
 
 class LiveCalls:
-    """The calls for one service. The docstring of a method is what programs read about it."""
-
     def __init__(self, service: JobService) -> None:
         self._presenter = Presenter(service)
 

@@ -1,6 +1,6 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
-import { fillList, fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, roam, setText } from '../elements.js';
+import { fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, render, roam, setText } from '../elements.js';
 import { prepareActions, prepareReport } from './actions.js';
 import { prepareExports } from './exports.js';
 import { prepareFinishing } from './finishing.js';
@@ -18,7 +18,6 @@ const stageView = document.querySelector('.lt-view');
 export const pastView = stageView.cloneNode(true);
 for (const part of [...pastView.querySelectorAll('.lt-of-now'), ...stageView.querySelectorAll('.lt-of-past')]) part.remove();
 
-/** Set up the fold with a job's log, which is read while it is open and followed while the job is made. */
 function prepareLog(fold) {
   const box = fold.querySelector('pre');
   let shown = { log: '', isRunning: false };
@@ -52,30 +51,18 @@ function prepareLog(fold) {
   };
 }
 
+const factRow = ([name, value]) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }));
+
 const stageRow = ({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]);
 
 /** Show how time and memory were spent. What came near the cap is in sight without a press. */
 function showFigures(find, { job, figures, memory }) {
   const { facts = [], stages = [] } = figures || {};
-  const [fold, say] = ['.lt-details', '.lt-details > summary > span'].map(find);
-  fillList(find('.lt-facts'), facts);
-  find('.lt-figures').hidden = !stages.length;
+  const fold = find('.lt-details');
+  fillRows(find('.lt-facts'), facts, factRow);
   fillRows(find('.lt-figures tbody'), stages, stageRow);
-  find('.lt-memory').hidden = !memory;
-  setText(say, memory?.say ?? '');
   if (hasChanged(fold, [job, memory?.isNear])) fold.open ||= memory?.isNear ?? false;
-  if (!memory) return;
-  setText(find('.lt-memory-note'), memory.note);
-  fillRows(find('.lt-memory tbody'), memory.rows, makeRow);
-}
-
-function showProgress(find, scene) {
-  const whole = Math.floor(scene.percent);
-  const meter = find('.lt-meter');
-  meter.firstElementChild.style.transform = `scaleX(${scene.percent / 100})`;
-  meter.setAttribute('aria-valuenow', whole);
-  find('.lt-section-meter').setAttribute('aria-valuenow', Math.floor(scene.sectionPercent));
-  setText(find('.lt-percent'), `${whole} %`);
+  fillRows(find('.lt-memory tbody'), memory?.rows ?? [], makeRow);
 }
 
 // While a video is made, space is reserved for the link before there is something to download, so nothing moves.
@@ -90,27 +77,25 @@ function showDownload(link, { video, isOpen }) {
 
 function showStatus(view, scene) {
   const find = (selector) => view.querySelector(selector);
-  const { state, job, section = '', sections = '', step = '', percent = 0, video } = scene;
-  Object.assign(find('.lt-status').dataset, { state, job, section, sections, step, percent: Math.floor(percent), frames: video?.frames ?? 0 });
-  find('.lt-records').hidden = !scene.job;
-  if (!scene.job) return;
-  setText(find('.lt-headline'), scene.headline);
-  setText(find('.lt-remark'), scene.remark);
-  if (!scene.isRunning) setText(find('.lt-eta'), scene.took);
-  setText(find('.lt-job'), `Job ${scene.job}`);
-  setText(find('.lt-prompt'), scene.prompt || 'No prompt');
-  showProgress(find, scene);
+  const { state, job, section = '', sections = '', step = '', percent = 0, video, memory, failure } = scene;
+  const whole = Math.floor(percent);
+  Object.assign(find('.lt-status').dataset, { state, job, section, sections, step, percent: whole, frames: video?.frames ?? 0 });
+  find('.lt-records').hidden = !job;
+  const facts = job && {
+    ...scene, ...failure, id: `Job ${job}`, prompt: scene.prompt || 'No prompt', whole: `${whole} %`, ...(!scene.isRunning && { eta: scene.took }),
+    memoryNote: memory?.note ?? '', peak: memory?.say ?? '', hasWarnings: scene.warnings.length > 0, hasFigures: scene.figures?.stages.length > 0,
+  };
+  for (const part of ['.lt-film', '.lt-records']) render(find(part), facts || {});
+  if (!job) return;
+  find('.lt-meter').firstElementChild.style.transform = `scaleX(${percent / 100})`;
+  find('.lt-meter').setAttribute('aria-valuenow', whole);
+  find('.lt-section-meter').setAttribute('aria-valuenow', Math.floor(scene.sectionPercent));
   showDownload(find('.lt-download'), scene);
-  find('.lt-warnings').hidden = !scene.warnings.length;
   fillRows(find('.lt-warnings'), scene.warnings, makeItem);
-  find('.lt-failure').hidden = !scene.failure;
-  const { message = '', remedy = '', report = '' } = scene.failure ?? {};
-  for (const [part, text] of Object.entries({ 'failure-message': message, 'failure-remedy': remedy, report })) setText(find(`.lt-${part}`), text);
   showFigures(find, scene);
-  fillList(find('.lt-settings'), scene.settings);
+  fillRows(find('.lt-settings'), scene.settings, factRow);
 }
 
-/** The button of a section, with a function that shows the section as it is now; `press` is called with that. */
 function makeCell(first, press) {
   const button = fromTemplate('section-cell');
   const [picture, words, label, state] = button.children;
@@ -129,8 +114,8 @@ function makeCell(first, press) {
       button.setAttribute('aria-disabled', String(!cell.isDone));
       button.setAttribute('aria-label', `Section ${cell.label}, ${cell.spoken}`);
       button.style.setProperty('--done', `${cell.percent}%`);
-      state.textContent = cell.mark;
-      words.textContent = button.title = cell.words;
+      state.dataset.said = cell.mark; // the style draws what the button's name has in another order
+      words.dataset.said = button.title = cell.words;
       if (!cell.thumb || picture.getAttribute('src') === cell.thumb) return;
       picture.src = cell.thumb;
       picture.hidden = false;

@@ -3,7 +3,7 @@
 // The server sends the scene of the job that is being made. A video that has just finished stays on the stage while
 // the next one is made; an announcement beside it leads to that one. In windows in which the stage may be out of view, a
 // line of progress above the buttons leads to it.
-import { setText } from '../elements.js';
+import { render, setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
 import { get } from '../server.js';
@@ -23,8 +23,7 @@ const narrow = window.matchMedia('(max-width: 900px)'); // then the stage is not
 let now = null; // what the server sent last
 let shown = null; // the scene on the stage
 let stays = false; // whether that is one that has ended, while the server sends another
-let asked = ''; // the job whose last scene has been requested
-let revision = ''; // of the jobs, when the scene of a job that stays was requested
+let revision = ''; // of the jobs, when the scene of the job on the stage was requested
 let isExpecting = false; // whether a user has started a job that is not shown yet
 let chosen = ''; // the running job for which the server was asked, until it sends that
 let watched = false; // whether this page was open when the job on the stage ended
@@ -33,7 +32,6 @@ let watched = false; // whether this page was open when the job on the stage end
 const comesAfter = (scene, other) => scene.isOpen || scene.job > other.job;
 const say = (words) => setText(find('.lt-say'), words.trim());
 const load = (job) => get(`live/${encodeURIComponent(job)}`);
-const sceneOf = (job) => load(job).catch(() => null);
 
 /** Give the stage to the job that a user is about to start, or not, unless another one is being made. */
 export function expectStage(isExpected = true) {
@@ -56,7 +54,7 @@ export function watchRunning(job = now?.job) {
     connect(job);
     return;
   }
-  stays = false;
+  [stays, revision] = [false, ''];
   if (now) showOnStage(now);
 }
 
@@ -65,7 +63,7 @@ export async function openOnStage(job) {
   const scene = await load(job);
   watched = true;
   stays = scene.job !== now?.job;
-  showOnStage(scene);
+  showOnStage({ ...scene, isFollowed: false }); // it was asked for
   if (stays && now?.job) announceNext(scene);
   bringStage();
 }
@@ -88,15 +86,11 @@ function announce(scene) {
   const box = find('.lt-next');
   box.hidden = !scene;
   if (!scene) return;
-  const { kind, prompt, now: doing, label } = scene.announcement;
-  const [button, bar] = ['button', 'i'].map((part) => box.querySelector(part));
+  const { prompt, label } = scene.announcement;
   Object.assign(box.dataset, { job: scene.job, state: scene.state });
-  setText(find('.lt-next-kind'), kind);
-  setText(find('.lt-next-prompt'), prompt);
-  setText(find('.lt-next-now'), doing);
-  bar.style.transform = `scaleX(${(scene.isRunning ? scene.percent : 0) / 100})`;
-  setText(button, label);
-  button.ariaLabel = `${label}: ${prompt}`;
+  render(box, scene.announcement);
+  box.querySelector('i').style.transform = `scaleX(${(scene.isRunning ? scene.percent : 0) / 100})`;
+  box.querySelector('button').ariaLabel = `${label}: ${prompt}`;
 }
 
 const canNotify = () => 'Notification' in window && window.isSecureContext;
@@ -167,7 +161,6 @@ function end(scene) {
   describe(); // a finished job improves the form's estimate
 }
 
-/** Announce what the server sends beside the scene on the stage, unless that has it among its takes. */
 function announceNext(scene) {
   const isTake = scene.takes?.tiles.some(({ job }) => job === now.job);
   announce(isTake ? null : now);
@@ -179,31 +172,21 @@ function stay(scene) {
   showOnStage(scene);
   announceNext(scene);
   showLine(now, 'Next');
-  if (!scene.isWorthKeeping || scene.takes) catchUp(scene);
+  if (!scene.isWorthKeeping || scene.takes) lookAgain(scene);
   const { kind, prompt } = now.announcement;
   const sentence = watched && !scene.failure ? `${scene.ending.sentence}.` : '';
   if (isNew && now.isOpen) say(`${sentence} ${kind}: ${prompt}.`);
 }
 
-// A job that is not over, or one of its takes, may have moved on while the server sends another one.
-async function catchUp({ job }) {
+// The job on the stage, or one of its takes, may have moved on while the server sends another one: it may be over, or be
+// paused, or removed.
+async function lookAgain({ job }) {
   if (revision === now.queue.revision) return;
   revision = now.queue.revision;
-  const scene = await sceneOf(job);
-  if (scene && stays && shown.job === job && now.job !== job) stay(scene);
-}
-
-// The job on the stage may have ended between two updates, or be paused, or removed.
-async function askForEnd(job) {
-  if (asked === job) return;
-  asked = job;
-  const scene = await sceneOf(job);
-  asked = '';
+  const scene = await load(job).catch(() => null);
   if (shown.job !== job || now.job === job) return;
-  if (scene?.isWorthKeeping) {
-    end(scene);
-    stay(scene);
-  } else watchRunning();
+  if (!stays && !scene?.isWorthKeeping) watchRunning();
+  else if (scene) stay(scene);
 }
 
 /** Decide what is shown now that the server sends a job other than the one on the stage. */
@@ -216,8 +199,9 @@ function meetOther(before) {
   } else if (isExpecting && comesAfter(now, shown)) {
     watchRunning();
     isExpecting = false; // also for a job that was over before its first update came
-  } else if (stays || (watched && shown.isWorthKeeping && comesAfter(now, shown))) stay(shown);
-  else if (shown.isOpen && now.isOpen) askForEnd(shown.job);
+  } else if (shown.isFollowed && now.before?.job === shown.job) watchRunning();
+  else if (stays || (watched && shown.isWorthKeeping && comesAfter(now, shown))) stay(shown);
+  else if (shown.isOpen && now.isOpen) lookAgain(shown);
   else watchRunning();
 }
 

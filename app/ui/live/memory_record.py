@@ -1,7 +1,5 @@
 """The content of a job's memory.json as plain data for the page's table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,8 +25,6 @@ class _Use(BaseModel):
 
 
 class _Record(BaseModel):
-    """The part of a job's memory.json that is shown."""
-
     stages: Annotated[list[_Use], Field(min_length=1)]
     cap_bytes: _Bytes
     peak_device_bytes: _Bytes
@@ -37,7 +33,6 @@ class _Record(BaseModel):
 
 
 def memory_of(file: Path) -> MemoryData | None:
-    """Read the values that the page shows of the file; None if it cannot be read."""
     try:
         return _data(_Record.model_validate_json(read_file(file, _MAX_BYTES)))
     except (OSError, ValueError, KeyError):

@@ -80,7 +80,6 @@ class Videos {
 
   get at() { return Math.min(this.#top.currentTime, this.length); }
 
-  /** The video on top, from which a frame is taken. */
   get shown() { return this.#top; }
 
   get isPlaying() { return !this.#top.paused || (this.#isHeld && isOver(this.#top)); }
@@ -118,7 +117,6 @@ class Videos {
     return wasRunning;
   }
 
-  /** Set the speed, which 1 stands for, of this and later videos. */
   set speed(speed) {
     for (const video of [this.#top, this.#under]) video.defaultPlaybackRate = video.playbackRate = speed;
   }
@@ -247,7 +245,6 @@ export class Player {
   #poster = null; // the picture that it shows without a video
   #loops = null; // whether the user wants the video to loop; null without a wish
 
-  /** `onTime` is called with the time, in the whole video, of the frame that is shown. */
   constructor(stage, onTime) {
     const find = (selector) => stage.querySelector(selector);
     this.#stage = stage;
@@ -295,7 +292,6 @@ export class Player {
   /** The time of the frame that is shown, in seconds of what can be watched. */
   get at() { return this.#videos.at; }
 
-  /** The frame or the picture that is shown, as a PNG. */
   frame() {
     const { shown, hasVideo } = this.#videos;
     const { poster } = this.#parts;

@@ -19,7 +19,6 @@ export function preparePreview(stage) {
   let next = null; // the preview that follows once this one has moved to its end
   let turn = 0;
 
-  /** Show a moving picture of a section, and the newest other one of the same section when it has ended. */
   function play(preview) {
     next = preview;
     if (turn && preview.label === shown) return;

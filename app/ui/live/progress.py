@@ -1,7 +1,5 @@
 """The state of a watched job, gathered from its events, without markup and gradio."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -138,7 +136,6 @@ class LiveJob:
         self.last_sign = event.time
 
     def _estimate(self) -> None:
-        """Estimate the whole job from the machine's pace as soon as the video's size is known."""
         if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
             pixels = self.width * self.height
@@ -326,16 +323,15 @@ class LiveJob:
             return max(0.0, timing.start_up - elapsed) + timing.total()
         if timing.step is None:
             return None
-        since_step = elapsed - self._last_step_at
-        if self.in_tail:
-            tail_elapsed = elapsed - self._tail_began
-            remaining = timing.tail_remaining(self.section, tail_elapsed, self.tail_share, since_step)
-            return remaining + timing.total(self.section + 1)
         if self.section > self.sections_done:
-            remaining = timing.steps_remaining(self.section, self.step, since_step)
-            remaining += timing.tail(self.section)
-            if self.stage not in _STEPS:  # such as the choice of convolutions before the first decode
-                remaining += max(0.0, self.expected - self.stage_seconds(elapsed))
+            since = elapsed - max(self._last_step_at, self._tail_began)
+            if self.in_tail:
+                remaining = max(0.0, timing.tail(self.section) * (1.0 - self.tail_share) - since)
+            else:
+                remaining = timing.steps_remaining(self.section, self.step, since)
+                remaining += timing.tail(self.section)
+                if self.stage not in _STEPS:  # such as the choice of convolutions before the first decode
+                    remaining += max(0.0, self.expected - self.stage_seconds(elapsed))
             return remaining + timing.total(self.section + 1)
         if self.section == self.sections:
             return 0.0

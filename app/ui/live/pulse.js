@@ -48,7 +48,6 @@ export function follow(listener) {
   connect();
 }
 
-/** The line about the time of a running job, `since` seconds after the update. */
 function timeText(scene, since, isLost) {
   if (isLost) return `${duration(scene.elapsed)} so far, when it was last heard of`;
   const soFar = `${duration(scene.elapsed + since)} so far`;

@@ -1,7 +1,5 @@
 """The plain data of the page's live view, made from a watched job. The browser inserts it as text only."""
 
-from __future__ import annotations
-
 import mimetypes
 import os
 import re
@@ -201,9 +199,9 @@ def _picture_data(live: LiveJob) -> SceneData:
         "words": "beneath" if ratio is None or ratio > _MAX_RATIO_BESIDE else "beside",
         "video": None,
         "continues": live.video is not None and live.job.state == "finished" and not request.one_frame,
-        "isSmall": live.job.state == "finished" and 0 < live.width <= _SMALL and not request.one_frame,
         "isFinishing": bool(request.finish),
         "before": _before(live.job),
+        "isFollowed": bool(request.then),
         "offersMore": live.video is not None and bool(WORDS[live.job.state].ending),
         "preview": None,
     }

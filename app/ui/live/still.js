@@ -4,7 +4,6 @@ import { putPicture } from '../form/describe.js';
 import { upload } from '../server.js';
 import { goTo, place } from '../tabs.js';
 
-/** Set up the fold for the frame that a player shows. The result shows it for a scene. */
 export function prepareStill(fold, player, report) {
   let scene = {};
 

@@ -1,7 +1,5 @@
 """The connection that keeps an open page up to date, and the watch over the jobs that all pages share."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """The estimate of the rest of a job, from the machine's pace and the job's own times so far."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -52,10 +50,12 @@ class Timing:
     # The latent frames of the windows that each section decodes, with those of the overlaps, and their sums
     _windows: tuple[tuple[int, ...], ...] = ()
     _work: tuple[int, ...] = ()
+    _frames_a_latent: float = 0.0
 
     def __post_init__(self) -> None:
         self._windows = decode_windows(self.plan, self.chunk)
         self._work = tuple(map(sum, self._windows))
+        self._frames_a_latent = sum(section.decoded_frames for section in self.plan) / sum(self._work)
 
     def share_of_tail(self, section: int, piece: int, pieces: int) -> float:
         """Compute the share of a section's decode that is done after so many pieces: tiles of its windows."""
@@ -95,38 +95,37 @@ class Timing:
     def has_tail(self) -> bool:
         return bool(self._tail_seconds)
 
-    def sampling(self, section: int) -> float:
-        """Estimate the cost of a section's steps, in seconds, or in steps until one has been measured."""
-        return self._sampling(1, self.steps[section - 1])
+    @property
+    def _rates(self) -> tuple[float, float, float]:
+        """The costs of a section's first step, of each further one, and of a latent frame of its tail.
 
-    def _sampling(self, sections: int, steps: int) -> float:
-        step = self.step
-        if step is None:
-            return float(steps)
+        They are in seconds, or in steps until one has been measured.
+        """
+        step = self.step or 1.0
         lead = median(self._lead_seconds[-_RECENT_SECTIONS:]) if self._lead_seconds else step
         if self.start_up is None and len(self._lead_seconds) == 1:
             lead = min(lead, 2 * step)  # the very first step also loads caches for the later ones
-        return lead * sections + step * (steps - sections)
+        if self._tail_seconds:
+            latent = median(self._tail_seconds[-_RECENT_SECTIONS:])
+        elif self._tail_so_far is not None:
+            latent = self._tail_so_far
+        elif self.expected_tail:
+            latent = self.expected_tail / self._work[0]
+        else:
+            latent = step * STAGES["decode"].weight * self._frames_a_latent
+        return lead, step, latent
+
+    def sampling(self, section: int) -> float:
+        lead, step, _ = self._rates
+        return lead + step * (self.steps[section - 1] - 1)
 
     def tail(self, section: int) -> float:
-        """Estimate the cost of a section's tail, in the unit of `sampling`; sections count from 1."""
-        return self._tail(self._work[section - 1], self.plan[section - 1].decoded_frames)
-
-    def _tail(self, latents: int, frames: int) -> float:
-        """Estimate the cost of decoding latent frames, those of the overlaps included, to frames."""
-        if self._tail_seconds:
-            return latents * median(self._tail_seconds[-_RECENT_SECTIONS:])
-        if self._tail_so_far is not None:
-            return latents * self._tail_so_far
-        if self.expected_tail:
-            return latents * self.expected_tail / self._work[0]
-        return (self.step or 1.0) * STAGES["decode"].weight * frames
+        return self._rates[2] * self._work[section - 1]
 
     def total(self, first_section: int = 1) -> float:
-        steps = self.steps[first_section - 1 :]
-        frames = sum(section.decoded_frames for section in self.plan if section.number >= first_section)
-        tails = self._tail(sum(self._work[first_section - 1 :]), frames)
-        return self._sampling(len(steps), sum(steps)) + tails
+        lead, step, latent = self._rates
+        steps, work = self.steps[first_section - 1 :], self._work[first_section - 1 :]
+        return lead * len(steps) + step * (sum(steps) - len(steps)) + latent * sum(work)
 
     def section_remaining(self, point: TimelinePoint) -> float:
         sampling = self.sampling(point.section) * (1.0 - point.step / self.steps[point.section - 1])
@@ -134,18 +133,6 @@ class Timing:
 
     def remaining(self, point: TimelinePoint) -> float:
         return self.section_remaining(point) + self.total(point.section + 1)
-
-    def tail_remaining(self, section: int, elapsed: float, share: float, elapsed_since_share: float) -> float:
-        """Estimate the seconds to the end of a tail.
-
-        Args:
-            elapsed: The seconds since the tail began.
-            share: The share of it that is done.
-            elapsed_since_share: The seconds since that share was done.
-        """
-        if not share or self._tail_so_far is None:
-            return max(0.0, self.tail(section) - elapsed)
-        return max(0.0, self._work[section - 1] * self._tail_so_far * (1.0 - share) - elapsed_since_share)
 
     def steps_remaining(self, section: int, step: int, elapsed: float) -> float:
         """Estimate the seconds to the end of a section's steps, `elapsed` seconds after the last one."""

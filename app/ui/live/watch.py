@@ -1,7 +1,5 @@
 """The stream that keeps a page up to date. It only reads: no job depends on it."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

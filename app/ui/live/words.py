@@ -1,7 +1,5 @@
 """The texts for a watched job: what happens now, what it waits for, and its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
@@ -135,7 +133,6 @@ def section_activity(live: LiveJob) -> str:
 
 
 def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
-    """Say where other words are used, if this is the next section to make."""
     direction = "before" if mode == "inverted" else "after"
     scope = f" and for all {direction} that" if cell.number < sections else ""
     return (

@@ -1,12 +1,11 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
-import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, setText } from '../elements.js';
+import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, render, setText } from '../elements.js';
 import { chooseModel } from '../form/describe.js';
 import { get, post } from '../server.js';
 
 const lines = (texts) => texts.map((textContent, index) => make(index ? 'small' : 'span', { textContent }));
 const linkTo = ({ name, address }) => make('a', { href: address, target: '_blank', rel: 'noreferrer', textContent: name });
 
-/** A card. Its element stays the same, so that the focus stays where it is. */
 export class Card {
   element = fromTemplate('model-card');
   #change;
@@ -38,10 +37,7 @@ export class Card {
     const before = this.#model.state;
     this.#model = model;
     Object.assign(this.element.dataset, { model: model.model, state: model.state });
-    setText(this.#find('title'), model.title);
-    setText(this.#find('state'), model.label);
-    setText(this.#find('purpose'), model.purpose);
-    setText(this.#find('facts'), model.facts);
+    render(this.element, { ...model, ...model.progress });
     this.#find('copies').ariaLabel = `Type of the copy: ${model.title}`;
     if (hasChanged(this.#find('about'), [model.needs, model.sources, model.parts])) this.#showAbout(model);
     this.#showProgress(model);
@@ -60,12 +56,10 @@ export class Card {
 
   #showProgress({ label, title, progress }) {
     const meter = this.#find('meter');
-    meter.hidden = this.#find('progress').hidden = !progress.is_shown;
     this.#find('facts').hidden = progress.is_shown && progress.is_download;
     meter.firstElementChild.style.transform = `scaleX(${progress.percent / 100})`;
     meter.setAttribute('aria-valuenow', Math.floor(progress.percent));
     meter.setAttribute('aria-label', `${label}: ${title}`);
-    setText(this.#find('progress'), progress.words);
   }
 
   #showProblem() { setText(this.#find('problem'), this.#find('problem').dataset.refusal || (this.#model.problem ?? '')); }

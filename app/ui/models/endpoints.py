@@ -4,8 +4,6 @@ The weights in a user's own folder are known to the page by name alone. Their ca
 seconds.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection
 from dataclasses import asdict
@@ -41,8 +39,6 @@ _MOST_LISTED, _MOST_SIGNS = 400, 1000
 
 
 class ModelCalls:
-    """The calls of one service: each public method is one, which programs know by its docstring."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._downloads = service, service.downloads
         self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)
@@ -124,9 +120,7 @@ class ModelCalls:
 def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
     """List what can be chosen from the folder: first what can be a part, then the rest with its problems.
 
-    Args:
-        folder: The folder.
-        taken: The names of the models that there are, which are not suggested for a new one.
+    The names of models that are `taken` are not suggested for a new one.
     """
     names = weights_names(folder)
     files = [_entry(folder, name) | {"model": name_for(_stem(name), taken)} for name in names[:_MOST_LISTED]]
@@ -145,11 +139,7 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
 
 
 def facts_of(folder: Path, name: str) -> dict[str, Any]:
-    """Tell what `longtake inspect` says of an entry of the folder, without paths.
-
-    Raises:
-        InputError: If the folder has no such entry, or it cannot be read.
-    """
+    """Tell what `longtake inspect` says of an entry of the folder, without paths."""
     (path,) = paths_of(folder, [name])
     facts = asdict(inspected(path))
     del facts["path"]  # Gradio's client takes an object with a path for a file to download
@@ -157,11 +147,7 @@ def facts_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
-    """Find the paths of entries of the folder.
-
-    Raises:
-        InputError: If the folder has no such entry, which no path outside of it is.
-    """
+    """Find the paths of entries of the folder; refuse all else, and so each path outside of it."""
     allowed_names = set(weights_names(folder))
     for name in names:
         if name not in allowed_names:
@@ -173,11 +159,7 @@ def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
 
 
 def inspected(path: Path) -> Inspection:
-    """Read the facts about an entry, which are read again only if its files have changed.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
+    """Read the facts about an entry, which are read again only if its files have changed."""
     try:
         place = path.parent if path.name.lower().endswith(INDEX) else path
         files = sorted(place.iterdir())[:_MOST_SIGNS] if place.is_dir() else [place]
@@ -195,7 +177,6 @@ def _remembered(path: Path, signs: tuple[object, ...]) -> Inspection:
 
 
 def _entry(folder: Path, name: str) -> dict[str, Any]:
-    """Read the facts about one entry: the part that it can be, or "" and a problem."""
     path = folder / name
     try:
         facts = inspected(path)
@@ -235,8 +216,6 @@ def _words(facts: Inspection) -> str:
 
 
 class OwnFileCalls:
-    """The calls of one service: each public method is one, which programs know by its docstring."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._adding = service.downloads.adding
         self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)

@@ -1,5 +1,5 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
-import { chooseFiles, fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, setOptions, setText } from '../elements.js';
+import { chooseFiles, fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, render, setOptions, setText } from '../elements.js';
 import { get, postLong, upload } from '../server.js';
 
 const PAUSE = 1000; // milliseconds between two looks at a model that is being added
@@ -29,17 +29,15 @@ function factsTable(facts) {
 function makeRow(file) {
   const element = fromTemplate('own-file');
   const box = element.querySelector('input');
-  const [words, problem] = element.querySelectorAll('p');
+  const about = element.querySelector('div');
   const fold = element.querySelector('details');
   const [summary, inside] = fold.children;
   const row = { element, box, file };
   box.disabled = !file.part;
   box.addEventListener('change', () => choose(row));
-  element.querySelector('span').textContent = file.name;
-  words.textContent = [file.title, file.words].filter(Boolean).join(': ');
-  problem.textContent = file.problem;
-  words.parentElement.id = `own: ${file.name}`.replaceAll(' ', '-');
-  box.setAttribute('aria-describedby', words.parentElement.id);
+  render(element, { ...file, about: [file.title, file.words].filter(Boolean).join(': ') });
+  about.id = `own: ${file.name}`.replaceAll(' ', '-');
+  box.setAttribute('aria-describedby', about.id);
   summary.ariaLabel = `Inspect ${file.name}`;
   inside.ariaLabel = `Inside ${file.name}`;
   fold.addEventListener('toggle', async () => {
@@ -62,7 +60,6 @@ function choose(row) {
   find('name').value = first.file.model;
 }
 
-/** While the server checks the files, the ticks stay as they are. */
 function setBusy(isBusy) {
   find('add').ariaDisabled = isBusy ? 'true' : null; // `disabled` would take the focus away
   for (const { box, file } of rows) box.disabled = isBusy || !file.part;
@@ -150,7 +147,6 @@ async function addFile() {
   await loadFiles(true);
 }
 
-/** Set up the list and the form. `showModel` is called with the name of a new model. */
 export function prepareOwnFiles(showModel) {
   added = showModel;
   onPress(find('again'), () => loadFiles());

@@ -1,7 +1,5 @@
 """The facts about a model as the Models tab shows them: plain data, with sizes as text."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -46,15 +44,13 @@ _TAKES_DAYS = "There is no GPU on this machine: a video of this model would take
 
 
 class ModelPresenter:
-    """The describer of the models that one page offers."""
-
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
         self._paces = PaceBook(service)
 
     def describe_all(self) -> dict[str, Any]:
         infos = self._catalogue.infos
-        models = [*map(self.describe, infos)]
+        models = [self._describe(name, info) for name, info in infos.items()]
         disk = "All models are on this machine."
         if absence := next(filter(None, map(absence_of, infos.values())), None):
             folder, free = plain_paths(str(absence.folder)), gb_text(absence.free_bytes)
@@ -64,7 +60,9 @@ class ModelPresenter:
         return {"models": models, "disk": disk, "weight_types": types, "is_busy": is_busy}
 
     def describe(self, name: str) -> dict[str, Any]:
-        info = self._catalogue.info(name)
+        return self._describe(name, self._catalogue.info(name))
+
+    def _describe(self, name: str, info: ModelInfo) -> dict[str, Any]:
         components = installed_components(info)
         here_bytes = sum(component.here_bytes for component in components)
         missing_bytes = sum(component.missing_bytes for component in components)
@@ -152,12 +150,7 @@ class ModelPresenter:
 
 
 def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
-    """Say what a converted copy of a model would need, or why it is refused.
-
-    Raises:
-        InputError: If there is no such type of weights.
-        LongtakeError: If a local model's files cannot be read.
-    """
+    """Say what a converted copy of a model would need, or why it is refused."""
     dtype = SETTINGS["weight_dtype"].check(weight_dtype)
     name = f"{info.name}-{dtype}"
     folder = ADDED_MODELS.copy_folder(name)

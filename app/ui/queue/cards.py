@@ -1,7 +1,5 @@
 """The calls of the cards that make this program's videos, and what the page shows of each."""
 
-from __future__ import annotations
-
 from typing_extensions import TypedDict
 
 from app.jobs.job import NoSuchJob
@@ -29,7 +27,6 @@ class CardLine(TypedDict):
 
 
 def lines(service: JobService) -> list[CardLine]:
-    """Tell what the page shows of each card; nothing if there is only one."""
     return [_line(service, worker) for worker in service.crew.workers] if service.engines > 1 else []
 
 
@@ -63,8 +60,6 @@ def _now(service: JobService, worker: Worker) -> str:
 
 
 class CardCalls:
-    """The calls for one service's cards. The docstring of a method is what programs read about it."""
-
     def __init__(self, service: JobService) -> None:
         self._service = service
 

@@ -99,7 +99,6 @@ function sendTo(end, job) {
   return change(() => post('queue/reorder', { job: job.id, first: end === 'first' }));
 }
 
-/** Remove a job, which is gone from the rows before the server answers. */
 function remove(job) {
   draw({ ...data, jobs: data.jobs.filter((other) => other.id !== job.id), total: data.total - 1 });
   return change(async () => {
@@ -142,7 +141,6 @@ function show(job, index) {
   rows.get(job.id).show(job, live, { number: data.first + index + 1, total: data.total });
 }
 
-/** The line above the queue of one of several cards: what it makes, its memory, and its buttons. */
 function cardLine({ card, name, memory, job, now, isOut, buttons }) {
   const about = job ? actionButton('watch', now, { className: 'lt-device-now', title: now, ariaLabel: `${now}. Watch it.` })
     : make('span', { className: 'lt-device-now', textContent: now, title: now });

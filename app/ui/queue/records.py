@@ -1,7 +1,5 @@
 """The records of jobs, as programs and the Queue tab read them."""
 
-from __future__ import annotations
-
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -58,7 +56,6 @@ class Records:
         }
 
     def _find_title(self, key: str, _revision: str) -> str:
-        """Find the title of a job's model, which may change with the list of added models."""
         name = self._catalogue.name_of(key)
         return self._catalogue.info(name).title if name in self._catalogue.names else name
 

@@ -1,5 +1,5 @@
 // The rows of the queue, and moving them: by the pointer or a finger on the grip, and by the arrow keys on it.
-import { actionButton, fromTemplate, hasChanged, setText } from '../elements.js';
+import { actionButton, fromTemplate, hasChanged, render } from '../elements.js';
 import { duration } from '../text.js';
 
 const SLACK = 4; // pixels that a press may move before it counts as a drag
@@ -12,16 +12,14 @@ let drag = null; // { row, from, to, pointer, start, scroll, moved }
 
 export const isMovable = (job) => job.actions.includes('reorder');
 
-/** A row. Its element stays the same while the job is shown, so the focus stays where it is. */
 export function makeRow() {
   const element = fromTemplate('queue-row');
   const find = (name) => element.querySelector(`.lt-row-${name}`);
   const [picture, handle, title, state, meter, first] = ['picture', 'grip', 'title', 'state', 'meter', 'first'].map(find);
 
   function showState(job, live) {
-    setText(state, live ? live.sentence : job.now);
+    render(element, { ...job, ...(live && { now: live.sentence, time: live.timeLeft }) });
     state.title = state.textContent;
-    setText(find('time'), live ? live.timeLeft : job.time);
     const percent = live ? live.percent : job.percent;
     meter.hidden = isMovable(job) && !percent;
     meter.firstElementChild.style.transform = `scaleX(${percent / 100})`;
@@ -46,9 +44,7 @@ export function makeRow() {
       Object.assign(element.dataset, { job: job.id, state: job.state });
       if (!job.picture) picture.removeAttribute('src');
       else if (picture.getAttribute('src') !== job.picture) picture.src = job.picture;
-      setText(title, job.title);
       title.title = job.title;
-      setText(find('about'), job.about);
       handle.hidden = !isMovable(job);
       handle.ariaLabel = `Place ${where.number} of ${where.total}: ${job.title}. The arrow keys move it.`;
       find('more').firstElementChild.ariaLabel = `More for ${job.title}`;
@@ -136,7 +132,6 @@ function end(isDropped) {
   else queue.load();
 }
 
-/** Let the rows of a list be moved, given what the queue knows of them and can do with them. */
 export function prepareMoves(ofRows, ofQueue) {
   [list, queue] = [ofRows, ofQueue];
   list.addEventListener('keydown', takeKey);

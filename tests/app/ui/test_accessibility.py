@@ -56,6 +56,8 @@ def check(page: Any, state: str) -> None:
 
 def test_nothing_serious_in_any_state(page: Any, stand: Stand, photo: Path) -> None:
     check(page, "idle")
+    start(page, None, prompt="")
+    check(page, "refused")
     open_folds(page)
     page.get_by_text("Stage by stage").click()
     page.get_by_label("Prompt", exact=True).fill("a ball [1.2s: it grows] [3.7s-9s: it moves]")
@@ -65,13 +67,18 @@ def test_nothing_serious_in_any_state(page: Any, stand: Stand, photo: Path) -> N
     start(page, photo, seconds=2.4)
     stand.engine.go(FIRST)
     status(page, state="running", frames=33)
+    stand.engine.go(2)  # a cell says how far it is
+    status(page, section=2, step=1)
     check(page, "running")
     stand.engine.go(1000)
     status(page, state="finished")
     check(page, "finished")
+    start(page, None, prompt=FAILING_PROMPT)
+    status(page, state="failed")
+    check(page, "failed")
 
 
-def test_nothing_serious_with_a_model_that_is_not_here(
+def test_nothing_serious_with_a_model_that_is_not_here_and_in_a_plan_that_does_not_fit(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -82,22 +89,10 @@ def test_nothing_serious_with_a_model_that_is_not_here(
     page.locator("#in-seconds").fill("5")
     page.locator("#length").get_by_text("5 s becomes 5.50 s").wait_for()
     check(page, "absent")
-
-
-def test_nothing_serious_in_a_plan_that_does_not_fit(page: Any) -> None:
-    open_folds(page)
+    choose_model(page, "Longtake demo model")
     page.locator("#set-vram_cap_gb input[type=number]").fill("0.01")
     page.get_by_text("Does not fit:").wait_for()
     check(page, "does not fit")
-
-
-def test_nothing_serious_in_a_failure(page: Any, stand: Stand, photo: Path) -> None:
-    stand.engine.go(1000)
-    start(page, None, prompt="")
-    check(page, "refused")
-    start(page, photo, prompt=FAILING_PROMPT)
-    status(page, state="failed")
-    check(page, "failed")
 
 
 def test_nothing_serious_in_the_queue(page: Any, stand: Stand, photo: Path) -> None:

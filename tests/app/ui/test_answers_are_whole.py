@@ -1,7 +1,5 @@
 """Tests of answers for the page in all of their cases: each filter, each field, each place in the queue."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -9,14 +9,11 @@ import shutil
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import imageio.v3 as imageio
 import pytest
@@ -182,23 +179,6 @@ def test_an_address_is_no_picture_and_nobody_asks_for_it(client: Client) -> None
                 client.predict(image=handle_file(address), api_name="/generate")
         server.shutdown()
     assert asked == []
-
-
-def test_only_the_outputs_folder_is_served(client: Client, photo: Path, program: PageProgram) -> None:
-    client.predict(handle_file(photo), **FAST, api_name="/generate")
-    video = next(program.outputs.glob("*/video.mp4"))
-    assert fetch(program, f"jobs/{video.parent.name}/video.mp4") == video.read_bytes()
-    hidden = program.outputs / ".longtake" / "longtake.sqlite3"
-    assert hidden.is_file()
-    for path in (video, hidden, photo, ROOT / "README.md", "/etc/passwd", video.parent / "../../photo.jpg"):
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            fetch(program, f"gradio_api/file={quote(str(path))}")
-        assert caught.value.code in (403, 404)
-
-
-def fetch(program: PageProgram, path: str) -> bytes:
-    with urllib.request.urlopen(f"{program.url}/{path}") as answer:
-        return answer.read()
 
 
 def code_blocks(document: str, language: str) -> list[str]:

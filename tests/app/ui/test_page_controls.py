@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from app.jobs.job import size_of
-from tests.support.pages import Stand, module, needs_chromium, start, status
+from tests.app.ui.test_page_form import kept
+from tests.support.pages import Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 # Returns how far the frame's hole lies from the picture's left, and the name of the focused element.
@@ -15,11 +16,6 @@ HOLE = """() => {
     const at = (selector) => document.querySelector(selector).getBoundingClientRect();
     return Math.round(100 * (at('.lt-crop i').left - at('.lt-crop').left) / at('.lt-crop').width);
 }"""
-
-
-def kept(page: Any, text: str) -> None:
-    """Wait until the browser keeps a setting that contains this text."""
-    page.wait_for_function("(text) => (localStorage.getItem('longtake.form') || '').includes(text)", arg=text)
 
 
 def test_the_crop_is_moved_by_pointer_and_keys_and_becomes_the_jobs(
@@ -178,10 +174,6 @@ def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Sta
     field.press("Control+Enter")
     page.get_by_text("A number is needed here, so 120 stays.").wait_for()
     assert stand.service.jobs() == []
-    sliders = module("form/sliders.js")
-    for seconds in (1, 1.1, 5, 19.9, 20, 21, 119, 120):
-        share = page.evaluate(f"async (seconds) => (await {sliders}).shareOf(seconds, 1, 120)", seconds)
-        assert page.evaluate(f"async (at) => (await {sliders}).lengthAt(at, 1, 120)", share) == seconds
     page.get_by_label("Prompt", exact=True).focus()
     page.keyboard.insert_text("a" * 4001)
     page.get_by_text("At most 4000 letters fit in here.").wait_for()

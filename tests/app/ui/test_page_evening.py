@@ -40,6 +40,10 @@ def test_before_the_first_video_the_examples_move_on_the_stage(
     page.wait_for_function("[...document.querySelectorAll('.lt-cards img')].every((one) => one.naturalWidth)")
     cards = page.locator(".lt-cards button").all()
     assert len(cards) == 3
+    still, moving = cards[0].locator("img").all()
+    assert (still.is_visible(), moving.is_visible()) == (True, False)
+    cards[0].hover()
+    assert (still.is_visible(), moving.is_visible()) == (False, True)
     stage = page.locator(".lt-offer").bounding_box()
     assert sum(card.bounding_box()["width"] for card in cards) > 0.8 * stage["width"]
     assert page.evaluate("document.documentElement.scrollHeight") <= 900
@@ -52,6 +56,10 @@ def test_before_the_first_video_the_examples_move_on_the_stage(
     page.set_viewport_size({"width": 3840, "height": 2160})
     wide = page.locator(".lt-main").bounding_box()
     assert wide["width"] > 0.95 * 3840
+    stage, offered = (page.locator(part).bounding_box() for part in (".lt-offer", ".lt-cards"))
+    assert offered["width"] > 0.9 * stage["width"]
+    assert offered["y"] + offered["height"] <= stage["y"] + stage["height"] <= 2160
+    assert page.evaluate("document.documentElement.scrollHeight") <= 2160
     assert page.locator("#start").bounding_box()["height"] > 60  # text and controls are larger there
     page.set_input_files("input[type=file]", str(photo))
     crop = page.locator(".lt-crop:not([hidden])").bounding_box()
@@ -103,18 +111,6 @@ def test_on_a_phone_each_of_three_videos_comes_into_view(window: Any, stand: Sta
     page.wait_for_function(
         "document.querySelector('#set-prompt textarea').value === 'the red ball moves right'"
     )
-
-
-def test_an_ended_job_that_is_opened_again_shows_full_cells(window: Any, stand: Stand, photo: Path) -> None:
-    page = window
-    start(page, photo, seconds=3.6)
-    stand.engine.go(FIRST)
-    status(page, state="running", frames=33)
-    page.get_by_role("button", name="End Generation").click()
-    status(page, state="cancelled", frames=33)
-    page.reload()
-    status(page, state="cancelled", frames=33)
-    assert [cell.get_attribute("data-state") for cell in page.locator(".lt-cell").all()] == ["done"]
 
 
 def test_the_stage_of_a_video_from_words_says_what_comes(window: Any, stand: Stand) -> None:

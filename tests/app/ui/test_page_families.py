@@ -55,7 +55,12 @@ def test_a_video_of_wan_grows_by_clips_whose_words_change(
     ).wait_for()
     finished = status(page, state="finished", frames=49)
     words = page.locator(".lt-film .lt-cell-words")
-    wait_until(lambda: words.all_inner_texts() == [*2 * ["a red ball"], *2 * ["it stops"]])
+    wait_until(
+        lambda: (
+            words.evaluate_all("all => all.map((one) => one.dataset.said)")
+            == [*2 * ["a red ball"], *2 * ["it stops"]]
+        )
+    )
     video = program.outputs / finished.get_attribute("data-job") / "video.mp4"
     assert len(imageio.imread(video, plugin="pyav")) == 49
     page.close()

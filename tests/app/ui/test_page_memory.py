@@ -13,6 +13,7 @@ from app.ui import catalogue
 from diffusers_helper.machine.sysfs import HostMemory
 from diffusers_helper.planning.profiles import profile_for
 from diffusers_helper.units import GB
+from tests.app.ui.test_page_form import kept
 from tests.support.pages import (
     FIRST,
     FURTHER,
@@ -35,16 +36,17 @@ BAR = """() => {
 }"""
 
 
-@pytest.fixture
-def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     """Serve the page of a machine with a Radeon of 24 GB, FramePack preselected."""
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
-    profile = profile_for(machine_of_card("gfx1100:24"), {})
-    monkeypatch.setattr(catalogue, "absence_of", lambda info: None)  # as if the model were here
-    monkeypatch.setattr(manager, "missing_components", lambda info: [])
-    monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
-    with staged_page(tmp_path, model="framepack-i2v", profile=profile) as stand:
-        yield stand
+    folder, profile = tmp_path_factory.mktemp("served"), profile_for(machine_of_card("gfx1100:24"), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder / "cache"))
+        patch.setattr(catalogue, "absence_of", lambda info: None)  # as if the model were here
+        patch.setattr(manager, "missing_components", lambda info: [])
+        patch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
+        with staged_page(folder, model="framepack-i2v", profile=profile) as stand:
+            yield stand
 
 
 def head(page: Any, text: str) -> None:
@@ -97,7 +99,7 @@ def test_the_plan_moves_with_the_sliders_and_with_the_form(page: Any) -> None:
     assert page.evaluate(BAR)[0] == pytest.approx(12.5 / 24, abs=0.02)
 
 
-def test_the_preserved_memory_with_the_fewest_copies_is_a_press_away(page: Any) -> None:
+def test_the_fewest_copies_and_the_recommended_set_up_are_a_press_away(page: Any) -> None:
     open_memory(page)
     line = page.locator(".lt-preserved")
     line.get_by_text("18 of 20 GB are preserved, as docs/amd-memory.md sets it").wait_for()
@@ -115,9 +117,6 @@ def test_the_preserved_memory_with_the_fewest_copies_is_a_press_away(page: Any) 
     reported(page, "58 of 60 blocks of the transformer are streamed")
     assert number(page, "preserved_gb") == 18
 
-
-def test_the_recommended_set_up_is_taken_over_by_one_press(page: Any) -> None:
-    open_memory(page)
     page.get_by_text("This is the recommended set-up for this card.").wait_for()
     put(page, "preserved_gb", 6)
     page.locator("#set-weight_dtype").get_by_label("8 bit, whole numbers").check()
@@ -143,7 +142,7 @@ def test_the_settings_survive_a_reload_and_can_be_reset(page: Any) -> None:
     open_memory(page)
     put(page, "vram_cap_gb", 9.5)
     reported(page, "of 9.5 GB.")
-    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"vram_cap_gb\":9.5')")
+    kept(page, '"vram_cap_gb":9.5')
     # Settings of this machine are not kept, so that the page of another machine shows its own.
     assert not page.evaluate("localStorage.getItem('longtake.form').includes('preserved_gb')")
     page.reload()

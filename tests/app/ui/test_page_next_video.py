@@ -119,14 +119,6 @@ def test_another_start_picture_ends_the_continuation_of_a_video(
         assert page.locator("[name=extras]").input_value() == "", name
 
 
-def test_in_a_low_window_the_buttons_do_not_cover_the_form(page: Any) -> None:
-    page.set_viewport_size({"width": 360, "height": 225})  # 1440 by 900 at 400 %
-    assert page.evaluate("getComputedStyle(document.querySelector('.lt-go')).position") == "static"
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("getComputedStyle(document.querySelector('.lt-go')).position") == "fixed"
-    start(page, None)  # it can be reached
-
-
 def test_presses_of_start_that_are_not_answered_are_sent_in_turn_each_once(
     page: Any, stand: Stand, photo: Path
 ) -> None:

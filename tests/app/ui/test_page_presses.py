@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from diffusers_helper.request import GenerationRequest
-from tests.support.hub import Hub
 from tests.support.jobs import wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, staged_page, start, status
+from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 from tests.support.staged_engine import FAILING_PROMPT
 
-pytestmark = needs_chromium
+pytestmark = [*needs_chromium, pytest.mark.usefixtures("lit_hub")]
 # A press is the name of a button, the endpoint that it calls, and the place where it is found.
 Press = tuple[str, str, str]
 VIEW, ROW, CARD = ".lt-live", ".lt-row[data-state=queued]", ".lt-model-card[data-model=framepack-f1]"
@@ -57,13 +56,6 @@ LISTEN = """() => {
     window.said = [];
     new MutationObserver(() => window.said.push(line.textContent)).observe(line, { childList: true });
 }"""
-
-
-@pytest.fixture
-def stand(lit_hub: tuple[Hub, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
-    with staged_page(tmp_path) as stand:
-        yield stand
 
 
 @pytest.fixture
@@ -149,23 +141,17 @@ def test_presses_are_heard_while_a_video_waits_with_its_takes(page: Any, stand: 
     assert [one.state for one in stand.service.jobs()] == ["paused"] * 4
 
 
-def test_the_resumption_of_a_failed_video_is_heard(page: Any, stand: Stand, photo: Path) -> None:
+def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo: Path) -> None:
     stand.engine.go(1000)
     start(page, photo, FAILING_PROMPT)
     status(page, state="failed")
     page.evaluate(LISTEN)
     hear(page, ("Resume", "queue/resume", f"create {VIEW}"))
-    assert [job.state for job in stand.service.jobs()] == ["failed"]
-
-
-def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo: Path) -> None:
-    start(page, photo, seconds=2.4)
-    stand.engine.go(1000)
+    start(page, None, seconds=2.4)
     status(page, state="finished")
-    page.evaluate(LISTEN)
     for press in AFTERWARDS:
         hear(page, press)
-    assert len(stand.service.jobs()) == 1
+    assert [job.state for job in stand.service.jobs()] == ["finished", "failed"]
     # A late answer is waited for, and the press is carried out once.
     held: list[Any] = []
     page.route("**/api/queue/duplicate", lambda route: held.append(route))
@@ -176,4 +162,4 @@ def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo:
     held[0].continue_()
     page.get_by_text("is in the queue.").wait_for()
     page.wait_for_function("!document.querySelector('.lt-lost').textContent")
-    assert (len(held), len(stand.service.jobs())) == (1, 2)
+    assert (len(held), len(stand.service.jobs())) == (1, 3)

@@ -3,8 +3,6 @@
 The scripts run over the real document without a server. A test answers their requests itself, in any order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,14 +123,15 @@ def test_of_changes_of_the_form_only_the_last_is_described_and_a_lost_answer_is_
         await step(() => calls[0].answer({}));
         await step(() => calls[1].lose());
         await step(() => reportJobs({ queue: {} }));
-        await step(() => calls[2].refuse('No.'));
+        await step(() => { type('d'); calls[2].refuse('No.'); });
+        await step(() => calls[3].refuse('No.'));
         await step(() => reportJobs({ queue: {} }));
-        await step(() => type('d'));
-        await step(() => calls[3].answer({}));
+        await step(() => type('e'));
+        await step(() => calls[4].answer({}));
         await step(() => reportJobs({ queue: {} }));
         return calls.map((call) => call.sent.settings.prompt);
     }""")
-    assert sent == ["a", "c", "c", "d"]
+    assert sent == ["a", "c", "c", "d", "e"]
 
 
 def test_a_chosen_video_stays_chosen_when_the_connection_breaks(page: Any) -> None:
@@ -157,18 +156,20 @@ def test_a_chosen_video_stays_chosen_when_the_connection_breaks(page: Any) -> No
     assert addresses == [" 2", "job-1 2", "job-1 2", "job-1 2", " 2", " 1"]
 
 
-def test_a_preview_of_another_section_does_not_wait_for_the_end_of_the_last_one(page: Any) -> None:
+def test_a_preview_comes_to_its_end_before_the_next_one_unless_that_is_of_another_section(page: Any) -> None:
     shown = page.evaluate("""async () => {
         const { preparePreview } = await load('live/preview.js');
         const show = preparePreview(document.querySelector('.lt-stage'));
+        const image = document.querySelector('.lt-latent img');
         const shown = [];
-        for (const [section, data] of [[1, 'a'], [1, 'b'], [2, 'c'], [2, 'd']]) {
-            show({ label: `Section ${section}`, seconds: 60, data: `data:,${data}` });
-            shown.push(document.querySelector('.lt-latent img').src);
+        for (const [section, data, seconds] of [[1, 'a', 60], [1, 'b', 60], [2, 'c', 0.1], [2, 'd', 60]]) {
+            show({ label: `Section ${section}`, seconds, data: `data:,${data}` });
+            shown.push(image.src);
         }
-        return shown;
+        while (image.src === shown[3]) await settle();
+        return [...shown, image.src];
     }""")
-    assert shown == ["data:,a", "data:,a", "data:,c", "data:,c"]
+    assert shown == ["data:,a", "data:,a", "data:,c", "data:,c", "data:,d"]
 
 
 def start_queue(page: Any) -> None:
@@ -202,6 +203,31 @@ def test_of_crossed_answers_of_the_queue_the_last_question_counts(page: Any) -> 
         return [crossed, before, meanwhile, rows()];
     }""")
     assert found == ["cb", "b", "b", "bd"]
+
+
+def test_a_row_follows_its_video_also_if_the_one_before_looked_the_same(page: Any) -> None:
+    start_queue(page)
+    states = page.evaluate("""async () => {
+        const { reportJobs } = await load('jobs.js');
+        const hear = async (job, revision) => {
+            const now = { percent: 0, timeLeft: '', sentence: 'Starting', state: 'running', isRunning: true };
+            reportJobs({ job, ...now, queue: { revision } });
+            await settle();
+        };
+        const answer = async (running) => {
+            const all = queued('a', 'b');
+            all.jobs.find(({ id }) => id === running).actions = [];
+            named('queue').at(-1).answer(all);
+            await settle();
+        };
+        const states = [];
+        const note = () => states.push(...['a', 'b'].map((id) => textOf(`[data-job=${id}] .lt-row-state`)));
+        await hear('a', '1'); await answer('a'); note();
+        await hear('a', '2'); await answer('b'); note();
+        await hear('b', '2'); note();
+        return states;
+    }""")
+    assert states == ["Starting", "Waiting", "Waiting", "Waiting", "Waiting", "Starting"]
 
 
 def test_news_while_a_row_is_dragged_do_not_move_it(page: Any) -> None:
@@ -342,3 +368,10 @@ def test_a_slider_and_its_field_say_the_same_in_both_directions(page: Any) -> No
         }).map((value) => `${field.name} ${value}`);
     })""")
     assert wrong == []
+
+
+def test_a_duration_is_told_in_whole_seconds(page: Any) -> None:
+    told = page.evaluate(
+        "async (all) => all.map((await load('text.js')).duration)", [-1, 0.4, 7.6, 59.6, 125, 6000]
+    )
+    assert told == ["0 s", "0 s", "8 s", "1 min 0 s", "2 min 5 s", "1 h 40 min"]

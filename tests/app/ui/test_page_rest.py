@@ -49,13 +49,3 @@ def test_a_page_without_news_draws_nothing_and_posts_nothing(browser: Any, stand
     page.locator(".lt-stage[data-state='video']:not([data-playing='true'])").wait_for()
     assert comes_to_rest()
     page.close()
-
-
-def test_an_example_moves_only_while_it_is_pointed_at(page: Any) -> None:
-    card = page.locator("[data-example]").first
-    still, moving = card.locator("img").all()
-    assert still.is_visible()
-    assert not moving.is_visible()
-    card.hover()
-    assert moving.is_visible()
-    assert not still.is_visible()

@@ -15,6 +15,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.app.ui.test_accessibility import violations
+from tests.app.ui.test_page_form import kept
 from tests.support.clips import read, scene
 from tests.support.films import write_film
 from tests.support.jobs import TIMEOUT, wait_until
@@ -92,17 +93,20 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
 
 
-@pytest.mark.parametrize("way", ["paste", "button"])
-def test_a_video_of_a_camera_is_continued(way: str, page: Any, tmp_path: Path) -> None:
+def test_a_video_of_a_camera_is_continued(page: Any, tmp_path: Path) -> None:
     film = write_film(tmp_path / "00001.MTS")
     page.wait_for_selector("html[data-ready]")
-    if way == "button":
-        page.set_input_files("#set-image input[type=file]", str(film))
-    else:
-        content = [list(film.read_bytes()), film.name, ""]  # a browser knows no type of such a file
-        page.evaluate(PASTE, content)
-    assert notice(page, "continues").inner_text() == "The new video continues 00001.MTS (1.0 s).\n\nClose"
-    page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 192")
+    content = [list(film.read_bytes()), film.name, ""]  # a browser knows no type of such a file
+    for give in (
+        lambda: page.set_input_files("#set-image input[type=file]", str(film)),
+        lambda: page.evaluate(PASTE, content),
+    ):
+        give()
+        told = notice(page, "continues")
+        assert told.inner_text() == "The new video continues 00001.MTS (1.0 s).\n\nClose"
+        page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 192")
+        told.get_by_role("button", name="Close").click()
+        page.get_by_label("Remove Picture").click()
 
 
 def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path, tmp_path: Path) -> None:
@@ -123,20 +127,6 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path,
     drop(page, b"long", "long.mp4", "video/mp4")
     page.get_by_role("alert").get_by_text("at most 128 MiB are accepted.").wait_for()
     assert page.locator("[name=image]").input_value() == "null"
-
-
-def test_a_dropped_batch_is_queued_or_refused_as_a_whole(page: Any, stand: Stand, photo: Path) -> None:
-    page.set_input_files("input[type=file]", str(photo))
-    page.wait_for_selector("#set-image img")
-    page.wait_for_selector('#set-image label[data-hint^="Video: "]')  # the page has taken the picture
-    drop(page, b"prompt,steps\na ball,3\nanother,many\n", "wishes.csv", "text/csv")
-    refused = page.get_by_role("alert").filter(has_text="Line 3 of wishes.csv")
-    assert "nothing was queued" in refused.inner_text()
-    assert stand.service.jobs() == []
-    drop(page, b"prompt,steps,seconds\na ball,3,1\nanother,4,2.4\n", "wishes.csv", "text/csv")
-    page.wait_for_selector(".lt-row")
-    jobs = sorted(stand.service.jobs(), key=lambda job: job.request.steps)
-    assert [(job.request.prompt, job.request.steps) for job in jobs] == [("a ball", 3), ("another", 4)]
 
 
 def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
@@ -196,7 +186,7 @@ def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Pa
     assert [job.request.seed for job in stand.service.jobs()] == [31339, 31338, 31337]
     page.get_by_label("New for each video").check()
     page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
-    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"random_seed\":true')")
+    kept(page, '"random_seed":true')
     page.reload()
     page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
     page.wait_for_selector("#set-image img")
@@ -230,7 +220,7 @@ def test_a_preset_is_saved_used_made_the_default_and_passed_on(
     steps = page.get_by_label("number input for Steps")
     steps.fill("17")
     steps.press("Tab")
-    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('\"steps\":17')")
+    kept(page, '"steps":17')
     page.get_by_role("button", name="Presets of settings").click()
     dialog = page.get_by_role("dialog", name="Presets")
     dialog.get_by_text("There are no presets yet.").wait_for()
@@ -287,6 +277,7 @@ def test_a_video_dropped_on_the_page_becomes_the_same_video_again(
         page.wait_for_selector(f'.lt-past-open[data-job="{job}"]')
         opened = page.locator(".lt-past-open")
         opened.get_by_text("Make it longer").first.click()
+        opened.get_by_text("Whole sections of 1.2 s are added. Adds time at the start;").wait_for()
         opened.get_by_label("Seconds to add").fill("1.2")
         opened.locator(".lt-panel-act").click()
         longer = next(path for path in finished(2) if path != first)

@@ -1,7 +1,5 @@
 """Tests of trouble around a page: dead servers, many tabs, hasty clicks, hostile texts, no mouse."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import subprocess
@@ -23,8 +21,6 @@ from tests.support.pages import (
     Stand,
     free_port,
     needs_chromium,
-    no_notice,
-    notice,
     start,
     status,
     visit,
@@ -68,14 +64,6 @@ FOCUSED = """() => {
 }"""
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
-    program = Program(tmp_path)
-    yield program
-    program.kill()
-
-
 class Program:
     """The staged page in a process that is started again and again on the same port."""
 
@@ -106,6 +94,14 @@ class Program:
             self.process = None
 
 
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "cache"))
+    program = Program(tmp_path)
+    yield program
+    program.kill()
+
+
 def subscriptions(service: JobService) -> int:
     """Return how many watches over the service's jobs go on."""
     return sum(
@@ -117,7 +113,9 @@ def subscriptions(service: JobService) -> int:
     )
 
 
-def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: Program, photo: Path) -> None:
+def test_a_killed_server_comes_back_and_the_page_with_it_and_the_press_meanwhile_is_sent_once(
+    browser: Any, program: Program, photo: Path
+) -> None:
     program.begin()
     page = browser.new_page()
     page.set_default_timeout(TIMEOUT * 1000)
@@ -135,71 +133,27 @@ def test_a_killed_server_comes_back_and_the_page_with_it(browser: Any, program: 
     page.get_by_role("button", name="End Generation").click()
     page.wait_for_selector("#end:not([aria-busy])")  # it can be pressed again
     assert page.locator(".lt-eta").inner_text() == stopped
+    page.get_by_label("Prompt", exact=True).fill("typed while the server was away")
+    page.locator("#start").click()
+    assert page.locator("#start").get_attribute("aria-busy") == "true"
+    page.locator("#notice").get_by_text("Your press is kept").wait_for()
+    page.locator("#start").click()  # does nothing more
     program.begin()
     running = status(page, state="running", job=job, frames=33)
     page.get_by_text("Longtake was ended while it was making this video. It was resumed").first.wait_for()
     reported = running.inner_text()
     assert "Traceback" not in reported
     assert page.locator("a.lt-download").is_visible()
-    assert page.get_by_label("Prompt", exact=True).input_value() == "the red ball moves right"
+    page.wait_for_selector("#start[aria-busy='false']")
     program.go(FIRST + FURTHER + 1)
     status(page, state="finished", job=job, frames=73)
-    assert JobService(program.outputs).job(job).state == "finished"
+    made = [(job.request.prompt, job.state) for job in JobService(program.outputs).jobs()]
+    assert made[1:] == [("the red ball moves right", "finished")]
+    assert made[0][0] == "typed while the server was away"
     page.close()
 
 
-def test_a_press_while_the_server_is_away_is_kept_and_sent_once(
-    browser: Any, program: Program, photo: Path
-) -> None:
-    program.begin()
-    page = browser.new_page()
-    page.set_default_timeout(TIMEOUT * 1000)
-    page.goto(program.url)
-    page.wait_for_selector("html[data-ready]")
-    page.set_input_files("input[type=file]", str(photo))
-    page.wait_for_selector("#set-image img")
-    page.wait_for_function("localStorage['longtake.form']?.includes('\"image\":{')")
-    program.kill()
-    page.locator(".lt-lost").get_by_text("Connection lost").wait_for()
-    page.get_by_label("Prompt", exact=True).fill("typed while the server was away")
-    page.get_by_role("button", name="Start Generation").click()
-    assert page.locator("#start").get_attribute("aria-busy") == "true"
-    page.locator("#notice").get_by_text("Your press is kept").wait_for()
-    page.locator("#start").click()  # does nothing more
-    program.begin()
-    status(page, state="running").filter(has_text="typed while the server was away").wait_for()
-    page.wait_for_selector("#start[aria-busy='false']")
-    (job,) = JobService(program.outputs).jobs()
-    assert job.request.prompt == "typed while the server was away"
-    page.close()
-
-
-def test_a_press_whose_answer_is_lost_or_late_makes_one_video(page: Any, stand: Stand, photo: Path) -> None:
-    attempts: list[Any] = []
-
-    def lose_the_first_answers(route: Any) -> None:
-        attempts.append(route)
-        if len(attempts) == 1:
-            route.fetch()
-            route.abort()
-        elif len(attempts) == 3:
-            route.continue_()
-
-    page.route("**/api/form/start", lose_the_first_answers)
-    start(page, photo, seconds=1)
-    notice(page, "Your press is kept")
-    wait_until(lambda: page.wait_for_timeout(50) or len(attempts) == 2)
-    attempts[1].continue_()
-    page.wait_for_selector("#start[aria-busy='false']")
-    no_notice(page)
-    assert len(stand.service.jobs()) == 1
-    assert len({route.request.post_data for route in attempts}) == 1
-    start(page, None, prompt="another press")
-    status(page, state="running")
-    wait_until(lambda: page.wait_for_timeout(50) or len(stand.service.jobs()) == 2)
-
-
-def test_tabs_and_reloads_leave_nothing_behind(page: Any, stand: Stand, photo: Path) -> None:
+def test_tabs_and_reloads_find_the_job_and_leave_nothing_behind(page: Any, stand: Stand, photo: Path) -> None:
     start(page, photo, seconds=2.4)
     stand.engine.go(FIRST)
     job = status(page, state="running", frames=33).get_attribute("data-job")
@@ -213,6 +167,10 @@ def test_tabs_and_reloads_leave_nothing_behind(page: Any, stand: Stand, photo: P
     stand.engine.go(1000)
     for tab in (page, second):
         status(tab, state="finished", job=job)
+    second.reload()
+    status(second, state="finished", frames=73, job=job)
+    second.wait_for_selector('.lt-stage[data-url$="?v=73"]')
+    assert second.evaluate("document.querySelector('.lt-stage video.lt-top').paused")
     second.close()
     page.goto("about:blank")
     wait_until(lambda: subscriptions(stand.service) == 0)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import app.ui
-from tests.support.pages import FIRST, Stand, module, needs_chromium, open_folds, start, status, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, start, status, visit
 
 pytestmark = needs_chromium
 
@@ -28,10 +28,3 @@ def test_they_run_without_a_complaint(browser: Any, stand: Stand, photo: Path) -
     page.close()
     assert complaints == []
     assert {module.name for module in Path(app.ui.__file__).parent.rglob("*.js")} <= loaded
-
-
-def test_a_duration_is_told_in_whole_seconds(page: Any) -> None:
-    told = page.evaluate(
-        f"async (all) => all.map((await {module('text.js')}).duration)", [-1, 0.4, 7.6, 59.6, 125, 6000]
-    )
-    assert told == ["0 s", "0 s", "8 s", "1 min 0 s", "2 min 5 s", "1 h 40 min"]

@@ -50,16 +50,16 @@ def many_scans(side: int) -> bytes:
     return b"\xff\xd8" + b"".join(parts[: second + 1]) + parts[second] * MANY + b"\xff\xd9"
 
 
-def wide_png(side: int, color: int) -> bytes:
-    """Return a PNG of 16 bits a channel, grey (0) or in colours (2), far smaller than its pixels."""
+def wide_png(side: int) -> bytes:
+    """Return a PNG of 16 bits a grey pixel, far smaller than its pixels."""
     packed = zlib.compressobj(1)
-    row = bytes(1 + side * {0: 2, 2: 6}[color])
+    row = bytes(1 + side * 2)
     body = b"".join(packed.compress(row) for _ in range(side)) + packed.flush()
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 16, color, 0, 0, 0))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 16, 0, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
@@ -111,47 +111,6 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(
         process.read(read_picture, path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("limits", "words"),
-    [
-        (Limits(memory=2**30, seconds=0, wall_seconds=600.0), "more than 0 s"),
-        (Limits(memory=400 * 2**20, seconds=60, wall_seconds=600.0), "more than 400 MiB of memory"),
-        (Limits(memory=2**31, seconds=60, wall_seconds=0.05), "took too long"),
-    ],
-    ids=["seconds", "memory", "wall"],
-)
-def test_what_exceeds_a_limit_is_refused_and_the_next_picture_is_not(
-    limits: Limits, words: str, tmp_path: Path
-) -> None:
-    hostile = tmp_path / "wide.png"
-    hostile.write_bytes(wide_png(8000, 2))
-    process = ReadingProcess(limits)
-    try:
-        with pytest.raises(InputError, match=words) as refused:
-            process.read(read_picture, hostile)
-        assert "wide.png" in refused.value.message
-        assert refused.value.remedy
-        process.limits = Limits(limits.memory, 60, 60.0)
-        assert process.read(read_picture, write_photo(tmp_path / "photo.png")) is not None
-    finally:
-        process.close()
-
-
-def test_a_process_that_crashes_costs_one_picture(tmp_path: Path) -> None:
-    flag = tmp_path / "crashed"
-    code = f"import os, sys; open({str(flag)!r}, 'x'); sys.stdin.readline(); os.abort()"
-    process = ReadingProcess(Limits(2**30, 20, 60.0), (sys.executable, "-c", code))
-    photo = write_photo(tmp_path / "photo.png")
-    with pytest.raises(InputError, match=r"photo\.png is not readable: it crashed the program"):
-        process.read(read_picture, photo)
-    assert flag.exists()
-    flag.unlink()
-    with pytest.raises(InputError, match="crashed the program"):
-        process.read(read_picture, photo)
-    assert flag.exists()  # the process was started again
-
-
 def test_closing_ends_the_picture_at_hand(tmp_path: Path) -> None:
     code = "import sys; sys.stdin.readline(); print('begun', file=sys.stderr, flush=True); sys.stdin.read()"
     process = ReadingProcess(Limits(2**30, 20, 60.0), (sys.executable, "-c", code))
@@ -174,7 +133,7 @@ def test_ordinary_pictures_go_on_beside_large_ones(tmp_path: Path) -> None:
     """Upload large pictures at once; six once took 7 GB, and held up everybody's uploads."""
     pictures, order = Pictures(), list[str]()
     names = [f"wide{number}.png" for number in range(3)] + ["scans.jpg"]
-    contents = {"wide": wide_png(8000, 0), "scan": many_scans(3000)}
+    contents = {"wide": wide_png(8000), "scan": many_scans(3000)}
     for name in names:
         (tmp_path / name).write_bytes(contents[name[:4]])
     write_photo(tmp_path / "photo.png")

@@ -96,16 +96,12 @@ def test_what_cannot_be_restored_is_told(folder: Path) -> None:
     assert "Settings of a.json loaded" in notice
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"no", b"[1]", b"\x00\x00\x00\x08ftyp"])
-def test_a_file_without_settings_is_refused(folder: Path, content: bytes) -> None:
-    with pytest.raises(InputError):
-        FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", content), "a.json")
-
-
 def test_only_uploads_are_read(folder: Path) -> None:
     outside = folder / "request.json"
     outside.write_text(recipe(prompt="secret"))
     inside = f"{folder}/uploads/../request.json"
+    with pytest.raises(InputError):
+        FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", b"{}"), "a.json")
     for path in (str(outside), inside, "uploads/../request.json", "uploads/\0", "uploads/", ""):
         with pytest.raises(InputError):
             FormCalls(CATALOGUE).recipe_read(Upload(path=path))
@@ -132,6 +128,8 @@ def test_a_preset_changes_only_what_it_holds(folder: Path) -> None:
     calls = FormCalls(CATALOGUE)
     look = form.defaults(DEMO, Planner()) | {"model": "demo", "prompt": "a ball", "steps": 17, "seed": 4}
     assert calls.preset_save("Soft look", json.dumps(look)) == ["Soft look"]
+    with pytest.raises(InputError):
+        calls.preset_save("../up", json.dumps(look))
     saved = json.loads((presets_folder() / "Soft look.json").read_text())
     assert saved["steps"] == 17
     assert not saved.keys() & {"prompt", "image", "crop", "extras", "variants", "random_seed"}
@@ -160,12 +158,6 @@ def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
     assert actions.form_restore(json.dumps({"model": "demo", "steps": 6}))["values"]["steps"] == 6
     assert calls.preset_remove("start") == ["Given"]
     assert actions.form_reset("demo")["values"]["steps"] == 4
-
-
-@pytest.mark.parametrize("name", ["", " a", "../up", "a/b", ".hidden", "a" * 51, "a\n"])
-def test_a_name_that_is_no_files_name_is_refused(folder: Path, name: str) -> None:
-    with pytest.raises(InputError):
-        FormCalls(CATALOGUE).preset_save(name, json.dumps({"steps": 5}))
 
 
 def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) -> None:

@@ -72,6 +72,8 @@ def test_cards_have_addresses_and_no_paths(
     forward = made(sharing, service, mode="forward", seconds=3.6)
     (card, *_) = calls.history_search()["cards"]
     assert card["still"] == f"jobs/{forward.id}/thumbs/0001.webp"
+    branch = calls.history_open(forward.id)["branch"]
+    assert branch["keptByLonger"] == "Adds time after the end; the video stays."
 
 
 def test_a_video_without_a_section_has_no_length(

@@ -248,6 +248,9 @@ def test_the_page_gets_the_time_of_each_stage_of_a_first_job_with_its_estimate()
         facts = tuple(shown[name] for name in ("spent", "expected", "expectedText", "due", "left"))
         if isinstance(event, StageStarted):
             told[event.stage] = facts
+        elif isinstance(event, StepDone):  # steps tell that the engine lives
+            steps = (shown["expected"], shown["remark"])
+            assert steps == (None, "This first video shows how fast the machine is.")
         assert shown["percent"] <= 99
     assert told == {
         "attention": (12, 60, "about 1 min", "", None),
@@ -261,15 +264,6 @@ def test_the_page_gets_the_time_of_each_stage_of_a_first_job_with_its_estimate()
     assert (facts[1], facts[3]) == (None, "")  # there is a first part, and the whole time is told from now on
     assert shown["headline"] == "Section 1 of 5 is finished"
     assert facts[4] > 300
-
-
-def test_a_stage_tells_no_time_while_steps_tell_that_the_engine_lives() -> None:
-    live = LiveJob(job_of())
-    for event in slow_start(live.job):
-        live.apply(event)
-        if isinstance(event, StepDone):
-            assert scene_of(live)["expected"] is None
-            assert scene_of(live)["remark"] == "This first video shows how fast the machine is."
 
 
 def test_a_finished_job_tells_where_the_time_went() -> None:
@@ -317,6 +311,7 @@ def test_a_failed_job_comes_with_its_report_and_keeps_its_video() -> None:
 )
 def test_a_download_is_named_after_its_prompt(prompt: str, name: str) -> None:
     assert download_name(prompt, "20261121-081530-3f9a") == name
+    assert download_name(prompt, "1-3f9a", 33) == name.replace(".mp4", "-so-far-33-frames.mp4")
 
 
 def test_the_reading_of_a_model_is_told_by_bytes_until_the_model_is_loaded() -> None:
@@ -334,11 +329,6 @@ def test_the_reading_of_a_model_is_told_by_bytes_until_the_model_is_loaded() -> 
     assert words.headline(live, 0) == "Reading the model: 2 of 24 GB"
     live.apply(StageStarted(job="j", time=20.0, stage="sample", section=1))
     assert words.headline(live, 0) == "First step: one-time kernel setup"
-
-
-def test_what_there_is_of_a_video_is_saved_under_another_name_than_the_whole() -> None:
-    assert download_name("a ball", "1-3f9a") == "longtake-a-ball-3f9a.mp4"
-    assert download_name("a ball", "1-3f9a", 33) == "longtake-a-ball-3f9a-so-far-33-frames.mp4"
 
 
 @pytest.mark.parametrize(("mode", "extend", "joined"), [

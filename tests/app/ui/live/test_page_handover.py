@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from app.ui.catalogue import Catalogue
+from app.ui.queue.endpoints import JobCalls
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import wait_until
-from tests.support.pages import FIRST, FURTHER, VIDEO, Stand, needs_chromium, start, status
+from tests.support.pages import FIRST, FURTHER, VIDEO, Stand, module, needs_chromium, start, status
 
 pytestmark = needs_chromium
 
@@ -78,6 +80,25 @@ def test_a_start_with_nothing_in_the_making_takes_the_stage(page: Any, stand: St
     status(page, state="running")
     assert page.locator(".lt-status").get_attribute("data-job") != first
     assert not page.locator(".lt-next").is_visible()
+
+
+def test_the_stage_follows_to_what_is_made_of_a_video_after_it(page: Any, stand: Stand, photo: Path) -> None:
+    first = submit(stand, photo, "one", then="enlarge:4")
+    stand.engine.go(FIRST)
+    page.wait_for_selector(f'.lt-stage[data-url*="{first}"]')
+    stand.engine.go(1)
+    second = status(page, state="running", frames=0).get_attribute("data-job")
+    assert stand.service.job(second).parent == first
+    queue = JobCalls(stand.service, Catalogue()).jobs_queue()
+    assert queue["left"] == queue["jobs"][0]["left"] > 0
+    page.evaluate(f"async (job) => (await {module('live/live.js')}).openOnStage(job)", first)
+    status(page, state="finished", job=first)
+    beat = page.locator(".lt-view").get_attribute("data-beat")
+    page.wait_for_function("(beat) => document.querySelector('.lt-view').dataset.beat !== beat", arg=beat)
+    page.get_by_role("button", name="Watch it: one").click()  # it has stayed
+    stand.engine.go(1000)
+    status(page, state="finished", job=second)
+    page.wait_for_selector(f'.lt-stage[data-url*="{second}/video.mp4"]')
 
 
 def test_a_video_of_another_program_is_announced_and_does_not_take_the_stage(

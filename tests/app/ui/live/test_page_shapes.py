@@ -119,20 +119,16 @@ def test_stage_and_tiles_have_the_shape_of_the_video(studio: Studio, shape: str)
         assert is_beside or words["top"] >= boxes[".lt-strip"]["bottom"]
         assert boxes[".lt-strip"]["top"] >= stage["bottom"]
         assert boxes[".lt-records"]["top"] >= boxes[".lt-film"]["bottom"]
-        if width > 390:  # the sections and what one does next are in sight
+        if width == 390:
+            assert boxes[".lt-request"]["bottom"] <= boxes[".lt-records"]["top"]
+        else:  # the sections and what one does next are in sight
             assert boxes[".lt-strip"]["bottom"] <= WINDOWS[width]
             assert page.locator(".lt-live .lt-download").bounding_box()["y"] < WINDOWS[width]
 
 
-def test_on_a_phone_the_form_comes_before_the_records(studio: Studio) -> None:
-    finished(studio, "square")
-    studio.resize(390)
-    boxes = studio.page.evaluate(BOXES)
-    assert boxes[".lt-request"]["bottom"] <= boxes[".lt-records"]["top"]
-
-
 def test_everything_can_be_hit_by_a_finger(studio: Studio) -> None:
-    finished(studio, "square")
+    if not studio.stand.service.finished_jobs(1):
+        finished(studio, "square")
     page = studio.page
     studio.resize(390)
     page.set_input_files("input[type=file]", str(studio.pictures["wide"]))

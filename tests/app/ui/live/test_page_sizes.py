@@ -7,7 +7,7 @@ from diffusers_helper.request import GenerationRequest
 from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
-PHONE, DESKTOP, TELEVISION = (390, 844), (1440, 900), (3840, 2160)
+PHONE, DESKTOP = (390, 844), (1440, 900)
 # Returns the share of the video's area that the preview covers.
 COVERED = """() => {
     const [video, preview] = ['.lt-fit', '.lt-latent'].map((part) =>
@@ -28,7 +28,7 @@ ALL_IN_SIGHT = """() => {
 }"""
 CELL = """() => {
     const cell = document.querySelector('.lt-cell[data-state="running"]');
-    return [cell.querySelector('.lt-cell-state').textContent, cell.style.getPropertyValue('--done')];
+    return [cell.querySelector('.lt-cell-state').dataset.said, cell.style.getPropertyValue('--done')];
 }"""
 
 
@@ -44,7 +44,7 @@ def resize(page: Any, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
 
 
-def test_on_a_phone_the_preview_leaves_the_video_to_be_seen_and_a_tap_enlarges_it(
+def test_on_a_phone_the_preview_leaves_the_video_to_be_seen_is_enlarged_and_stays_away(
     page: Any, stand: Stand, photo: Path
 ) -> None:
     resize(page, PHONE)
@@ -54,12 +54,23 @@ def test_on_a_phone_the_preview_leaves_the_video_to_be_seen_and_a_tap_enlarges_i
     preview = page.locator(".lt-latent")
     preview.get_by_text("0.0 – 1.2 s").wait_for()
     assert page.evaluate(COVERED) < 0.15
+    words, fill = page.evaluate(CELL)
+    share = float(fill.removesuffix("%"))
+    assert 0 < share < 100
+    assert words == f"{int(share)} %"
     small = preview.bounding_box()["width"]
     preview.click()
     preview.get_by_text("Being made: 0.0 – 1.2 s").wait_for()
     assert preview.bounding_box()["width"] > 2 * small
     preview.get_by_role("button", name="Make small").click()
     assert preview.bounding_box()["width"] == small
+    preview.click()
+    page.get_by_role("button", name="Hide").click()
+    page.reload()
+    page.get_by_role("button", name="Show preview").wait_for()
+    assert not preview.is_visible()
+    page.get_by_role("button", name="Show preview").press("Enter")
+    preview.wait_for()
 
 
 def test_on_a_phone_nothing_moves_from_the_start_to_the_end_of_a_video(
@@ -94,16 +105,6 @@ def test_the_strip_opens_at_the_section_that_is_made_next(page: Any, stand: Stan
     page.wait_for_function(NEXT_IN_SIGHT)
 
 
-def test_a_cell_says_how_far_it_is_filled(page: Any, stand: Stand, photo: Path) -> None:
-    start(page, photo, seconds=2.4)
-    stand.engine.go(FIRST + 2)
-    status(page, state="running", section=2, step=1)
-    words, fill = page.evaluate(CELL)
-    share = float(fill.removesuffix("%"))
-    assert 0 < share < 100
-    assert words == f"{int(share)} %"
-
-
 def test_after_the_first_video_all_but_the_folded_parts_are_still_in_sight(
     page: Any, stand: Stand, photo: Path
 ) -> None:
@@ -122,24 +123,3 @@ def test_after_the_first_video_all_but_the_folded_parts_are_still_in_sight(
     page.wait_for_function(
         "(words) => document.querySelector('#set-prompt textarea').value === words", arg=last.inner_text()
     )
-
-
-def test_on_a_television_the_examples_fill_the_stage(page: Any) -> None:
-    resize(page, TELEVISION)
-    page.wait_for_function("[...document.querySelectorAll('.lt-cards img')].every((one) => one.naturalWidth)")
-    stage, cards = (page.locator(part).bounding_box() for part in (".lt-offer", ".lt-cards"))
-    assert cards["width"] > 0.9 * stage["width"]
-    assert cards["y"] + cards["height"] <= stage["y"] + stage["height"] <= TELEVISION[1]
-    assert page.evaluate("document.documentElement.scrollHeight") <= TELEVISION[1]
-
-
-def test_a_video_without_a_prompt_is_made_and_the_button_says_what_that_means(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    page.set_input_files("input[type=file]", str(photo))
-    page.get_by_role("button", name="no prompt: the motion is left to chance").wait_for()
-    page.get_by_label("Prompt", exact=True).fill("the red ball moves right")
-    page.get_by_role("button", name="Start Generation", exact=True).wait_for()
-    start(page, None, prompt="", seconds=1)
-    job = status(page, state="running").get_attribute("data-job")
-    assert stand.service.job(job).request.prompt == ""

@@ -46,11 +46,14 @@ def test_takes_play_side_by_side_and_one_goes_on(page: Any, stand: Stand, photo:
     page.set_viewport_size({"width": 1440, "height": 900})
     status(page, state="paused", job=job.id)
     page.get_by_text("Direct it").click()
+    page.get_by_label("What happens next").fill("it goes up")
     page.get_by_role("button", name="Three takes of the next section").click()
     takes = page.get_by_role("region", name="Takes")
     takes.get_by_text("3 of 3 takes ready").wait_for()
     assert "1.2 – 2.4 s: which take?" in takes.inner_text()
+    assert page.locator(".lt-panel").is_hidden()
     jobs = sorted(stand.service.jobs()[:3], key=lambda one: one.created)
+    assert {one.request.prompt for one in jobs} == {"it goes up"}
     assert [tile.get_attribute("data-job") for tile in takes.locator("li").all()] == [one.id for one in jobs]
     tiles = takes.get_by_role("button", name=re.compile("Take . seed"))
     seeds = [text.rpartition("seed ")[2] for text in tiles.all_inner_texts()]
@@ -78,7 +81,7 @@ def test_takes_play_side_by_side_and_one_goes_on(page: Any, stand: Stand, photo:
     page.keyboard.press("Escape")
     takes.get_by_role("button", name="Change the words first").click()
     page.keyboard.press("Control+A")
-    page.keyboard.type("it goes up")
+    page.keyboard.type("it stops")
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     row = takes.locator("ul")
@@ -88,25 +91,14 @@ def test_takes_play_side_by_side_and_one_goes_on(page: Any, stand: Stand, photo:
     status(page, state="finished", job=second.id)
     takes.wait_for(state="hidden")
     (span,) = Lineage.read(JobFolder(second.folder).lineage).spans[1:]
-    assert (span.last, span.settings["prompt"]) == (2, "a ball")
-    assert stand.service.job(second.id).request.prompt == "it goes up"
+    assert (span.last, span.settings["prompt"]) == (2, "it goes up")
+    assert stand.service.job(second.id).request.prompt == "it stops"
     states = [stand.service.job(one.id).state for one in (job, jobs[0], jobs[2])]
     assert states == ["cancelled", "cancelled", "cancelled"]
 
 
-def test_takes_have_the_words_that_were_typed(page: Any, stand: Stand, photo: Path) -> None:
-    job = grown(stand, photo, 1)
-    status(page, state="paused", job=job.id)
-    page.get_by_text("Direct it").click()
-    page.get_by_label("What happens next").fill("it goes up")
-    page.get_by_role("button", name="Three takes of the next section").click()
-    page.get_by_role("region", name="Takes").get_by_text("3 of 3 takes ready").wait_for()
-    assert {take.request.prompt for take in stand.service.jobs()[:3]} == {"it goes up"}
-    assert page.locator(".lt-panel").is_hidden()
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_at_the_end_of_an_unfinished_video_its_last_section_is_marked(
+def test_at_the_end_of_a_paused_video_its_last_section_is_marked_and_it_ends_from_the_stage(
     page: Any, stand: Stand, photo: Path, mode: Mode
 ) -> None:
     job = grown(stand, photo, 2, mode)
@@ -116,6 +108,10 @@ def test_at_the_end_of_an_unfinished_video_its_last_section_is_marked(
     page.wait_for_selector('.lt-stage[data-playing="false"]')
     marked = page.locator('.lt-cell[aria-current="true"]')
     assert marked.get_attribute("data-section") == ("2" if mode == "forward" else "1")
+    status(page, state="paused", percent=67 if mode == "forward" else 63)
+    page.get_by_role("button", name="End it here").click()
+    status(page, state="cancelled", job=job.id)
+    page.get_by_role("button", name="End it here").wait_for(state="hidden")
 
 
 def test_a_take_that_waits_has_the_sections_that_it_keeps(page: Any, stand: Stand, photo: Path) -> None:
@@ -225,14 +221,6 @@ def test_other_words_for_a_take_that_was_kept_leave_it_on_the_stage(
     page.wait_for_function("(beat) => document.querySelector('.lt-view').dataset.beat > beat + 2", arg=beat)
     status(page, state="paused", job=take.id)
     assert page.locator(".lt-status").get_attribute("data-job") == take.id
-
-
-def test_a_video_that_is_paused_ends_from_the_stage(page: Any, stand: Stand, photo: Path) -> None:
-    job = grown(stand, photo, 1)
-    status(page, state="paused", job=job.id, percent=33)
-    page.get_by_role("button", name="End it here").click()
-    status(page, state="cancelled", job=job.id)
-    page.get_by_role("button", name="End it here").wait_for(state="hidden")
 
 
 @pytest.mark.parametrize(("mode", "begin"), [("forward", 1.2), ("inverted", 0.0)])

@@ -16,7 +16,7 @@ from app.ui.models import present
 from app.ui.models.endpoints import ModelCalls
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedModel
-from diffusers_helper.models.registry import find_model, model_names
+from diffusers_helper.models.registry import find_model
 from diffusers_helper.planning.set_ups import transformer_in
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, needs_chromium, staged_page
@@ -131,25 +131,6 @@ def test_a_failure_is_told_until_it_is_dismissed(calls: ModelCalls, data: Path) 
     assert shown(calls)["progress"]["message"] == "It was not converted. The disk is full. Free some space."
     calls.models_cancel("demo")
     assert shown(calls)["progress"]["message"] == ""
-
-
-@pytest.mark.slow
-def test_the_command_itself_makes_a_model_beside_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "longtake" / "models.json")
-    service = JobService(tmp_path / "outputs", StagedEngine())
-    service.start()
-    calls = ModelCalls(service, Catalogue())
-    offer = calls.models_copy("demo", "fp8_e4m3fn")
-    assert calls.models_convert("demo", "fp8_e4m3fn")["state"] == "converting"
-    wait_until(lambda: shown(calls)["state"] == "complete")
-    assert shown(calls)["progress"]["message"] == ""
-    assert model_names()[-1] == offer["name"]
-    size = shown(calls, offer["name"])["parts"][0]["size"]
-    assert f"needs {size}" in offer["words"]
-    service.stop()
 
 
 class TestPage:

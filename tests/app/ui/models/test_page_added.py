@@ -1,6 +1,5 @@
 """Tests of models that are added and removed while the page is open, in Chromium with a staged engine."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.support.pages import (
     needs_chromium,
     notice,
     open_folds,
-    staged_page,
     start,
     status,
     strict_window,
@@ -29,12 +27,9 @@ DEMO = find_model("demo")
 CARD = ".lt-model-card[data-model=mine]"
 
 
-@pytest.fixture
-def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+@pytest.fixture(autouse=True)
+def own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")
-    with staged_page(tmp_path) as stand:
-        yield stand
 
 
 def add(name: str, title: str) -> None:
@@ -90,7 +85,10 @@ def test_a_removed_model_leaves_the_choice_and_the_form_says_so(page: Any, stand
     assert "My own" not in choices(page)
 
 
-def test_the_tab_of_the_models_follows_the_list(page: Any, stand: Stand) -> None:
+def test_the_tab_of_the_models_follows_the_list_and_leads_to_the_form(page: Any, stand: Stand) -> None:
+    open_folds(page)
+    page.locator("#set-prompt textarea").fill("the red ball moves right")
+    page.locator("#set-steps input[type=number]").fill("3")
     page.get_by_role("tab", name="Models").click()
     page.wait_for_selector(".lt-models[data-state=known]")
     assert not page.locator(CARD).count()
@@ -98,6 +96,12 @@ def test_the_tab_of_the_models_follows_the_list(page: Any, stand: Stand) -> None
     card = page.locator(CARD)
     card.wait_for()
     assert "My own" in card.inner_text()
+    page.get_by_role("button", name="Make a video with it: My own").click()
+    model_chosen(page, "My own")
+    assert page.locator("#set-prompt textarea").input_value() == "the red ball moves right"
+    assert page.locator("#set-steps input[type=number]").input_value() == str(DEMO.steps)
+    assert page.get_by_role("tab", name="Create").get_attribute("aria-selected") == "true"
+    page.get_by_role("tab", name="Models").click()
     page.get_by_role("button", name="Remove: My own").click()
     question = page.get_by_role("alertdialog", name="Remove My own?")
     assert "This takes My own off the list. Its files stay where they are." in question.inner_text()
@@ -109,16 +113,3 @@ def test_the_tab_of_the_models_follows_the_list(page: Any, stand: Stand) -> None
     page.locator(".lt-model-card[data-model=other]").wait_for()
     ADDED_MODELS.remove("other")
     page.locator(".lt-model-card[data-model=other]").wait_for(state="detached")
-
-
-def test_a_model_is_chosen_from_its_card(page: Any, stand: Stand) -> None:
-    add("mine", "My own")
-    open_folds(page)
-    page.locator("#set-prompt textarea").fill("the red ball moves right")
-    page.locator("#set-steps input[type=number]").fill("3")
-    page.get_by_role("tab", name="Models").click()
-    page.get_by_role("button", name="Make a video with it: My own").click()
-    model_chosen(page, "My own")
-    assert page.locator("#set-prompt textarea").input_value() == "the red ball moves right"
-    assert page.locator("#set-steps input[type=number]").input_value() == str(DEMO.steps)
-    assert page.get_by_role("tab", name="Create").get_attribute("aria-selected") == "true"

@@ -1,6 +1,5 @@
 """Tests of a user's own files on the Models tab, in Chromium with a staged engine."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +7,10 @@ import pytest
 
 from diffusers_helper.models.added import ADDED_MODELS
 from tests.app.ui.test_page_presses import LISTEN, hear
-from tests.support.pages import Stand, needs_chromium, staged_page, strict_window
+from tests.support.pages import Stand, needs_chromium, strict_window
 
 FILE, SECOND = "diffusion_models/FramePack F1.safetensors", "diffusion_models/other.safetensors"
-pytestmark = needs_chromium
-
-
-@pytest.fixture
-def stand(tmp_path: Path, weights: Path) -> Iterator[Stand]:
-    with staged_page(tmp_path) as stand:
-        yield stand
+pytestmark = [*needs_chromium, pytest.mark.usefixtures("weights")]
 
 
 def open_files(page: Any) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from diffusers_helper.request import GenerationRequest
+from tests.app.ui.test_page_form import kept
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import FIRST, Stand, module, needs_chromium, open_folds, status, strict_window, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, status, strict_window, visit
 
 pytestmark = needs_chromium
 TITLES = "() => [...document.querySelectorAll('.lt-row-title')].map((one) => one.textContent)"
@@ -93,53 +94,6 @@ def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, 
     assert stand.service.job(ids[0]).state == "queued"
 
 
-MUTE = f"""async () => {{
-    const updates = await {module("live/pulse.js")};
-    window.news = [];
-    updates.follow((one) => window.news.push(one));
-}}"""
-NEWS = "(job) => window.news.some((one) => one.job === job)"
-REPORT = f"""async ([job, queueOf]) => {{
-    const last = (one) => window.news.findLast(({{ job: own }}) => own === one);
-    (await {module("jobs.js")}).reportJobs({{ ...last(job), queue: last(queueOf).queue }});
-}}"""
-
-
-def test_a_row_follows_its_video_also_if_the_one_before_looked_the_same(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    first, second = add(stand, photo, *"ab")
-    open_queue(page, *"ab")
-    row(page, "a").get_by_text("Starting the engine").wait_for()
-    page.evaluate(MUTE)
-    page.wait_for_function(NEWS, arg=first)
-    page.evaluate(REPORT, [first, first])
-    stand.service.queue.pause(first)
-    page.wait_for_function(NEWS, arg=second)
-    page.get_by_role("tab", name="Create").click()
-    page.get_by_role("tab", name="Queue").click()  # this loads the rows, which are now newer than the scene
-    row(page, "a").get_by_text("Paused").wait_for()
-    page.evaluate(REPORT, [first, second])  # the second video has begun, and the scene is still of the first
-    row(page, "b").get_by_text("Being made").wait_for()
-    page.evaluate(REPORT, [second, second])
-    row(page, "b").get_by_text("Starting the engine").wait_for()
-
-
-def test_what_is_removed_comes_back(page: Any, stand: Stand, photo: Path) -> None:
-    ids = add(stand, photo, *"abcd")
-    open_queue(page, *"abcd")
-    page.get_by_role("button", name="Remove: b").click()
-    shows(page, *"acd")
-    page.get_by_role("status").filter(has_text="Removed: b").wait_for()
-    assert not (stand.outputs / ids[1]).exists()
-    page.get_by_role("button", name="Remove: d").click()
-    page.get_by_role("status").filter(has_text="Removed: 2 videos").wait_for()
-    page.get_by_role("button", name="Undo").click()
-    settled(page, stand, "abcd")
-    assert (stand.outputs / ids[1] / "request.json").exists()
-    assert not page.locator("#undo").is_visible()
-
-
 def test_the_running_video_stops_after_its_section_and_a_copy_waits(
     page: Any, stand: Stand, photo: Path
 ) -> None:
@@ -159,7 +113,17 @@ def test_the_running_video_stops_after_its_section_and_a_copy_waits(
     assert stand.service.job(first).state == "cancelled"
 
 
-def test_the_whole_queue_rests_and_goes_on(page: Any, stand: Stand, photo: Path) -> None:
+def test_an_empty_queue_says_what_it_is_for_and_a_whole_one_rests_and_goes_on(
+    page: Any, stand: Stand, photo: Path
+) -> None:
+    page.get_by_role("tab", name="Queue").click()
+    page.get_by_text("The queue is empty").wait_for()
+    assert not page.locator(".lt-queue-hold").is_visible()
+    page.get_by_role("link", name="Make a video").click()
+    page.locator("#start").wait_for()
+    page.go_back()
+    page.get_by_text("The queue is empty").wait_for()
+    assert page.url.endswith("#queue")
     add(stand, photo, *"ab")
     open_queue(page, *"ab")
     page.get_by_role("button", name="Pause everything").click()
@@ -261,36 +225,25 @@ def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) 
 
 def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
-    add(stand, photo, *(f"video {number}" for number in range(300)))
-    page.get_by_role("tab", name="Queue, 299 waiting").click()
+    add(stand, photo, *(f"video {number}" for number in range(160)))
+    page.get_by_role("tab", name="Queue, 159 waiting").click()
     row(page, "video 5").wait_for()
-    assert page.locator(".lt-row").count() < 150
+    assert page.locator(".lt-row").count() < 100
     page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")
-    row(page, "video 299").wait_for()
-    assert page.locator(".lt-row").count() < 150
+    row(page, "video 159").wait_for()
+    assert page.locator(".lt-row").count() < 100
     assert not row(page, "video 5").is_visible()
-    page.mouse.move(*middle(page, "video 297"))
+    page.mouse.move(*middle(page, "video 157"))
     page.mouse.down()
-    page.mouse.move(*middle(page, "video 295"), steps=6)
+    page.mouse.move(*middle(page, "video 155"), steps=6)
     page.mouse.up()
-    last = ["video 294", "video 297", "video 295", "video 296", "video 298", "video 299"]
+    last = ["video 154", "video 157", "video 155", "video 156", "video 158", "video 159"]
     wait_until(lambda: [job.request.prompt for job in stand.service.queue.jobs()[-6:]] == last)
-    row(page, "video 299").get_by_text("More").click()
-    page.get_by_role("button", name="Make it the next one: video 299").click()
-    wait_until(lambda: stand.service.queue.jobs(limit=2)[1].request.prompt == "video 299")
+    row(page, "video 159").get_by_text("More").click()
+    page.get_by_role("button", name="Make it the next one: video 159").click()
+    wait_until(lambda: stand.service.queue.jobs(limit=2)[1].request.prompt == "video 159")
     page.evaluate("window.scrollTo(0, 0)")
-    row(page, "video 299").locator(".lt-row-state", has_text="Next").wait_for()
-
-
-def test_an_empty_queue_says_what_it_is_for(page: Any, stand: Stand) -> None:
-    page.get_by_role("tab", name="Queue").click()
-    page.get_by_text("The queue is empty").wait_for()
-    assert not page.locator(".lt-queue-hold").is_visible()
-    page.get_by_role("link", name="Make a video").click()
-    page.locator("#start").wait_for()
-    page.go_back()
-    page.get_by_text("The queue is empty").wait_for()
-    assert page.url.endswith("#queue")
+    row(page, "video 159").locator(".lt-row-state", has_text="Next").wait_for()
 
 
 def test_a_phone_shows_the_queue_without_scrolling_sideways(browser: Any, stand: Stand, photo: Path) -> None:
@@ -320,22 +273,12 @@ def test_a_phone_shows_the_queue_without_scrolling_sideways(browser: Any, stand:
     context.close()
 
 
-def test_a_video_that_has_begun_is_no_longer_edited(page: Any, stand: Stand, photo: Path) -> None:
-    first, second = add(stand, photo, *"ab")
-    open_queue(page, *"ab")
-    page.get_by_role("button", name="Edit: b").click()
-    page.get_by_text("You are editing a video in the queue: b").wait_for()
-    stand.service.queue.cancel(first)
-    page.get_by_text("The video has begun and keeps its settings.").wait_for()
-    page.locator("#start").wait_for()
-    assert page.get_by_label("Prompt", exact=True).input_value() == "b"
-    assert stand.service.job(second).request.prompt == "b"
-
-
-def test_leaving_the_edit_brings_back_what_the_form_held(page: Any, stand: Stand, photo: Path) -> None:
+def test_an_edit_ends_with_what_the_form_held_or_when_its_video_begins(
+    page: Any, stand: Stand, photo: Path
+) -> None:
     page.get_by_label("Prompt", exact=True).fill("my next idea")
-    page.wait_for_function("(localStorage.getItem('longtake.form') || '').includes('my next idea')")
-    _, second = add(stand, photo, *"ab")
+    kept(page, "my next idea")
+    first, second = add(stand, photo, *"ab")
     open_queue(page, *"ab")
     page.get_by_role("button", name="Edit: b").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
@@ -344,4 +287,12 @@ def test_leaving_the_edit_brings_back_what_the_form_held(page: Any, stand: Stand
     page.get_by_role("tab", name="Create").click()
     page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'my next idea'")
     page.locator("#start").wait_for()
+    assert stand.service.job(second).request.prompt == "b"
+    open_queue(page, *"ab")
+    page.get_by_role("button", name="Edit: b").click()
+    page.get_by_text("You are editing a video in the queue: b").wait_for()
+    stand.service.queue.cancel(first)
+    page.get_by_text("The video has begun and keeps its settings.").wait_for()
+    page.locator("#start").wait_for()
+    assert page.get_by_label("Prompt", exact=True).input_value() == "b"
     assert stand.service.job(second).request.prompt == "b"
