@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from diffusers_helper.conditions.picture_file import load_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.pages import (
