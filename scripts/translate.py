@@ -150,6 +150,13 @@ class _Source(ast.NodeVisitor):
             self.nouns.update(_variants(node.args[1]))
         self.generic_visit(node)
 
+    def visit(self, node: ast.AST) -> None:
+        """Leave out annotations that are text."""
+        for name in ("annotation", "returns"):
+            if isinstance(getattr(node, name, None), ast.Constant):
+                setattr(node, name, None)
+        super().visit(node)
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         self.texts += _variants(node)
         for value in node.values:
