@@ -44,6 +44,7 @@ _NAME = re.compile(r"`\{?(\w+)\}?`")
 _CAPITALISED = re.compile(r"[A-Z][a-z]+(?:…|[.:?])?")
 # Calls whose texts nobody but a developer reads
 _NOT_SHOWN = {
+    "cast",
     "_log",
     "re",
     "ValueError",
