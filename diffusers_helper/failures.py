@@ -103,7 +103,7 @@ def failed_event(
 def cause_of_death(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         return "was ended from outside" if -exit_code in _FROM_OUTSIDE else "crashed"
-    return "ended by itself" + ("" if exit_code is None else f" with code {exit_code}")
+    return "ended by itself" if exit_code is None else f"ended by itself with code {exit_code}"
 
 
 def engine_died(exit_code: int | None, attempts: int, errors: str) -> LongtakeError:

@@ -38,7 +38,7 @@ _CODE = re.compile(
     r"|<\||<[a-z/]|(^|\s)data-|^data: |\blt-|^[#[.]|textarea|grid-row|prefers-|^(max-)?width: |^0 0|\| --- "
     r"|\w+[._]\w+ \w+[._]\w+|import |^-m |'self'|^pip |-m pip|\$version|^--why|^pre code|^Escape|\[data-"
     r"|^(RX|RTX|PRO|Radeon|NVIDIA|Strix) |^(Bool|Byte|Char|Float|Int|Short|Storage|Untyped)$"
-    r"|max-age|filename=|=\(|^\$\w|^It$"
+    r"|max-age|filename=|=\(|^\$\w|^(It|Worker)$"
 )
 _NAME = re.compile(r"`\{?(\w+)\}?`")
 _CAPITALISED = re.compile(r"[A-Z][a-z]+(?:…|[.:?])?")
@@ -64,7 +64,8 @@ _NOT_READ = tuple(
 _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
 # What argparse and the system say by themselves, and a word without a capital
 _OF_LIBRARIES = (
-    "free", "See: {command} --help", "options", "positional arguments", "show this help message and exit",
+    "free", "in about {time}", "crashed", "made", "card", "machine", "presets", "caches",
+    "See: {command} --help", "options", "positional arguments", "show this help message and exit",
     "show program's version number and exit", "argument {name}: expected one argument",
     "argument {name}: invalid choice: {value} (choose from {choices})",
     "argument {name}: invalid {kind} value: {value}", "argument {name}: not allowed with argument {other}",

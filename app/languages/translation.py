@@ -28,8 +28,9 @@ AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A value reaches no further than its sentence. Templates of few letters fit much, so their values are short.
-_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])+?)(?<!\.)"
+_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])*?)(?<!\.)"
 _SHORT_VALUE, _SINGLE_VALUE = r"([^;:,()·\n]+?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
+_WORD_VALUE = r"([^\s,;:()]*)"
 _FEW_LETTERS, _FEWEST_LETTERS = 12, 4
 _MOST_PARTS = 9  # that are translated together, with what separates them
 _COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
@@ -117,6 +118,8 @@ class Translation:
     def _in_marks(self, words: str) -> str | None:
         """Translate a text as it is, without the marks around it, or with a small letter at its start."""
         phrase = words.lstrip(MARKS).rstrip(" ,;:·(")
+        if sentence := self._messages.get(f"{phrase}."):
+            return words.replace(phrase, sentence.rstrip(".。"))
         for part in dict.fromkeys((words, phrase, phrase.rstrip("."))):
             if translation := self._known(part):
                 return words.replace(part, translation)
@@ -165,7 +168,9 @@ def _template(text: str, translation: str) -> _Template:
     literals, names = parts[::2], parts[1::2]
     letters = sum(map(str.isalpha, "".join(literals)))
     value = _SINGLE_VALUE if letters < _FEWEST_LETTERS else _SHORT_VALUE if letters < _FEW_LETTERS else _VALUE
-    return _Template(max(literals, key=len), value.join(map(re.escape, literals)), names, translation)
+    # Of two values without a space between them, the first one is a word.
+    pattern = value.join(map(re.escape, literals)).replace(value + value, _WORD_VALUE + value)
+    return _Template(max(literals, key=len), pattern, names, translation)
 
 
 # Hundreds of patterns are compiled in half a second, and most of them never fit.

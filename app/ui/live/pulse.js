@@ -2,6 +2,7 @@
 // updates; and the signs of life of the engine and the connection.
 import { reducedMotion, setText } from '../elements.js';
 import { noteBack, sayLost } from '../server.js';
+import { translated } from '../language.js';
 import { duration } from '../text.js';
 
 const AGAIN = 3000; // milliseconds between two attempts to connect
@@ -54,7 +55,7 @@ function timeText(scene, since, isLost) {
   if (scene.due) return `${scene.due} · ${soFar}`;
   if (scene.left === null) return soFar;
   const left = scene.left - since;
-  if (left >= 1) return `${scene.isGuess ? 'a guess:' : 'about'} ${duration(left)} left · ${soFar}`;
+  if (left >= 1) return scene.isGuess ? `a guess: ${duration(left)} left · ${soFar}` : `about ${duration(left)} left · ${soFar}`;
   if (scene.percent >= NEARLY_DONE) return `nearly done · ${soFar}`;
   return left < -LATE ? `longer than expected · ${soFar}` : soFar;
 }
@@ -62,8 +63,9 @@ function timeText(scene, since, isLost) {
 /** How long the present stage has been going on, beside its estimate, and then the scene's remark. */
 function remarkText({ spent, expected, expectedText, remark }, since) {
   const time = duration(spent + since);
-  if (expected && spent + since < expected) return `${time} of ${expectedText}. ${remark}`.trim();
-  return `for ${time}${expected ? ', longer than expected' : ''}. ${remark}`.trim();
+  const isDue = expected && spent + since >= expected;
+  const text = (isDue && `for ${time}, longer than expected.`) || (expected ? `${time} of ${expectedText}.` : `for ${time}.`);
+  return `${translated(text)} ${remark}`.trim();
 }
 
 function signOfLife(scene, since, isLost) {
