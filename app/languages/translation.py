@@ -31,7 +31,7 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])*?)(?<!\.)"
 _SHORT_VALUE, _SINGLE_VALUE = r"([^;:,()·\n]+?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
 _WORD_VALUE = r"([^\s,;:()]*)"
-_FEW_LETTERS, _FEWEST_LETTERS = 12, 4
+_FEW_LETTERS, _FEWEST_LETTERS = 9, 4
 _MOST_PARTS = 9  # that are translated together, with what separates them
 _COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
 _SENTENCE = re.compile("[ A-Z]")  # all other values are the words of programs
@@ -88,7 +88,8 @@ class Translation:
         return not self._messages
 
     def _text(self, text: str) -> str:
-        return text if self.is_english else self._in_parts(text, _SEPARATORS)
+        translation = text if self.is_english else self._in_parts(text, _SEPARATORS)
+        return re.sub("(?<=[。！？]) ", "", translation)
 
     def _in_parts(self, text: str, separators: Sequence[re.Pattern[str]]) -> str:
         words = text.strip()
@@ -118,23 +119,27 @@ class Translation:
     def _in_marks(self, words: str) -> str | None:
         """Translate a text as it is, without the marks around it, or with a small letter at its start."""
         phrase = words.lstrip(MARKS).rstrip(" ,;:·(")
-        if sentence := self._messages.get(f"{phrase}."):
-            return words.replace(phrase, sentence.rstrip(".。"))
-        for part in dict.fromkeys((words, phrase, phrase.rstrip("."))):
-            if translation := self._known(part):
-                return words.replace(part, translation)
-            if part[:1].isupper() and (translation := self._known(part[0].lower() + part[1:])):
-                return words.replace(part, translation[0].upper() + translation[1:])
-            if translation := self._messages.get(part[:1].upper() + part[1:]):
-                return words.replace(part, translation)
+        parts = list(dict.fromkeys((words, phrase, phrase.rstrip("."))))
+        for find in (self._messages.get, self._known):
+            for part in parts:
+                if translation := find(part):
+                    return words.replace(part, translation)
+                if part[:1].isupper() and (translation := find(part[0].lower() + part[1:])):
+                    return words.replace(part, translation[0].upper() + translation[1:])
+                if " " in part and (translation := self._messages.get(part[:1].upper() + part[1:])):
+                    return words.replace(part, translation)
+            if sentence := self._messages.get(f"{phrase}."):
+                return words.replace(phrase, sentence.rstrip(".。"))
         name, _, rest = phrase.partition(" ")  # of what the rest says something, as "is damaged"
-        if name != "It" and rest[:1].islower() and (translation := self._known(rest)):
+        if (
+            name != "It"
+            and rest[:1].islower()
+            and (translation := self._messages.get(rest) or self._known(rest))
+        ):
             return f"{name} {translation}"
         return None
 
     def _known(self, words: str) -> str | None:
-        if translation := self._messages.get(words):
-            return translation
         counted = _COUNTED.fullmatch(words)
         if counted and (forms := self._messages.get(f"{{count}} {counted[2]}")):
             form: str = forms[self._locale.plural_form(int(counted[1]))]
