@@ -64,7 +64,8 @@ _NOT_READ = tuple(
 _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
 # What argparse and the system say by themselves, and a word without a capital
 _OF_LIBRARIES = (
-    "free", "in about {time}", "crashed", "made", "card", "machine", "presets", "caches",
+    "Describe what should happen in the video.", "Describe what should not happen.", "The file {name}",
+    "in a few seconds", "free", "in about {time}", "crashed", "made", "card", "machine", "presets", "caches",
     "See: {command} --help", "options", "positional arguments", "show this help message and exit",
     "show program's version number and exit", "argument {name}: expected one argument",
     "argument {name}: invalid choice: {value} (choose from {choices})",

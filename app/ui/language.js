@@ -1,7 +1,7 @@
 // The page's language: its choice, and the texts of the scripts, which are translated where they appear.
 
 const texts = JSON.parse(document.querySelector('#texts').textContent);
-const ATTRIBUTES = ['alt', 'aria-label', 'data-hint', 'data-many', 'data-note', 'data-state', 'label', 'placeholder', 'title'];
+const ATTRIBUTES = ['alt', 'aria-label', 'data-hint', 'data-many', 'data-missing', 'data-note', 'data-state', 'label', 'placeholder', 'title'];
 const HOLDER = /\{\w+\}/g;
 const AS_IT_IS = /[.*+?^$()|[\]\\]/g;
 const MARK = /[:,]$/;
@@ -11,14 +11,19 @@ const templates = Object.keys(texts).filter((text) => text.match(HOLDER)).map((t
   new RegExp(`^${text.replace(AS_IT_IS, '\\$&').replace(HOLDER, '(.*?)')}$`), text.match(HOLDER), texts[text],
 ]);
 
-/** Translate a text of the scripts. Others, such as those that the server has translated, stay as they are. */
-export function translated(text) {
-  if (!text || Object.hasOwn(texts, text)) return texts[text] ?? text;
+function fitting(text) {
   for (const [pattern, holders, translation] of templates) {
     const values = text.match(pattern);
     if (values) return holders.reduce((all, holder, index) => all.replace(holder, () => translated(values[index + 1])), translation);
   }
-  return text;
+  return null;
+}
+
+/** Translate a text of the scripts. Others, such as those that the server has translated, stay as they are. */
+export function translated(text) {
+  if (!text || Object.hasOwn(texts, text)) return texts[text] ?? text;
+  const parts = text.split(' · ');
+  return fitting(text) ?? (parts.length > 1 ? parts.map(translated).join(' · ') : text);
 }
 
 function translateText(node) {
@@ -58,5 +63,5 @@ export default function startLanguage() {
       else if (change.type === 'characterData') translateText(change.target);
       else change.addedNodes.forEach(translateAll);
     }
-  }).observe(document.body, { subtree: true, childList: true, characterData: true, attributeFilter: ATTRIBUTES });
+  }).observe(document.documentElement, { subtree: true, childList: true, characterData: true, attributeFilter: ATTRIBUTES });
 }

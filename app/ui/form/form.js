@@ -58,9 +58,11 @@ function report() {
 
 const makes = find('#in-makes');
 
+const WANTED = { picture: 'Add a picture', words: 'Add a picture or a prompt' };
+
 function showMissing() {
   const isEnough = read('image') || (facts().starts !== 'picture' && read('prompt')?.trim());
-  find('#start').dataset.missing = isEnough ? '' : `Add a ${facts().starts === 'picture' ? 'picture' : 'picture or a prompt'}`;
+  find('#start').dataset.missing = isEnough ? '' : WANTED[facts().starts] || WANTED.words;
 }
 
 // A double click counts as one press.
