@@ -108,8 +108,11 @@ def test_a_case_that_fails_is_a_row_and_the_next_one_is_measured(tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Trial:
-    folder = tmp_path_factory.mktemp("trial")
-    (folder / "tiny").symlink_to(tiny_model)
+    return trial_of(tiny_model, tmp_path_factory.mktemp("trial"))
+
+
+def trial_of(model: Path, folder: Path) -> Trial:
+    (folder / "tiny").symlink_to(model)
     return Trial(folder, True)
 
 
@@ -167,8 +170,8 @@ def test_part_3_measures_each_ceiling(trial: Trial, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_part_4_samples_the_same_latents_as_diffusers(trial: Trial, tmp_path: Path) -> None:
-    rows = measured("4", trial, tmp_path)
+def test_part_4_samples_the_same_latents_as_diffusers(deep_model: Path, tmp_path: Path) -> None:
+    rows = measured("4", trial_of(deep_model, tmp_path), tmp_path)
     assert len({tuple(row) for row in rows.values()}) == 1, "all rows have the same figures"
     ours = {name: row for name, row in rows.items() if name.startswith("longtake")}
     caps = [row["cap_bytes"] for name, row in ours.items() if "cap of" in name]

@@ -107,7 +107,7 @@ def test_on_a_phone_each_of_three_videos_comes_into_view(window: Any, stand: Sta
     page.locator(".lt-cards").wait_for()
     page.get_by_role("button", name="Examples", exact=True).click()
     page.locator(".lt-cards").wait_for(state="hidden")
-    page.locator(".lt-examples").get_by_text("the red ball moves right").click()
+    page.locator(".lt-examples").get_by_role("button", name="the red ball moves right").click()
     page.wait_for_function(
         "document.querySelector('#set-prompt textarea').value === 'the red ball moves right'"
     )
