@@ -63,7 +63,7 @@ from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes  
 from diffusers_helper.request import GenerationRequest  # noqa: E402
 from diffusers_helper.sampling.guidance import CleanLatents  # noqa: E402
 from diffusers_helper.vae.families import vae_family  # noqa: E402
-from diffusers_helper.vae.passes import Pieces, decode_pass, encode_pass  # noqa: E402
+from diffusers_helper.vae.passes import Grid, Pieces, decode_pass, encode_pass  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
 _AXES = {32: (8, 12, 12), 44: (12, 16, 16), 64: (16, 24, 24), 128: (16, 56, 56)}
@@ -186,7 +186,9 @@ def vae(width: int, layers: int, height: int, side: int, tile: int, dtype: torch
     module = AutoencoderKLHunyuanVideo(
         block_out_channels=channels, layers_per_block=layers, norm_num_groups=8
     ).to(dtype).eval()  # fmt: skip
-    tiles, piece = Tiles.of(tile), (min(tile, height), min(tile, side))
+    tiles = Tiles.of(tile)
+    grid = Grid.cut((height // 8, side // 8), tiles, 8)
+    piece = 8 * grid.rows.tile_size, 8 * grid.columns.tile_size
     speed_up(module)
     known = network(module, module.config, dtype)
     case = f"{width} x{layers} {side}x{height} tile {tile} {dtype}"
