@@ -55,4 +55,4 @@ def test_a_stage_of_a_job_is_run_again(
     stored.unlink()
     code, _, err = replay(file)
     assert code == 2
-    assert "expected the JSON file of a capture in format 3. Choose another file." in err
+    assert "expected a capture with its inputs." in err
