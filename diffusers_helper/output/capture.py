@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -158,7 +158,7 @@ def read_capture(file: Path) -> Captured:
         return Captured(
             facts["what"], facts["inputs"], facts["outputs"], facts["seconds"], facts["memory"], has_tensors
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"{file} cannot be read ({reason}); expected the JSON file of a capture in format {FORMAT}.",
