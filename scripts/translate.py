@@ -65,8 +65,8 @@ _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[
 # What argparse and the system say by themselves, and a word without a capital
 _OF_LIBRARIES = (
     "Describe what should happen in the video.", "Describe what should not happen.", "The file {name}",
-    "in a few seconds", "free", "in about {time}", "crashed", "made", "card", "machine", "presets", "caches",
-    "See: {command} --help", "options", "positional arguments", "show this help message and exit",
+    "in a few seconds", "{number} s", "{number} min", "{number} h", "{number} GB", "{number} MB", "{number} kB",
+    "free", "in about {time}", "crashed", "made", "card", "machine", "presets", "caches", "See: {command} --help", "options", "positional arguments", "show this help message and exit",
     "show program's version number and exit", "argument {name}: expected one argument",
     "argument {name}: invalid choice: {value} (choose from {choices})",
     "argument {name}: invalid {kind} value: {value}", "argument {name}: not allowed with argument {other}",
@@ -203,13 +203,14 @@ def _with_names(text: str) -> str:
 def _in_script(source: str) -> Iterator[str]:
     for match in _SCRIPT_TEXT.finditer(source):
         text = match[1] or match[2] or ""
-        names = re.sub(
-            r"\$\{([^{}]*)\}",
-            lambda part: f"{{{(re.findall(r'[A-Za-z]+', part[1]) or ['value'])[-1]}}}",
-            text,
-        )
+        yield from re.findall(r"'([^'\n]*)'", match[2] or "")  # a text within a value of a text
+        names = re.sub(r"\$\{([^{}]*)\}", lambda part: f"{{{_last_word(part[1])}}}", text)
         if "\\" not in names and "${" not in names:
             yield names
+
+
+def _last_word(expression: str) -> str:
+    return (re.findall(r"[A-Za-z]+", expression) or ["value"])[-1]
 
 
 def messages() -> tuple[Messages, set[str], set[str]]:
@@ -238,6 +239,7 @@ def messages() -> tuple[Messages, set[str], set[str]]:
         for text in found:
             texts.setdefault(text, set()).add(name)
     demo = find_model("demo")
+    of_scripts |= {"{number} s", "{number} min", "{number} MB", "{number} kB"}
     of_scripts |= (words := {word for group in [*demo.vocabulary.values()][:3] for word in group[:3]})
     for text in [*demo.vocabulary, *words, *(f"Example: {prompt}" for prompt in demo.examples)]:
         texts[text] = {"assets/demo_model/model.json"}

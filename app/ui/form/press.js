@@ -119,7 +119,8 @@ export async function editJob(found) {
   job = found;
   await restoreForm(restored);
   const { prompt } = found.request;
-  say(`You are editing a video in the queue: ${prompt.length > MOST_PROMPT ? `${prompt.slice(0, MOST_PROMPT)}…` : prompt}`, 'Cancel editing');
+  const title = prompt.length > MOST_PROMPT ? `${prompt.slice(0, MOST_PROMPT)}…` : prompt;
+  say(`You are editing a video in the queue: ${title}`, 'Cancel editing');
   find('#set-prompt').scrollIntoView({ block: 'center' });
   bar.focus({ preventScroll: true });
 }

@@ -23,7 +23,7 @@ export function makeRow() {
     const percent = live ? live.percent : job.percent;
     meter.hidden = isMovable(job) && !percent;
     meter.firstElementChild.style.transform = `scaleX(${percent / 100})`;
-    meter.title = `${Math.floor(percent)} %${live?.elapsed ? `, ${duration(live.elapsed)} so far` : ''}`;
+    meter.title = [`${Math.floor(percent)} %`, live?.elapsed && `${duration(live.elapsed)} so far`].filter(Boolean).join(' · ');
   }
 
   function showActions(job) {
