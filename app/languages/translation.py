@@ -28,7 +28,7 @@ AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A value reaches no further than its sentence. Templates of few letters fit much, so their values are short.
-_VALUE = r"((?:(?!\. [A-Z]|\s{2}|\n)[\s\S])*?)(?<!\.)"
+_VALUE = r"((?:(?!\. [A-Z0-9“]|\s{2}|\n)[\s\S])*?)(?<!\.)"
 _SHORT_VALUE, _SINGLE_VALUE = r"([^;:,()·\n]+?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
 _WORD_VALUE = r"([^\s,;:()]*)"
 _FEW_LETTERS, _FEWEST_LETTERS = 9, 4
@@ -128,7 +128,7 @@ class Translation:
                     return words.replace(part, translation[0].upper() + translation[1:])
                 if " " in part and (translation := self._messages.get(part[:1].upper() + part[1:])):
                     return words.replace(part, translation)
-            if sentence := self._messages.get(f"{phrase}."):
+            if phrase and (sentence := find(f"{phrase}.")):
                 return words.replace(phrase, sentence.rstrip(".。"))
         name, _, rest = phrase.partition(" ")  # of what the rest says something, as "is damaged"
         if (
