@@ -267,7 +267,7 @@ def messages() -> tuple[Messages, set[str], set[str]]:
     demo = find_model("demo")
     of_scripts |= {"{number} s", "{number} min", "{number} MB", "{number} kB"}
     of_scripts |= (words := {word for group in [*demo.vocabulary.values()][:3] for word in group[:3]})
-    for text in [*demo.vocabulary, *words, *(f"Example: {prompt}" for prompt in demo.examples)]:
+    for text in [*demo.vocabulary, *words, demo.title, *(f"Example: {prompt}" for prompt in demo.examples)]:
         texts[text] = {"assets/demo_model/model.json"}
     return texts, of_scripts, {noun for noun in nouns if not PLACEHOLDER.search(noun)}
 

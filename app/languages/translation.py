@@ -28,7 +28,7 @@ AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A value reaches no further than its sentence. Templates of few letters fit much, so their values are short.
-_VALUE = r"((?:(?!\. [A-Z0-9“]|\s{2}|\n)[\s\S])*?)(?<!\.)"
+_VALUE = r"((?:(?!\. [A-Z0-9“]|\s{2}|\n| · )[\s\S])*?)(?<!\.)"
 _SHORT_VALUE, _SINGLE_VALUE = r"([^;:,()·\n]+?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
 _WORD_VALUE = r"([^\s,;:()]*)"
 _FEW_LETTERS, _FEWEST_LETTERS = 9, 4

@@ -55,7 +55,8 @@ function timeText(scene, since, isLost) {
   if (scene.due) return `${scene.due} · ${soFar}`;
   if (scene.left === null) return soFar;
   const left = scene.left - since;
-  if (left >= 1) return scene.isGuess ? `a guess: ${duration(left)} left · ${soFar}` : `about ${duration(left)} left · ${soFar}`;
+  const rest = scene.isGuess ? `a guess: ${duration(left)} left` : `about ${duration(left)} left`;
+  if (left >= 1) return `${rest} · ${soFar}`;
   if (scene.percent >= NEARLY_DONE) return `nearly done · ${soFar}`;
   return left < -LATE ? `longer than expected · ${soFar}` : soFar;
 }
