@@ -74,6 +74,8 @@ _OF_LIBRARIES = (
     "{number} GB",
     "{number} MB",
     "{number} kB",
+    "{first} or {second}",
+    "expected {expected}",
     "free",
     "in about {time}",
     "crashed",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -29,10 +29,11 @@ AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A value reaches no further than its sentence. Templates of few letters fit much, so their values are short.
 _VALUE = r"((?:(?!\. [A-Z0-9“]|\s{2}|\n| · )[\s\S])*?)(?<!\.)"
-_SHORT_VALUE, _SINGLE_VALUE = r"([^;:,()·\n]+?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
-_WORD_VALUE = r"([^\s,;:()]*)"
+_SHORT_VALUE, _SINGLE_VALUE = r"((?:(?!\. [A-Z0-9“])[^;:,()·\n])+?)", r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
+_WORD_VALUE, _FIRST_VALUE = r"([^\s,;:()]*[^\s,;:().]|)", r"((?:(?!\. [A-Z0-9“]|[,;] )[^\n])*?)"
 _FEW_LETTERS, _FEWEST_LETTERS = 9, 4
 _MOST_PARTS = 9  # that are translated together, with what separates them
+_CHOICES, _EITHER = re.compile(r"\S+(?: or \S+)+"), "{first} or {second}"
 _COUNTED = re.compile(r"(\d+) (\S.*)", re.DOTALL)
 _SENTENCE = re.compile("[ A-Z]")  # all other values are the words of programs
 MARKS = ",;:.·)( "
@@ -89,7 +90,8 @@ class Translation:
 
     def _text(self, text: str) -> str:
         translation = text if self.is_english else self._in_parts(text, _SEPARATORS)
-        return re.sub("(?<=[。！？]) ", "", translation)
+        # The full stop and the space after it, as Chinese and Japanese write them
+        return re.sub(r"(?<=[。！？]) ", "", re.sub(r"(?<=[\u3040-\u9fff])\.(?= |$)", "。", translation))
 
     def _in_parts(self, text: str, separators: Sequence[re.Pattern[str]]) -> str:
         words = text.strip()
@@ -144,6 +146,8 @@ class Translation:
         if counted and (forms := self._messages.get(f"{{count}} {counted[2]}")):
             form: str = forms[self._locale.plural_form(int(counted[1]))]
             return form.replace("{count}", counted[1])
+        if _CHOICES.fullmatch(words) and (either := self._messages.get(_EITHER)):
+            return reduce(lambda all_, choice: either.format(first=all_, second=choice), words.split(" or "))
         for template in self._templates:
             if template.literal in words and (match := _compiled(template.pattern).fullmatch(words)):
                 values = dict(zip(template.names, map(self.text, match.groups()), strict=True))
@@ -173,8 +177,11 @@ def _template(text: str, translation: str) -> _Template:
     literals, names = parts[::2], parts[1::2]
     letters = sum(map(str.isalpha, "".join(literals)))
     value = _SINGLE_VALUE if letters < _FEWEST_LETTERS else _SHORT_VALUE if letters < _FEW_LETTERS else _VALUE
-    # Of two values without a space between them, the first one is a word.
-    pattern = value.join(map(re.escape, literals)).replace(value + value, _WORD_VALUE + value)
+    pattern = value.join(map(re.escape, literals))
+    # Of two values without a space between them, the first one is a word. The first of a text has no comma.
+    pattern = pattern.replace(value + value, _WORD_VALUE + value)
+    if value == _VALUE and pattern.startswith(_VALUE):
+        pattern = _FIRST_VALUE + pattern.removeprefix(_VALUE)
     return _Template(max(literals, key=len), pattern, names, translation)
 
 
