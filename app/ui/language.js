@@ -8,7 +8,7 @@ const MARK = /[:,]$/;
 const YEAR = 31536000; // seconds
 
 const templates = Object.keys(texts).filter((text) => text.match(HOLDER)).map((text) => [
-  new RegExp(`^${text.replace(AS_IT_IS, '\\$&').replace(HOLDER, '(.*?)')}$`), text.match(HOLDER), texts[text],
+  new RegExp(`^${text.replace(AS_IT_IS, '\\$&').replace(HOLDER, '((?:(?! · ).)*?)')}$`), text.match(HOLDER), texts[text],
 ]);
 
 function fitting(text) {
