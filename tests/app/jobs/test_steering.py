@@ -192,6 +192,9 @@ def test_a_choice_has_the_takes_that_were_not_continued(tmp_path: Path) -> None:
     as_made(third, SECTIONS, "finished", studio)  # a user has let it go on to its end
     assert numbers(parent) == numbers(first.id) == everyone[:2]
     assert numbers(third.id) == []
+    service.queue.remove(first.id)
+    assert numbers(second.id) == everyone[1:2]
+    service.queue.restore(first.id)
     service.queue.resume(second.id)
     assert numbers(first.id) == everyone[:1]
     assert numbers(second.id) == []
