@@ -265,6 +265,20 @@ def test_what_overflows_is_done_again_in_fp32() -> None:
     assert torch.equal(result, engine_of(vae).decode(latents))
 
 
+def test_each_task_is_repeated_once_in_fp32() -> None:
+    vae: Any = wan()
+    engine, latents, calls = engine_of(vae), noise(1, 16, 1, 4, 4), list[int]()
+
+    def every_second_fails(module: nn.Module, _: Any, frames: Tensor) -> Tensor:
+        calls.append(1)
+        return frames / (len(calls) % 2 == 0)
+
+    vae.decoder.register_forward_hook(every_second_fails)
+    for _ in range(2):
+        assert engine.decode(latents).isfinite().all()
+    assert len(calls) == 4
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_normalisation_works_in_fp32_inside(dtype: torch.dtype) -> None:
     """Check that torch's kernel and diffusers' module compute in fp32, as decoding in fp16 requires."""
