@@ -271,7 +271,7 @@ def test_each_task_is_repeated_once_in_fp32() -> None:
 
     def every_second_fails(module: nn.Module, _: Any, frames: Tensor) -> Tensor:
         calls.append(1)
-        return frames / (len(calls) % 2 == 0)
+        return frames if len(calls) % 2 == 0 else frames * torch.nan
 
     vae.decoder.register_forward_hook(every_second_fails)
     for _ in range(2):
