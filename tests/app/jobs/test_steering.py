@@ -192,12 +192,19 @@ def test_a_choice_has_the_takes_that_were_not_continued(tmp_path: Path) -> None:
     as_made(third, SECTIONS, "finished", studio)  # a user has let it go on to its end
     assert numbers(parent) == numbers(first.id) == everyone[:2]
     assert numbers(third.id) == []
-    service.queue.remove(first.id)
-    assert numbers(second.id) == everyone[1:2]
-    service.queue.restore(first.id)
     service.queue.resume(second.id)
     assert numbers(first.id) == everyone[:1]
     assert numbers(second.id) == []
+
+
+def test_a_take_keeps_its_number_when_the_one_before_it_has_ended(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    parent = with_sections(studio, 2).job
+    first, second = studio.service.steering.takes(parent, 2)
+    as_made(first, 3, "cancelled", studio)
+    as_made(second, 3, "paused", studio)
+    choice = studio.service.steering.choice(second.id)
+    assert [(number, take.id) for number, take in choice.takes] == [(2, second.id)]
 
 
 def test_the_choice_of_a_take_ends_what_was_not_chosen(tmp_path: Path) -> None:
