@@ -19,7 +19,7 @@ from cache import conv, conv_rungs
 from cache.conv import ConvLadder, case_of
 from cache.conv_rungs import RUNGS, ConvCase, Convolution, Rung
 from diffusers_helper.machine.routes import RouteStore
-from tests.support.drivers import MEMORY, NO_ALGORITHM, Driver, break_rungs, ladder, some_call
+from tests.support.drivers import MEMORY, NO_ALGORITHM, ONE, Driver, break_rungs, ladder, some_call
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,6 +91,25 @@ def test_a_rung_that_worked_may_fail_later(driver: Driver, call: tuple[Any, ...]
     learned.conv3d(*call)
     assert driver.failed == 1
     assert list(learned.errors.values()) == [NO_ALGORITHM]
+
+
+def test_each_kind_of_convolution_has_a_first_call_and_a_rung_of_its_own(call: tuple[Any, ...]) -> None:
+    x, weight, bias, *_ = call
+    announced: list[ConvCase] = []
+    learned = ladder(on_first_call=lambda case, rung: announced.append(case))
+    two = (1, 2, 2)
+    sizes = [(ONE, ONE, ONE), (two, ONE, ONE), (ONE, two, ONE), (ONE, ONE, two)]  # stride, padding, dilation
+    for stride, padding, dilation in 2 * sizes:
+        learned.conv3d(x, weight, bias, stride, padding, dilation, 1)
+    assert [(case.stride, case.padding, case.dilation) for case in announced] == sizes
+
+
+def test_a_rung_that_is_left_out_is_asked_no_more_until_it_is_back(call: tuple[Any, ...]) -> None:
+    learned = ladder()
+    for left_out in (), ("miopen",), ():
+        learned.leave_out(*left_out)
+        learned.conv3d(*call)
+    assert learned.successes == {"miopen": 2, "taps": 1}
 
 
 def test_without_memory_only_the_smaller_rungs_are_asked(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.jobs.service import JobService
 from diffusers_helper.conditions.picture_file import load_picture, plain_png
 from diffusers_helper.conditions.pictures import stored_request
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -15,6 +16,7 @@ from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import Recipe
 from diffusers_helper.request import GenerationRequest
 from tests.app.conftest import Longtake
+from tests.support.jobs import write_picture
 from tests.support.program import Program
 
 PICTURE = Image.effect_noise((64, 96), 80).convert("RGB")
@@ -118,6 +120,19 @@ def test_what_cannot_be_used_is_refused_before_anything_is_made(
     (tmp_path / "request.json").write_text(GenerationRequest(image="gone.png").to_json())
     assert words in longtake("generate", *arguments, code=2)
     assert not [path for path in tmp_path.glob("outputs/*") if path.name[0] != "."]
+
+
+def test_a_picture_of_the_command_takes_the_place_of_the_recipes(
+    tmp_path: Path, longtake: Longtake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = JobService(tmp_path / "outputs")
+    monkeypatch.setattr("app.commands.generate.follow_jobs", lambda _, queue, arguments: len(queue(service)))
+    write_still(tmp_path / "still.png")
+    picture = write_picture(tmp_path / "own.png")
+    arguments = ("--recipe", tmp_path / "still.png", "--model", "demo", "--image", picture)
+    longtake("generate", *arguments, "--outputs", service.queue.store.outputs, code=1)
+    (job,) = service.queue.jobs()
+    assert np.array_equal(load_picture(JobFolder(job.folder).input), load_picture(picture))
 
 
 def test_words_alone_make_a_video_also_from_its_recipe(tmp_path: Path, longtake: Longtake) -> None:

@@ -61,6 +61,8 @@ def test_pages_follow_each_other_whatever_happens_meanwhile(sharing: Sharing, se
     seen = ids([*first.jobs, *second.jobs, *third.jobs])
     assert seen == ids(all_jobs)[::-1]
     assert (len(third.jobs), third.next) == (1, "")
+    whole = service.history.search(limit=7)
+    assert (len(whole.jobs), whole.next) == (7, "")
     with pytest.raises(InputError, match="earlier page"):
         service.history.search(before="nonsense")
 

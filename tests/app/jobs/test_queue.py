@@ -46,6 +46,14 @@ def test_a_duplicate_differs_only_as_asked(sharing: Sharing) -> None:
     assert len(service.jobs()) == 2
 
 
+def test_a_job_that_is_resumed_has_no_end_until_it_ends_again(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    job = sharing.add(service)
+    service.queue.cancel(job.id)
+    assert service.job(job.id).ended is not None
+    assert service.queue.resume(job.id).ended is None
+
+
 def test_a_removed_job_comes_back_as_it_was_until_the_trash_is_emptied(sharing: Sharing) -> None:
     service = sharing.open(start=False)
     a, b, c = (sharing.add(service, name) for name in "abc")

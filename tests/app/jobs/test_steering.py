@@ -197,6 +197,16 @@ def test_a_choice_has_the_takes_that_were_not_continued(tmp_path: Path) -> None:
     assert numbers(second.id) == []
 
 
+def test_a_take_keeps_its_number_when_the_one_before_it_has_ended(tmp_path: Path) -> None:
+    studio = Studio(tmp_path)
+    parent = with_sections(studio, 2).job
+    first, second = studio.service.steering.takes(parent, 2)
+    as_made(first, 3, "cancelled", studio)
+    as_made(second, 3, "paused", studio)
+    choice = studio.service.steering.choice(second.id)
+    assert [(number, take.id) for number, take in choice.takes] == [(2, second.id)]
+
+
 def test_the_choice_of_a_take_ends_what_was_not_chosen(tmp_path: Path) -> None:
     studio = Studio(tmp_path)
     service, steering = studio.service, studio.service.steering

@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,6 +156,8 @@ def test_a_process_that_has_ended_itself_is_started_again(tmp_path: Path) -> Non
     process = ReadingProcess(Limits(2**30, 20, 600.0), (sys.executable, "-c", code))
     try:
         found = process.read(inspect_weights, write_lora(tmp_path / "boat.safetensors"))
+        limits = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        assert all(limit.finished.is_set() for limit in limits)  # the process may read the next file
     finally:
         process.close()
     assert flag.exists()

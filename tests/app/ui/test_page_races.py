@@ -251,9 +251,9 @@ def test_news_while_a_row_is_dragged_do_not_move_it(page: Any) -> None:
 
 def test_of_crossed_answers_of_a_search_the_last_question_counts(page: Any) -> None:
     shown = page.evaluate("""async () => {
-        const found = (name, next = '') => ({
+        const found = (name, next = '', root = '') => ({
             next, say: name, none: '', models: [], cards: [{
-                job: name, words: name, state: 'finished', root: '', versions: 1, still: '', length: '',
+                job: name, words: name, state: 'finished', root, versions: 1, still: '', length: '',
                 sentence: '', created: 1, newest: 1, seed: '1', model: '', favourite: false, bytes: 1,
                 actions: [], video: '',
             }],
@@ -279,9 +279,14 @@ def test_of_crossed_answers_of_a_search_the_last_question_counts(page: Any) -> N
         await press('.lt-find-favourites');
         named('history').at(-1).refuse('No.');
         await settle();
-        return [...shown, cards(), textOf('.lt-gallery-count')];
+        shown.push(cards(), textOf('.lt-gallery-count'));
+        await press('.lt-find-favourites');
+        await answer(named('history').length - 1, found('e', 'next', 'tree'));
+        await press('.lt-more');  // meanwhile, the tree has got another first video
+        await answer(named('history').length - 1, found('f', '', 'tree'));
+        return [...shown, cards()];
     }""")
-    assert shown == ["a", "d", "d", "d", "No."]
+    assert shown == ["a", "d", "d", "d", "No.", "f"]
 
 
 def test_what_a_model_was_before_a_press_is_not_shown_after_it(page: Any) -> None:

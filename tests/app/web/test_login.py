@@ -152,3 +152,5 @@ def test_attempts_are_counted_by_address_and_come_back_one_by_one() -> None:
     # One machine has many addresses of version 6, and counts as one.
     assert [attempts.begin(f"2001:db8::{number:x}") for number in range(LOGIN_ATTEMPTS + 1)][-1] > 0
     assert attempts.begin("2001:db8:0:1::1") == 0
+    attempts.succeeded("2001:db8::abcd")
+    assert attempts.begin("2001:db8::") == 0

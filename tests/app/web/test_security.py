@@ -163,6 +163,8 @@ def test_behind_a_proxy_the_public_name_is_the_pages_own() -> None:
     assert hosts.owns("https://tower", "tower:443")
     assert not hosts.owns("https://video.example.evil.example", "127.0.0.1:7860")
     assert not hosts.owns("http://localhost:3000", "localhost:7860")
+    assert hosts.owns("http://tower", "tower")
+    assert not hosts.owns("http://tower:3000", "tower")
 
 
 # Headers

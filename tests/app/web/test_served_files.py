@@ -262,6 +262,9 @@ def test_the_server_decodes_no_picture_of_a_job_itself(
     assert (whole.status, cut.status) == (200, 404)
     assert Image.open(io.BytesIO(whole.body)).size == (213, 160)
     assert sizes == [(144, 112)] * 2
+    Image.new("RGB", (480, 480)).save(jobs[0].folder / "input.png")  # the job was edited
+    edited = ask(stand.url, f"{JOBS}{jobs[0].id}/picture.webp")
+    assert Image.open(io.BytesIO(edited.body)).size == (160, 160)
 
 
 def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -13,6 +13,7 @@ from diffusers_helper.conditions.timeline import (
     Timeline,
     all_prompts,
     blend_prompts,
+    cuts_of,
     lora_weights_of,
     prompts_of,
     seed_of,
@@ -57,6 +58,12 @@ def request(prompt: str, **settings: object) -> GenerationRequest:
 def test_the_text_of_each_section(prompt: str, words: str) -> None:
     found = Timeline.of(prompt).prompts_by_section(4, SECTION)
     assert "".join(text or "." for text in found) == words
+
+
+def test_the_closing_section_of_a_loop_is_no_cut() -> None:
+    looped = request("a [2.4s-3.6s: b]", seconds=3.6, loop="on")
+    assert prompts_of(4, looped, FRAMEPACK) == (("a", 1.0),)
+    assert cuts_of(looped, FRAMEPACK) == (2,)
 
 
 @pytest.mark.parametrize(

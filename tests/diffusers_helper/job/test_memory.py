@@ -20,7 +20,7 @@ from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.loading import reading
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local, speeds, store_kernel
-from diffusers_helper.memory.store import Store
+from diffusers_helper.memory.store import StageRecord, Store
 from diffusers_helper.output.report import Report
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.planning.budget import DoesNotFit, JobPlan
@@ -277,3 +277,22 @@ def test_no_cap_outlasts_a_job(
         if error:
             raise error
     assert memory_plans.device.cap_bytes is None
+
+
+@pytest.mark.parametrize(("ends", "speed"), [([100.0], 0.09), ([100.0, 3.0, 3.0], 3.0)])
+def test_the_first_decode_counts_for_the_cards_times_only_where_there_is_no_other(
+    ends: list[float], speed: float, deep_models: Models, small_scene: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    memory_plans, times = MemoryPlans(tiny_request(small_scene), deep_models, 64, 64, Local()), list[float]()
+    monkeypatch.setattr(
+        memory_plans, "keep_times", lambda *seconds_and_speed: times.extend(seconds_and_speed)
+    )
+    report = Report(JobFolder(tmp_path), plan_sections(1.0), list[Event]().append)
+    memory = JobMemory(memory_plans, JobFolder(tmp_path), report, CancelToken())
+    memory.store.records += [
+        StageRecord("decode", "vae", section, 0.0, end, 0, 0, 0, 0, True)
+        for section, end in enumerate(ends, 1)
+    ]
+    memory.keep_times([2.0, 9.0, 2.0], [9, 9, 9])
+    assert times == pytest.approx([2.0, speed])

@@ -117,12 +117,14 @@ def demands(*tiles: int) -> list[Demand]:
 
 
 def test_the_second_card_is_left_out_where_it_would_not_pay() -> None:
-    def helper(cap: int, budget: Budget = BUDGET) -> JobPlan | None:
+    def helper(cap: int, budget: Budget = BUDGET, tiles: tuple[int, ...] = (400, 200)) -> JobPlan | None:
         there = Budget(total_bytes=cap, cap_bytes=cap, preserved_bytes=0, reserve_bytes=0)
-        return plan_job(replace(budget, helper=there), demands(400, 200)).helper
+        return plan_job(replace(budget, helper=there), demands(*tiles)).helper
 
     assert helper(2000) is not None
     assert helper(749) is None  # it cannot hold the text encoder
+    assert helper(1000, tiles=(900, 200)) is not None
+    assert helper(800, tiles=(900, 200)) is None  # it would decode in smaller tiles than the first
     assert helper(800, replace(BUDGET, cap_bytes=3000, total_bytes=3000)) is None  # all fits on the first
     small = plan_job(replace(BUDGET, helper=replace(BUDGET, cap_bytes=440)), demands(400)[:1])
     assert small.helper is None  # a text encoder of 700

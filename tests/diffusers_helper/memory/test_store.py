@@ -209,6 +209,16 @@ def test_a_smaller_plan_takes_over_from_an_empty_device() -> None:
     assert store.log[-1] == "flush post-transformer-unload"
 
 
+def test_weights_are_counted_anew_for_a_plan_with_other_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store(200)
+    for dtype in None, torch.float64:
+        monkeypatch.setattr(store._source, "compute_dtype", lambda name, dtype=dtype: dtype)
+        store.follow(plan_for(200))
+        with store.on_device("vae", working_bytes=4 * KB, stage="decode"):
+            pass
+    assert [record.predicted_bytes // KB for record in store.records] == [36, 68]
+
+
 class Card(Device):
     """An accounting device that counts as a GPU, most of whose memory is held by other programs."""
 

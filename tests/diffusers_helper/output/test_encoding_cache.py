@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from diffusers_helper.events import StageStarted
 from diffusers_helper.loading.loaders import Models
@@ -57,6 +58,14 @@ def test_a_picture_is_encoded_again_where_the_vae_computes_in_another_way(
     ladder.block(CASE, "miopen", "It has ended a process.")
     assert job("convolutions") == {"vae_encode"}
     assert job("convolutions again") == set()
+
+
+def test_one_colour_in_another_shape_is_encoded_anew(models: Models, tmp_path: Path) -> None:
+    local = Local(folder=tmp_path / "cache")
+    for name, size in {"wide": (64, 48), "high": (48, 64)}.items():
+        picture = tmp_path / f"{name}.png"
+        Image.new("RGB", size, "red").save(picture)
+        assert encoders(models, tmp_path / name, picture, local)[0] >= {"vision", "vae_encode"}
 
 
 def test_what_became_another_way_while_it_was_encoded_is_kept_as_that(tmp_path: Path) -> None:

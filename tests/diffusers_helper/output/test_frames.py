@@ -7,13 +7,15 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.families.packing import MODES, Mode, plan_sections
+from diffusers_helper.families.packing import MODES, Mode, plan_sections, with_closing_section
 from diffusers_helper.output.previews import THUMBNAIL_SIDE, write_thumbnail
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_section_shows_its_own_middle(mode: Mode, tmp_path: Path) -> None:
     plan = plan_sections(3.6, mode=mode)
+    if mode == "inverted":
+        plan = with_closing_section(plan)
     for section in plan:
         # Each frame is lighter by 0.02 than the one before it in the decode, beginning with black.
         levels = torch.arange(section.decoded_frames) * 0.02 - 1
@@ -23,7 +25,7 @@ def test_each_section_shows_its_own_middle(mode: Mode, tmp_path: Path) -> None:
         with Image.open(path) as picture:
             assert picture.size == (THUMBNAIL_SIDE, THUMBNAIL_SIDE // 6)
             level = np.asarray(picture.convert("L")).mean() / 127.5
-        begin = section.overlap_frames if mode == "forward" else 0
+        begin = section.overlap_frames if mode == "forward" or section.is_closing else 0
         own = section.decoded_frames - section.overlap_frames
         assert level == pytest.approx((begin + own // 2) * 0.02, abs=0.03)
     assert {path.suffix for path in (tmp_path / "thumbs").iterdir()} == {".webp"}

@@ -15,7 +15,7 @@ from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory
 from diffusers_helper.planning.vae import VaePlan, VaeSettings, Video
 from diffusers_helper.vae.borrowed import BorrowedVaeOwner
-from diffusers_helper.vae.engine import VaeEngine
+from diffusers_helper.vae.engine import VaeEngine, VideoPart
 
 Make = Callable[[], nn.Module]
 
@@ -263,6 +263,30 @@ def test_what_overflows_is_done_again_in_fp32() -> None:
     result = engine_of(vae, precision="fp16").decode(latents)
     assert result.dtype == torch.float32
     assert torch.equal(result, engine_of(vae).decode(latents))
+
+
+def test_windows_that_parts_share_are_decoded_anew_in_a_wider_type() -> None:
+    engine, latents = engine_of(hunyuan(), precision="bf16", chunk=3), noise(1, 16, 7, 4, 4)
+    for widen in False, True:
+        if widen:
+            engine.owner.widen()
+        result = engine.decode(latents, part=VideoPart(1, 0))
+    assert result.dtype == torch.float32
+    assert torch.equal(result, engine_of(hunyuan(), chunk=3).decode(latents))
+
+
+def test_each_task_is_repeated_once_in_fp32() -> None:
+    vae: Any = wan()
+    engine, latents, calls = engine_of(vae), noise(1, 16, 1, 4, 4), list[int]()
+
+    def every_second_fails(module: nn.Module, _: Any, frames: Tensor) -> Tensor:
+        calls.append(1)
+        return frames if len(calls) % 2 == 0 else frames * torch.nan
+
+    vae.decoder.register_forward_hook(every_second_fails)
+    for _ in range(2):
+        assert engine.decode(latents).isfinite().all()
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

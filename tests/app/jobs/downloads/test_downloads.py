@@ -224,6 +224,17 @@ def test_a_model_of_own_files_is_checked(tmp_path: Path, monkeypatch: pytest.Mon
     check.end()
 
 
+def test_a_check_that_is_over_begins_anew_when_it_is_asked_for(tmp_path: Path) -> None:
+    downloads = Downloads(tmp_path, lambda: None)
+    try:
+        for _ in range(2):
+            downloads.begin("verify", "gone")
+            assert downloads.progress("gone").activity == "verifying"
+            wait_until(lambda: downloads.problems("gone") is not None)
+    finally:
+        downloads.cancel("gone")
+
+
 def test_a_model_that_was_removed_before_its_check_is_named() -> None:
     check = ModelProcess("verify", "gone")
     wait_until(lambda: check.is_over)

@@ -74,6 +74,9 @@ def test_cards_have_addresses_and_no_paths(
     assert card["still"] == f"jobs/{forward.id}/thumbs/0001.webp"
     branch = calls.history_open(forward.id)["branch"]
     assert branch["keptByLonger"] == "Adds time after the end; the video stays."
+    for seconds, num_kept in {1.2: 0, 2.4: 1}.items():
+        branch = calls.history_open(made(sharing, service, seconds=seconds).id)["branch"]
+        assert (len(branch["kept"]), not branch["whyNotLonger"]) == (num_kept, num_kept > 0)
 
 
 def test_a_video_without_a_section_has_no_length(

@@ -53,6 +53,15 @@ def test_a_page_begins_with_all_that_has_happened(tmp_path: Path) -> None:
     assert live.sections_done == len(live.plan) == 4
 
 
+def test_a_preview_leaves_with_its_section(tmp_path: Path) -> None:
+    live = LiveJob(job_of("forward", 2.4, folder=tmp_path))
+    for event in history(live.job, load=0, first=1, step=1, latent=0):
+        is_step = isinstance(event, StepDone)
+        live.apply(replace(event, preview="x.webp") if is_step else event)
+        if is_step or isinstance(event, SectionFinished):
+            assert live.preview == ("x.webp" if is_step else None)
+
+
 def test_sections_that_a_branch_kept_have_their_pictures(tmp_path: Path) -> None:
     live = LiveJob(job_of("forward", 3.6, folder=tmp_path / "branch"))
     thumbs = tmp_path / "branch" / "thumbs"
