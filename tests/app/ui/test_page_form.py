@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diffusers_helper.conditions.picture import load_picture
 from PIL import Image
 
+from diffusers_helper.conditions.picture_file import load_picture
 from diffusers_helper.errors import InputError
 from tests.support.pages import (
     FIRST,
