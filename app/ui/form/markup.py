@@ -141,7 +141,9 @@ def example_cards(info: ModelInfo) -> str:
 def _example(prompt: str) -> str:
     """Build a prompt as the model reads it, with what it says in the language of another reader."""
     text = escape(prompt)
-    return f'<bdi translate="no">{text}</bdi><small class="lt-told">Example: {text}</small>'
+    return (
+        f'<bdi translate="no">{text}</bdi><small class="lt-told" aria-hidden="true">Example: {text}</small>'
+    )
 
 
 def example_file(prompt: str) -> Path | None:

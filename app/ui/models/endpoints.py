@@ -125,11 +125,12 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
     names = weights_names(folder)
     files = [_entry(folder, name) | {"model": name_for(_stem(name), taken)} for name in names[:_MOST_LISTED]]
     more = max(0, len(names) - _MOST_LISTED)
-    say = "Tick one file of the folder “{}” for each part of a new model. To use another folder,"
-    if not files:
-        say = "Put files with weights into the folder “{}”. To use another one, such as ComfyUI's models,"
+    say = f"Put files with weights into the folder “{folder.name}”."
+    if files:
+        say = f"Tick one file of the folder “{folder.name}” for each part of a new model."
     words = (
-        f"{say.format(folder.name)} set the environment variable {VARIABLE} to it and start Longtake again."
+        f"{say} To use another folder, such as ComfyUI's models, set the environment variable {VARIABLE} to "
+        "it and start Longtake again."
     )
     return {
         "folder": folder.name, "variable": VARIABLE,

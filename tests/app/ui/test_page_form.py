@@ -196,7 +196,10 @@ def test_ctrl_enter_starts_earlier_prompts_come_back_and_a_double_click_is_one_p
     assert [job.state for job in stand.service.jobs()].count("cancelled") == 1
 
 
-def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(page: Any, stand: Stand) -> None:
+def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(
+    page: Any, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.ui.form.actions.missing_packages", lambda: ["ncnn"])  # so nothing follows it
     ready(page)
     page.get_by_text("The first video will show how long it takes.").wait_for()
     page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
