@@ -43,7 +43,7 @@ function makeSlider(block, choose) {
     range.value = isLength ? shareOf(value, low, high) : value;
     const share = isLength ? Number(range.value) : (value - low) / (high - low || 1);
     range.style.setProperty('--share', `${100 * share}%`);
-    if (isLength) range.setAttribute('aria-valuetext', `${value} seconds`);
+    if (isLength) range.setAttribute('aria-valuetext', `${value} seconds of video`);
   }
 
   function set(value) {

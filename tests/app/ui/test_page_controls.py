@@ -155,7 +155,7 @@ def test_order_length_and_emptied_fields_obey_the_keyboard(page: Any, stand: Sta
     assert float(field.input_value()) == pytest.approx(10.5, abs=0.5)
     field.fill("19.9")
     page.get_by_text("19.9 s becomes ").wait_for()
-    assert slider.get_attribute("aria-valuetext") == "19.9 seconds"
+    assert slider.get_attribute("aria-valuetext") == "19.9 seconds of video"
     slider.focus()
     for key, value in ("ArrowRight", "20"), ("ArrowRight", "21"), ("ArrowLeft", "20"), ("PageDown", "19"):
         page.keyboard.press(key)
