@@ -20,6 +20,8 @@ def finished(page: Any, stand: Stand, photo: Path) -> Any:
     start(page, photo, seconds=2.4)
     status(page, state="finished")
     page.wait_for_selector('.lt-stage[data-state="video"]')
+    # The whole video replaces its first part, and begins to play.
+    page.wait_for_function("document.querySelector('.lt-stage video.lt-top').duration > 2.3")
     page.locator(".lt-seek").focus()
     page.evaluate("document.querySelector('.lt-stage video.lt-top').pause()")
     page.keyboard.press("Home")

@@ -197,7 +197,7 @@ def test_models_stand_in_columns_and_large_windows_have_large_text(studio: Studi
         if width == 2560:  # the larger text may be laid out a moment later
             page.wait_for_function(f"{HEADING} > {1.1 * heights[1440]}")
         heights[width] = page.evaluate(HEADING)
-        assert page.evaluate(OVERFLOW) <= 0
+        page.wait_for_function(f"() => ({OVERFLOW})() <= 0")
     assert heights[2560] == pytest.approx(1.2 * heights[1440], rel=0.05)
     colours = page.locator(".lt-model-card .lt-model-actions button").evaluate_all(
         "all => all.map((one) => getComputedStyle(one).backgroundColor)"
