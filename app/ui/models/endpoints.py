@@ -128,10 +128,11 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
     say = f"Put files with weights into the folder “{folder.name}”."
     if files:
         say = f"Tick one file of the folder “{folder.name}” for each part of a new model."
-    words = (
-        f"{say} To use another folder, such as ComfyUI's models, set the environment variable {VARIABLE} to "
-        "it and start Longtake again."
+    other = (
+        f"To use another folder, such as ComfyUI's models, set the environment variable {VARIABLE} to it and "
+        "start Longtake again."
     )
+    words = f"{say} {other}"
     return {
         "folder": folder.name, "variable": VARIABLE,
         "files": sorted(files, key=lambda file: not file["part"]),
