@@ -254,17 +254,17 @@ def messages() -> tuple[Messages, set[str], set[str]]:
             source = _Source()
             source.visit(ast.parse(file.read_text(encoding="utf-8")))
             nouns |= source.nouns
-            found = list(_cleaned(source.texts))
+            sentences = list(_cleaned(source.texts))
             if name == _ERRORS:
-                found = [text for text in found if not text.islower() and "{_SIZE}" not in text]
+                sentences = [text for text in sentences if not text.islower() and "{_SIZE}" not in text]
         elif file.suffix == ".html":
-            found = list(_cleaned(_in_markup(file.read_text(encoding="utf-8"))))
+            sentences = list(_cleaned(_in_markup(file.read_text(encoding="utf-8"))))
         elif file.suffix == ".js":
-            found = list(_cleaned(_in_script(file.read_text(encoding="utf-8"))))
-            of_scripts.update(found)
+            sentences = list(_cleaned(_in_script(file.read_text(encoding="utf-8"))))
+            of_scripts.update(sentences)
         else:
             continue
-        for text in found:
+        for text in sentences:
             texts.setdefault(text, set()).add(name)
     demo = find_model("demo")
     of_scripts |= {"{number} s", "{number} min", "{number} MB", "{number} kB"}
@@ -372,14 +372,14 @@ def _take(catalogue: Catalog, text: str, translation: str | list[str]) -> None:
     if isinstance(translation, list):
         noun = text.partition(" ")[2].removesuffix("s")
         message = catalogue.get((f"{{count}} {noun}", f"{{count}} {noun}s"))
-        wanted = (
+        fits = (
             sorted(PLACEHOLDER.findall(translation[0])) == ["count"]
             and len(translation) == catalogue.num_plurals
         )
     else:
         message = catalogue.get(text)
-        wanted = sorted(PLACEHOLDER.findall(translation)) == sorted(PLACEHOLDER.findall(text))
-    if message is None or not wanted:
+        fits = sorted(PLACEHOLDER.findall(translation)) == sorted(PLACEHOLDER.findall(text))
+    if message is None or not fits:
         sys.stderr.write(f"Left out: {text!r}: {translation!r}\n")
         return
     message.string = tuple(translation) if isinstance(translation, list) else translation

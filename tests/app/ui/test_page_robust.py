@@ -105,11 +105,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program
 def subscriptions(service: JobService) -> int:
     """Return how many watches over the service's jobs go on."""
     return sum(
-        isinstance(one, types.GeneratorType)
-        and one.gi_code is watch.watch.__code__
-        and one.gi_frame is not None
-        and one.gi_frame.f_locals.get("service") is service
-        for one in gc.get_objects()
+        isinstance(watched, types.GeneratorType)
+        and watched.gi_code is watch.watch.__code__
+        and watched.gi_frame is not None
+        and watched.gi_frame.f_locals.get("service") is service
+        for watched in gc.get_objects()
     )
 
 

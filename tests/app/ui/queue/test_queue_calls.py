@@ -19,7 +19,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.support.asking import ask
 from tests.support.jobs import wait_until
-from tests.support.pages import FIRST, Stand, staged_page_with_uploads, write_photo
+from tests.support.pages import FIRST, Stand, write_photo
 
 VERBS = {
     "list", "show", "add", "cancel", "pause", "resume", "retry", "branch", "reorder", "remove", "restore",
@@ -28,20 +28,14 @@ VERBS = {
 Ask = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    with staged_page_with_uploads(tmp_path_factory.mktemp("stand")) as stand:
-        yield stand
-
-
 @pytest.fixture
-def stand(shared: Stand) -> Iterator[Stand]:
+def stand(served: Stand) -> Iterator[Stand]:
     """Return a stand without open jobs."""
-    yield shared
-    for job in shared.service.jobs(1000):
-        shared.service.queue.cancel(job.id)
-    wait_until(lambda: shared.service.open_jobs() == (None, ()))
-    shared.service.queue.resume_queue()
+    yield served
+    for job in served.service.jobs(1000):
+        served.service.queue.cancel(job.id)
+    wait_until(lambda: served.service.open_jobs() == (None, ()))
+    served.service.queue.resume_queue()
 
 
 @pytest.fixture
