@@ -116,13 +116,15 @@ def generate(
     on_event(Warned(job=job, time=0, message=f"pid={os.getpid()} loaded={models.number}"))
     made = len(list(folder.glob("segments/so_far_*.mp4"))) if resume_from else 0
     try:
+        is_due = _is_due(folder, script, made * steps)
         for done in range(made * steps, sections * steps):
             section, step = done // steps + 1, done % steps + 1
             if step == 1:
                 on_event(StageStarted(job=job, time=0, stage="sample", section=section))
-            if done == int(script.get("at", 0)) and _is_due(folder, script):
+            if is_due:
                 _trouble(script.get("fault", ""), cancel, folder)
             cancel.check()
+            is_due = _is_due(folder, script, done + 1)  # counted before a test can see this step and end it
             on_event(StepDone(job=job, time=0, section=section, step=step, steps=steps))
             if step == steps:
                 frames = section * _FRAMES + 1
@@ -142,7 +144,9 @@ def generate(
     on_event(Finished(job=job, time=0, video=str(video), frames=frames, seconds=0.1))
 
 
-def _is_due(folder: Path, script: dict[str, str]) -> bool:
+def _is_due(folder: Path, script: dict[str, str], done: int) -> bool:
+    if done != int(script.get("at", 0)):
+        return False
     count = folder / "troubles"
     before = len(count.read_bytes()) if count.exists() else 0
     count.write_bytes(b"x" * (before + 1))
