@@ -27,7 +27,9 @@ sys.path.insert(0, str(ROOT))
 from app.languages.markup import ATTRIBUTES  # noqa: E402
 from app.languages.translation import FOLDER, LANGUAGES, MARKS, PLACEHOLDER  # noqa: E402
 from diffusers_helper import __version__  # noqa: E402
+from diffusers_helper.events import STAGES  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
+from diffusers_helper.request import SETTINGS  # noqa: E402
 
 _LETTERS = re.compile(r"[A-Za-z]{2}")
 _MARKUP = re.compile(r"<[a-z/][^>]*>")
@@ -71,12 +73,19 @@ _OF_LIBRARIES = (
     "{number} s",
     "{number} min",
     "{number} h",
+    "{number} seconds",
+    "{number} pixels",
     "{number} GB",
     "{number} MB",
     "{number} kB",
     "{first} or {second}",
     "expected {expected}",
     "free",
+    "reserve",
+    "none",
+    "here",
+    "missing",
+    "incomplete",
     "in about {time}",
     "crashed",
     "made",
@@ -266,6 +275,10 @@ def messages() -> tuple[Messages, set[str], set[str]]:
             continue
         for text in sentences:
             texts.setdefault(text, set()).add(name)
+    for setting in SETTINGS.values():
+        texts.setdefault(setting.short_label, {"diffusers_helper/request.py"})
+    for stage in STAGES.values():
+        texts.setdefault(stage.running, {"diffusers_helper/events.py"})
     demo = find_model("demo")
     of_scripts |= {"{number} s", "{number} min", "{number} MB", "{number} kB"}
     of_scripts |= (words := {word for group in [*demo.vocabulary.values()][:3] for word in group[:3]})

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.forked_engine import Forks
 from tests.support.jobs import TIMEOUT
+from tests.support.languages import WATCH, cut, untranslated
 from tests.support.pages import CHROMIUM, FLAGS, Browser, Stand, staged_page, visit, write_photo
 
 # This is set before torch is imported, and inherited by the engines that tests start: on networks this small
@@ -264,18 +265,26 @@ def screen() -> dict[str, Any]:
 
 
 @pytest.fixture
-def page(browser: Any, stand: Stand, screen: dict[str, Any]) -> Iterator[Any]:
-    """Open the page in a fresh tab; fail if a script fails, or sends a request to any other host."""
+def page(request: pytest.FixtureRequest, browser: Any, stand: Stand, screen: dict[str, Any]) -> Iterator[Any]:
+    """Open the page in a fresh tab.
+
+    The test fails if a script fails or asks another host, or a text has no translation or no room for one.
+    """
     context = browser.new_context(**screen)
     context.set_default_timeout(TIMEOUT * 1000)
     asked: list[str] = []
     failed: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
+    context.add_init_script(WATCH)
     page = context.new_page()
     page.on("pageerror", lambda error: failed.append(str(error)))
     visit(page, stand)
     yield page
+    texts = untranslated(page, request.path)
+    too_wide = cut(page)
     context.close()
+    assert not texts, texts
+    assert not too_wide, too_wide
     assert not failed, failed
     hosts = {urlsplit(url).netloc for url in asked if urlsplit(url).scheme in ("http", "https", "ws", "wss")}
     assert hosts == {urlsplit(stand.url).netloc}

@@ -28,14 +28,14 @@ class _Translator(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.pieces: list[str] = []
         self._translate = translate
-        self._excluded: list[str] = []
+        self._excluded, self._depth = "", 0  # the element whose content stays, and those of its kind within
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         markup = self.get_starttag_text() or ""
         values = dict(attrs)
         if self._excluded or values.get("translate") == "no":
-            if tag not in _VOID:
-                self._excluded.append(tag)
+            self._excluded = self._excluded or tag
+            self._depth += tag == self._excluded
         else:
             for name in ATTRIBUTES:
                 if value := values.get(name):
@@ -48,8 +48,9 @@ class _Translator(HTMLParser):
     handle_startendtag = handle_starttag
 
     def handle_endtag(self, tag: str) -> None:
-        if self._excluded and self._excluded[-1] == tag:
-            self._excluded.pop()
+        if self._excluded == tag:
+            self._depth -= 1
+            self._excluded = tag if self._depth else ""
         self.pieces.append(f"</{tag}>")
 
     def handle_data(self, data: str) -> None:
@@ -64,8 +65,3 @@ class _Translator(HTMLParser):
 
     def handle_decl(self, decl: str) -> None:
         self.pieces.append(f"<!{decl}>")
-
-
-_VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
-)

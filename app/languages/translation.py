@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, lru_cache, partial, reduce
+from functools import cache, cached_property, lru_cache, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from app.languages.markup import translated_markup
-
-if TYPE_CHECKING:
-    from babel import Locale
 
 LANGUAGES = {
     "en": "English", "zh": "简体中文", "ja": "日本語", "de": "Deutsch", "fr": "Français", "ru": "Русский",
@@ -29,10 +26,8 @@ AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A value reaches no further than its sentence. Templates of few letters fit much, so their values are short.
 _VALUE = r"((?:(?!\. [A-Z0-9“]|\s{2}|\n| · )[\s\S])*?)(?<!\.)"
-_SHORT_VALUE, _SINGLE_VALUE = (
-    r"((?:(?!\. [A-Z0-9“])[^;:,()·\n])*?)(?<!\.)",
-    r"(\S+(?: (?:[GMk]B|s|min|h|%))?)",
-)
+_SHORT_VALUE = r"((?:(?!\. [A-Z0-9“])[^;:,()·\n])*?)(?<!\.)"
+_SINGLE_VALUE = r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
 _WORD_VALUE, _FIRST_VALUE = r"([^\s,;:()]*[^\s,;:().]|)", r"((?:(?!\. [A-Z0-9“]|[,;] )[^\n])*?)"
 _FEW_LETTERS, _FEWEST_LETTERS = 9, 4
 _MOST_PARTS = 9  # that are translated together, with what separates them
@@ -43,12 +38,12 @@ MARKS = ",;:.·)( "
 # Numbers with a unit, unlike versions
 _DECIMAL = re.compile(r"(?<![\w.])(\d+)\.(\d+)(?= ?(?:[GMk]B|m?s|min|h|%|fps|–|$))")
 # From the widest parts of a text to the narrowest
-_SEPARATORS = tuple(
-    map(
-        re.compile,
-        (r"(\n+|\s{2,})", r"(?<=[.!?:])( )(?=[A-Z“{0-9])", "( · )", r"( \(|\))", "(; )", "(: )", "(, )"),
+_SEPARATORS = [
+    re.compile(pattern)
+    for pattern in (
+        r"(\n+|\s{2,})", r"(?<=[.!?:])( )(?=[A-Z“{0-9])", "( · )", r"( \(|\))", "(; )", "(: )", "(, )",
     )
-)
+]  # fmt: skip
 
 
 class _Template(NamedTuple):
@@ -68,7 +63,7 @@ class Translation:
         self.markup: Callable[[str], str] = lru_cache(512)(self._markup)
 
     @cached_property
-    def _locale(self) -> Locale:
+    def _locale(self) -> Any:
         from babel import Locale  # English does without it
 
         return Locale.parse(self.language)
@@ -87,12 +82,8 @@ class Translation:
         """The catalogue of the page's scripts, as JSON within a document."""
         return (FOLDER / f"{self.language}.script.json").read_text(encoding="utf-8").replace("<", "\\u003c")
 
-    @property
-    def is_english(self) -> bool:
-        return not self._messages
-
     def _text(self, text: str) -> str:
-        translation = text if self.is_english else self._in_parts(text, _SEPARATORS)
+        translation = self._in_parts(text, _SEPARATORS) if self._messages else text
         # The full stop and the space after it, as Chinese and Japanese write them
         return re.sub(r"(?<=[。！？]) ", "", re.sub(r"(?<=[\u3040-\u9fff])\.(?= |$)", "。", translation))
 
@@ -154,7 +145,7 @@ class Translation:
         for template in self._templates:
             if template.literal in words and (match := _compiled(template.pattern).fullmatch(words)):
                 values = dict(zip(template.names, map(self.text, match.groups()), strict=True))
-                return PLACEHOLDER.sub(partial(_value, values), template.translation)
+                return template.translation.format_map(values)
         return None
 
     def _markup(self, markup: str) -> str:
@@ -169,10 +160,6 @@ class Translation:
         if isinstance(value, dict):
             return {key: self.answer(item, key) for key, item in cast(dict[str, Any], value).items()}
         return value
-
-
-def _value(values: Mapping[str, str], placeholder: re.Match[str]) -> str:
-    return values[placeholder[1]]
 
 
 def _template(text: str, translation: str) -> _Template:

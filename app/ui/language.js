@@ -3,12 +3,10 @@
 const texts = JSON.parse(document.querySelector('#texts').textContent);
 const ATTRIBUTES = ['alt', 'aria-label', 'data-hint', 'data-many', 'data-missing', 'data-note', 'data-state', 'label', 'placeholder', 'title'];
 const HOLDER = /\{\w+\}/g;
-const AS_IT_IS = /[.*+?^$()|[\]\\]/g;
-const MARK = /[:,]$/;
 const YEAR = 31536000; // seconds
 
 const templates = Object.keys(texts).filter((text) => text.match(HOLDER)).map((text) => [
-  new RegExp(`^${text.replace(AS_IT_IS, '\\$&').replace(HOLDER, '((?:(?! · ).)*?)')}$`), text.match(HOLDER), texts[text],
+  new RegExp(`^${text.split(HOLDER).map(RegExp.escape).join('((?:(?! · ).)*?)')}$`), text.match(HOLDER), texts[text],
 ]);
 
 function fitting(text) {
@@ -27,7 +25,7 @@ export function translated(text) {
 }
 
 function translateText(node) {
-  const words = node.data.trim().replace(MARK, '');
+  const words = node.data.trim().replace(/[:,]$/, '');
   const translation = translated(words);
   if (translation !== words && !node.parentElement?.closest('[translate=no], textarea')) node.data = node.data.replace(words, () => translation);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,15 +22,12 @@ class Translated:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection = HTTPConnection(scope)
-        language = negotiated([connection.cookies.get(COOKIE, ""), *_accepted(connection.headers)])
+        # Browsers send the languages that they accept in the order of their user's liking.
+        accepted = connection.headers.get("accept-language", "").split(",")
+        language = negotiated([connection.cookies.get(COOKIE, ""), *map(str.strip, accepted)])
         if language != "en":
             send = _Answer(send, translation(language)).send
         await self._app(scope, receive, send)
-
-
-def _accepted(headers: Headers) -> list[str]:
-    """List the languages that a browser accepts, which it sends in the order of its user's liking."""
-    return [entry.partition(";")[0].strip() for entry in headers.get("accept-language", "").split(",")]
 
 
 class _Answer:

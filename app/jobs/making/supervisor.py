@@ -56,11 +56,11 @@ class StagePoint:
     step: int = 0
 
     @property
-    def words(self) -> str:
+    def activity(self) -> str:
         if not self.stage:
-            return "while it was starting"
-        of = f" section {self.section}" if self.section else ""
-        return f"while {STAGES[self.stage].running}{of}"
+            return "it was starting"
+        running = STAGES[self.stage].running
+        return f"{running} section {self.section}" if self.section else running
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Supervisor:
                 death = self._death_of(died)
                 again = death.trial in [earlier.trial for earlier in deaths[-1:]] and not self._advanced
                 death = replace(death, is_charged=bool(death.trial) and (again or not death.from_outside))
-                _log.warning("the engine %s (%s) %s", death.cause, died, death.point.words)
+                _log.warning("the engine %s (%s) while %s", death.cause, died, death.point.activity)
                 deaths = [*deaths, death] if not self._advanced else [death]
                 if death.trial and death.is_charged:
                     self._blocklist[death.trial] = f"the engine {death.cause}"
@@ -264,7 +264,7 @@ class Supervisor:
         number = self._last_shown.section + 1 if self._last_shown else death.point.section
         section = f" section {number}" if number else " the beginning"
         message = (
-            f"The engine, the process that makes the video, {death.cause} {death.point.words}. "
+            f"The engine, the process that makes the video, {death.cause} while {death.point.activity}. "
             f"It was restarted from{section}; no finished work was lost."
         )
         if death.trial in self._blocklist:
@@ -278,7 +278,7 @@ class Supervisor:
         folder = JobFolder(self._job.folder)
         memory_error = deaths[-1].memory_error
         numbered = enumerate(deaths, 1)
-        attempts = (f"Attempt {number}: it {death.cause} {death.point.words}." for number, death in numbered)
+        attempts = (f"Attempt {number}: it {death.cause} while {death.point.activity}." for number, death in numbered)
         detail = (*attempts, f"engine exit code {died.exit_code}", died.errors[-_MOST_DETAIL:])
         error = engine_died(died.exit_code, len(deaths), died.errors)
         if memory_error:

@@ -35,7 +35,7 @@ def acting_chips(texts: Mapping[str, str], before: str, video: str) -> str:
     Further ones give the field `extras` the value `before`, and finish a `video`, if these are not empty.
     """
     chips = "".join(
-        f'<button type="button" data-setting="{name}" aria-label="Leave out: {escape(text)}">'
+        f'<button type="button" data-setting="{name}"><span class="lt-sr">Leave out: </span>'
         f"<span>{escape(text)}</span> ×</button>"
         for name, text in texts.items()
     )
@@ -141,9 +141,7 @@ def example_cards(info: ModelInfo) -> str:
 def _example(prompt: str) -> str:
     """Build a prompt as the model reads it, with what it says in the language of another reader."""
     text = escape(prompt)
-    return (
-        f'<bdi translate="no">{text}</bdi><small class="lt-told" aria-hidden="true">Example: {text}</small>'
-    )
+    return f'<bdi translate="no">{text}</bdi> <small class="lt-told">Example: {text}</small>'
 
 
 def example_file(prompt: str) -> Path | None:
@@ -174,6 +172,6 @@ def _card(index: int, prompt: str) -> str:
     # The second one moves. It is shown, and costs something, only while the card is pointed at or focused.
     image = "".join(f'<img src="{url}" alt="" width="256" height="256">' for url in (still, moving))
     return (
-        f'<button type="button" data-example="{index}" aria-label="Make this video now: {escape(prompt)}">'
+        f'<button type="button" data-example="{index}"><span class="lt-sr">Make this video now: </span>'
         f"{image if still else ''}<span>{_example(prompt)}</span></button>"
     )

@@ -51,7 +51,7 @@ function prepareLog(fold) {
   };
 }
 
-const factRow = ([name, value]) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }));
+const factRow = ([name, value, isWritten]) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value, translate: !isWritten }));
 
 const stageRow = ({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]);
 

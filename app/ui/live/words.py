@@ -22,6 +22,10 @@ _WORK: dict[Stage | None, str] = {
     "sample": "the step being computed", "decode": "the part being decoded",
     "write": "the section being written", "finish": "the frame being finished",
 }  # fmt: skip
+# The settings whose values are a user's own words
+_WRITTEN = {name for name, setting in SETTINGS.items() if not setting.is_number and not setting.choices} - {
+    "model"
+}
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
@@ -212,8 +216,8 @@ def _title(stage: Stage | None) -> str:
     return STAGES[stage].title if stage else "Starting the engine"
 
 
-def settings(request: GenerationRequest) -> list[tuple[str, str]]:
-    """List the job's model, seed and what differs from the model's defaults, by their labels."""
+def settings(request: GenerationRequest) -> list[tuple[str, str, bool]]:
+    """List the job's model, seed and what differs from the model's defaults, and which a user wrote."""
     usual = {name: setting.default for name, setting in SETTINGS.items() if name != "seed"}
     try:
         info = find_model(request.model, allow_folder=True)
@@ -223,7 +227,7 @@ def settings(request: GenerationRequest) -> list[tuple[str, str]]:
         title = Path(request.model).name
     values = asdict(request) | {"resolution": request.resolution or usual["resolution"], "model": title}
     return [
-        (SETTINGS[name].short_label, SETTINGS[name].display(value))
-        for name, value in values.items()
-        if name not in PICTURES and value != usual.get(name)
+        (setting.short_label, setting.display(value), name in _WRITTEN)
+        for name, setting in SETTINGS.items()
+        if name not in PICTURES and (value := values[name]) != usual.get(name)
     ]
