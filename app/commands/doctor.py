@@ -210,15 +210,15 @@ def _cards(machine: Machine, profile: Profile, environ: Mapping[str, str], root:
     if bench_hint := hint(machine):
         yield Finding("card", bench_hint)
     settings = (
-        ("cap", gb_text(profile.cap_bytes.value) + " GB", profile.cap_bytes),
-        ("preserved", gb_text(profile.budget().preserved_bytes) + " GB", profile.preserved_bytes),
-        ("VAE precision", profile.vae_dtype.value, profile.vae_dtype),
-        ("VAE tile", str(profile.vae_tile.value), profile.vae_tile),
-        ("attention kernel", profile.kernel.value, profile.kernel),
-        ("attention", profile.attention.value, profile.attention),
+        (f"cap {gb_text(profile.cap_bytes.value)} GB", profile.cap_bytes),
+        (f"preserved {gb_text(profile.budget().preserved_bytes)} GB", profile.preserved_bytes),
+        (f"VAE precision {profile.vae_dtype.value}", profile.vae_dtype),
+        (f"VAE tile {profile.vae_tile.value}", profile.vae_tile),
+        (f"attention kernel {profile.kernel.value}", profile.kernel),
+        (f"attention {profile.attention.value}", profile.attention),
     )
-    for name, text, setting in settings:
-        yield Finding("profile", f"{profile.family}: {name} {text} ({setting.reason}; {setting.source})")
+    for text, setting in settings:
+        yield Finding("profile", f"{profile.family}: {text} ({setting.reason}; {setting.source})")
 
 
 def _torch(
@@ -310,10 +310,10 @@ def _memory(root: Path) -> Iterator[Finding]:
 
 
 def _sleep() -> Finding:
-    who, why = "nothing", ", as systemd-logind does not answer here"
     if can_stay_awake():
-        who, why = "systemd-logind", ""
-    return Finding("sleep", f"{who} keeps the computer awake while a video is made{why}")
+        return Finding("sleep", "systemd-logind keeps the computer awake while a video is made")
+    text = "nothing keeps the computer awake while a video is made, as systemd-logind does not answer here"
+    return Finding("sleep", text)
 
 
 def _disk(outputs: Path) -> Finding:

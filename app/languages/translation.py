@@ -26,9 +26,9 @@ AS_WRITTEN = frozenset(("id", "job", "negative_prompt", "prompt"))
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A value reaches no further than its sentence. Templates of few letters fit much, so their values are short.
 _VALUE = r"((?:(?!\. [A-Z0-9“]|\s{2}|\n| · )[\s\S])*?)(?<!\.)"
-_SHORT_VALUE = r"((?:(?!\. [A-Z0-9“])[^;:,()·\n])*?)(?<!\.)"
+_SHORT_VALUE = r"((?:(?!\. [A-Z0-9“]|\s{2})[^;:,()·\n])*?)(?<!\.)"
 _SINGLE_VALUE = r"(\S+(?: (?:[GMk]B|s|min|h|%))?)"
-_WORD_VALUE, _FIRST_VALUE = r"([^\s,;:()]*[^\s,;:().]|)", r"((?:(?!\. [A-Z0-9“]|[,;] )[^\n])*?)"
+_WORD_VALUE, _FIRST_VALUE = r"([^\s,;:()]*[^\s,;:().]|)", r"((?:(?!\. [A-Z0-9“]|[,;] |\s{2})[^\n])*?)"
 _FEW_LETTERS, _FEWEST_LETTERS = 9, 4
 _MOST_PARTS = 9  # that are translated together, with what separates them
 _CHOICES, _EITHER = re.compile(r"\S+(?: or \S+)+"), "{first} or {second}"

@@ -62,7 +62,7 @@ CUT = """async () => {
     const wide = document.documentElement.scrollWidth - window.innerWidth;
     return [...document.querySelectorAll('button, a, label, summary, h1, h2, p, li, th, td, dd, span')]
         .filter((element) => element.checkVisibility())
-        .filter((element) => !element.closest('.lt-sr, .lt-remark, .lt-undo, .lt-video-card-facts'))
+        .filter((element) => !element.closest('.lt-sr, .lt-remark, .lt-undo, .lt-row-about, .lt-line-words, .lt-video-card-facts'))
         .filter((element) => getComputedStyle(element).overflowX !== 'visible')
         .filter((element) => element.scrollWidth > element.clientWidth + 1)
         .map((element) => `${innerWidth}: ${element.className}: ${element.textContent.slice(0, 60)}`)
