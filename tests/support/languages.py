@@ -56,13 +56,14 @@ _TRANSLATE = """(translations) => {
         if (translations[text]) node.data = node.data.replace(text, () => translations[text]);
     }
 }"""
-# Elements whose text is wider than they show, and the page itself if it is wider than the window
+# Elements whose text is wider than they show, and the page itself if it is wider than the window. Rows that may
+# end in an ellipsis are left out.
 CUT = """async () => {
+    const ENDING = '.lt-sr, .lt-remark, .lt-undo, .lt-row-about, .lt-line-words, .lt-video-card-facts';
     for (let frame = 0; frame < 2; frame += 1) await new Promise(requestAnimationFrame);
     const wide = document.documentElement.scrollWidth - window.innerWidth;
     return [...document.querySelectorAll('button, a, label, summary, h1, h2, p, li, th, td, dd, span')]
-        .filter((element) => element.checkVisibility())
-        .filter((element) => !element.closest('.lt-sr, .lt-remark, .lt-undo, .lt-row-about, .lt-line-words, .lt-video-card-facts'))
+        .filter((element) => element.checkVisibility() && !element.closest(ENDING))
         .filter((element) => getComputedStyle(element).overflowX !== 'visible')
         .filter((element) => element.scrollWidth > element.clientWidth + 1)
         .map((element) => `${innerWidth}: ${element.className}: ${element.textContent.slice(0, 60)}`)

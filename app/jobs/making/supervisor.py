@@ -277,8 +277,10 @@ class Supervisor:
     def _end(self, died: EngineDied, deaths: list[Death]) -> Failed:
         folder = JobFolder(self._job.folder)
         memory_error = deaths[-1].memory_error
-        numbered = enumerate(deaths, 1)
-        attempts = (f"Attempt {number}: it {death.cause} while {death.point.activity}." for number, death in numbered)
+        attempts = (
+            f"Attempt {number}: it {death.cause} while {death.point.activity}."
+            for number, death in enumerate(deaths, 1)
+        )
         detail = (*attempts, f"engine exit code {died.exit_code}", died.errors[-_MOST_DETAIL:])
         error = engine_died(died.exit_code, len(deaths), died.errors)
         if memory_error:
