@@ -56,8 +56,8 @@ _TRANSLATE = """(translations) => {
         if (translations[text]) node.data = node.data.replace(text, () => translations[text]);
     }
 }"""
-# Elements whose text is wider than they show, but for rows that may end in an ellipsis, and the page itself if it
-# is wider than the window
+# Elements whose text is wider than they show, but for rows that may end in an ellipsis, and the page itself
+# if it is wider than the window
 CUT = """async () => {
     const ENDING = '.lt-sr, .lt-remark, .lt-undo, .lt-row-about, .lt-line-words, .lt-video-card-facts';
     for (let frame = 0; frame < 2; frame += 1) await new Promise(requestAnimationFrame);
