@@ -56,12 +56,11 @@ class Workshop:
     Attributes:
         read: Reads frames of a source: its number, from 0, and the indices at the rate of the first one.
         note: Tells the user something about the result.
-        on_card: Whether a network may use the card, and `cap_bytes` the most memory that it may take there.
+        cap_bytes: The most memory of a card that a network may take.
     """
 
     read: Callable[[int, Iterable[int]], dict[int, np.ndarray]]
     note: Callable[[str], object]
-    on_card: bool = False
     cap_bytes: int = 0
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.sound import DROPPED, soundtrack, write_sound
@@ -71,8 +70,7 @@ def finish(
         video.sound = sound if sound.exists() else None
         frames: Frames = lambda begin, end: iter(())  # noqa: E731 - the edit reads the sources instead
         cap_bytes = gb_bytes(request.vram_cap_gb or _DEFAULT_CAP_GB)
-        read = SourceReader(paths, finishing)
-        workshop = Workshop(read, report.warned, torch.cuda.is_available(), cap_bytes)
+        workshop = Workshop(SourceReader(paths, finishing), report.warned, cap_bytes)
         for step, before in zip(finishing.steps, finishing.shapes(), strict=False):
             frames = step.open(frames, before, workshop)
         for section, segment in [*zip(plan, finishing.segments, strict=True)][video.sections :]:
