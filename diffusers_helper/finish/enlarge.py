@@ -160,7 +160,7 @@ class Upscaler:
         extractor.input(self._net.input_names()[0], self._ncnn.Mat(values))  # which does not copy the values
         code, output = extractor.extract(self._net.output_names()[0])
         if code:
-            raise CardError("A part of a frame cannot be enlarged.", "Free some memory.", code="out_of_memory")
+            raise CardError("A frame cannot be enlarged.", "Free some memory.", code="out_of_memory")
         return np.array(output)
 
 

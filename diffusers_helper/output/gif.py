@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import av
-from av.error import BlockingIOError, EOFError
-from av.filter.graph import Graph
 from av.video.frame import VideoFrame
 from PIL import Image
 
@@ -48,7 +45,7 @@ def write_gif(
         return side > _MIN_SIDE and target.stat().st_size > MAX_BYTES
 
     *_, palette = filtered(frames(), "palettegen")  # of the colours that suit all frames
-    coloured = _with_palette(frames(), palette)
+    coloured = filtered(frames(), "paletteuse", "diff_mode=rectangle", palette)
     first = next(coloured)
     with av.open(target, "w", format="gif", options={"fflags": "+bitexact"}) as output:
         stream: Any = output.add_stream("gif", rate=Fraction(100, delay))
@@ -64,26 +61,3 @@ def write_gif(
     if is_too_large():
         smaller = int(max(first.width, first.height) * max(0.4, 0.8 * math.sqrt(done / count)))
         yield from write_gif(pictures, target, count, delay, smaller)
-
-
-def _with_palette(frames: Iterator[VideoFrame], palette: VideoFrame) -> Iterator[VideoFrame]:
-    first = next(frames)
-    palette.pts, palette.time_base = 0, first.time_base
-    graph = Graph()
-    graph.threads = 1
-    use, sink = graph.add("paletteuse", "diff_mode=rectangle"), graph.add("buffersink")
-    film, colours = (
-        graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=frame.time_base)
-        for frame in (first, palette)
-    )
-    film.link_to(use)
-    colours.link_to(use, 0, 1)
-    use.link_to(sink)
-    graph.configure()
-    for frame in (palette, None):
-        colours.push(frame)
-    for frame in chain([first], frames, [None]):
-        film.push(frame)
-        with suppress(BlockingIOError, EOFError):
-            while True:
-                yield cast("VideoFrame", sink.pull())

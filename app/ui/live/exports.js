@@ -42,9 +42,12 @@ export function prepareExports(fold, report) {
     });
     setText(say, '');
     list.replaceChildren(...offers.map((offer) => {
-      const button = makeButton('', () => save(button, offer), { className: 'lt-tile' }, report);
-      button.append(offer.label, make('small', { textContent: offer.size }));
-      return make('li', {}, button);
+      const properties = { className: 'lt-tile' };
+      const press = offer.format === 'png' // its frames are sent at once, and the browser tells how far it is
+        ? make('a', { href: `api/exports/${encodeURIComponent(scene.job)}/frames`, download: '', ...properties })
+        : makeButton('', () => save(press, offer), properties, report);
+      press.append(offer.label, make('small', { textContent: offer.size }));
+      return make('li', {}, press);
     }));
   }
 

@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 
-from app.jobs.exports import export_file, make_export, offers
+from app.jobs.exports import export_file, frames_zip, make_export, offers
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.api import api_router
+from app.ui.api import api_router, zip_answer
 from app.ui.errors import page_words
 from app.ui.fields import Text
 from app.ui.live.scene import download_name, file_url
@@ -33,6 +33,11 @@ def exports_router(service: JobService) -> APIRouter:
             for offer in offers(service.job(job))
         ]
 
+    @router.get("/{job}/frames")
+    def exports_frames(job: str) -> StreamingResponse:
+        record = service.job(job)
+        return zip_answer(_name(record).with_suffix(".zip"), frames_zip(record))
+
     @router.post("/{job}")
     def exports_make(job: str, format: Text) -> StreamingResponse:
         """Export a video, and tell of it in lines of JSON, the last of which names the file."""
@@ -51,10 +56,14 @@ def _steps(job: Job, format: str) -> Iterator[dict[str, Any]]:
     except (LongtakeError, OSError) as error:  # also when the job is removed meanwhile
         yield {"refusal": page_words(str(error), job.folder.parent)}
         return
-    name = Path(download_name(job.request.prompt, job.id, 0 if job.state == "finished" else job.frames))
+    name = _name(job)
     codec = f"-{format}" if file.suffix == name.suffix else ""
     yield {
         "url": file_url(job, f"{file.parent.name}/{file.name}"),
         "name": f"{name.stem}{codec}{file.suffix}",
         "size": size_text(file.stat().st_size),
     }
+
+
+def _name(job: Job) -> Path:
+    return Path(download_name(job.request.prompt, job.id, 0 if job.state == "finished" else job.frames))

@@ -1,16 +1,19 @@
 """Tests of the exports of jobs: their process, its turn and end, their files, and the commands for them."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import av
 import pytest
 
 from app.cli import main
-from app.jobs.exports import export_file, make_export, offers
+from app.jobs.exports import export_file, frames_zip, make_export, offers
 from app.jobs.job import Job
 from diffusers_helper.errors import InputError
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.support.films import write_film
 
@@ -38,6 +41,19 @@ def test_an_export_is_made_once_and_replaces_the_one_before(job: Job) -> None:
         assert len(list(container.decode(video=0))) == 30
     list(make_export(job, "gif"))
     assert [file.name for file in (job.folder / "exports").iterdir()] == ["30-gif.gif"]
+
+
+def test_the_frames_are_sent_while_they_are_read(job: Job) -> None:
+    size, parts = frames_zip(job)
+    content = b"".join(parts)
+    assert len(content) == size
+    with ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        assert len(archive.namelist()) == 30
+    assert not JobFolder(job.folder).exports.exists()
+    parts = frames_zip(job)[1]
+    assert next(parts).startswith(b"PK")
+    parts.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_a_second_export_waits_and_a_closed_one_ends(job: Job) -> None:
