@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from app.commands.arguments import (
@@ -74,10 +73,10 @@ def finish_video(arguments: argparse.Namespace) -> int:
     request = finishing_request(source, steps, join=others, sound=sound, crf=arguments.crf)
     plan = forecast(store, request)
     if arguments.dry_run:
-        say(json.dumps(asdict(plan)) if arguments.json else plan.words)
+        say(json.dumps(plan) if arguments.json else plan["words"])
         return 0
     if not arguments.json:
-        complain(plan.words)
+        complain(plan["words"])
     if arguments.in_process:
         apply_engine_environment()
     return follow_jobs(service, lambda _: [add_finishing(Queue(store), request, source)], arguments)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Frames = Callable[[int, int], Iterator["np.ndarray"]]
 """Computes the frames from one index up to another, uint8 RGB (H, W, 3), always with the same pixels."""
+Read = Callable[[int, Iterable[int]], dict[int, "np.ndarray"]]
+"""Reads frames of a source: its number, from 0, and the indices at the rate of the first one."""
 SOURCE = "source"
 _SHAPE = re.compile(r"(\d{1,5})x(\d{1,5})\*(\d{1,6})@(\d{1,6}(?:/\d{1,6})?)(\+sound)?")
 
@@ -54,12 +56,11 @@ class Workshop:
     """What a step needs beside the frames of the step before it.
 
     Attributes:
-        read: Reads frames of a source: its number, from 0, and the indices at the rate of the first one.
         note: Tells the user something about the result.
         cap_bytes: The most memory of a card that a network may take.
     """
 
-    read: Callable[[int, Iterable[int]], dict[int, np.ndarray]]
+    read: Read
     note: Callable[[str], object]
     cap_bytes: int = 0
 

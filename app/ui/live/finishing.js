@@ -92,7 +92,7 @@ function makeForm(video, { time, close, done }) {
   onSubmit(form, async () => {
     const now = message();
     if (!now) return;
-    const { id } = await post('finish', now);
+    const { id } = await post('finish/start', now);
     close();
     done('The new video is in the queue.', id);
   }, report);
@@ -141,7 +141,7 @@ export function prepareFinishing(view, player, report, expect) {
     panel.querySelector('select').focus({ preventScroll: true });
   });
   onPress(find('enlarge'), async () => {
-    const { id } = await post('finish', { video: { job: scene.job }, steps: 'enlarge:4' });
+    const { id } = await post('finish/start', { video: { job: scene.job }, steps: 'enlarge:4' });
     done('The larger video is in the queue.', id);
   }, report);
   find('before').addEventListener('click', () => compareWithBefore(scene));

@@ -41,9 +41,9 @@ def test_what_follows_a_video_is_queued_once_and_in_turn(
     assert (second.request.then, second.request.prompt, second.request.crf) == ("reverse", "a blue ball", 20)
     assert (second.parent, second.kept) == (job.id, 0)
     assert Path(second.request.video).read_bytes() == (JobFolder(job.folder).video).read_bytes()
-    assert not forecast(service.queue.store, second.request).is_measured
+    assert not forecast(service.queue.store, second.request)["is_measured"]
     events(service, second)
-    assert forecast(service.queue.store, second.request).is_measured
+    assert forecast(service.queue.store, second.request)["is_measured"]
     (third,) = service.history.made_by(press_after(second.id))
     assert (third.parent, third.request.then) == (second.id, "")
     # After a crash before the end was written, the end comes again.

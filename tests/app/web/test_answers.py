@@ -130,7 +130,7 @@ def post_calls(
     for name in ("get", "pause", "verify", "cancel", "remove"):
         yield f"models/{name}", {"model": "demo"}
     finishing = {"video": {"job": job}, "join": [video], "steps": "speed:2"}
-    yield "finish", finishing
+    yield "finish/start", finishing
     yield "finish/plan", finishing | {"video": video, "sound": {"path": "/etc/passwd"}}
     yield "models/convert", {"model": "demo", "weight_dtype": "int8"}
     yield "models/add", {"model": "mine", "parts": {"transformer": "own.safetensors"}}
