@@ -52,7 +52,7 @@ class Smooth(Step):
         offset, shift = ratio.denominator * _MARGIN, ratio.numerator * _MARGIN
 
         def inputs(first: int, last: int) -> Iterator[VideoFrame]:
-            """Yield frames, which are as at the border before the first and after the last one of the video."""
+            """Yield frames; before the first and after the last one, they are as at the border."""
             begin, end = max(0, first), min(shape.frames, last)
             pictures = frames(begin, end)
             picture = next(pictures)

@@ -136,10 +136,9 @@ def estimated_bytes(video: Path, name: str) -> int | None:
     if name == "png":
         return frames_zip(video)[0]
     if name == "gif":
-        rate = Fraction(100, gif.delay_of(seconds, source.rate))
-        sample = source.sample(rate)
+        sample = source.sample(rate := gif.rate_of(seconds, source.rate))
         with NamedTemporaryFile(suffix=".gif") as file:
-            list(gif.write_gif(lambda: map(Image.Image.copy, sample), Path(file.name), 0, 1))
+            list(gif.write_gif(lambda: map(Image.Image.copy, sample), Path(file.name), 0, rate))
             return round(min(gif.MAX_BYTES, Path(file.name).stat().st_size / len(sample) * seconds * rate))
     with suppress(FFmpegError, ValueError, OSError), ExitStack() as stack:
         container = av.open(io.BytesIO(), "w", format=form.suffix[1:])
@@ -172,11 +171,9 @@ def exported(video: Path, target: Path, name: str = "", *, at: float = 0.0) -> I
         elif name == "frame":
             _write_frame(source, temporary, at)
         elif name == "gif":
-            seconds = source.count / source.rate
-            rate = Fraction(100, delay := gif.delay_of(seconds, source.rate))
-            yield from gif.write_gif(
-                lambda: source.frames(rate), temporary, max(1, round(seconds * rate)), delay
-            )
+            rate = gif.rate_of(seconds := source.count / source.rate, source.rate)
+            count = max(1, round(seconds * rate))
+            yield from gif.write_gif(lambda: source.frames(rate), temporary, count, rate)
         elif name == "png":
             with temporary.open("wb") as file:
                 for number, part in enumerate(frames_zip(video)[1], 1):
