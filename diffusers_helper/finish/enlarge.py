@@ -10,10 +10,10 @@ import ctypes
 import importlib.resources
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
@@ -40,13 +40,8 @@ _KEPT_FRAMES = 8  # that neighbouring segments both need
 
 @dataclass(frozen=True, slots=True)
 class Enlarge(Step):
-    WORDS: ClassVar[Mapping[str, Word]] = {
-        "enlarge": Word("make it larger, with Real-ESRGAN", "2|3|4", kind=int, bounds=(2, 4)),
-        "weights": Word(f"{_LARGE} is for photographs on a GPU", _WEIGHTS, pattern=_WEIGHTS),
-    }
-
-    enlarge: int = 0
-    weights: str = _QUICK
+    enlarge: Annotated[int, Word("make it larger, with Real-ESRGAN", "2|3|4", bounds=(2, 4))] = 0
+    weights: Annotated[str, Word(f"{_LARGE} is for photographs on a GPU", _WEIGHTS, _WEIGHTS)] = _QUICK
 
     @property
     def factor(self) -> int:

@@ -20,7 +20,7 @@ from diffusers_helper.finish.step import SOURCE, Shape, Step, refusal
 from diffusers_helper.setting import lines_of
 
 STEPS: tuple[type[Step], ...] = (Edit, Enlarge, Smooth)
-WORDS = {word: step for step in STEPS for word in step.WORDS}
+WORDS = {word: step for step in STEPS for word in step.words()}
 _MAX_SOURCES = 32
 _MAX_SECONDS = 1200
 _SEGMENT_SECONDS = 1.2  # as of FramePack's sections
@@ -51,7 +51,8 @@ class Finishing:
             if word not in WORDS:
                 raise refusal(short_repr(word), f"some of {', '.join(WORDS)}")
             step = WORDS[word]
-            parsed = step.WORDS[word].parsed(word, value)
+            kind, facts = step.words()[word]
+            parsed = facts.parsed(word, kind, value)
             if values.setdefault(step, {}).setdefault(word, parsed) != parsed:
                 raise refusal(f"{word} twice", "it once")
         if len(sources) > _MAX_SOURCES:

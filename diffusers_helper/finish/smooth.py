@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from diffusers_helper.finish.filters import filtered
 from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
@@ -24,14 +24,11 @@ _FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bilat:me=umh:mb_size=8:search_param
 
 @dataclass(frozen=True, slots=True)
 class Smooth(Step):
-    WORDS: ClassVar[Mapping[str, Word]] = {
-        "smooth": Word(
-            "more frames per second, along the motion, such as 60", f"FPS|{_DOUBLE}",
-            pattern=rf"{_DOUBLE}|[1-9]\d{{0,2}}",
-        )
-    }  # fmt: skip
-
-    smooth: str = ""
+    # fmt: off
+    smooth: Annotated[str, Word(
+        "more frames per second, along the motion, such as 60", f"FPS|{_DOUBLE}",
+        rf"{_DOUBLE}|[1-9]\d{{0,2}}")] = ""
+    # fmt: on
 
     def shape(self, shape: Shape) -> Shape:
         rate = 2 * shape.rate if self.smooth == _DOUBLE else Fraction(self.smooth)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from diffusers_helper.errors import InputError, short_repr
 
@@ -65,46 +67,54 @@ class Workshop:
     cap_bytes: int = 0
 
 
+_PARSERS: Mapping[type, Callable[[str], Any]] = {
+    str: str,
+    bool: lambda text: True,
+    int: lambda text: int(text or 0),
+    Fraction: lambda text: Fraction(text).limit_denominator(100),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of the text.
+    """A word of the text, which sets a field of a step.
 
     Attributes:
         values: What its values look like; "" for a word without any.
-        pattern: What a value has to match, unless it is within `bounds` after `kind` has parsed it.
+        pattern: What a value has to match, unless it is within `bounds`.
     """
 
     effect: str
     values: str = ""
     pattern: str = ""
-    kind: Callable[[str], Any] = str
     bounds: tuple[Any, Any] | None = None
 
-    def parsed(self, word: str, text: str) -> Any:
-        try:
-            value = self.kind(text)
+    def parsed(self, word: str, kind: type, text: str) -> Any:
+        with suppress(ValueError, ZeroDivisionError):
+            value = _PARSERS[kind](text)
             low, high = self.bounds or (value, value)
-            is_right = low <= value <= high and (self.bounds or re.fullmatch(self.pattern, text))
-        except (ValueError, ZeroDivisionError):
-            value, is_right = None, False
-        if not is_right:
-            expected = f"{word}:{self.values} ({self.effect})" if self.values else f"{word} without a value"
-            raise refusal(f"{word} {short_repr(text)}", expected)
-        return value if self.values else True
+            if low <= value <= high and (self.bounds or re.fullmatch(self.pattern, text)):
+                return value
+        expected = f"{word}:{self.values} ({self.effect})" if self.values else f"{word} without a value"
+        raise refusal(f"{word} {short_repr(text)}", expected)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finishing step: its settings are its fields, each of which is a word of the text.
+    """A finishing step: its settings are its fields, of which those with a Word are words of the text.
 
     A further step is a module with a subclass, and an entry in `finishing.STEPS`.
     """
 
-    WORDS: ClassVar[Mapping[str, Word]] = {}
+    @classmethod
+    @cache
+    def words(cls) -> dict[str, tuple[type, Word]]:
+        hints = get_type_hints(cls, include_extras=True).items()
+        return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Annotated}
 
     def __str__(self) -> str:
         default = type(self)()
-        values = {word: getattr(self, word) for word in self.WORDS}
+        values = {word: getattr(self, word) for word in self.words()}
         return ",".join(
             word if value is True else f"{word}:{value}"
             for word, value in values.items()
