@@ -27,7 +27,7 @@ from diffusers_helper.finish.finishing import WORDS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import SETTINGS
 
-_WORDS = {word: step.words()[word][1] for word, step in WORDS.items() if word != "join"}
+_WORDS = {word: facts for word, (_, _, facts) in WORDS.items() if word != "join"}
 
 
 def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -1,6 +1,5 @@
 """The jobs that finish videos: how they are queued, and what will come of them."""
 
-import shutil
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,14 +11,12 @@ from app.jobs.job import Job, video_of
 from app.jobs.queue import Queue
 from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.sources import with_sources
-from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
 from diffusers_helper.units import about, size_text
 
 _LAST_JOBS = 6
-_COPIES = 3  # the segments, and the last two versions of the video
 
 
 def finishing_request(
@@ -58,15 +55,6 @@ def forecast(store: JobStore, request: GenerationRequest) -> dict[str, Any]:
 
 
 def add_finishing(queue: Queue, request: GenerationRequest, parent: Job | Path, *, press: str = "") -> Job:
-    """Queue a finishing, or refuse one for which the disk has no room."""
-    assert request.finishing
-    needed = _COPIES * request.finishing.nominal_bytes + Path(request.video).stat().st_size
-    free = shutil.disk_usage(queue.store.outputs).free
-    if needed > free:
-        raise InputError(
-            f"The finished video takes about {size_text(needed)} on the way, and {size_text(free)} are free.",
-            "Free some space, or choose a smaller factor.",
-        )
     lineage = Lineage(parent=parent.id if isinstance(parent, Job) else "")
     return queue.add(request, lineage=lineage, press=press)
 

@@ -22,7 +22,6 @@ Mixture = tuple[tuple[int, int, int], ...]
 
 _MAX_FADE = 300
 _GAINS = 0.8, 1.25  # the least and the most contrast that steady colours give a frame
-_SAMPLES = 65_536  # pixels that are compared of a large frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +139,18 @@ def _mix(pictures: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
 def colours_of(frame: np.ndarray) -> np.ndarray:
     """Measure the mean and the deviation of each channel, as (2, 3)."""
     import numpy as np
+    from PIL import Image, ImageStat
 
-    pixels = frame.reshape(-1, 3)
-    sample = pixels[:: max(1, len(pixels) // _SAMPLES)].astype(np.float32)
-    return np.stack([sample.mean(0), sample.std(0)])
+    measured = ImageStat.Stat(Image.fromarray(frame))
+    return np.array([measured.mean, measured.stddev])
 
 
 def with_colours(frame: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """Give each channel the mean and, within bounds, the deviation of the reference."""
     import numpy as np
+    from PIL import Image
 
-    mean, deviation = colours_of(frame)
-    gain = np.clip(np.maximum(reference[1], 1) / np.maximum(deviation, 1), *_GAINS)
-    table = (np.arange(256)[:, None] - mean) * gain + reference[0]
-    table = np.clip(np.rint(table), 0, 255).astype(np.uint8)
-    return np.stack([table[frame[..., channel], channel] for channel in range(3)], -1)
+    (mean, deviation), (new_mean, new_deviation) = colours_of(frame)[..., None], reference[..., None]
+    gain = np.clip(np.maximum(new_deviation, 1) / np.maximum(deviation, 1), *_GAINS)
+    table = ((np.arange(256) - mean) * gain + new_mean).round().clip(0, 255)
+    return np.asarray(Image.fromarray(frame).point(table.ravel().tolist()))

@@ -10,8 +10,7 @@ import { compare } from './compare.js';
 const PAUSE = 300; // milliseconds without a change before the plan is asked for
 const MOST = 100; // videos to choose from
 const MOST_WORDS = 80; // characters of a video's name
-const VALUES = ['speed', 'enlarge', 'smooth'];
-const FLAGS = ['reverse', 'loop', 'colours', 'mute'];
+const WORDS = ['speed', 'enlarge', 'smooth', 'reverse', 'loop', 'colours', 'mute'];
 const ASK = 'Choose what to change; what comes out is told here before it is made.';
 
 /** Offer the history's videos to be joined. The result lists those that were chosen, in their order. */
@@ -54,8 +53,7 @@ function makeForm(video, { time, close, done }) {
 
   function message() {
     const { from, to, fade, ...values } = Object.fromEntries(new FormData(form));
-    const words = VALUES.filter((name) => values[name]).map((name) => `${name}:${values[name]}`);
-    words.push(...FLAGS.filter((name) => values[name]));
+    const words = WORDS.filter((name) => values[name]).map((name) => (values[name] === 'on' ? name : `${name}:${values[name]}`));
     if (from || to) words.push(`trim:${from}-${to}`);
     if (joined.length) words.push(`join:${fade || 0}`);
     if (!words.length && !sound) return null;

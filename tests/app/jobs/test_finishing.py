@@ -1,7 +1,6 @@
 """Tests of jobs that finish videos: what follows a video, what is told before, and how they are asked for."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -119,16 +118,6 @@ def test_programs_finish_jobs_and_uploads(
     }.items():
         with pytest.raises(InputError, match=problem):
             calls(service).finish_plan(source, steps)
-
-
-def test_a_full_disk_is_foreseen(sharing: Sharing, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = sharing.open(start=False)
-    sharing.add(service)
-    usage = shutil.disk_usage(sharing.outputs)._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(film.parent))
-    with pytest.raises(InputError, match=r"takes about .* KB on the way, and 1000 bytes are free"):
-        calls(service).finish_start(VideoSource(path=str(film)), "reverse")
 
 
 def test_the_command_tells_what_it_would_make(

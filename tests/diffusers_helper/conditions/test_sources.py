@@ -86,6 +86,7 @@ def test_others_get_the_size_and_the_rate_of_the_first(tmp_path: Path) -> None:
         ([n + (n > 10) + 3 * (n > 20) for n in range(30)], "30", 34),  # a phone that skips
         ([5 * n for n in range(6)], "6", 6),
         ([0, 1, 2, 300], "30", 301),
+        ([0], "30", 1),
     ],
 )  # fmt: skip
 def test_the_rate_follows_from_the_times(times: list[int], rate: str, frames: int, tmp_path: Path) -> None:
