@@ -60,8 +60,8 @@ class Smooth(Step):
                 yield frame
 
         def smoothed(begin: int, end: int) -> Iterator[np.ndarray]:
-            known = inputs(floor(begin / ratio) - _MARGIN, ceil(end / ratio) + _MARGIN)
-            for output in filtered(known, "minterpolate", f"fps={rate}:{_FILTER}"):
+            pictures = inputs(floor(begin / ratio) - _MARGIN, ceil(end / ratio) + _MARGIN)
+            for output in filtered(pictures, "minterpolate", f"fps={rate}:{_FILTER}"):
                 if output.pts is not None and begin <= output.pts - shift < end:
                     yield output.reformat(format="rgb24", threads=1).to_ndarray()
 
