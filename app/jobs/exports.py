@@ -6,6 +6,7 @@ import queue
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,41 +72,30 @@ def export_file(job: Job, name: str) -> Path:
     return JobFolder(job.folder).exports / f"{job.frames}-{name}{_offer(job, name)['suffix']}"
 
 
-def make_export(job: Job, name: str) -> Iterator[float | None]:
-    """Make an export unless it is there, and remove the job's other ones.
+def make_export(job: Job, name: str) -> Iterator[float]:
+    """Make an export unless it is there, and remove the job's other ones; yield the share that is done.
 
-    An iterator that is closed ends its process.
-
-    Yields:
-        The share that is done, at least twice a second; None until its turn comes.
+    Exports wait for each other. An iterator that is closed ends its process.
     """
     video, target = _video_of(job), export_file(job, name)
     if target.exists() and target.stat().st_mtime >= video.stat().st_mtime:
         return
-    while not _TURN.acquire(timeout=_BEAT_SECONDS):
-        yield None
-    try:
+    with _TURN, asked(["export", str(video), str(target), name], _environ()) as (child, answers):
         target.parent.mkdir(exist_ok=True)
         share = 0.0
-        with asked(["export", str(video), str(target), name], _environ()) as (child, answers):
-            while True:
-                yield share
-                try:
-                    answer = answers.get(timeout=_BEAT_SECONDS)
-                except queue.Empty:
-                    continue
-                if answer is None:
+        while True:
+            yield share
+            with suppress(queue.Empty):
+                if (answer := answers.get(timeout=_BEAT_SECONDS)) is None:
                     break
                 if isinstance(answer, str):
                     raise LongtakeError(answer, "")
                 share = answer[0] / answer[1]
-            if code := child.process.wait():
-                raise LongtakeError(f"The export has ended with {code}.", "Try another format.")
+        if code := child.process.wait():
+            raise LongtakeError(f"The export has ended with {code}.", "Try another format.")
         for other in target.parent.iterdir():
             if other != target:
                 other.unlink(missing_ok=True)
-    finally:
-        _TURN.release()
 
 
 def _environ() -> dict[str, str]:

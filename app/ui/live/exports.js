@@ -21,7 +21,7 @@ export function prepareExports(fold, report) {
         if (url) {
           make('a', { href: url, download: name }).click();
           setText(say, `${label}: ${size}`);
-        } else setText(say, share === null ? `${label} waits for another export.` : `${label}: ${Math.floor(100 * share)} %`);
+        } else setText(say, `${label}: ${Math.floor(100 * share)} %`);
       }
     } catch (error) {
       setText(say, own.signal.aborted ? `${label} was cancelled.` : error.message);

@@ -48,7 +48,7 @@ def exports_router(service: JobService) -> APIRouter:
 
 
 def _steps(job: Job, format: str) -> Iterator[dict[str, Any]]:
-    """Yield the `share` that is done, None before its turn, and then the file or the `refusal`."""
+    """Yield the `share` that is done, and then the file or the `refusal`."""
     try:
         for share in make_export(job, format):
             yield {"share": share}

@@ -1,6 +1,7 @@
 """Tests of the exports of jobs: their process, its turn and end, their files, and the commands for them."""
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,11 @@ def test_the_frames_are_sent_while_they_are_read(job: Job) -> None:
 def test_a_second_export_waits_and_a_closed_one_ends(job: Job) -> None:
     first, second = make_export(job, "gif"), make_export(job, "av1")
     assert next(first) == 0
-    assert next(second) is None
-    first.close()
-    assert list(second)[-1] == 1
+    with ThreadPoolExecutor() as pool:
+        shares = pool.submit(list, second)
+        assert not list((job.folder / "exports").glob("*.mp4"))
+        first.close()
+        assert shares.result()[-1] == 1
     assert [file.name for file in (job.folder / "exports").iterdir()] == ["30-av1.mp4"]
 
 
