@@ -30,10 +30,8 @@ from diffusers_helper.untrusted.confined import confined
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
-_RATES = Fraction(1), Fraction(120)
-_USUAL_RATES = 24, 25, 30, 50, 60  # of which a video of a changing rate gets the nearest
+_USUAL_RATES = 24, 25, 30, 50, 60, 120  # of which a video of a changing rate gets the nearest
 _JITTER = 0.2  # the share of a frame's time by which a constant rate may be written inexactly
-_TOLERANCE = 0.01  # between the rate that a file states and that of its times
 _LEAD_SECONDS = 1  # key frames are looked for so much earlier, since an index may be of decoding times
 
 
@@ -55,24 +53,18 @@ def read_source(path: Path) -> Shape:
 
 
 def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tuple[Fraction, int]:
-    """Find the rate of a video, which is its own if it is constant, and the number of its frames at it.
+    """Find the rate of a video, the stated one if it is constant, and the number of its frames at it.
 
     `times` are those of its frames, and of the end.
     """
-    begins = [time - times[0] for time in times[:-1]]
-    mean = begins[-1] / max(1, len(begins) - 1) or times[-1] - times[0] or Fraction(1)
-    deviation = max(abs(begin - index * mean) for index, begin in enumerate(begins))
-    is_constant = deviation <= _JITTER * mean
-    if is_constant:
-        exact = (1 / mean).limit_denominator(1001)  # times are often in milliseconds
-        stated = (stated_rate or exact, Fraction(round(1 / mean)), exact)
-        rate = next((rate for rate in stated if abs(rate * mean - 1) < _TOLERANCE), exact)
-    else:
-        usual = 1 / (median(end - begin for begin, end in pairwise(begins)) or mean)
-        rate = Fraction(min(_USUAL_RATES, key=lambda rate: abs(rate - usual)))
-    limited = min(max(rate, _RATES[0]), _RATES[1])
-    frames = len(begins) if is_constant and limited == rate else round((times[-1] - times[0]) * limited)
-    return limited, max(1, frames)
+    *begins, end = (time - times[0] for time in times)
+    rate = stated_rate or Fraction(0)
+    deviations = (abs(begin * rate - index) for index, begin in enumerate(begins))
+    if 1 <= rate <= _USUAL_RATES[-1] and max(deviations) <= _JITTER:
+        return rate, len(begins)
+    period = median([new - old for old, new in pairwise(begins)] or [end]) or 1
+    rate = Fraction(min(_USUAL_RATES, key=lambda usual: abs(usual - 1 / period)))
+    return rate, max(1, round(end * rate))
 
 
 def with_sources(request: GenerationRequest) -> GenerationRequest:
