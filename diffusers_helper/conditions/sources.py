@@ -53,15 +53,16 @@ def read_source(path: Path) -> Shape:
 
 
 def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tuple[Fraction, int]:
-    """Find the rate of a video, the stated one if it is constant, and the number of its frames at it.
+    """Find the rate of a video, which is its own if it is constant, and the number of its frames at it.
 
     `times` are those of its frames, and of the end.
     """
     *begins, end = (time - times[0] for time in times)
-    rate = stated_rate or Fraction(0)
-    deviations = (abs(begin * rate - index) for index, begin in enumerate(begins))
-    if 1 <= rate <= _USUAL_RATES[-1] and max(deviations) <= _JITTER:
-        return rate, len(begins)
+    mean = (begins[-1] / max(1, len(begins) - 1)) or Fraction(1)
+    for rate in (stated_rate or Fraction(0), (1 / mean).limit_denominator(1001)):
+        deviations = (abs(begin * rate - index) for index, begin in enumerate(begins))
+        if 1 <= rate <= _USUAL_RATES[-1] and max(deviations) <= _JITTER:
+            return rate, len(begins)
     period = median([new - old for old, new in pairwise(begins)] or [end]) or 1
     rate = Fraction(min(_USUAL_RATES, key=lambda usual: abs(usual - 1 / period)))
     return rate, max(1, round(end * rate))
