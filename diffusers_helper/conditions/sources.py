@@ -59,7 +59,8 @@ def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tupl
     """
     *begins, end = (time - times[0] for time in times)
     mean = (begins[-1] / max(1, len(begins) - 1)) or Fraction(1)
-    for rate in (stated_rate or Fraction(0), (1 / mean).limit_denominator(1001)):
+    # Times are often in milliseconds.
+    for rate in (stated_rate or Fraction(0), Fraction(round(1 / mean)), (1 / mean).limit_denominator(1001)):
         deviations = (abs(begin * rate - index) for index, begin in enumerate(begins))
         if 1 <= rate <= _USUAL_RATES[-1] and max(deviations) <= _JITTER:
             return rate, len(begins)
