@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 
-from app.jobs.exports import export_file, frames_zip, make_export, offers
+from app.jobs.exports import Offer, export_file, frames_zip, make_export, offers
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.api import api_router, zip_answer
@@ -23,13 +23,9 @@ def exports_router(service: JobService) -> APIRouter:
     router = api_router("exports")
 
     @router.get("/{job}")
-    def exports_list(job: str) -> list[dict[str, str]]:
+    def exports_list(job: str) -> list[Offer]:
         return [
-            {
-                "format": offer["format"],
-                "label": offer["label"],
-                "size": f"{'' if offer['is_exact'] else 'about '}{size_text(offer['bytes'])}",
-            }
+            offer | {"size": f"{'' if offer['is_exact'] else 'about '}{size_text(offer['bytes'])}"}
             for offer in offers(service.job(job))
         ]
 
