@@ -99,13 +99,13 @@ def missing_packages() -> list[str]:
 
 
 def vulkan_device() -> int | None:
-    """Choose the first card that Vulkan offers; None if there is none."""
+    """Choose the card that ncnn prefers, rather a real one than a processor's; None if there is none."""
     with suppress(OSError):
         ctypes.CDLL("libvulkan.so.1")  # without it, ncnn would complain at length
         ncnn: Any = importlib.import_module("ncnn")
-        for index in range(ncnn.get_gpu_count()):
-            if ncnn.get_gpu_info(index).type() != _PROCESSOR_DEVICE:
-                return index
+        index = ncnn.get_default_gpu_index() if ncnn.get_gpu_count() else -1
+        if index >= 0 and ncnn.get_gpu_info(index).type() != _PROCESSOR_DEVICE:
+            return index
     return None
 
 

@@ -96,6 +96,19 @@ def test_a_card_that_fails_is_left_for_the_processor_once(monkeypatch: pytest.Mo
     assert {network.card for network in rest} == {None}
 
 
+@pytest.mark.parametrize(("kinds", "device"), [((), None), ((3,), None), ((1, 0), 1), ((3, 1), 1)])
+def test_the_card_that_ncnn_prefers_is_taken(
+    kinds: tuple[int, ...], device: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kind 0 is a card, 1 the graphics of a processor, 3 a processor itself."""
+    preferred = min(range(len(kinds)), key=kinds.__getitem__, default=-1)
+    monkeypatch.setattr(enlarge.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(ncnn, "get_gpu_count", lambda: len(kinds))
+    monkeypatch.setattr(ncnn, "get_default_gpu_index", lambda: preferred)
+    monkeypatch.setattr(ncnn, "get_gpu_info", lambda index: SimpleNamespace(type=lambda: kinds[index]))
+    assert enlarge.vulkan_device() == device
+
+
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enlarge, "_PACKAGES", ("ncnn", "sr_none"))
     with pytest.raises(LongtakeError, match="needs sr-none") as refusal:
