@@ -65,7 +65,7 @@ def test_each_frame_is_enlarged_once_even_if_segments_share_it(monkeypatch: pyte
 def test_a_card_that_fails_is_left_for_the_processor_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[Any]()
 
-    class Net(ncnn.Net):  # pyright: ignore[reportGeneralTypeIssues]
+    class Net(ncnn.Net):  # pyright: ignore[reportAttributeAccessIssue]
         """A network whose card has no room."""
 
         card: int | None = None
