@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.sound import DROPPED, soundtrack, write_sound
 from diffusers_helper.conditions.sources import source_reader
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.packing import Section
 from diffusers_helper.finish.step import Frames, Workshop
+from diffusers_helper.job.sound import DROPPED, soundtrack, write_sound
 from diffusers_helper.output.previews import Preview, save_thumbnail
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo

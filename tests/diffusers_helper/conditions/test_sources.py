@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from diffusers_helper.conditions.footage import all_frames
-from diffusers_helper.conditions.sound import RATE, read_sound, soundtrack, write_sound
 from diffusers_helper.conditions.sources import read_source, source_reader
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.finish.finishing import Finishing
+from diffusers_helper.job.sound import RATE, read_sound, soundtrack, write_sound
 from tests.support.clips import scene
 from tests.support.films import Adds, adds_film, flat, with_matrix, write_film, write_streams
 
