@@ -3,7 +3,8 @@
 `python -m app.probe` tells the devices that torch sees, and the attention kernel that it runs; `doctor` asks
 for them. `python -m app.probe QUESTION` tries and measures kernels for `app.trials`, and writes videos in
 other formats for `app.jobs.exports`. The question is a list in JSON that begins with the name of one of the
-functions in `_QUESTIONS`, and goes on with its arguments. Each answer is a line of JSON.
+functions in `_QUESTIONS`, and goes on with its arguments. Each answer is a line of JSON, or the bytes of a
+file that is sent.
 """
 
 import json
@@ -16,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from app.jobs.stdio import take_stdout
+from app.jobs.stdio import take_stdout, write_whole
 from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, CONVOLUTION
 from diffusers_helper.machine.signals import end_with_parent
 from diffusers_helper.planning.backend import missing_kernels
@@ -30,7 +31,7 @@ def main() -> None:
     answers = take_stdout()
     name, *question = json.loads(sys.argv[1]) if sys.argv[1:] else ["facts"]
     for answer in _QUESTIONS[name](*question):
-        answers.write(json.dumps(answer).encode() + b"\n")
+        write_whole(answers, answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n")
 
 
 def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
@@ -88,6 +89,12 @@ def _export(video: str, target: str, name: str) -> Iterator[Any]:
         yield str(error)
 
 
+def _frames(video: str) -> Iterator[bytes]:
+    from diffusers_helper.output.export import frames_zip
+
+    return frames_zip(Path(video))[1]
+
+
 def _facts() -> Iterator[dict[str, Any]]:
     import torch
 
@@ -135,6 +142,7 @@ def _kernel(device: Any) -> str:
 
 _QUESTIONS: dict[str, Callable[..., Iterator[Any]]] = {
     "facts": _facts, "ways": _ways, "bench": _bench, "formats": _formats, "export": _export,
+    "frames": _frames,
 }  # fmt: skip
 
 if __name__ == "__main__":

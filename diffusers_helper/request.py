@@ -12,7 +12,7 @@ from diffusers_helper.attention.backends import BACKENDS, BLOCKS, FAST_8_BIT
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.families.packing import MAX_SECONDS, MIN_SECONDS, Mode
 from diffusers_helper.families.step_caches import OFF, STEP_CACHE_LABELS
-from diffusers_helper.finish.finishing import Finishing, finishing_line, finishing_lines
+from diffusers_helper.finish.finishing import Finishing, finishing_lines
 from diffusers_helper.lora_choice import choices_of, lora_summary
 from diffusers_helper.setting import SettingInfo, check_names, lines_of, name_of, settings_of
 from diffusers_helper.timed_pictures import TimedPicture, pictures_summary, timed_pictures_of
@@ -292,7 +292,8 @@ class GenerationRequest:
         "Finish",
         "The steps that are done to `video`, instead of a new video: some of trim:0.5-2, join:12, reverse, "
         "loop, speed:0.5, colours, mute, enlarge:4 and smooth:60.",
-        "Size and output", unit="steps", parse_lines=finishing_line, scope="input", on_page=False)] = ""
+        "Size and output", unit="steps", parse_lines=lambda text: [Finishing.of(text)], scope="input",
+        on_page=False)] = ""
     join: Annotated[str, SettingInfo(
         "Videos to Join", "The videos that `finish` puts behind `video`, one on each line.",
         "Size and output", unit="file", parse_lines=lines_of, scope="input", on_page=False)] = ""
@@ -371,7 +372,7 @@ class GenerationRequest:
 
     @property
     def finishing(self) -> Finishing | None:
-        return next(finishing_line(self.finish), None)
+        return Finishing.of(self.finish) if self.finish else None
 
     @property
     def prompts(self) -> tuple[str, ...]:

@@ -1,10 +1,8 @@
 """The command `finish`, which enlarges, smooths, edits or joins videos, and follows the job."""
 
-from __future__ import annotations
-
 import argparse
 import json
-from dataclasses import asdict
+from contextlib import suppress
 from pathlib import Path
 
 from app.commands.arguments import (
@@ -28,10 +26,10 @@ from diffusers_helper.finish.finishing import WORDS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import SETTINGS
 
-_WORDS = {word: step.WORDS[word] for word, step in WORDS.items() if word != "join"}
+_WORDS = {word: facts for word, (_, _, facts) in WORDS.items() if word != "join"}
 
 
-def add_finish(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_finish(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = add_command(
         commands, "finish", finish_video,
         argument("video", metavar="VIDEO", help="a video file, or the id of a job of --outputs"),
@@ -74,10 +72,10 @@ def finish_video(arguments: argparse.Namespace) -> int:
     request = finishing_request(source, steps, join=others, sound=sound, crf=arguments.crf)
     plan = forecast(store, request)
     if arguments.dry_run:
-        say(json.dumps(asdict(plan)) if arguments.json else plan.words)
+        say(json.dumps(plan) if arguments.json else plan["words"])
         return 0
     if not arguments.json:
-        complain(plan.words)
+        complain(plan["words"])
     if arguments.in_process:
         apply_engine_environment()
     return follow_jobs(service, lambda _: [add_finishing(Queue(store), request, source)], arguments)
@@ -87,12 +85,10 @@ def _source(service: JobService, text: str) -> Job | Path:
     """Find what a person names: a job, also by its video, or another file."""
     path = expanded_path(text, "video").absolute()
     folder = JobFolder(path.parent)
-    is_of_job = path == folder.video and folder.path.parent == service.queue.store.outputs.absolute()
-    if path.exists() and not is_of_job:
+    with suppress(NoSuchJob):
+        job = service.job(folder.job if path == folder.video else text)
+        if not path.exists() or job.folder.absolute() == folder.path:
+            return job
+    if path.exists():
         return path
-    try:
-        return service.job(folder.job if is_of_job else text)
-    except NoSuchJob as error:
-        raise InputError(
-            f"{text} is no file and no job; expected a video.", "Check the path, or the job's id."
-        ) from error
+    raise InputError(f"{text} is no file and no job; expected a video.", "Check the path, or the job's id.")

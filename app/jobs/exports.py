@@ -1,20 +1,26 @@
-"""The videos of jobs in other formats, made one at a time by a process of their own, in the jobs' folders."""
+"""The videos of jobs in other formats, made by processes of their own: as files, or while they are sent."""
 
+import json
 import os
 import queue
+import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from app.jobs.job import Job, NotAllowed, video_of
+from app.jobs.stdio import close_child, opened
+from app.machine import module_command
 from app.trials import ask_probe, asked
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.provenance.job_folder import JobFolder
 
 _BEAT_SECONDS = 0.5  # until an iterator can hear that nobody wants the export any more
 _MOST_SECONDS = 60.0  # for an answer about a format
+_CHUNK_BYTES = 1 << 20
 _TURN = threading.Lock()
 
 Offer = dict[str, Any]
@@ -36,50 +42,60 @@ def _offers(video: Path, changed_ns: int) -> list[Offer]:
     return offers
 
 
+def _offer(job: Job, name: str) -> Offer:
+    by_name = {offer["format"]: offer for offer in offers(job)}
+    if name not in by_name:
+        problem = f"format is {name[:40]!r}; expected one of {', '.join(by_name)}."
+        raise InputError(problem, "Choose another format.")
+    return by_name[name]
+
+
+def frames_zip(job: Job) -> tuple[int, Iterator[bytes]]:
+    """Return the size of a ZIP file of a video's frames, and its parts, with which their process ends."""
+
+    def parts() -> Iterator[bytes]:
+        command, environ = module_command("app.probe", _environ())
+        pipe = subprocess.PIPE
+        process = subprocess.Popen([*command, question], stdin=pipe, stdout=pipe, env=environ)
+        try:
+            while part := opened(process.stdout).read(_CHUNK_BYTES):
+                yield part
+        finally:
+            close_child(process, 0.0)
+
+    question = json.dumps(["frames", str(_video_of(job))])
+    return _offer(job, "png")["bytes"], parts()
+
+
 def export_file(job: Job, name: str) -> Path:
     """Name the file of an export, which need not exist."""
-    suffixes = {offer["format"]: offer["suffix"] for offer in offers(job)}
-    if name not in suffixes:
-        problem = f"format is {name[:40]!r}; expected one of {', '.join(suffixes)}."
-        raise InputError(problem, "Choose another format.")
-    return JobFolder(job.folder).exports / f"{job.frames}-{name}{suffixes[name]}"
+    return JobFolder(job.folder).exports / f"{job.frames}-{name}{_offer(job, name)['suffix']}"
 
 
-def make_export(job: Job, name: str) -> Iterator[float | None]:
-    """Make an export unless it is there, and remove the job's other ones.
+def make_export(job: Job, name: str) -> Iterator[float]:
+    """Make an export unless it is there, and remove the job's other ones; yield the share that is done.
 
-    An iterator that is closed ends its process.
-
-    Yields:
-        The share that is done, at least twice a second; None until its turn comes.
+    Exports wait for each other. An iterator that is closed ends its process.
     """
     video, target = _video_of(job), export_file(job, name)
     if target.exists() and target.stat().st_mtime >= video.stat().st_mtime:
         return
-    while not _TURN.acquire(timeout=_BEAT_SECONDS):
-        yield None
-    try:
+    with _TURN, asked(["export", str(video), str(target), name], _environ()) as (child, answers):
         target.parent.mkdir(exist_ok=True)
         share = 0.0
-        with asked(["export", str(video), str(target), name], _environ()) as (child, answers):
-            while True:
-                yield share
-                try:
-                    answer = answers.get(timeout=_BEAT_SECONDS)
-                except queue.Empty:
-                    continue
-                if answer is None:
+        while True:
+            yield share
+            with suppress(queue.Empty):
+                if (answer := answers.get(timeout=_BEAT_SECONDS)) is None:
                     break
                 if isinstance(answer, str):
                     raise LongtakeError(answer, "")
                 share = answer[0] / answer[1]
-            if code := child.process.wait():
-                raise LongtakeError(f"The export has ended with {code}.", "Try another format.")
+        if code := child.process.wait():
+            raise LongtakeError(f"The export has ended with {code}.", "Try another format.")
         for other in target.parent.iterdir():
             if other != target:
                 other.unlink(missing_ok=True)
-    finally:
-        _TURN.release()
 
 
 def _environ() -> dict[str, str]:

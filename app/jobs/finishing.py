@@ -1,8 +1,6 @@
 """The jobs that finish videos: how they are queued, and what will come of them."""
 
-import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -13,34 +11,12 @@ from app.jobs.job import Job, video_of
 from app.jobs.queue import Queue
 from app.jobs.storage.store import JobStore
 from diffusers_helper.conditions.sources import with_sources
-from diffusers_helper.errors import InputError
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import text_of
 from diffusers_helper.units import about, size_text
 
 _LAST_JOBS = 6
-_COPIES = 3  # the segments, and the last two versions of the video
-
-
-@dataclass(frozen=True, slots=True)
-class FinishPlan:
-    """What a finishing will make and take, roughly; `is_measured` if this machine has done such work."""
-
-    width: int
-    height: int
-    frames: int
-    fps: float
-    seconds: float
-    bytes: int
-    work_seconds: float
-    is_measured: bool
-
-    @property
-    def words(self) -> str:
-        size = f"{self.width}x{self.height}, {self.frames} frames, {self.seconds:.2f} s at {self.fps:.5g} fps"
-        roughly = "" if self.is_measured else ", roughly"
-        return f"{size}, about {size_text(self.bytes)}, in {about(self.work_seconds)}{roughly}."
 
 
 def finishing_request(
@@ -64,25 +40,21 @@ def finishing_pace(jobs: Iterable[Job]) -> float | None:
     return median(recent) if (recent := [*islice(paces, _LAST_JOBS)]) else None
 
 
-def forecast(store: JobStore, request: GenerationRequest) -> FinishPlan:
+def forecast(store: JobStore, request: GenerationRequest) -> dict[str, Any]:
+    """Tell what a finishing will make and take, roughly; `is_measured` if this machine has done such work."""
     assert request.finishing
-    shape = request.finishing.result
+    shape, num_bytes = request.finishing.result, request.finishing.nominal_bytes
     pace = finishing_pace(store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT 60"))
-    return FinishPlan(
-        shape.width, shape.height, shape.frames, float(shape.rate), shape.seconds,
-        request.finishing.nominal_bytes, request.finishing.nominal_seconds * (pace or 1.0), pace is not None,
-    )  # fmt: skip
+    fps, seconds = float(shape.rate), request.finishing.nominal_seconds * (pace or 1.0)
+    size = f"{shape.width}x{shape.height}, {shape.frames} frames, {shape.seconds:.2f} s at {fps:.5g} fps"
+    return {
+        "width": shape.width, "height": shape.height, "frames": shape.frames, "fps": fps,
+        "seconds": shape.seconds, "bytes": num_bytes, "work_seconds": seconds, "is_measured": bool(pace),
+        "words": f"{size}, about {size_text(num_bytes)}, in {about(seconds)}{'' if pace else ', roughly'}.",
+    }  # fmt: skip
 
 
 def add_finishing(queue: Queue, request: GenerationRequest, parent: Job | Path, *, press: str = "") -> Job:
-    """Queue a finishing, or refuse one for which the disk has no room."""
-    needed = _COPIES * forecast(queue.store, request).bytes + Path(request.video).stat().st_size
-    free = shutil.disk_usage(queue.store.outputs).free
-    if needed > free:
-        raise InputError(
-            f"The finished video takes about {size_text(needed)} on the way, and {size_text(free)} are free.",
-            "Free some space, or choose a smaller factor.",
-        )
     lineage = Lineage(parent=parent.id if isinstance(parent, Job) else "")
     return queue.add(request, lineage=lineage, press=press)
 

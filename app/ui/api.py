@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import getdoc, signature
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -16,7 +17,7 @@ from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, ValidationError, validate_call
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from app.jobs.job import NoSuchJob
 from app.jobs.storage.trouble import TROUBLE
@@ -37,6 +38,13 @@ def api_router(prefix: str, *, get: Iterable[Call] = (), post: Iterable[Call] = 
         for call in calls:
             router.add_api_route(f"/{call.__name__.partition('_')[2]}", call, methods=[method])
     return router
+
+
+def zip_answer(name: str | Path, archive: tuple[int, Iterator[bytes]]) -> StreamingResponse:
+    """Send a ZIP file while it is made, and its size before."""
+    size, parts = archive
+    headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(parts, media_type="application/zip", headers=headers)
 
 
 def error_handlers() -> dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]]:

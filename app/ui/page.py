@@ -11,9 +11,9 @@ from app.jobs.service import JobService
 from app.jobs.view import GROUPS
 from app.languages.translation import LANGUAGES
 from app.ui import scripts
-from app.ui.api import Endpoint, gradio_endpoints
+from app.ui.api import Endpoint, api_router, gradio_endpoints
 from app.ui.catalogue import Catalogue
-from app.ui.finish.endpoints import FinishCalls, finish_router
+from app.ui.finish.endpoints import FinishCalls
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
 from app.ui.form.endpoints import DropCalls, FormCalls, form_routers
@@ -55,7 +55,7 @@ def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool 
         live_router(live, Updates(service)),
         exports_router(service),
         models_router(models, files),
-        finish_router(finishing),
+        api_router("finish", post=(finishing.finish_start, finishing.finish_plan)),
     ]
     endpoints = [
         *generate_endpoints(service, catalogue),

@@ -6,31 +6,32 @@ never depend on what was read before.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
-from diffusers_helper.conditions.film import opened
+from diffusers_helper.conditions.film import Film, opened
 from diffusers_helper.conditions.footage import at_rate
 from diffusers_helper.conditions.picture_file import fit_picture
 from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import PictureError
 from diffusers_helper.finish.finishing import Finishing
-from diffusers_helper.finish.step import Shape
+from diffusers_helper.finish.step import Read, Shape
 from diffusers_helper.machine.limits import limited_memory
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.setting import lines_of
 from diffusers_helper.untrusted.confined import confined
 
-_RATES = Fraction(1), Fraction(120)
-_USUAL_RATES = 24, 25, 30, 50, 60  # of which a video of a changing rate gets the nearest
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
+_USUAL_RATES = 24, 25, 30, 50, 60, 120  # of which a video of a changing rate gets the nearest
 _JITTER = 0.2  # the share of a frame's time by which a constant rate may be written inexactly
-_TOLERANCE = 0.01  # between the rate that a file states and that of its times
 _LEAD_SECONDS = 1  # key frames are looked for so much earlier, since an index may be of decoding times
 
 
@@ -56,20 +57,16 @@ def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tupl
 
     `times` are those of its frames, and of the end.
     """
-    begins = [time - times[0] for time in times[:-1]]
-    mean = begins[-1] / max(1, len(begins) - 1) or times[-1] - times[0] or Fraction(1)
-    deviation = max(abs(begin - index * mean) for index, begin in enumerate(begins))
-    is_constant = deviation <= _JITTER * mean
-    if is_constant:
-        exact = (1 / mean).limit_denominator(1001)  # times are often in milliseconds
-        stated = (stated_rate or exact, Fraction(round(1 / mean)), exact)
-        rate = next((rate for rate in stated if abs(rate * mean - 1) < _TOLERANCE), exact)
-    else:
-        usual = 1 / (median(end - begin for begin, end in pairwise(begins)) or mean)
-        rate = Fraction(min(_USUAL_RATES, key=lambda rate: abs(rate - usual)))
-    limited = min(max(rate, _RATES[0]), _RATES[1])
-    frames = len(begins) if is_constant and limited == rate else round((times[-1] - times[0]) * limited)
-    return limited, max(1, frames)
+    *begins, end = (time - times[0] for time in times)
+    mean = (begins[-1] / max(1, len(begins) - 1)) or Fraction(1)
+    # Times are often in milliseconds.
+    for rate in (stated_rate or Fraction(0), Fraction(round(1 / mean)), (1 / mean).limit_denominator(1001)):
+        deviations = (abs(begin * rate - index) for index, begin in enumerate(begins))
+        if 1 <= rate <= _USUAL_RATES[-1] and max(deviations) <= _JITTER:
+            return rate, len(begins)
+    period = median([new - old for old, new in pairwise(begins)] or [end]) or 1
+    rate = Fraction(min(_USUAL_RATES, key=lambda usual: abs(usual - 1 / period)))
+    return rate, max(1, round(end * rate))
 
 
 def with_sources(request: GenerationRequest) -> GenerationRequest:
@@ -82,40 +79,36 @@ def with_sources(request: GenerationRequest) -> GenerationRequest:
     return replace(request, finish=str(request.finishing.with_sources(sources)))
 
 
-@dataclass(frozen=True)
-class SourceReader:
-    """A reader of frames, uint8 RGB in the size of the first video, at its rate."""
+def source_reader(paths: list[Path], finishing: Finishing) -> Read:
+    """Return a reader of frames of the files in the size of the first one, at its rate."""
+    shape = finishing.sources[0]
 
-    paths: list[Path]
-    finishing: Finishing
+    def pixels_of(frame: "VideoFrame", film: Film) -> np.ndarray:
+        picture = to_picture(frame, film)
+        if picture.size != (shape.width, shape.height):
+            picture = fit_picture(picture, shape.height, shape.width, 0.5, 0.5, 1)
+        return np.asarray(picture)
 
-    def __call__(self, source: int, indices: Iterable[int]) -> dict[int, np.ndarray]:
-        wanted = sorted(set(indices))
-        # The file's index may be wrong.
-        return self._read(source, wanted, seeks=True) or self._read(source, wanted, seeks=False)
-
-    def _read(self, source: int, wanted: list[int], *, seeks: bool) -> dict[int, np.ndarray]:
+    def read(path: Path, indices: list[int], *, seeks: bool) -> dict[int, np.ndarray]:
         """Read frames, or none if seeking led behind them. If the video ends early, its last frame stays."""
-        shape = self.finishing.sources[0]
-        pixels = dict[int, np.ndarray]()
-        pending = deque(wanted)
-        with opened(self.paths[source]) as film:
-            has_moved = seeks and film.seek(Fraction(wanted[0]) / shape.rate - _LEAD_SECONDS)
-            frames = at_rate(film, shape.rate)
-            first, last = next(frames, (0, None))
-            if last is None or (has_moved and first > wanted[0]):
-                return {}
-            begin = 0 if has_moved else first
-            for index, frame in chain([(first, last)], frames):
-                last = frame
+        pixels, pending = dict[int, np.ndarray](), deque(indices)
+        with opened(path) as film:
+            has_moved = seeks and film.seek(Fraction(indices[0]) / shape.rate - _LEAD_SECONDS)
+            frame = begin = None
+            for index, frame in at_rate(film, shape.rate):
+                if begin is None:
+                    begin = 0 if has_moved else index
+                    if index - begin > indices[0]:
+                        return {}
                 while pending and pending[0] <= index - begin:
-                    pixels[pending.popleft()] = _fitted(to_picture(last, film), shape)
+                    pixels[pending.popleft()] = pixels_of(frame, film)
                 if not pending:
                     return pixels
-            return pixels | dict.fromkeys(pending, _fitted(to_picture(last, film), shape))
+            return pixels | dict.fromkeys(pending, pixels_of(frame, film)) if frame else {}
 
+    def read_any(source: int, indices: Iterable[int]) -> dict[int, np.ndarray]:
+        ordered = sorted({*indices})
+        # The file's index may be wrong.
+        return read(paths[source], ordered, seeks=True) or read(paths[source], ordered, seeks=False)
 
-def _fitted(picture: Image.Image, shape: Shape) -> np.ndarray:
-    if picture.size != (shape.width, shape.height):
-        picture = fit_picture(picture, shape.height, shape.width, 0.5, 0.5, 1)
-    return np.asarray(picture)
+    return read_any

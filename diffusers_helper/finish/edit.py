@@ -5,12 +5,12 @@ What is shown when is decided in integers: each frame of the result is a mixture
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain
-from typing import TYPE_CHECKING, ClassVar
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Annotated
 
 from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
 
@@ -22,7 +22,6 @@ Mixture = tuple[tuple[int, int, int], ...]
 
 _MAX_FADE = 300
 _GAINS = 0.8, 1.25  # the least and the most contrast that steady colours give a frame
-_SAMPLES = 65_536  # pixels that are compared of a large frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,39 +29,27 @@ class Edit(Step):
     """The edit.
 
     Attributes:
-        trim: The part of the first video to take, in seconds, such as 0.5-2 or 1-.
-        join: The frames of the cross-fades between the videos; 0 for cuts. -1 is a single video.
+        join: -1 is a single video.
         smooths: Whether frames are made in between later. A lower speed then takes the frames as they are,
             at a lower rate, for a true slow motion.
         sources: The lengths of the videos in frames, at the rate of the first one.
     """
 
-    WORDS: ClassVar[Mapping[str, Word]] = {
-        "trim": Word(
-            "the part to take, in seconds, such as 0.5-2 or 1-", "FROM-TO",
-            pattern=r"(\d+(\.\d{1,3})?)?-(\d+(\.\d{1,3})?)?",
-        ),
-        "join": Word(
-            f"frames of a cross-fade between the videos, up to {_MAX_FADE}; 0 for cuts", "N",
-            kind=lambda text: int(text or 0), bounds=(0, _MAX_FADE),
-        ),
-        "reverse": Word("play it backwards"),
-        "loop": Word("play it to the end and back again"),
-        "speed": Word(
-            "from 0.1 to 10; 0.5 is half as fast; with smooth, frames are made in between", "N",
-            kind=lambda text: Fraction(text).limit_denominator(100), bounds=(Fraction(1, 10), 10),
-        ),
-        "colours": Word("give all frames the colours of the first one"),
-        "mute": Word("leave the sound out"),
-    }  # fmt: skip
-
-    trim: str = ""
-    join: int = -1
-    reverse: bool = False
-    loop: bool = False
-    speed: Fraction = Fraction(1)
-    colours: bool = False
-    mute: bool = False
+    # fmt: off
+    trim: Annotated[str, Word(
+        "the part to take, in seconds, such as 0.5-2 or 1-", "FROM-TO",
+        r"(\d+(\.\d{1,3})?)?-(\d+(\.\d{1,3})?)?")] = ""
+    join: Annotated[int, Word(
+        f"frames of a cross-fade between the videos, up to {_MAX_FADE}; 0 for cuts", "N",
+        bounds=(0, _MAX_FADE))] = -1
+    reverse: Annotated[bool, Word("play it backwards")] = False
+    loop: Annotated[bool, Word("play it to the end and back again")] = False
+    speed: Annotated[Fraction, Word(
+        "from 0.1 to 10; 0.5 is half as fast; with smooth, frames are made in between", "N",
+        bounds=(Fraction(1, 10), 10))] = Fraction(1)
+    colours: Annotated[bool, Word("give all frames the colours of the first one")] = False
+    mute: Annotated[bool, Word("leave the sound out")] = False
+    # fmt: on
     smooths: bool = False
     sources: tuple[int, ...] = ()
 
@@ -124,13 +111,12 @@ class Edit(Step):
 
 def joined(clips: Sequence[range], fade: int) -> Iterator[Mixture]:
     """Put clips one after the other, where the last `fade` frames of each are mixed with the next one's."""
-    for number, clip in enumerate(clips):
-        is_last = number == len(clips) - 1
-        begin = fade if number else 0
-        for frame in clip[begin : len(clip) - (0 if is_last else fade)]:
+    for number, (clip, following) in enumerate(zip_longest(clips, clips[1:], fillvalue=range(0))):
+        faded = following[:fade]
+        end = len(clip) - len(faded)
+        for frame in clip[fade if number else 0 : end]:
             yield ((number, frame, 1),)
-        for index in range(0 if is_last else fade):
-            old, new = clip[len(clip) - fade + index], clips[number + 1][index]
+        for index, (old, new) in enumerate(zip(clip[end:], faded, strict=True)):
             yield ((number, old, fade - index), (number + 1, new, index + 1))
 
 
@@ -153,18 +139,18 @@ def _mix(pictures: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
 def colours_of(frame: np.ndarray) -> np.ndarray:
     """Measure the mean and the deviation of each channel, as (2, 3)."""
     import numpy as np
+    from PIL import Image, ImageStat
 
-    pixels = frame.reshape(-1, 3)
-    sample = pixels[:: max(1, len(pixels) // _SAMPLES)].astype(np.float32)
-    return np.stack([sample.mean(0), sample.std(0)])
+    measured = ImageStat.Stat(Image.fromarray(frame))
+    return np.array([measured.mean, measured.stddev])
 
 
 def with_colours(frame: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """Give each channel the mean and, within bounds, the deviation of the reference."""
     import numpy as np
+    from PIL import Image
 
-    mean, deviation = colours_of(frame)
-    gain = np.clip(np.maximum(reference[1], 1) / np.maximum(deviation, 1), *_GAINS)
-    table = (np.arange(256)[:, None] - mean) * gain + reference[0]
-    table = np.clip(np.rint(table), 0, 255).astype(np.uint8)
-    return np.stack([table[frame[..., channel], channel] for channel in range(3)], -1)
+    (mean, deviation), (new_mean, new_deviation) = colours_of(frame)[..., None], reference[..., None]
+    gain = np.clip(np.maximum(new_deviation, 1) / np.maximum(deviation, 1), *_GAINS)
+    table = ((np.arange(256) - mean) * gain + new_mean).round().clip(0, 255)
+    return np.asarray(Image.fromarray(frame).point(table.ravel().tolist()))

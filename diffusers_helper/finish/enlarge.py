@@ -10,10 +10,10 @@ import ctypes
 import importlib.resources
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
@@ -40,13 +40,8 @@ _KEPT_FRAMES = 8  # that neighbouring segments both need
 
 @dataclass(frozen=True, slots=True)
 class Enlarge(Step):
-    WORDS: ClassVar[Mapping[str, Word]] = {
-        "enlarge": Word("make it larger, with Real-ESRGAN", "2|3|4", kind=int, bounds=(2, 4)),
-        "weights": Word(f"{_LARGE} is for photographs on a GPU", _WEIGHTS, pattern=_WEIGHTS),
-    }
-
-    enlarge: int = 0
-    weights: str = _QUICK
+    enlarge: Annotated[int, Word("make it larger, with Real-ESRGAN", "2|3|4", bounds=(2, 4))] = 0
+    weights: Annotated[str, Word(f"{_LARGE} is for photographs on a GPU", _WEIGHTS, _WEIGHTS)] = _QUICK
 
     @property
     def factor(self) -> int:
@@ -72,23 +67,31 @@ class Enlarge(Step):
         return 1.5e-5 * shape.pixels * shape.frames
 
     def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
-        weights = self.weights
-        device = vulkan_device() if workshop.on_card else None
-        if weights == _LARGE and device is None:
-            weights = _QUICK
-            workshop.note(f"Without a card, {_LARGE} would take minutes for a frame; {_QUICK} is used.")
-        network = Upscaler(weights, self.factor, device, workshop.cap_bytes)
+        network = self._network(vulkan_device(), workshop)
         recent: dict[int, np.ndarray] = {}
 
         def enlarged(begin: int, end: int) -> Iterator[np.ndarray]:
+            nonlocal network
             for index, frame in enumerate(frames(begin, end), begin):
                 if index not in recent:
-                    recent[index] = network.enlarged(frame)
+                    try:
+                        recent[index] = network.enlarged(frame)
+                    except CardError:
+                        workshop.note("The card cannot enlarge this video; the processor does, more slowly.")
+                        network = self._network(None, workshop)
+                        recent[index] = network.enlarged(frame)
                     for old in [*recent][:-_KEPT_FRAMES]:
                         del recent[old]
                 yield recent[index]
 
         return enlarged
+
+    def _network(self, device: int | None, workshop: Workshop) -> Upscaler:
+        weights = self.weights
+        if weights == _LARGE and device is None:
+            weights = _QUICK
+            workshop.note(f"Without a card, {_LARGE} would take minutes for a frame; {_QUICK} is used.")
+        return Upscaler(weights, self.factor, device, workshop.cap_bytes)
 
 
 def missing_packages() -> list[str]:
@@ -96,32 +99,37 @@ def missing_packages() -> list[str]:
 
 
 def vulkan_device() -> int | None:
-    """Choose the first card that Vulkan offers; None if there is none."""
+    """Choose the card that ncnn prefers, rather a real one than a processor's; None if there is none."""
     with suppress(OSError):
         ctypes.CDLL("libvulkan.so.1")  # without it, ncnn would complain at length
         ncnn: Any = importlib.import_module("ncnn")
-        for index in range(ncnn.get_gpu_count()):
-            if ncnn.get_gpu_info(index).type() != _PROCESSOR_DEVICE:
-                return index
+        index = ncnn.get_default_gpu_index() if ncnn.get_gpu_count() else -1
+        if index >= 0 and ncnn.get_gpu_info(index).type() != _PROCESSOR_DEVICE:
+            return index
     return None
+
+
+class CardError(LongtakeError):
+    """A card did not compute what the processor may compute."""
 
 
 class Upscaler:
     """A loaded network, which enlarges frames in tiles that overlap by what a result depends on."""
 
-    def __init__(self, weights: str, factor: int, device: int | None, cap_bytes: int = 0) -> None:
+    def __init__(self, weights: str, factor: int, device: int | None = None, cap_bytes: int = 0) -> None:
         self._ncnn: Any = importlib.import_module("ncnn")
         self._factor = factor
+        self._scale = 4 if weights == _LARGE else factor
         self._margin = _MARGINS[weights]
         self.tile = _HOST_TILE
         self._net = self._ncnn.Net()
         self._net.opt.num_threads = processors()
         if device is not None:
             self._net.opt.use_vulkan_compute = True
+            self._net.opt.use_fp16_arithmetic = False  # as in the authors' program
             self._net.set_vulkan_device(device)
             share = cap_bytes if weights == _LARGE else 4 * cap_bytes
             self.tile = next(side for least, side in _TILES if share >= least)
-        self._scale = 4 if weights == _LARGE else factor
         file = importlib.resources.files(_PACKAGES[1]) / "models" / _FILES[weights].format(factor)
         self._net.load_param(f"{file}.param")
         self._net.load_model(f"{file}.bin")
@@ -129,29 +137,26 @@ class Upscaler:
     def enlarged(self, frame: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        height, width = frame.shape[:2]
-        scale = self._scale
-        result = np.empty((height * scale, width * scale, 3), np.uint8)
+        scale, (height, width) = self._scale, frame.shape[:2]
+        values = frame.transpose(2, 0, 1).astype(np.float32) / 255
+        result = np.empty((3, height * scale, width * scale), np.float32)
         for top, bottom, upper, lower in tiles(height, self.tile, self._margin):
             for left, right, near, far in tiles(width, self.tile, self._margin):
-                pixels = self._computed(frame[upper:lower, near:far])
-                part = pixels[(top - upper) * scale : (bottom - upper) * scale]
-                part = part[:, (left - near) * scale : (right - near) * scale]
-                result[top * scale : bottom * scale, left * scale : right * scale] = part
-        return _true_to(frame, result, self._factor)
+                part = self._computed(np.ascontiguousarray(values[:, upper:lower, near:far]))
+                part = part[:, (top - upper) * scale : (bottom - upper) * scale]
+                part = part[..., (left - near) * scale : (right - near) * scale]
+                result[:, top * scale : bottom * scale, left * scale : right * scale] = part
+        return _true_to(frame, 255 * result.clip(0, 1, out=result), self._factor)
 
-    def _computed(self, pixels: np.ndarray) -> np.ndarray:
+    def _computed(self, values: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        values = np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32) / 255
         extractor = self._net.create_extractor()
         extractor.input(self._net.input_names()[0], self._ncnn.Mat(values))  # which does not copy the values
         code, output = extractor.extract(self._net.output_names()[0])
         if code:
-            raise LongtakeError(
-                "The card has no room for a tile.", "Lower `vram_cap_gb`.", code="out_of_memory"
-            )
-        return np.rint(np.clip(np.array(output), 0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
+            raise CardError("A frame cannot be enlarged.", "Free some memory.", code="out_of_memory")
+        return np.array(output)
 
 
 def tiles(length: int, tile: int, margin: int) -> Iterator[tuple[int, int, int, int]]:
@@ -166,17 +171,20 @@ def _true_to(frame: np.ndarray, result: np.ndarray, factor: int) -> np.ndarray:
     """Scale a result to a factor, and correct it so that it becomes the frame again when it is reduced.
 
     The network shifts colours by up to eight levels, and is worse than Lanczos in PSNR without this. It is a
-    step of back-projection (Irani and Peleg, "Improving Resolution by Image Registration", 1991).
+    step of back-projection (Irani and Peleg, "Improving Resolution by Image Registration", 1991). Only what
+    comes out is rounded, since tiles would show a level that was rounded otherwise.
     """
     import numpy as np
     from PIL import Image
 
     height, width = frame.shape[:2]
     size = width * factor, height * factor
-    picture = Image.fromarray(result)
-    if picture.size != size:
-        picture = picture.resize(size, Image.Resampling.LANCZOS)
-    error = frame.astype(np.float32) - np.asarray(picture.resize((width, height), Image.Resampling.BOX))
-    channels = (Image.fromarray(np.ascontiguousarray(error[..., index])) for index in range(3))
-    corrections = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
-    return np.clip(np.rint(np.asarray(picture) + np.stack(corrections, -1)), 0, 255).astype(np.uint8)
+    channels = list[np.ndarray]()
+    for small, large in zip(frame.transpose(2, 0, 1), result, strict=True):
+        picture = Image.fromarray(large)
+        if picture.size != size:
+            picture = picture.resize(size, Image.Resampling.LANCZOS)
+        error = small - np.asarray(picture.resize((width, height), Image.Resampling.BOX))
+        correction = Image.fromarray(error).resize(size, Image.Resampling.BILINEAR)
+        channels.append(np.rint(np.asarray(picture) + correction).clip(0, 255).astype(np.uint8))
+    return np.stack(channels, -1)

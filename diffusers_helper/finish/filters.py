@@ -11,18 +11,31 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
 
-def filtered(frames: Iterator[VideoFrame], name: str, arguments: str = "") -> Iterator[VideoFrame]:
-    """Pass frames that are alike, at least one, through a filter."""
+def filtered(
+    frames: Iterator[VideoFrame], name: str, arguments: str = "", *others: VideoFrame
+) -> Iterator[VideoFrame]:
+    """Pass frames that are alike, at least one, through a filter, whose further inputs have a frame each."""
     from av.error import BlockingIOError, EOFError
     from av.filter.graph import Graph
 
     first = next(frames)
     graph = Graph()
     graph.threads = 1
-    source = graph.add_buffer(None, first.width, first.height, first.format, time_base=first.time_base)
-    graph.link_nodes(source, graph.add(name, arguments), graph.add("buffersink")).configure()
+    work = graph.add(name, arguments)
+    sources = [
+        graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=first.time_base)
+        for frame in (first, *others)
+    ]
+    for index, source in enumerate(sources):
+        source.link_to(work, 0, index)
+    work.link_to(graph.add("buffersink"))
+    graph.configure()
+    for source, frame in zip(sources[1:], others, strict=True):
+        frame.pts, frame.time_base = 0, first.time_base
+        source.push(frame)
+        source.push(None)
     for frame in chain([first], frames, [None]):
-        graph.vpush(frame)
+        sources[0].push(frame)
         with suppress(BlockingIOError, EOFError):
             while True:
                 yield graph.vpull()

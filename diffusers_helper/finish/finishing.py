@@ -20,7 +20,7 @@ from diffusers_helper.finish.step import SOURCE, Shape, Step, refusal
 from diffusers_helper.setting import lines_of
 
 STEPS: tuple[type[Step], ...] = (Edit, Enlarge, Smooth)
-WORDS = {word: step for step in STEPS for word in step.WORDS}
+WORDS = {word: (step, *facts) for step in STEPS for word, facts in step.words().items()}
 _MAX_SOURCES = 32
 _MAX_SECONDS = 1200
 _SEGMENT_SECONDS = 1.2  # as of FramePack's sections
@@ -50,8 +50,8 @@ class Finishing:
                 continue
             if word not in WORDS:
                 raise refusal(short_repr(word), f"some of {', '.join(WORDS)}")
-            step = WORDS[word]
-            parsed = step.WORDS[word].parsed(word, value)
+            step, kind, facts = WORDS[word]
+            parsed = facts.parsed(word, kind, value)
             if values.setdefault(step, {}).setdefault(word, parsed) != parsed:
                 raise refusal(f"{word} twice", "it once")
         if len(sources) > _MAX_SOURCES:
@@ -128,11 +128,6 @@ class Finishing:
     def nominal_bytes(self) -> int:
         """Estimate the bytes of the finished video, of which a job writes about three times as many."""
         return round(_BYTES_PER_PIXEL * self.result.pixels * self.result.frames)
-
-
-def finishing_line(text: str) -> Iterator[Finishing]:
-    if text.strip():
-        yield Finishing.of(text)
 
 
 def finishing_lines(text: str) -> Iterator[Finishing]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from math import ceil, floor
+from typing import TYPE_CHECKING, Annotated
 
 from diffusers_helper.finish.filters import filtered
 from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
@@ -23,14 +24,11 @@ _FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bilat:me=umh:mb_size=8:search_param
 
 @dataclass(frozen=True, slots=True)
 class Smooth(Step):
-    WORDS: ClassVar[Mapping[str, Word]] = {
-        "smooth": Word(
-            "more frames per second, along the motion, such as 60", f"FPS|{_DOUBLE}",
-            pattern=rf"{_DOUBLE}|[1-9]\d{{0,2}}",
-        )
-    }  # fmt: skip
-
-    smooth: str = ""
+    # fmt: off
+    smooth: Annotated[str, Word(
+        "more frames per second, along the motion, such as 60", f"FPS|{_DOUBLE}",
+        rf"{_DOUBLE}|[1-9]\d{{0,2}}")] = ""
+    # fmt: on
 
     def shape(self, shape: Shape) -> Shape:
         rate = 2 * shape.rate if self.smooth == _DOUBLE else Fraction(self.smooth)
@@ -43,36 +41,28 @@ class Smooth(Step):
         return 4e-7 * shape.pixels * self.shape(shape).frames
 
     def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
+        from av.video.frame import VideoFrame
+
         rate = self.shape(shape).rate
+        ratio = rate / shape.rate
+        # The filter's times must not be negative, and each must keep its place between the frames.
+        offset, shift = ratio.denominator * _MARGIN, ratio.numerator * _MARGIN
+
+        def inputs(first: int, last: int) -> Iterator[VideoFrame]:
+            """Yield frames; before the first and after the last one, they are as at the border."""
+            begin, end = max(0, first), min(shape.frames, last)
+            pictures = frames(begin, end)
+            picture = next(pictures)
+            for index in range(first, last):
+                picture = next(pictures) if begin < index < end else picture
+                frame = VideoFrame.from_ndarray(picture, format="rgb24").reformat(format="yuv444p", threads=1)
+                frame.pts, frame.time_base = index + offset, 1 / shape.rate
+                yield frame
 
         def smoothed(begin: int, end: int) -> Iterator[np.ndarray]:
-            first = begin * shape.rate // rate - _MARGIN
-            last = -(-end * shape.rate // rate) + _MARGIN
-            yield from _interpolated(frames, shape, rate, range(first, last), range(begin, end))
+            pictures = inputs(floor(begin / ratio) - _MARGIN, ceil(end / ratio) + _MARGIN)
+            for output in filtered(pictures, "minterpolate", f"fps={rate}:{_FILTER}"):
+                if output.pts is not None and begin <= output.pts - shift < end:
+                    yield output.reformat(format="rgb24", threads=1).to_ndarray()
 
         return smoothed
-
-
-def _interpolated(
-    frames: Frames, shape: Shape, rate: Fraction, inputs: range, outputs: range
-) -> Iterator[np.ndarray]:
-    """Interpolate frames. Before the first and after the last one, they are as at the border."""
-    from av.video.frame import VideoFrame
-
-    # The filter's times must not be negative, and each must keep its place between the frames.
-    ratio = rate / shape.rate
-    offset, shift = ratio.denominator * _MARGIN, ratio.numerator * _MARGIN
-    begin, end = max(0, inputs.start), min(shape.frames, inputs.stop)
-
-    def moved() -> Iterator[VideoFrame]:
-        pictures = frames(begin, end)
-        picture = next(pictures)
-        for index in inputs:
-            picture = next(pictures) if begin < index < end else picture
-            frame = VideoFrame.from_ndarray(picture, format="rgb24").reformat(format="yuv444p", threads=1)
-            frame.pts, frame.time_base = index + offset, 1 / shape.rate
-            yield frame
-
-    for output in filtered(moved(), "minterpolate", f"fps={rate}:{_FILTER}"):
-        if output.pts is not None and output.pts - shift in outputs:
-            yield output.reformat(format="rgb24", threads=1).to_ndarray()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from diffusers_helper.errors import InputError, short_repr
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 Frames = Callable[[int, int], Iterator["np.ndarray"]]
 """Computes the frames from one index up to another, uint8 RGB (H, W, 3), always with the same pixels."""
+Read = Callable[[int, Iterable[int]], dict[int, "np.ndarray"]]
+"""Reads frames of a source: its number, from 0, and the indices at the rate of the first one."""
 SOURCE = "source"
 _SHAPE = re.compile(r"(\d{1,5})x(\d{1,5})\*(\d{1,6})@(\d{1,6}(?:/\d{1,6})?)(\+sound)?")
 
@@ -54,57 +58,63 @@ class Workshop:
     """What a step needs beside the frames of the step before it.
 
     Attributes:
-        read: Reads frames of a source: its number, from 0, and the indices at the rate of the first one.
         note: Tells the user something about the result.
-        on_card: Whether a network may use the card, and `cap_bytes` the most memory that it may take there.
+        cap_bytes: The most memory of a card that a network may take.
     """
 
-    read: Callable[[int, Iterable[int]], dict[int, np.ndarray]]
+    read: Read
     note: Callable[[str], object]
-    on_card: bool = False
     cap_bytes: int = 0
+
+
+_PARSERS: Mapping[type, Callable[[str], Any]] = {
+    str: str,
+    bool: lambda text: True,
+    int: lambda text: int(text or 0),
+    Fraction: lambda text: Fraction(text).limit_denominator(100),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of the text.
+    """A word of the text, which sets a field of a step.
 
     Attributes:
         values: What its values look like; "" for a word without any.
-        pattern: What a value has to match, unless it is within `bounds` after `kind` has parsed it.
+        pattern: What a value has to match, unless it is within `bounds`.
     """
 
     effect: str
     values: str = ""
     pattern: str = ""
-    kind: Callable[[str], Any] = str
     bounds: tuple[Any, Any] | None = None
 
-    def parsed(self, word: str, text: str) -> Any:
-        try:
-            value = self.kind(text)
+    def parsed(self, word: str, kind: type, text: str) -> Any:
+        with suppress(ValueError, ZeroDivisionError):
+            value = _PARSERS[kind](text)
             low, high = self.bounds or (value, value)
-            is_right = low <= value <= high and (self.bounds or re.fullmatch(self.pattern, text))
-        except (ValueError, ZeroDivisionError):
-            value, is_right = None, False
-        if not is_right:
-            expected = f"{word}:{self.values} ({self.effect})" if self.values else f"{word} without a value"
-            raise refusal(f"{word} {short_repr(text)}", expected)
-        return value if self.values else True
+            if low <= value <= high and (self.bounds or re.fullmatch(self.pattern, text)):
+                return value
+        expected = f"{word}:{self.values} ({self.effect})" if self.values else f"{word} without a value"
+        raise refusal(f"{word} {short_repr(text)}", expected)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finishing step: its settings are its fields, each of which is a word of the text.
+    """A finishing step: its settings are its fields, of which those with a Word are words of the text.
 
     A further step is a module with a subclass, and an entry in `finishing.STEPS`.
     """
 
-    WORDS: ClassVar[Mapping[str, Word]] = {}
+    @classmethod
+    @cache
+    def words(cls) -> dict[str, tuple[type, Word]]:
+        hints = get_type_hints(cls, include_extras=True).items()
+        return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Annotated}
 
     def __str__(self) -> str:
         default = type(self)()
-        values = {word: getattr(self, word) for word in self.WORDS}
+        values = {word: getattr(self, word) for word in self.words()}
         return ",".join(
             word if value is True else f"{word}:{value}"
             for word, value in values.items()

@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from diffusers_helper.cancel import CancelToken
-from diffusers_helper.conditions.sound import DROPPED, soundtrack, write_sound
-from diffusers_helper.conditions.sources import SourceReader
+from diffusers_helper.conditions.sources import source_reader
 from diffusers_helper.errors import GenerationCancelled
 from diffusers_helper.events import Event
 from diffusers_helper.families.packing import Section
 from diffusers_helper.finish.step import Frames, Workshop
+from diffusers_helper.job.sound import DROPPED, soundtrack, write_sound
 from diffusers_helper.output.previews import Preview, save_thumbnail
 from diffusers_helper.output.report import Report
 from diffusers_helper.output.video import GrowingVideo
@@ -71,8 +70,7 @@ def finish(
         video.sound = sound if sound.exists() else None
         frames: Frames = lambda begin, end: iter(())  # noqa: E731 - the edit reads the sources instead
         cap_bytes = gb_bytes(request.vram_cap_gb or _DEFAULT_CAP_GB)
-        read = SourceReader(paths, finishing)
-        workshop = Workshop(read, report.warned, torch.cuda.is_available(), cap_bytes)
+        workshop = Workshop(source_reader(paths, finishing), report.warned, cap_bytes)
         for step, before in zip(finishing.steps, finishing.shapes(), strict=False):
             frames = step.open(frames, before, workshop)
         for section, segment in [*zip(plan, finishing.segments, strict=True)][video.sections :]:

@@ -105,16 +105,13 @@ class _Source:
         with opened(path, math.inf) as film:
             rate = film.stream.average_rate or Fraction(30)
             is_h264 = film.stream.codec_context.name == "h264" and "mp4" in film.container.format.name
-            sound_bits = sum(sound.bit_rate or _SOUND_BITS for sound in film.container.streams.audio[:1])
+            sounds = film.container.streams.audio[:1]
+            sound_bits = sum(min(sound.bit_rate or _SOUND_BITS, _SOUND_BITS) for sound in sounds)
             count = max(1, round(max(film.times(), default=0) * rate))
         embedded = None
         with suppress(InputError), path.open("rb") as file:  # a damaged recipe stays behind
             embedded = read_embedded(file)
         return cls(path, rate, count, sound_bits, is_h264, *(embedded or (None, {})))
-
-    @property
-    def gif_delay(self) -> int:
-        return gif.delay_of(self.count / self.rate, self.rate)
 
     def frames(self, rate: Fraction | None = None) -> Generator[Image.Image]:
         return all_frames(self.path, rate or self.rate, math.inf)
@@ -123,8 +120,7 @@ class _Source:
         """Take successive frames from the middle, or fewer large ones."""
         with opened(self.path, math.inf) as film:
             film.seek(self.count // 2 / self.rate)
-            area = film.stream.width * film.stream.height
-            most = min(_SAMPLE_FRAMES, max(2, _SAMPLE_PIXELS // area))
+            most = min(_SAMPLE_FRAMES, max(2, _SAMPLE_PIXELS // (film.stream.width * film.stream.height)))
             return [to_picture(frame, film) for _, frame in islice(at_rate(film, rate), most)]
 
 
@@ -134,27 +130,25 @@ def estimated_bytes(video: Path, name: str) -> int | None:
     A library has the encoders of cards that this machine lacks, so each one is tried like this.
     """
     source, form = _Source.of(video), FORMATS[name]
+    seconds = source.count / source.rate
     if name == "h264" and source.is_h264:
         return video.stat().st_size
     if name == "png":
-        return _frames_zip(source)[0]
+        return frames_zip(video)[0]
     if name == "gif":
-        sample = source.sample(rate := Fraction(100, source.gif_delay))
+        sample = source.sample(rate := gif.rate_of(seconds, source.rate))
         with NamedTemporaryFile(suffix=".gif") as file:
-            for _ in gif.write_gif(lambda: map(Image.Image.copy, sample), Path(file.name), 0, 1):
-                pass
-            size = Path(file.name).stat().st_size / len(sample) * source.count / source.rate * rate
-        return round(min(gif.MAX_BYTES, size))
-    sample = source.sample(source.rate)
+            list(gif.write_gif(lambda: map(Image.Image.copy, sample), Path(file.name), 0, rate))
+            return round(min(gif.MAX_BYTES, Path(file.name).stat().st_size / len(sample) * seconds * rate))
     with suppress(FFmpegError, ValueError, OSError), ExitStack() as stack:
         container = av.open(io.BytesIO(), "w", format=form.suffix[1:])
         stack.callback(container.close)
+        sample = source.sample(source.rate)
         first, *others = (packet.size for packet in _encoded(container, sample, form, source.rate))
         num_first = math.ceil(source.count / _KEY_FRAMES)
         size = first * num_first + sum(others) / max(1, len(others)) * (source.count - num_first)
         kept = sum(map(len, source.pictures.values())) if form.suffix == ".mp4" else 0
-        sound = min(source.sound_bits, _SOUND_BITS) / 8 * source.count / source.rate
-        return round(size + len(source.recipe or b"") + kept + sound)
+        return round(size + len(source.recipe or b"") + kept + source.sound_bits / 8 * seconds)
     return None
 
 
@@ -177,13 +171,12 @@ def exported(video: Path, target: Path, name: str = "", *, at: float = 0.0) -> I
         elif name == "frame":
             _write_frame(source, temporary, at)
         elif name == "gif":
-            delay = source.gif_delay
-            rate = Fraction(100, delay)
-            count = max(1, round(source.count / source.rate * rate))
-            yield from gif.write_gif(lambda: source.frames(rate), temporary, count, delay)
+            rate = gif.rate_of(seconds := source.count / source.rate, source.rate)
+            count = max(1, round(seconds * rate))
+            yield from gif.write_gif(lambda: source.frames(rate), temporary, count, rate)
         elif name == "png":
             with temporary.open("wb") as file:
-                for number, part in enumerate(_frames_zip(source)[1], 1):
+                for number, part in enumerate(frames_zip(video)[1], 1):
                     file.write(part)
                     yield min(number, source.count), source.count
         else:
@@ -191,13 +184,6 @@ def exported(video: Path, target: Path, name: str = "", *, at: float = 0.0) -> I
 
 
 def _write_film(source: _Source, target: Path, form: Format) -> Iterator[Progress]:
-    done = 0
-
-    def counted(pictures: Iterable[Image.Image]) -> Iterator[Image.Image]:
-        nonlocal done
-        for done, picture in enumerate(pictures, 1):  # noqa: B007
-            yield picture
-
     is_mp4 = form.suffix == ".mp4"
     options = _BITEXACT | ({"movflags": "+faststart"} if is_mp4 else {})
     with ExitStack() as stack:
@@ -206,11 +192,13 @@ def _write_film(source: _Source, target: Path, form: Format) -> Iterator[Progres
         output = stack.enter_context(av.open(target, "w", format=form.suffix[1:], options=options))
         if source.recipe is not None:
             output.metadata["comment"] = source.recipe.decode("utf-8", "replace")
-        film = _encoded(output, counted(frames), form, source.rate)
+        film = _encoded(output, frames, form, source.rate)
         sound = _sound(container, output, is_mp4)
+        done = 0
         for packet in heapq.merge(film, sound, key=_time_of):
+            done += packet.stream.type == "video"
             output.mux(packet)
-            yield done, max(done, source.count)
+            yield max(1, done), max(1, done, source.count)
     if is_mp4:
         append_pictures(target, source.pictures)
 
@@ -248,11 +236,12 @@ def _sound(source: Any, output: OutputContainer, is_mp4: bool) -> Iterator[Packe
     return chain.from_iterable(map(stream.encode, frames))
 
 
-def _frames_zip(source: _Source) -> tuple[int, Iterator[bytes]]:
-    """Return the size of a ZIP file of the frames and the recipe, and its parts.
+def frames_zip(video: Path) -> tuple[int, Iterator[bytes]]:
+    """Return the size of a ZIP file of a video's frames and recipe, and its parts.
 
     The frames are PNG files without compression, so that their size is known before they are there.
     """
+    source = _Source.of(video)
     frames = source.frames()
     first = next(frames)
     contents, size = map(_png, chain([first], frames)), len(_png(first))

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import av
-from av.error import BlockingIOError, EOFError
-from av.filter.graph import Graph
 from av.video.frame import VideoFrame
 from PIL import Image
 
@@ -23,14 +20,15 @@ _UNIT = Fraction(1, 100)  # of the times in a GIF, in seconds
 _DELAY, _LONG_DELAY, _LONG_SECONDS = 5, 10, 10
 
 
-def delay_of(seconds: Fraction, rate: Fraction) -> int:
-    """Choose for how many hundredths of a second a frame is shown; a long video has fewer frames."""
-    return max(_LONG_DELAY if seconds > _LONG_SECONDS else _DELAY, round(100 / rate))
+def rate_of(seconds: Fraction, rate: Fraction) -> Fraction:
+    """Choose the frames in a second, each of which is shown for whole units; a long video has fewer."""
+    return 1 / (_UNIT * max(_LONG_DELAY if seconds > _LONG_SECONDS else _DELAY, round(100 / rate)))
 
 
 def write_gif(
-    pictures: Callable[[], Iterator[Image.Image]], target: Path, count: int, delay: int, side: int = MAX_SIDE
-) -> Iterator[tuple[int, int]]:
+    pictures: Callable[[], Iterator[Image.Image]], target: Path, count: int, rate: Fraction,
+    side: int = MAX_SIDE,
+) -> Iterator[tuple[int, int]]:  # fmt: skip
     """Write pictures, which are read twice, and again smaller if that has too many bytes.
 
     Yields:
@@ -41,17 +39,17 @@ def write_gif(
         for index, picture in enumerate(pictures()):
             picture.thumbnail((side, side), Image.Resampling.LANCZOS)
             frame = VideoFrame.from_image(picture)
-            frame.pts, frame.time_base = index * delay, _UNIT
+            frame.pts, frame.time_base = index * int(100 / rate), _UNIT
             yield frame
 
     def is_too_large() -> bool:
         return side > _MIN_SIDE and target.stat().st_size > MAX_BYTES
 
     *_, palette = filtered(frames(), "palettegen")  # of the colours that suit all frames
-    coloured = _with_palette(frames(), palette)
+    coloured = filtered(frames(), "paletteuse", "diff_mode=rectangle", palette)
     first = next(coloured)
     with av.open(target, "w", format="gif", options={"fflags": "+bitexact"}) as output:
-        stream: Any = output.add_stream("gif", rate=Fraction(100, delay))
+        stream: Any = output.add_stream("gif", rate=rate)
         stream.pix_fmt, stream.codec_context.time_base = "pal8", _UNIT
         stream.width, stream.height = first.width, first.height
         done = 0
@@ -63,27 +61,4 @@ def write_gif(
         output.mux(stream.encode(None))
     if is_too_large():
         smaller = int(max(first.width, first.height) * max(0.4, 0.8 * math.sqrt(done / count)))
-        yield from write_gif(pictures, target, count, delay, smaller)
-
-
-def _with_palette(frames: Iterator[VideoFrame], palette: VideoFrame) -> Iterator[VideoFrame]:
-    first = next(frames)
-    palette.pts, palette.time_base = 0, first.time_base
-    graph = Graph()
-    graph.threads = 1
-    use, sink = graph.add("paletteuse", "diff_mode=rectangle"), graph.add("buffersink")
-    film, colours = (
-        graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=frame.time_base)
-        for frame in (first, palette)
-    )
-    film.link_to(use)
-    colours.link_to(use, 0, 1)
-    use.link_to(sink)
-    graph.configure()
-    for frame in (palette, None):
-        colours.push(frame)
-    for frame in chain([first], frames, [None]):
-        film.push(frame)
-        with suppress(BlockingIOError, EOFError):
-            while True:
-                yield cast("VideoFrame", sink.pull())
+        yield from write_gif(pictures, target, count, rate, smaller)

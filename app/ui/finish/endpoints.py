@@ -1,16 +1,14 @@
 """The calls that finish videos of the history and uploaded ones."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import Body
 from pydantic import BaseModel
 
 from app.jobs.finishing import add_finishing, finishing_request, forecast
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.fields import Text
 from app.ui.pictures import Upload, uploaded
@@ -46,31 +44,22 @@ class FinishCalls:
 
         `join` are the videos behind it, and `sound` is a file whose sound replaces its own.
         """
-        _, request = self._request(video, steps, join, sound)
-        plan = forecast(self._service.queue.store, request)
-        return asdict(plan) | {"words": plan.words}
+        _, request = self._asked(video, steps, join, sound)
+        return forecast(self._service.queue.store, request)
 
     def finish_start(
         self, video: _Source, steps: Text, join: _Sources = None, sound: _Sound = None
     ) -> Record:
         """Queue the job that does steps to a video, with the arguments of `finish_plan`."""
-        source, request = self._request(video, steps, join, sound)
+        source, request = self._asked(video, steps, join, sound)
         return self._records.of(add_finishing(self._service.queue, request, source))
 
-    def _request(
+    def _asked(
         self, video: VideoSource, steps: str, join: list[VideoSource] | None, sound: Upload | None
     ) -> tuple[Job | Path, GenerationRequest]:
-        source = self._source(video)
-        others = [self._source(other) for other in join or ()]
+        source, *others = (
+            self._service.job(item.job) if item.job else uploaded(Upload(path=item.path))
+            for item in (video, *(join or ()))
+        )
         file = str(uploaded(sound)) if sound else ""
         return source, finishing_request(source, steps, join=others, sound=file)
-
-    def _source(self, video: VideoSource) -> Job | Path:
-        return self._service.job(video.job) if video.job else uploaded(Upload(path=video.path))
-
-
-def finish_router(calls: FinishCalls) -> APIRouter:
-    router = api_router("finish")
-    router.post("")(calls.finish_start)
-    router.post("/plan")(calls.finish_plan)
-    return router

@@ -16,7 +16,7 @@ from app.jobs.history import Stack, TreeNode
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
-from app.ui.api import api_router
+from app.ui.api import api_router, zip_answer
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.settings import Restored, RestoredForm, continuation_of
@@ -282,9 +282,7 @@ def history_router(calls: HistoryCalls, service: JobService) -> APIRouter:
     def history_zip(jobs: Annotated[list[str], Query(max_length=MOST_CARDS)]) -> StreamingResponse:
         """Send the files of finished or unfinished videos as one ZIP file."""
         files = [file_entry(*named) for job in jobs if (named := download(service.job(job)))]
-        size, parts = stored_zip(files)
-        headers = {"Content-Length": str(size), "Content-Disposition": 'attachment; filename="longtake.zip"'}
-        return StreamingResponse(parts, media_type="application/zip", headers=headers)
+        return zip_answer("longtake.zip", stored_zip(files))
 
     router.get("/{job}")(calls.history_open)
     router.get("/{job}/settings")(calls.history_settings)

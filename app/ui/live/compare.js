@@ -40,12 +40,15 @@ function jump(time) {
   follow();
 }
 
+function startAgain() {
+  jump(0);
+  start();
+}
+
 function step() {
   if (!dialog.open) return;
-  if (left.ended || at() >= length()) {
-    jump(0);
-    start();
-  } else follow();
+  if (at() >= length()) startAgain();
+  else follow();
   left.requestVideoFrameCallback(step);
 }
 
@@ -98,7 +101,7 @@ export default function startCompare() {
   });
   right.addEventListener('loadeddata', follow);
   for (const event of ['play', 'pause', 'seeked']) left.addEventListener(event, follow);
-  left.addEventListener('ended', step);
+  left.addEventListener('ended', startAgain);
   keeps.forEach((button, side) => onPress(button, async () => {
     await entry(side).act(entry(1 - side));
     dialog.close();

@@ -21,7 +21,7 @@ export function prepareExports(fold, report) {
         if (url) {
           make('a', { href: url, download: name }).click();
           setText(say, `${label}: ${size}`);
-        } else setText(say, share === null ? `${label} waits for another export.` : `${label}: ${Math.floor(100 * share)} %`);
+        } else setText(say, `${label}: ${Math.floor(100 * share)} %`);
       }
     } catch (error) {
       setText(say, own.signal.aborted ? `${label} was cancelled.` : error.message);
@@ -42,9 +42,12 @@ export function prepareExports(fold, report) {
     });
     setText(say, '');
     list.replaceChildren(...offers.map((offer) => {
-      const button = makeButton('', () => save(button, offer), { className: 'lt-tile' }, report);
-      button.append(offer.label, make('small', { textContent: offer.size }));
-      return make('li', {}, button);
+      const properties = { className: 'lt-tile' };
+      const press = offer.format === 'png' // its frames are sent at once, and the browser tells how far it is
+        ? make('a', { href: `api/exports/${encodeURIComponent(scene.job)}/frames`, download: '', ...properties })
+        : makeButton('', () => save(press, offer), properties, report);
+      press.append(offer.label, make('small', { textContent: offer.size }));
+      return make('li', {}, press);
     }));
   }
 

@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 
-from app.jobs.exports import export_file, make_export, offers
+from app.jobs.exports import Offer, export_file, frames_zip, make_export, offers
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.api import api_router
+from app.ui.api import api_router, zip_answer
 from app.ui.errors import page_words
 from app.ui.fields import Text
 from app.ui.live.scene import download_name, file_url
@@ -23,15 +23,16 @@ def exports_router(service: JobService) -> APIRouter:
     router = api_router("exports")
 
     @router.get("/{job}")
-    def exports_list(job: str) -> list[dict[str, str]]:
+    def exports_list(job: str) -> list[Offer]:
         return [
-            {
-                "format": offer["format"],
-                "label": offer["label"],
-                "size": f"{'' if offer['is_exact'] else 'about '}{size_text(offer['bytes'])}",
-            }
+            offer | {"size": f"{'' if offer['is_exact'] else 'about '}{size_text(offer['bytes'])}"}
             for offer in offers(service.job(job))
         ]
+
+    @router.get("/{job}/frames")
+    def exports_frames(job: str) -> StreamingResponse:
+        record = service.job(job)
+        return zip_answer(_name(record).with_suffix(".zip"), frames_zip(record))
 
     @router.post("/{job}")
     def exports_make(job: str, format: Text) -> StreamingResponse:
@@ -43,7 +44,7 @@ def exports_router(service: JobService) -> APIRouter:
 
 
 def _steps(job: Job, format: str) -> Iterator[dict[str, Any]]:
-    """Yield the `share` that is done, None before its turn, and then the file or the `refusal`."""
+    """Yield the `share` that is done, and then the file or the `refusal`."""
     try:
         for share in make_export(job, format):
             yield {"share": share}
@@ -51,10 +52,14 @@ def _steps(job: Job, format: str) -> Iterator[dict[str, Any]]:
     except (LongtakeError, OSError) as error:  # also when the job is removed meanwhile
         yield {"refusal": page_words(str(error), job.folder.parent)}
         return
-    name = Path(download_name(job.request.prompt, job.id, 0 if job.state == "finished" else job.frames))
+    name = _name(job)
     codec = f"-{format}" if file.suffix == name.suffix else ""
     yield {
         "url": file_url(job, f"{file.parent.name}/{file.name}"),
         "name": f"{name.stem}{codec}{file.suffix}",
         "size": size_text(file.stat().st_size),
     }
+
+
+def _name(job: Job) -> Path:
+    return Path(download_name(job.request.prompt, job.id, 0 if job.state == "finished" else job.frames))

@@ -10,34 +10,30 @@ import { compare } from './compare.js';
 const PAUSE = 300; // milliseconds without a change before the plan is asked for
 const MOST = 100; // videos to choose from
 const MOST_WORDS = 80; // characters of a video's name
-const VALUES = ['speed', 'enlarge', 'smooth'];
-const FLAGS = ['reverse', 'loop', 'colours', 'mute'];
+const WORDS = ['speed', 'enlarge', 'smooth', 'reverse', 'loop', 'colours', 'mute'];
 const ASK = 'Choose what to change; what comes out is told here before it is made.';
 
 /** Offer the history's videos to be joined. The result lists those that were chosen, in their order. */
 function prepareJoin(form, change, report) {
   const { other } = form.elements;
-  const joined = []; // the jobs with their names
-  function draw() {
-    form.querySelector('.lt-finish-fade').hidden = !joined.length;
-    form.querySelector('ol').replaceChildren(...joined.map(({ name }, index) => make('li', {}, name, makeButton('×', () => {
-      joined.splice(index, 1);
-      draw();
-      change();
-    }, { ariaLabel: `Leave out ${name}` }))));
-  }
+  const list = form.querySelector('ol');
   other.addEventListener('change', () => {
     const [{ value: job, text: name }] = other.selectedOptions;
     other.value = '';
-    if (job) joined.push({ job, name });
-    draw();
+    if (!job) return;
+    const item = make('li', {}, name, makeButton('×', () => {
+      item.remove();
+      change();
+    }, { ariaLabel: `Leave out ${name}` }));
+    item.dataset.job = job;
+    list.append(item);
   });
   get('history', { limit: MOST }).then(({ cards }) => {
     const name = ({ created, words }) => `${dayOf(created)}, ${clock(created)} · ${words || 'No prompt'}`.slice(0, MOST_WORDS);
     const videos = cards.filter((card) => card.video && !card.sentence && card.length !== 'Picture');
     setOptions(other, [['', 'Add a video…'], ...videos.map((card) => [card.job, name(card)])]);
   }).catch((error) => report(error.message));
-  return joined;
+  return () => [...list.children].map(({ dataset }) => ({ job: dataset.job }));
 }
 
 /**
@@ -54,12 +50,11 @@ function makeForm(video, { time, close, done }) {
 
   function message() {
     const { from, to, fade, ...values } = Object.fromEntries(new FormData(form));
-    const words = VALUES.filter((name) => values[name]).map((name) => `${name}:${values[name]}`);
-    words.push(...FLAGS.filter((name) => values[name]));
+    const words = WORDS.filter((name) => values[name]).map((name) => (values[name] === 'on' ? name : `${name}:${values[name]}`));
     if (from || to) words.push(`trim:${from}-${to}`);
-    if (joined.length) words.push(`join:${fade || 0}`);
-    if (!words.length && !sound) return null;
-    return { video, steps: words.join(',') || 'speed:1', join: joined.map(({ job }) => ({ job })), sound };
+    const join = joined();
+    if (join.length) words.push(`join:${fade || 0}`);
+    return words.length || sound ? { video, steps: words.join(',') || 'speed:1', join, sound } : null;
   }
 
   async function plan() {
@@ -92,7 +87,7 @@ function makeForm(video, { time, close, done }) {
   onSubmit(form, async () => {
     const now = message();
     if (!now) return;
-    const { id } = await post('finish', now);
+    const { id } = await post('finish/start', now);
     close();
     done('The new video is in the queue.', id);
   }, report);
@@ -141,7 +136,7 @@ export function prepareFinishing(view, player, report, expect) {
     panel.querySelector('select').focus({ preventScroll: true });
   });
   onPress(find('enlarge'), async () => {
-    const { id } = await post('finish', { video: { job: scene.job }, steps: 'enlarge:4' });
+    const { id } = await post('finish/start', { video: { job: scene.job }, steps: 'enlarge:4' });
     done('The larger video is in the queue.', id);
   }, report);
   find('before').addEventListener('click', () => compareWithBefore(scene));

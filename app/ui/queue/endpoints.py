@@ -7,11 +7,10 @@ from typing import Any
 from fastapi import APIRouter
 from typing_extensions import TypedDict
 
-from app.jobs.finishing import forecast
 from app.jobs.job import BEGUN, MOVABLE, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
-from app.jobs.view import row_buttons, share_done, states_named, title_of
+from app.jobs.view import row_buttons, states_named, title_of
 from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.fields import Count, Flag, Jobs, MaybeCount, MaybeNumber, MaybeValues, Text, Values
@@ -108,7 +107,7 @@ class JobCalls:
         are those of `cards_list`.
         """
         jobs = self._queue.jobs(limit=1_000_000)
-        left = self._seconds_left(jobs)
+        left = seconds_left(jobs, self._paces)
         begins, turns = list[float | None](), list[int]()
         turn, is_known, held = 0, True, self._queue.is_paused
         free = [0.0] * self._service.engines  # the times at which the engines are free, in seconds from now
@@ -131,16 +130,6 @@ class JobCalls:
             "say": _say(len(jobs), whole, held=held), "cards": lines(self._service),
             "jobs": [self._row(jobs[n], turns[n], left[n], begins[n], is_paused=held) for n in indices],
         }  # fmt: skip
-
-    def _seconds_left(self, jobs: list[Job]) -> list[float | None]:
-        left = seconds_left(jobs, self._paces)
-        pace = 0.0  # of finishings, which a model's pace says nothing of; one forecast tells it for all
-        for n, job in enumerate(jobs):
-            if finishing := job.request.finishing:
-                nominal = finishing.nominal_seconds
-                pace = pace or forecast(self._queue.store, job.request).work_seconds / nominal
-                left[n] = (1.0 - share_done(job)) * pace * nominal
-        return left
 
     def _row(
         self, job: Job, turn: int, left: float | None, begins: float | None, *, is_paused: bool

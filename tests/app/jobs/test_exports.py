@@ -1,24 +1,26 @@
 """Tests of the exports of jobs: their process, its turn and end, their files, and the commands for them."""
 
+import io
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import av
 import pytest
 
 from app.cli import main
-from app.jobs.exports import export_file, make_export, offers
+from app.jobs.exports import export_file, frames_zip, make_export, offers
 from app.jobs.job import Job
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
 from tests.support.films import write_film
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
-    folder = tmp_path / "job"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("job")
     video = write_film(folder / "video.mp4")
     request = GenerationRequest(prompt="the ball")
     return Job(
@@ -40,12 +42,28 @@ def test_an_export_is_made_once_and_replaces_the_one_before(job: Job) -> None:
     assert [file.name for file in (job.folder / "exports").iterdir()] == ["30-gif.gif"]
 
 
+def test_the_frames_are_sent_while_they_are_read(job: Job) -> None:
+    files = sorted(job.folder.rglob("*"))
+    size, parts = frames_zip(job)
+    content = b"".join(parts)
+    assert len(content) == size
+    with ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        assert len(archive.namelist()) == 30
+    assert sorted(job.folder.rglob("*")) == files
+    parts = frames_zip(job)[1]
+    assert next(parts).startswith(b"PK")
+    parts.close()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_a_second_export_waits_and_a_closed_one_ends(job: Job) -> None:
-    first, second = make_export(job, "gif"), make_export(job, "av1")
+    first, second = make_export(job, "vp9"), make_export(job, "av1")
     assert next(first) == 0
-    assert next(second) is None
-    first.close()
-    assert list(second)[-1] == 1
+    with ThreadPoolExecutor() as pool:
+        shares = pool.submit(list, second)
+        assert not list((job.folder / "exports").glob("*.mp4"))
+        first.close()
+        assert shares.result()[-1] == 1
     assert [file.name for file in (job.folder / "exports").iterdir()] == ["30-av1.mp4"]
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from diffusers_helper.conditions.footage import all_frames
-from diffusers_helper.conditions.sound import RATE, read_sound, soundtrack, write_sound
-from diffusers_helper.conditions.sources import SourceReader, read_source
+from diffusers_helper.conditions.sources import read_source, source_reader
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.finish.finishing import Finishing
+from diffusers_helper.job.sound import RATE, read_sound, soundtrack, write_sound
 from tests.support.clips import scene
 from tests.support.films import Adds, adds_film, flat, with_matrix, write_film, write_streams
 
@@ -60,7 +60,7 @@ def test_frames_by_index_are_those_of_the_whole(name: str, tmp_path: Path) -> No
     facts = read_source(film)
     assert str(facts) == "source:96x64*90@30"
     whole = np.stack([*map(np.asarray, all_frames(film))])
-    read = SourceReader([film], Finishing.of(str(facts)))
+    read = source_reader([film], Finishing.of(str(facts)))
     for indices in ([0], [89], [50, 51, 60], [*range(30, 45)], [11, 12]):
         assert np.array_equal(np.stack([read(0, indices)[index] for index in indices]), whole[indices])
     # The frames of another segment do not depend on what was read before; what is missing at the end stays.
@@ -73,7 +73,7 @@ def test_others_get_the_size_and_the_rate_of_the_first(tmp_path: Path) -> None:
     facts = [read_source(path) for path in (first, other)]
     finishing = Finishing.of(",".join(map(str, facts)))
     assert (finishing.result.frames, finishing.result.rate) == (60, 30)
-    frames = SourceReader([first, other], finishing)(1, range(30))
+    frames = source_reader([first, other], finishing)(1, range(30))
     assert {frame.shape for frame in frames.values()} == {(64, 96, 3)}
     reds = [int(frames[index][32, 48, 0]) for index in range(30)]
     assert np.abs(np.array(reds) - [8 * int((index + 0.5) * 24 / 30) for index in range(30)]).max() < 6
@@ -86,6 +86,7 @@ def test_others_get_the_size_and_the_rate_of_the_first(tmp_path: Path) -> None:
         ([n + (n > 10) + 3 * (n > 20) for n in range(30)], "30", 34),  # a phone that skips
         ([5 * n for n in range(6)], "6", 6),
         ([0, 1, 2, 300], "30", 301),
+        ([0], "30", 1),
     ],
 )  # fmt: skip
 def test_the_rate_follows_from_the_times(times: list[int], rate: str, frames: int, tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_large_and_deep_films_are_read_as_a_standard_screen_shows_them(
     film = write_film(tmp_path / "film.mp4", [flat((148,) * 3, size), flat((60,) * 3, size)], **changes)
     facts = read_source(film)
     assert str(facts) == f"source:{size[0]}x{size[1]}*2@30"
-    frame = SourceReader([film], Finishing.of(str(facts)))(0, [0])[0]
+    frame = source_reader([film], Finishing.of(str(facts)))(0, [0])[0]
     assert frame.shape == (size[1], size[0], 3)
     assert np.abs(frame.astype(int) - level).max() <= 4
     largest = max(map(len, Finishing.of(f"{facts},speed:0.1").segments))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from PIL import Image
 
@@ -32,6 +33,11 @@ def test_a_finished_video_is_exported_with_its_size_told_before(page: Any, stand
     with Image.open(download.value.path()) as shown:
         assert shown.format == "GIF"
         assert shown.n_frames == round(20 * job.frames / 30)  # pyright: ignore[reportAttributeAccessIssue]
+    with page.expect_download() as download:
+        page.get_by_role("link", name="PNG frames").click()
+    assert download.value.suggested_filename.endswith(".zip")
+    with ZipFile(download.value.path()) as archive:
+        assert archive.namelist()[-1] == f"{job.frames:05}.png"
     check(page, "exported")
 
 

@@ -1,12 +1,19 @@
 """The sound of a finished video: that of its sources, in step with the edit, or that of another file."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.error import FFmpegError, InvalidDataError
 
 from diffusers_helper.conditions.film import open_container, picture_stream
 from diffusers_helper.errors import InputError, first_line
@@ -53,21 +60,6 @@ def _samples(seconds: Fraction | float) -> int:
 def read_sound(path: Path, begin: Fraction, seconds: Fraction) -> np.ndarray:
     """Read a part of a file's sound (samples, 2), int16; what it lacks is silence."""
     track = np.zeros((_samples(seconds), 2), np.int16)
-    for index, samples in _decoded(path):
-        index -= _samples(begin)
-        if index >= len(track):
-            break
-        samples = samples[max(0, -index) :]
-        target = track[max(0, index) :][: len(samples)]
-        target[:] = samples[: len(target)]
-    return track
-
-
-def _decoded(path: Path) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield sound with the number of its first sample, from where the film begins."""
-    from av.audio.resampler import AudioResampler
-    from av.error import FFmpegError, InvalidDataError
-
     try:
         with open_container(path, sounds=True) as container:
             stream = next((stream for stream in container.streams.audio if stream.codec_context), None)
@@ -76,21 +68,27 @@ def _decoded(path: Path) -> Iterator[tuple[int, np.ndarray]]:
             leading = picture_stream(container) or stream
             origin = Fraction(leading.start_time or 0) * (leading.time_base or 1)
             resampler = AudioResampler(format="s16", layout="stereo", rate=RATE)
-            end = None
-            for packet in container.demux(stream):
-                try:
-                    decoded = packet.decode()
-                except InvalidDataError:
-                    continue
-                for frame in decoded:
-                    if end is None:  # later times follow from the samples
-                        end = _samples((frame.pts or 0) * (frame.time_base or 0) - origin)
-                    for part in resampler.resample(frame):
-                        samples = part.to_ndarray().reshape(-1, 2)
-                        yield end, samples
-                        end += len(samples)
+            index = None
+            for frame in _frames(container, stream):
+                if index is None:  # later times follow from the samples
+                    time = (frame.pts or 0) * (frame.time_base or 0)
+                    index = _samples(time - origin) - _samples(begin)
+                for part in resampler.resample(frame):
+                    samples = part.to_ndarray().reshape(-1, 2)[max(0, -index) :]
+                    target = track[max(0, index) :][: len(samples)]
+                    target[:] = samples[: len(target)]
+                    index += part.samples
+                if index >= len(track):
+                    break
     except (FFmpegError, OSError, ValueError) as error:
         raise error if isinstance(error, InputError) else _refusal(path, first_line(error)) from error
+    return track
+
+
+def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
+    for packet in container.demux(stream):
+        with suppress(InvalidDataError):
+            yield from packet.decode()
 
 
 def _refusal(path: Path, reason: str) -> InputError:
@@ -101,9 +99,6 @@ def _refusal(path: Path, reason: str) -> InputError:
 
 
 def write_sound(samples: np.ndarray, file: Path) -> None:
-    import av
-    from av.audio.frame import AudioFrame
-
     with (
         replacing(file) as temporary,
         av.open(temporary, "w", format="mp4", options={"fflags": "+bitexact"}) as output,
