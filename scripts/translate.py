@@ -28,6 +28,7 @@ from app.languages.markup import ATTRIBUTES  # noqa: E402
 from app.languages.translation import FOLDER, LANGUAGES, MARKS, PLACEHOLDER  # noqa: E402
 from diffusers_helper import __version__  # noqa: E402
 from diffusers_helper.events import STAGES  # noqa: E402
+from diffusers_helper.finish.finishing import WORDS  # noqa: E402
 from diffusers_helper.models.registry import find_model  # noqa: E402
 from diffusers_helper.request import SETTINGS  # noqa: E402
 
@@ -286,6 +287,8 @@ def messages() -> tuple[Messages, set[str], set[str]]:
         texts.setdefault(setting.short_label, {"diffusers_helper/request.py"})
     for stage in STAGES.values():
         texts.setdefault(stage.running, {"diffusers_helper/events.py"})
+    for word, (_, kind, _) in WORDS.items():  # as in "enlarge 4 · loop"
+        texts.setdefault(word if kind is bool else f"{word} {{value}}", {"diffusers_helper/finish/finishing.py"})
     demo = find_model("demo")
     of_scripts |= {"{number} s", "{number} min", "{number} MB", "{number} kB"}
     of_scripts |= (words := {word for group in [*demo.vocabulary.values()][:3] for word in group[:3]})
