@@ -287,8 +287,9 @@ def messages() -> tuple[Messages, set[str], set[str]]:
         texts.setdefault(setting.short_label, {"diffusers_helper/request.py"})
     for stage in STAGES.values():
         texts.setdefault(stage.running, {"diffusers_helper/events.py"})
-    for word, (_, kind, _) in WORDS.items():  # as in "enlarge 4 · loop"
-        texts.setdefault(word if kind is bool else f"{word} {{value}}", {"diffusers_helper/finish/finishing.py"})
+    for word, (_, kind, _) in WORDS.items():
+        text = word if kind is bool else f"{word} {{value}}"
+        texts.setdefault(text, {"diffusers_helper/finish/finishing.py"})
     demo = find_model("demo")
     of_scripts |= {"{number} s", "{number} min", "{number} MB", "{number} kB"}
     of_scripts |= (words := {word for group in [*demo.vocabulary.values()][:3] for word in group[:3]})
