@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, Command, Job, NoSuchJob, NotAllowed, allows
-from app.jobs.storage.commands import forget_commands, leave_command
+from app.jobs.storage.commands import forget_commands
 from app.jobs.storage.folders import new_folder
 from app.jobs.storage.importing import import_jobs, mark_for_old_versions
 from app.jobs.storage.logs import append_event, time_of_last
@@ -99,7 +99,7 @@ class Queue:
             insert_row(database, {**facts, "press": press, **request_facts(folder)})
             add_transition(database, folder.job, "queued", "You started it.")
             if waits:
-                leave_command(database, folder.job, "wait")
+                store.leave_command(folder.job, "wait")
         store.submitted.add(folder.job)
         return store.job(folder.job)
 
@@ -238,12 +238,12 @@ class Queue:
 
         A second command takes the job from a program on another computer that has not obeyed the first.
         """
-        with self.store.change() as database:
+        with self.store.change():
             rows = self.store.select("WHERE id = ?", job_id, what="state")
             if not rows or command not in ALLOWED[rows[0]["state"]]:
                 return False
             by_person = bool(self.store.commands(job_id) & {"cancel", "pause"})
-            leave_command(database, job_id, command)
+            self.store.leave_command(job_id, command)
             self.store.apply_commands(job_id, by_person=by_person)
         return True
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from app.jobs.job import BEGUN, Command, Job, JobState, LostJob, NoSuchJob
 from app.jobs.storage.commands import (
     COMMANDS_QUERY,
+    LEAVE,
     apply_commands,
     carry_out_change,
     forget_commands,
@@ -255,6 +256,10 @@ class JobStore:
         """Whether an error concerns one job's own files, while the outputs folder is there."""
         is_passing = not isinstance(error, OSError) or is_storage_trouble(error)
         return not is_passing and os.access(self.outputs, os.W_OK) and self._database.is_there
+
+    def leave_command(self, job_id: str, command: Command, content: str = "") -> None:
+        with self.transaction() as database:
+            database.execute(LEAVE, (job_id, command, content))
 
     def commands(self, job_id: str) -> set[Command]:
         commands: set[Command] = {"cancel"} if job_id in self.cancelled else set()
