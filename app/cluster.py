@@ -122,7 +122,6 @@ def check_cluster(address: str, environ: Mapping[str, str], *, is_public: bool =
 
 
 def check_private(address: str, *, is_public: bool) -> None:
-    """Refuse an address outside of private networks, unless a user has allowed it."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)}

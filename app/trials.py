@@ -83,7 +83,6 @@ def _answer_of(
     child: Child, answers: queue.SimpleQueue[Any], seconds: float, end_time: float,
     cancel: CancelToken | None = None,
 ) -> Any:  # fmt: skip
-    """Wait for the next answer of a process that was asked, or for its end."""
     begin = time.monotonic()
     while True:
         if cancel is not None:

@@ -67,7 +67,6 @@ def _writing(target: Path) -> Generator[None]:
 
 
 def export_video(job: Job, target: Path, codec: str = "") -> Path:
-    """Copy a job's video, or write it in the format that the target's ending and the codec name."""
     video = video_of(job)
     target = target / f"{job.id}{video.suffix}" if target.is_dir() else target
     if codec or target.suffix.lower() not in ("", video.suffix):

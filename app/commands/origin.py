@@ -240,7 +240,6 @@ def queue_branch(
     service: JobService, job_id: str, arguments: argparse.Namespace, changes: Mapping[str, Any], *,
     waits: bool,
 ) -> tuple[Job, str]:  # fmt: skip
-    """Queue a branch of a job, and return it with a sentence about the sections that it keeps."""
     check_changes_of(service, job_id, changes)
     if arguments.keep is not None:
         job = service.queue.branch(job_id, arguments.keep, waits=waits, **changes)

@@ -134,7 +134,6 @@ class Queue:
         return self.add(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
 
     def job_with_request(self, job_id: str) -> Job:
-        """Read a job with the request in its folder."""
         job = self.store.job(job_id)
         try:
             facts = request_facts(self.store.folder(job_id))
@@ -230,7 +229,6 @@ class Queue:
         return self._send_command(job_id, "pause")
 
     def stop_after_section(self, job_id: str) -> bool:
-        """End a job after its current section; return False if it is not being made."""
         return self._send_command(job_id, "stop_after_section")
 
     def _send_command(self, job_id: str, command: Command) -> bool:
@@ -317,7 +315,6 @@ class Queue:
         return self.store.is_paused
 
     def pause_queue(self) -> None:
-        """Pause the jobs that are being made and begin no others, which frees the device for other work."""
         with self.store.change() as database:
             if not self.is_paused:
                 running = [row["id"] for row in self._open_rows("") if row["state"] in BEGUN]

@@ -41,7 +41,6 @@ class Steering:
         self.store = queue.store
 
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
-        """Give other settings to the sections after those that are made, or being made."""
         with self.store.change() as database:
             job = self._queue.job_with_request(job_id)
             folder = self.store.folder(job_id)

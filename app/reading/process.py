@@ -131,8 +131,6 @@ class ReadingProcess:
 
 
 class ReadingRoom:
-    """The processes of a program that read, one for the readers of each module."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._processes: defaultdict[str, ReadingProcess] = defaultdict(ReadingProcess)
@@ -149,7 +147,6 @@ class ReadingRoom:
 
 @contextlib.contextmanager
 def reading_elsewhere() -> Generator[None]:
-    """Read this program's untrusted files in processes of their own while the block runs."""
     room = ReadingRoom()
     previous, CONFINEMENT.run_reader = CONFINEMENT.run_reader, room
     try:

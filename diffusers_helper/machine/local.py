@@ -212,7 +212,6 @@ def max_error(shape: str, deviation: float) -> float:
 
 
 def fastest_by_shape(local: Local, operation: str, card: str, deviation: float) -> dict[str, str]:
-    """Find the ways that `auto` takes on a card, by `shape_key`; see `deviation_of`."""
     return {
         shape: fastest(operation, route, max_error(shape, deviation))
         for shape, route in local.routes.trials(operation, card).items()

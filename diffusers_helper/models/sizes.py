@@ -294,7 +294,6 @@ _MIN_DTYPE_BYTES = 2
 
 
 def own_loras(info: ModelInfo) -> tuple[LoraFile, ...]:
-    """Read the LoRAs that belong to a model; those that are not here yet as they were published."""
     source = info.components.get(LORA)
     if source is None:
         return ()
@@ -304,7 +303,6 @@ def own_loras(info: ModelInfo) -> tuple[LoraFile, ...]:
 
 
 def _published_loras(family: Family) -> tuple[LoraFile, ...]:
-    """Describe LoRAs for all layers of both transformers, as they are published."""
     config = family.networks["transformer"].config
     width, inner = config["num_attention_heads"] * config["attention_head_dim"], config["ffn_dim"]
     sizes = {

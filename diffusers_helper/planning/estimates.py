@@ -105,7 +105,6 @@ def transformer_bytes(
 def cache_bytes(
     network: Network, family: Family, num_latents: int, height: int, width: int, step_cache: str
 ) -> int:
-    """Count the bytes that a step cache keeps from step to step, for one pass of guidance."""
     if step_cache not in STEP_CACHES:
         return 0
     h, w = height // family.spatial_compression, width // family.spatial_compression

@@ -203,8 +203,6 @@ def _with_remedies(
     error: DoesNotFit, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int],
     begin: Callable[..., object], *, is_wide: bool,
 ) -> DoesNotFit:  # fmt: skip
-    """Make a refusal with the largest resolution that fits, and whether int8 does at this one."""
-
     def fits(*arguments: Any) -> bool:
         try:
             begin(*arguments)
@@ -222,7 +220,6 @@ def _with_remedies(
 
 
 def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:
-    """Make the key of the level that jobs with this card, model, video size and cap have reached."""
     machine = profile.machine
     size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
     cap = "the card's"

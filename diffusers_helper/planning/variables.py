@@ -48,7 +48,6 @@ def check_choices(environ: Mapping[str, str]) -> None:
 
 
 def conv_rung(environ: Mapping[str, str]) -> str:
-    """Read the way to compute convolutions from the environment, one of `CONV_CHOICES`."""
     check_choices(environ)
     return environ.get(CONV_RUNG_VARIABLE) or CONV_AUTO
 

@@ -11,7 +11,6 @@ VARIABLE = "LONGTAKE_WEIGHTS"
 
 
 def weights_folder(environ: Mapping[str, str]) -> Path:
-    """Find the folder that the environment names, or `weights` in the current folder. It need not exist."""
     return named_folder(environ, VARIABLE, "weights")
 
 

@@ -100,7 +100,6 @@ class LoraFile:
         return not words or words[-1] == ("low" if component == "transformer_2" else "high")
 
     def check_family(self, model: str, family: Family) -> None:
-        """Raise InputError if the LoRA was made for another family of models."""
         families = _lora_families(self.pairs)
         if family not in families:
             raise _refusal(
@@ -137,7 +136,6 @@ def read_lora(path: Path) -> LoraFile:
 
 
 def triggers_of(path: Path) -> tuple[str, ...]:
-    """Read the words by which a LoRA is called, for lists of many files; see `read_lora`."""
     return _read_cached(read_lora_triggers, path)
 
 

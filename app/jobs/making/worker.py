@@ -329,7 +329,6 @@ def _timed(job: Job, event: Event) -> Event:
 
 
 def _needed_bytes(job: Job) -> int:
-    """Estimate the bytes that the rest of a job needs, from its finished sections; 0 if there are none."""
     finished = [event for event in events_in(JobFolder(job.folder)) if isinstance(event, SectionFinished)]
     if not finished:
         return 0

@@ -228,7 +228,6 @@ class JobStore:
             return self.job(job_id)
 
     def record(self, event: Event) -> None:
-        """Write the state that follows from an event, and then, for whoever follows, the event."""
         folder = self.folder(event.job)
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
@@ -319,7 +318,6 @@ class JobStore:
 
     @property
     def revision(self) -> int:
-        """A number that changes whenever a job's facts do, by whichever process."""
         ((revision,),) = self._database.select("SELECT revision FROM folder")
         return revision
 
