@@ -202,10 +202,7 @@ def list_actors(ray: Any) -> dict[str, Any]:
 
 
 def watch_cards(task: ClusterTask, service: JobService, is_over: threading.Event) -> None:
-    """Give a service the cards of a cluster, as they come and go, until `is_over` is set.
-
-    Meanwhile, jobs that fit no card wait for one.
-    """
+    """Give a service the cards of a cluster, as they come and go, until `is_over` is set."""
     cards = dict[str, VideoCard]()
     away_reasons = list[str]()
     reported = [""]

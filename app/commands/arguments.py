@@ -92,11 +92,7 @@ def queue_paused(outputs: str) -> str:
 
 
 def command_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Name the command line's arguments where the text of an error names settings.
-
-    Args:
-        flags: The arguments of settings that the command takes in another way.
-    """
+    """Name the command line's arguments, first those of `flags`, where an error's text names settings."""
 
     def name(setting: str) -> str:
         if setting in flags:

@@ -199,10 +199,7 @@ class RouteStore:
 
     @contextlib.contextmanager
     def trying(self, case: Case, candidate: str) -> Generator[list[Result]]:
-        """Block a way within the context, so that it stays blocked if this program ends there.
-
-        The context may append a result, which is stored.
-        """
+        """Block a way, also if this program ends within the context, which may append a result to store."""
         previous = self.get(case)
         results = list[Result]()
         self.block(case, candidate, TRYING)

@@ -75,11 +75,7 @@ class Network:
 
 
 def published_bytes(component: str, family: str = "framepack", dtype: str = "") -> int:
-    """Count the bytes of a published network's files; 0 for a component that is no network.
-
-    Args:
-        dtype: The type of a transformer's files; "" for that of its family.
-    """
+    """Count the bytes of a published network's files, by default in its family's type; 0 for no network."""
     if component == LORA:
         pairs = (pair for lora in _published_loras(FAMILIES[family]) for pair in lora.pairs)
         return sum(_MIN_DTYPE_BYTES * values for pair in pairs for _, values in _layer_values(pair))

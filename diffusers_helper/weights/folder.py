@@ -15,10 +15,7 @@ def weights_folder(environ: Mapping[str, str]) -> Path:
 
 
 def weights_names(folder: Path) -> list[str]:
-    """List what the folder and its folders hold, sorted, by paths relative to it.
-
-    These are single files with weights, indices of several files, and folders in diffusers' layout.
-    """
+    """List the weights in a folder by relative paths: single files, indices, and folders of diffusers."""
     return sorted(set(_names(folder)), key=lambda name: (name.lower(), name))
 
 
