@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from app.jobs.stdio import opened
 from app.machine import module_command
-from app.reading.worker import result_of
+from app.reading.values import result_of
 from diffusers_helper.errors import InputError, LongtakeError, PictureError
 from diffusers_helper.machine.signals import SIGXCPU
 from diffusers_helper.untrusted.confined import CONFINEMENT

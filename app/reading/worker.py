@@ -9,17 +9,17 @@ import select
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from app.jobs.stdio import take_stdin, take_stdout
+from app.reading.values import result_of
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.machine.limits import limit_process, limit_time
 from diffusers_helper.machine.signals import ignore_ctrl_c
 
 _IDLE_SECONDS = 60.0
-_BYTES = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
 
 
 def main() -> None:
@@ -33,10 +33,6 @@ def main() -> None:
         question = json.loads(line)
         limit_time(question["seconds"])
         answers.write(_answer(getattr(readers, question["reader"]), question["arguments"]) + b"\n")
-
-
-def result_of(reader: Callable[..., Any]) -> TypeAdapter[tuple[Any]]:
-    return TypeAdapter(cast(Any, tuple)[get_type_hints(reader)["return"]], config=_BYTES)
 
 
 def _answer(reader: Callable[..., Any], arguments: dict[str, Any]) -> bytes:
