@@ -59,7 +59,7 @@ def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
 
 def _bench(*arguments: Any) -> Iterator[dict[str, Any]]:
     from app.machine import load_added_models
-    from diffusers_helper.bench.context import measure_cases
+    from diffusers_helper.bench.cases import measure_cases
 
     load_added_models()
     yield from measure_cases(dict(os.environ), *arguments)

@@ -1,17 +1,15 @@
-"""What the parts of the benchmark share: how their cases are measured, and networks of FramePack's full size.
+"""What the parts of the benchmark share: measurements, and networks of FramePack's full size.
 
 Those have random weights, and one block of each kind in a file. Every block shares the mapped memory of that
 one, so a machine copies, streams and computes as with the published weights, but reads little.
 """
 
-import gc
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,9 @@ import torch
 from torch import nn
 from transformers import SiglipImageProcessorPil
 
-from diffusers_helper.errors import LongtakeError, first_line
 from diffusers_helper.families.framepack import CONFIGS, FRAMEPACK
 from diffusers_helper.files import replacing
 from diffusers_helper.job.plans import machine_of
-from diffusers_helper.library_errors import trouble_of
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.networks import LoadedNetwork, empty_network, load_network
 from diffusers_helper.loading.quick_vae import speed_up
@@ -41,7 +37,6 @@ Case = tuple[str, Callable[[], Figures] | str]
 """One case of a part: its label, and a function that measures it, or the reason why it is left out."""
 
 _WATCH_SECONDS = 0.02
-_OUT_OF_MEMORY = {"device_memory": "out of memory", "host_memory": "out of main memory"}
 
 
 @dataclass(frozen=True)
@@ -178,46 +173,3 @@ def stand_in_info() -> ModelInfo:
 def disk_bytes() -> int:
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
-
-
-def function_of(name: str) -> Callable[[Context], Iterable[Case]]:
-    module, _, function = name.partition(":")
-    return getattr(import_module(f".{module}", __package__), function)
-
-
-def measure_cases(
-    environ: Mapping[str, str], function: str, is_quick: bool, model: str, folder: str, done: Collection[str]
-) -> Iterator[dict[str, Any]]:
-    """Measure the cases of a part, but for those that are done, up to one that loses the device.
-
-    Yields:
-        `begin` with the label of a case; then `case` with its label, and `figures`, or why it has `failed` or
-        was `skipped`; and `over` after the last one.
-    """
-    context = Context(is_quick, Path(folder), environ, model)
-    for label, work in function_of(function)(context):
-        if label in done:
-            continue
-        if isinstance(work, str):
-            yield {"case": label, "skipped": work}
-            continue
-        yield {"begin": label}
-        result, is_lost = _outcome(work)
-        yield {"case": label, **result}
-        if is_lost:
-            return
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    yield {"over": True}
-
-
-def _outcome(work: Callable[[], Figures]) -> tuple[dict[str, Any], bool]:
-    try:
-        return {"figures": work()}, False
-    except LongtakeError as error:
-        return {"failed": error.message}, False
-    except Exception as error:  # noqa: BLE001 - a failure is the result of its case, whatever it is
-        trouble = trouble_of(error)
-        reason = _OUT_OF_MEMORY.get(trouble or "", f"{type(error).__name__}: {first_line(error)}")
-        return {"failed": reason}, trouble == "device"

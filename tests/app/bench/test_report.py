@@ -14,7 +14,7 @@ from app.bench.report import checksum, published, to_bytes, to_markdown
 from app.bench.runner import BenchRun
 from app.bench.table import LEVELS, PARTS, parts_of
 from app.machine import this_local
-from diffusers_helper.bench.context import function_of
+from diffusers_helper.bench.cases import function_of
 from diffusers_helper.machine.local import speeds
 from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.units import GB
