@@ -29,11 +29,7 @@ def random_seed() -> int:
 
 
 def variants(request: GenerationRequest, count: int) -> tuple[GenerationRequest, ...]:
-    """Make `count` requests that differ only in their seeds, which count up from the request's own.
-
-    Raises:
-        InputError: If `count` is out of range.
-    """
+    """Make `count` requests that differ only in their seeds, which count up, or raise InputError."""
     if not 1 <= count <= MAX_VARIANTS:
         raise InputError(
             f"The number of variants is {count}; expected a whole number from 1 to {MAX_VARIANTS}.",

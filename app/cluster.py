@@ -122,7 +122,6 @@ def check_cluster(address: str, environ: Mapping[str, str], *, is_public: bool =
 
 
 def check_private(address: str, *, is_public: bool) -> None:
-    """Refuse an address outside of private networks, unless a user has allowed it."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)}
@@ -203,10 +202,7 @@ def list_actors(ray: Any) -> dict[str, Any]:
 
 
 def watch_cards(task: ClusterTask, service: JobService, is_over: threading.Event) -> None:
-    """Give a service the cards of a cluster, as they come and go, until `is_over` is set.
-
-    Meanwhile, jobs that fit no card wait for one.
-    """
+    """Give a service the cards of a cluster, as they come and go, until `is_over` is set."""
     cards = dict[str, VideoCard]()
     away_reasons = list[str]()
     reported = [""]

@@ -80,7 +80,6 @@ def parse_gb(text: str) -> int:
 
 
 def machine_of_card(card: str) -> Machine:
-    """Describe a machine with a card such as "gfx1100:24" (a family or the card's own name, and GB)."""
     family, _, size = card.partition(":")
     total = parse_gb(size)
     is_card = family in FAMILIES or re.fullmatch(r"gfx\d[0-9a-f]{2,4}", family)

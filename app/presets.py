@@ -28,7 +28,6 @@ def preset_names(folder: Path) -> tuple[str, ...]:
 
 
 def save_preset(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
-    """Write a preset without pictures, and return its file. An older preset of that name is replaced."""
     file = _file(folder, name)
     check_names(settings, SETTINGS)
     excluded = (*PICTURES, TIMED_PICTURES)

@@ -129,7 +129,6 @@ def _facts() -> Iterator[dict[str, Any]]:
 
 
 def _kernel(device: Any) -> str:
-    """Find the operation that SDPA runs; its name says if it is flash, memory-efficient or math."""
     import torch
 
     from diffusers_helper.attention.operation import operation_of

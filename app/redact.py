@@ -74,7 +74,6 @@ def without_paths(text: str, outputs: Path | None = None) -> str:
 
 
 def plain_paths(text: str, outputs: Path | None = None) -> str:
-    """Remove absolute paths as `without_paths` does, but name folders as people write them."""
     names = {name for _, name in known_folders()} | {"outputs", "path"}
 
     def plain(match: re.Match[str]) -> str:

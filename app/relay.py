@@ -68,7 +68,6 @@ def _in_use_text(owner: str) -> str:
 
 
 def _host_cards(ray: Any, task: ClusterTask, events: EventPipe) -> None:
-    """Keep the actors of this machine's cards as long as the cluster knows them."""
     label = task.node_label
     while label and not any(node["Alive"] and label in node["Resources"] for node in ray.nodes()):
         time.sleep(_POLL_SECONDS)
@@ -80,7 +79,6 @@ def _host_cards(ray: Any, task: ClusterTask, events: EventPipe) -> None:
 
 
 def _make_all(task: ClusterTask, orders: Orders, events: EventPipe) -> None:
-    """Have the actor of a card make one job after the other; the first failure of Ray ends this."""
     ray = host = None
     while True:
         order = orders.take()

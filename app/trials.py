@@ -67,11 +67,7 @@ def ask_probe(
     question: Sequence[Any], take: Callable[[Any], object], environ: Mapping[str, str], seconds: float = inf,
     all_seconds: float = inf,
 ) -> ProbeEnd:  # fmt: skip
-    """Ask `app.probe` in a process of its own, and pass each answer on.
-
-    Args:
-        seconds, all_seconds: The most time that one answer, or all of them, may take.
-    """
+    """Ask `app.probe` in a process of its own, and pass each answer on."""
     end_time = time.monotonic() + all_seconds
     with asked(question, environ) as process:
         while not isinstance(answer := _answer_of(*process, seconds, end_time), ProbeEnd):
@@ -83,7 +79,6 @@ def _answer_of(
     child: Child, answers: queue.SimpleQueue[Any], seconds: float, end_time: float,
     cancel: CancelToken | None = None,
 ) -> Any:  # fmt: skip
-    """Wait for the next answer of a process that was asked, or for its end."""
     begin = time.monotonic()
     while True:
         if cancel is not None:

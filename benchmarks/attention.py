@@ -25,7 +25,7 @@ from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.attention.backends import BACKENDS  # noqa: E402
 from diffusers_helper.attention.dispatch import attention_function  # noqa: E402
 from diffusers_helper.errors import InputError  # noqa: E402
-from diffusers_helper.memory.accounting import Account  # noqa: E402
+from diffusers_helper.memory.accounting import Device  # noqa: E402
 from diffusers_helper.planning.backend import Backend  # noqa: E402
 
 MB, REPEAT = 1024**2, 5
@@ -79,12 +79,12 @@ def peak_of(backend: str, size: int, *inputs: Tensor) -> tuple[Tensor, int]:
         torch.cuda.reset_peak_memory_stats()
         result = compute(*inputs)
         return result, torch.cuda.max_memory_allocated() - before
-    account = Account()
+    account = Device()
     account.adopt(inputs)
-    before = account.allocated_bytes
+    before = account.allocated_bytes()
     with account:
         result = compute(*inputs)
-    return result, account.peak_bytes - before
+    return result, account.peak_bytes() - before
 
 
 def main() -> int:

@@ -34,7 +34,6 @@ def device() -> Device:
 
 
 def file_names(kind: str) -> list[str]:
-    """List the files in ComfyUI's folders of a kind, without those that systems keep beside them."""
     return _visible(comfy("folder_paths").get_filename_list(kind))
 
 

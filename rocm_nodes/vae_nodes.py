@@ -238,10 +238,7 @@ class ROCMOptimizedVAEEncodeTiled(ROCMOptimizedVAEEncode):
 
 
 def chosen_precision(inputs: Any) -> tuple[Any, str]:
-    """Choose the precision in which a VAE computes, and say who has chosen it; "" for the user.
-
-    On an AMD card, `rocm_preferred` takes the place of fp16, which ComfyUI would choose.
-    """
+    """Choose the precision in which a VAE computes, and say who has chosen it; "" for the user."""
     if inputs.precision_mode != "auto":
         return inputs.precision_mode, ""
     preferred = inputs.rocm_preferred if inputs.use_rocm_optimizations and is_rocm() else "auto"

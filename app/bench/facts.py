@@ -24,11 +24,7 @@ _NVIDIA_SENSORS = "clocks.sm,power.draw,temperature.gpu"
 
 
 def machine_facts(environ: Mapping[str, str], probed: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the versions, the card, the processor and the main memory.
-
-    Args:
-        probed: The facts that torch told (`app.probe`); empty if it does not start.
-    """
+    """Collect the versions, the card, the processor, the main memory, and what torch told (`app.probe`)."""
     machine = this_machine(environ)
     kind: Kind = machine.kind if machine.kind == "cpu" or probed.get("devices") else "cpu"
     has_card = kind != "cpu"

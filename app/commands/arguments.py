@@ -73,7 +73,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _check_text(action: argparse.Action, value: object) -> None:
-    """Refuse an argument that no file and no message can hold."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and not is_plain_text(text):
             name = next(iter(action.option_strings), action.metavar)
@@ -93,11 +92,7 @@ def queue_paused(outputs: str) -> str:
 
 
 def command_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Name the command line's arguments where the text of an error names settings.
-
-    Args:
-        flags: The arguments of settings that the command takes in another way.
-    """
+    """Name the command line's arguments, first those of `flags`, where an error's text names settings."""
 
     def name(setting: str) -> str:
         if setting in flags:
@@ -214,7 +209,6 @@ def find_mode_variables(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def apply_find_mode(arguments: argparse.Namespace) -> None:
-    """Put the find mode into this process's environment, which its engines inherit."""
     variables = find_mode_variables(arguments)
     if variables and this_machine(os.environ).kind != "rocm":
         complain("--miopen-find-mode has no effect here: MIOpen runs on AMD cards only.")

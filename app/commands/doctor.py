@@ -38,7 +38,6 @@ from diffusers_helper.machine.packages import (
     KITCHEN,
     kitchen_problem,
     rocm_of_torch,
-    version_numbers,
     version_of,
 )
 from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, fastest
@@ -345,10 +344,9 @@ def _environment(profile: Profile, environ: Mapping[str, str]) -> Iterator[Findi
     if "MIOPEN_FIND_TIME_LIMIT" in environ:
         text = "MIOPEN_FIND_TIME_LIMIT is set, but MIOpen has no such variable"
         yield _note("environment", text, "Unset it; MIOPEN_FIND_MODE=FAST avoids long searches.")
-    lacks_segments = version_numbers("torch") < (2, 12) or rocm_of_torch() < (10,)
     for name in ALLOCATOR_VARIABLES:
         has_segments = "expandable_segments:true" in environ.get(name, "").lower()
-        if profile.machine.kind == "rocm" and has_segments and lacks_segments:
+        if profile.machine.kind == "rocm" and has_segments and rocm_of_torch() < (10,):
             text = f"{name} turns expandable segments on, which need ROCm 10"
             remedy = "Leave it out, since the limit of memory may fail with them on this build of torch."
             yield _note("environment", text, remedy)

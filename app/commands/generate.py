@@ -165,7 +165,6 @@ def open_service(arguments: argparse.Namespace) -> JobService:
 def _show(
     service: JobService, job: Job, num_earlier: int, display: JsonLines | ProgressBar, outputs: str
 ) -> Event | None:
-    """Show a job's events after the first `num_earlier`, until its final one or the program's end."""
     display.begin(job, PaceBook(service), service.events(job.id)[:num_earlier])
     last_event = None
     reported = ""

@@ -206,11 +206,7 @@ def _origin_of_recipe(arguments: argparse.Namespace) -> Origin:
 
 
 def _pictures_of(recipe: Recipe, file: Path, replaced: Mapping[str, str]) -> dict[str, bytes]:
-    """Read the pictures in a recipe, or those beside a job's `request.json`.
-
-    Args:
-        replaced: The names of pictures that the command line gives instead.
-    """
+    """Read the pictures in a recipe, or those beside a `request.json`, which no argument replaces."""
     folder = JobFolder(file.parent)
     names = (*PICTURES, *paths_in(recipe.settings))
     files = {name: folder.picture(name) for name in names if folder.picture(name).is_file()}
@@ -240,7 +236,6 @@ def queue_branch(
     service: JobService, job_id: str, arguments: argparse.Namespace, changes: Mapping[str, Any], *,
     waits: bool,
 ) -> tuple[Job, str]:  # fmt: skip
-    """Queue a branch of a job, and return it with a sentence about the sections that it keeps."""
     check_changes_of(service, job_id, changes)
     if arguments.keep is not None:
         job = service.queue.branch(job_id, arguments.keep, waits=waits, **changes)

@@ -227,7 +227,6 @@ _MAY_GO = f"NOT favourite AND state IN {OVER}"
 
 
 def tidy(store: JobStore, retention: Retention) -> list[str]:
-    """Remove what exceeds the limits, and return the ids of the jobs that have left the history."""
     oldest = time.time() - retention.seconds
     condition = f"WHERE {_MAY_GO} AND coalesce(ended, created) < ? ORDER BY created, id"
     gone = list[str]()

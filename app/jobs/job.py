@@ -133,14 +133,12 @@ class LostJob(LongtakeError):
 
 
 def video_of(job: Job) -> Path:
-    """Find a job's video, or raise NotAllowed."""
     if job.video is None or not job.video.exists():
         raise NotAllowed(job, "one with a video", "Wait for its first section.")
     return job.video
 
 
 def size_of(job: Job) -> tuple[int, int]:
-    """Find the width and height that a job's video will have; zeros if they are unknown."""
     if job.request.finishing:
         return job.request.finishing.result.width, job.request.finishing.result.height
     try:

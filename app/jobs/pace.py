@@ -146,7 +146,6 @@ class PaceBook:
 
     @property
     def finishing(self) -> float:
-        """What a finishing takes of its nominal time."""
         return finishing_pace(self._service.finished_jobs(_RECENT)) or 1.0
 
 

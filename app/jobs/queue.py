@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.jobs.job import ALLOWED, BEGUN, MOVABLE, OVER, Command, Job, NoSuchJob, NotAllowed, allows
-from app.jobs.storage.commands import forget_commands, leave_command
+from app.jobs.storage.commands import forget_commands
 from app.jobs.storage.folders import new_folder
 from app.jobs.storage.importing import import_jobs, mark_for_old_versions
 from app.jobs.storage.logs import append_event, time_of_last
@@ -99,7 +99,7 @@ class Queue:
             insert_row(database, {**facts, "press": press, **request_facts(folder)})
             add_transition(database, folder.job, "queued", "You started it.")
             if waits:
-                leave_command(database, folder.job, "wait")
+                store.leave_command(folder.job, "wait")
         store.submitted.add(folder.job)
         return store.job(folder.job)
 
@@ -134,7 +134,6 @@ class Queue:
         return self.add(request, allow_folder=allow_folder, pictures=pictures, lineage=lineage)
 
     def job_with_request(self, job_id: str) -> Job:
-        """Read a job with the request in its folder."""
         job = self.store.job(job_id)
         try:
             facts = request_facts(self.store.folder(job_id))
@@ -230,7 +229,6 @@ class Queue:
         return self._send_command(job_id, "pause")
 
     def stop_after_section(self, job_id: str) -> bool:
-        """End a job after its current section; return False if it is not being made."""
         return self._send_command(job_id, "stop_after_section")
 
     def _send_command(self, job_id: str, command: Command) -> bool:
@@ -238,12 +236,12 @@ class Queue:
 
         A second command takes the job from a program on another computer that has not obeyed the first.
         """
-        with self.store.change() as database:
+        with self.store.change():
             rows = self.store.select("WHERE id = ?", job_id, what="state")
             if not rows or command not in ALLOWED[rows[0]["state"]]:
                 return False
             by_person = bool(self.store.commands(job_id) & {"cancel", "pause"})
-            leave_command(database, job_id, command)
+            self.store.leave_command(job_id, command)
             self.store.apply_commands(job_id, by_person=by_person)
         return True
 
@@ -317,7 +315,6 @@ class Queue:
         return self.store.is_paused
 
     def pause_queue(self) -> None:
-        """Pause the jobs that are being made and begin no others, which frees the device for other work."""
         with self.store.change() as database:
             if not self.is_paused:
                 running = [row["id"] for row in self._open_rows("") if row["state"] in BEGUN]

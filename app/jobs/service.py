@@ -157,7 +157,6 @@ class JobService:
         return self._store.jobs("WHERE state = 'finished' ORDER BY place DESC LIMIT ?", limit)
 
     def queue_position(self, job_id: str) -> int:
-        """Count the jobs that can begin before this one; 0 unless it is queued."""
         job = self.job(job_id)
         if job.state != "queued":
             return 0

@@ -93,7 +93,6 @@ def take_stdout() -> IO[bytes]:
 
 
 def write_whole(pipe: IO[bytes], content: bytes) -> None:
-    """Write to a pipe that is unbuffered, where a write may take only a part."""
     while content:
         content = content[pipe.write(content) :]
 

@@ -8,7 +8,7 @@ from typing import Any
 from app.batch import random_seed
 from app.jobs.job import BEGUN, Action, Job, NotAllowed, allows
 from app.jobs.queue import Queue
-from app.jobs.storage.commands import forget_commands, leave_command, pending_change
+from app.jobs.storage.commands import forget_commands, pending_change
 from diffusers_helper.conditions.prompts import check_prompt
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model, plan_of
@@ -41,7 +41,6 @@ class Steering:
         self.store = queue.store
 
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
-        """Give other settings to the sections after those that are made, or being made."""
         with self.store.change() as database:
             job = self._queue.job_with_request(job_id)
             folder = self.store.folder(job_id)
@@ -57,7 +56,7 @@ class Steering:
             info = find_model(changed.model, allow_folder=True)
             for section_request in lineage.requests(changed):
                 check_prompt(section_request, info)
-            leave_command(database, job_id, "change", json.dumps(settings, ensure_ascii=False))
+            self.store.leave_command(job_id, "change", json.dumps(settings, ensure_ascii=False))
             self.store.apply_commands(job_id)
         return self.store.job(job_id)
 
@@ -66,7 +65,7 @@ class Steering:
         with self.store.change() as database:
             self._check_allowed(self.store.job(job_id), "wait")
             if on:
-                leave_command(database, job_id, "wait")
+                self.store.leave_command(job_id, "wait")
             else:
                 forget_commands(database, job_id, "wait")
         return self.store.job(job_id)

@@ -134,7 +134,6 @@ def _frames(request: GenerationRequest) -> int:
 
 
 def view(job: Job, commands: Collection[Command] = (), **more: Any) -> dict[str, Any]:
-    """What a record shows of a job beside its state; the arguments are those of `sentence`."""
     return {
         "sentence": sentence(job, commands, **more),
         "percent": round(100 * share_done(job), 1),

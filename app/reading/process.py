@@ -5,7 +5,6 @@ import inspect
 import os
 import subprocess
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +45,7 @@ _LIMITS = Limits(memory=2**30, seconds=8, wall_seconds=60.0)
 
 
 class Unreadable(InputError):
-    """The error for a file that exceeds a limit, or crashes its reader.
-
-    Args:
-        reason: What it does, as the end of a sentence that begins with the file's name.
-    """
+    """The error for a file that exceeds a limit, or crashes its reader, as `reason` says."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} is not readable: it {reason}.", "Choose another file.")
@@ -131,16 +126,11 @@ class ReadingProcess:
 
 
 class ReadingRoom:
-    """The processes of a program that read, one for the readers of each module."""
-
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._processes: defaultdict[str, ReadingProcess] = defaultdict(ReadingProcess)
+        self._processes: dict[str, ReadingProcess] = {}
 
     def __call__(self, reader: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with self._lock:
-            process = self._processes[reader.__module__]
-        return process.read(reader, *args, **kwargs)
+        return self._processes.setdefault(reader.__module__, ReadingProcess()).read(reader, *args, **kwargs)
 
     def close(self) -> None:
         for process in list(self._processes.values()):
@@ -149,7 +139,6 @@ class ReadingRoom:
 
 @contextlib.contextmanager
 def reading_elsewhere() -> Generator[None]:
-    """Read this program's untrusted files in processes of their own while the block runs."""
     room = ReadingRoom()
     previous, CONFINEMENT.run_reader = CONFINEMENT.run_reader, room
     try:

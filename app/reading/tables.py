@@ -127,7 +127,6 @@ def _problem_of(names: list[str]) -> str:
 
 
 def _value(name: str, field: str) -> Any:
-    """Turn a field into a value for its setting. Text where a number belongs is refused later."""
     setting, word = SETTINGS[name], field.lower()
     if setting.is_optional and word == "auto":
         return None

@@ -9,5 +9,4 @@ _BYTES = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_i
 
 
 def result_of(reader: Callable[..., Any]) -> TypeAdapter[tuple[Any]]:
-    """A list with the result, which differs from the object that tells an error."""
     return TypeAdapter(cast(Any, tuple)[get_type_hints(reader)["return"]], config=_BYTES)

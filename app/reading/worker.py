@@ -23,10 +23,7 @@ _IDLE_SECONDS = 60.0
 
 
 def main() -> None:
-    """Read files until input ends or no question comes.
-
-    The arguments are the module of the readers, and the limit of memory in bytes.
-    """
+    """Read files by a module's readers, in so many bytes of memory, until input ends or no question comes."""
     ignore_ctrl_c()  # it is for the server, whose end closes our input
     readers = import_module(sys.argv[1])
     limit_process(int(sys.argv[2]))

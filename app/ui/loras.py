@@ -20,7 +20,7 @@ from diffusers_helper.lora_choice import (
     with_relative_names,
 )
 from diffusers_helper.setting import text_of
-from diffusers_helper.weights.lora_files import triggers_of
+from diffusers_helper.weights.lora_files import read_lora
 
 _MAX_LISTED = 500
 
@@ -64,7 +64,7 @@ class LoraCalls:
         for name in names[:_MAX_LISTED]:
             files.append({"name": name, "triggers": [], "problem": ""})
             try:
-                files[-1]["triggers"] = list(triggers_of(folder / name))
+                files[-1]["triggers"] = list(read_lora(folder / name).triggers)
             except InputError as error:
                 files[-1]["problem"] = " ".join(page_error(error)).strip()
         return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MAX_LISTED)}

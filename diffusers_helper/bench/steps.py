@@ -218,7 +218,6 @@ def from_disk(context: Context) -> Iterator[Case]:
 
 
 def _from_disk(context: Context) -> Figures:
-    """Measure a step for which the kernel has to read all weights, which main memory may not hold."""
     files = context.folder / "whole" / _PART
     start_time = time.perf_counter()
     size = write_network(_PART, CONFIGS[_PART], files)

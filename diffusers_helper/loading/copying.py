@@ -52,7 +52,6 @@ class _StoredNetwork:
         }
 
     def values(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each tensor of the copy by its name; only one of them is in memory at a time."""
         for name, weight in self.weights.items():
             scale_name = self.new_scales.get(name)
             if scale_name is not None:

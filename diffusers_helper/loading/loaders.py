@@ -114,7 +114,6 @@ class Models:
                     return
 
     def drop_pages(self, name: str) -> None:
-        """Drop a network's files from main memory. `read` reads them again when they are needed."""
         for file in self._files[name]:
             drop_pages(file)
         self._requested.discard(name)

@@ -27,10 +27,7 @@ _NAME = "lora_branches"
 
 
 class LowRankBranch(nn.Module):
-    """A layer's low-rank branch: `down` (rank, inputs) and `up` (outputs, rank) of all LoRAs, and biases.
-
-    `up` and the biases are multiplied with the weights of the LoRAs.
-    """
+    """A layer's branch of all weighted LoRAs: `down` (rank, inputs), `up` (outputs, rank), and biases."""
 
     def __init__(
         self, matrices: Sequence[tuple[int, Tensor, Tensor, Tensor | None]], factors: Sequence[float]

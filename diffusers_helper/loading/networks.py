@@ -152,7 +152,6 @@ def load_network(
 
 
 def check_network(component: str, path: Path, config: Mapping[str, Any] | None = None) -> None:
-    """Raise OSError or ValueError if files do not hold all tensors of a network. No tensor is read."""
     network_config = config_of(component, path, config)
     network = empty_network(component, network_config)
     _compute_dtype(path, _matching_tensors(component, path, network, network_config)[0])
@@ -244,7 +243,6 @@ def _fixed_dtype(network: nn.Module, name: str, compute_dtype: torch.dtype) -> t
 
 
 def _in_fixed_dtype(tensor: Tensor, dtype: torch.dtype, scale: Tensor | None) -> Tensor:
-    """Cast and dequantise a tensor, which keeps fp32 on the device, too, if that is the type."""
     if isinstance(tensor, GGUFParameter):
         tensor = cast(Tensor, dequantize_gguf_tensor(tensor))
     parameter = nn.Parameter(_dequantised(tensor, dtype, scale), requires_grad=False)

@@ -28,7 +28,6 @@ def read_ahead(
     cancel: CancelToken,
     on_bytes: Callable[[int, int], None] = lambda read_bytes, total_bytes: None,
 ) -> None:
-    """Read files once from the beginning to the end, if the free memory can keep them all."""
     total = _total_bytes(files)
     if not can_keep(files):
         _log.info(

@@ -18,7 +18,6 @@ def take_lock(file: int | IO[Any], *, waits: bool) -> None:
 
 @contextmanager
 def locked_folder(folder: Path, *, waits: bool) -> Generator[None]:
-    """Keep other programs that ask for the same folder out of the block; see `take_lock`."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         take_lock(descriptor, waits=waits)

@@ -40,7 +40,6 @@ def limit_process(memory_bytes: int) -> None:
 
 
 def limit_time(seconds: int) -> None:
-    """Let the system end this process after this many further seconds of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     end_seconds = int(used.ru_utime + used.ru_stime) + 1 + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (end_seconds, resource.RLIM_INFINITY))

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.files import write_atomic
+from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.machine.routes import ROUTES, RouteStore, fastest
+from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 
@@ -31,31 +32,31 @@ class Facts:
     file: Path | None = None
 
     def read(self, key: str) -> dict[str, Any]:
-        entry = self._all().get(key)
+        entry = self.all().get(key)
         return cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
 
     def write(self, key: str, entry: dict[str, Any]) -> None:
+        self.write_all({**self.all(), key: {**self.read(key), **entry}})
+
+    def write_all(self, entries: Mapping[str, Any]) -> None:
         if self.file is None:
             return
-        entries = {**self._all(), key: {**self.read(key), **entry}}
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.file, json.dumps(entries, indent=1).encode() + b"\n")
+            write_atomic(self.file, json.dumps(dict(entries), indent=1).encode() + b"\n")
         except OSError as error:
             _log.warning("%s cannot be written (%s)", self.file, error)
 
     def forget(self) -> int:
-        count = len(self._all())
+        count = len(self.all())
         if self.file is not None:
             self.file.unlink(missing_ok=True)
         return count
 
-    def _all(self) -> dict[str, Any]:
-        if self.file is None:
-            return {}
+    def all(self) -> dict[str, Any]:
         try:
-            entries = json.loads(self.file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            entries: Any = plain_json(read_file(self.file)) if self.file else {}
+        except (OSError, ValueError):
             return {}
         return cast(dict[str, Any], entries) if isinstance(entries, dict) else {}
 
@@ -212,7 +213,6 @@ def max_error(shape: str, deviation: float) -> float:
 
 
 def fastest_by_shape(local: Local, operation: str, card: str, deviation: float) -> dict[str, str]:
-    """Find the ways that `auto` takes on a card, by `shape_key`; see `deviation_of`."""
     return {
         shape: fastest(operation, route, max_error(shape, deviation))
         for shape, route in local.routes.trials(operation, card).items()

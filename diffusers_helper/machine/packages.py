@@ -31,10 +31,6 @@ def version_of(name: str) -> str:
         return ""
 
 
-def version_numbers(name: str) -> tuple[int, ...]:
-    return _numbers(version_of(name))
-
-
 def rocm_of_torch() -> tuple[int, ...]:
     """Find the version of ROCm that torch was built for, such as (7, 2); () for other builds."""
     return _numbers(version_of("torch").partition("+rocm")[2])

@@ -58,8 +58,6 @@ class Case(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KernelCase:
-    """The attention or the work of the blocks of a transformer at a shape."""
-
     operation: str
     card: str
     shape: str
@@ -105,7 +103,6 @@ class Route:
         return {*self.measured, *self.failed, *self.deadly}
 
     def with_result(self, operation: str, candidate: str, result: Result) -> "Route":
-        """Record a measurement or a failure in place of what was known of this way."""
         values = {name: dict[str, Any](getattr(self, name)) for name in _BY_WAY}
         for by_way in values.values():
             by_way.pop(candidate, None)
@@ -202,10 +199,7 @@ class RouteStore:
 
     @contextlib.contextmanager
     def trying(self, case: Case, candidate: str) -> Generator[list[Result]]:
-        """Block a way within the context, so that it stays blocked if this program ends there.
-
-        The context may append a result, which is stored.
-        """
+        """Block a way, also if this program ends within the context, which may append a result to store."""
         previous = self.get(case)
         results = list[Result]()
         self.block(case, candidate, TRYING)

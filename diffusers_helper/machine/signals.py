@@ -27,7 +27,6 @@ def ending_signals() -> Iterator[Signals]:
 
 
 def handle(handler: Handler) -> dict[Signals, object]:
-    """Call `handler` at each of the ending signals, and return the earlier handlers for `restore`."""
     return {number: signal.signal(number, handler) for number in ending_signals()}
 
 

@@ -15,7 +15,6 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Write all control characters as escapes, also line breaks."""
     return visible(text).replace("\n", r"\n")
 
 

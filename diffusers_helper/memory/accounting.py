@@ -1,4 +1,4 @@
-"""An account of the bytes of live tensors, for machines without a GPU.
+"""Main memory as a device, with an account of the bytes of live tensors, for machines without a GPU.
 
 With it, plans, caps and peaks mean the same as on a GPU. It counts each storage once, from the operation that
 creates it until its last tensor is deleted, without what a kernel frees within one operation.
@@ -9,10 +9,11 @@ documents under "Extending PyTorch", which costs about 6 microseconds (`benchmar
 tensors.
 """
 
+import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -28,6 +29,9 @@ _ATTENTION = _ATEN.scaled_dot_product_attention.default
 _UNFUSED_ATTENTION = _ATEN._scaled_dot_product_attention_math.default
 _TO_DEVICE, _TO_LAYOUT = _ATEN.to.device, _ATEN.to.dtype_layout
 
+# run(key, compute) returns the tensor that `compute` makes. Computations with one key have the same shapes.
+Repeat = Callable[[Hashable, Callable[[], Tensor]], Tensor]
+
 
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
     __slots__ = ("key", "num_bytes")
@@ -36,46 +40,60 @@ class _StorageRef(weakref.ref[torch.UntypedStorage]):
 
 
 class _Thread(threading.local):
-    # The accounts that a thread has entered, each as many times as it was entered
+    # The devices that a thread has entered, each as many times as it was entered
 
     def __init__(self) -> None:
-        self.entered: list[Account] = []
+        self.entered: list[Device] = []
 
 
 _thread = _Thread()
 
 
-class Account(TorchDispatchMode):
-    """The account of the live tensors on a device that is part of main memory.
+class Device(TorchDispatchMode):
+    """Main memory as a device, with an account of the tensors that a GPU would hold. Figures are in bytes.
 
     A tensor counts as on the device if it was adopted, if an operation created it from a tensor on the device
     or from no tensor, or if `to` copied it. All other tensors belong to the host. The account sees operations
-    only while it is entered, and only on the thread that entered it, since a dispatch mode belongs to its
-    thread. Copies by other threads have to be adopted. Any thread may read the figures.
+    only within `with device:`, which may be nested, and only on the thread that entered it, since a dispatch
+    mode belongs to its thread. Copies by other threads have to be adopted. Any thread may read the figures.
     """
+
+    has_gpu = False
+    cap_bytes: int | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # True, by default, keeps torch's compiler out of each call, which takes longer than the account.
         return False
 
-    def __init__(self, cap_bytes: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.cap_bytes = cap_bytes
+        self.torch_device = torch.device("cpu")
         self._live = self._peak = 0
         self._refs: dict[int, _StorageRef] = {}
         # A finaliser may run at any point in any thread, so it only appends to this queue, which is atomic.
         self._freed: deque[weakref.ref[torch.UntypedStorage]] = deque()
         self._lock = threading.Lock()
+        # The growth of memory in a repeated computation, by its key and the growth and rest of its first run.
+        self._growths: dict[Hashable | None, int] = {}
 
     @property
+    def total_bytes(self) -> int:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
     def allocated_bytes(self) -> int:
         with self._lock:
             self._discard_freed()
             return self._live
 
-    @property
+    def reserved_bytes(self) -> int:
+        """Count the memory that torch holds, with the unused memory of its allocator."""
+        return self.allocated_bytes()
+
     def peak_bytes(self) -> int:
+        return self._peak
+
+    def peak_reserved_bytes(self) -> int:
         return self._peak
 
     def reset_peak(self) -> None:
@@ -83,9 +101,21 @@ class Account(TorchDispatchMode):
             self._discard_freed()
             self._peak = self._live
 
-    def raise_peak(self, num_bytes: int) -> None:
+    def _raise_peak(self, num_bytes: int) -> None:
         with self._lock:
             self._peak = max(self._peak, num_bytes)
+
+    def free_bytes(self) -> int:
+        """Count what this process can still allocate under the cap, or of all memory without a cap."""
+        cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
+        return max(0, cap - self.allocated_bytes())
+
+    def limit(self, cap_bytes: int | None) -> None:
+        """Set the cap, or remove it if None. An allocation beyond it raises `torch.OutOfMemoryError`."""
+        self.cap_bytes = cap_bytes
+
+    def empty_cache(self) -> None:
+        """Give the allocator's unused memory back to the driver; there is none here."""
 
     def adopt(self, tensors: torch.nn.Module | Iterable[Tensor]) -> None:
         storages = {id(storage): storage for storage in map(_storage, _tensors(tensors)) if storage}
@@ -131,6 +161,40 @@ class Account(TorchDispatchMode):
         finally:
             if is_entered:
                 super().__enter__()
+
+    def repeater(self) -> Repeat:
+        """Make a runner of repeated computations, which stops counting tensors once their peak is known.
+
+        Counting costs an eighth of a forward pass of the demo model, so each kind of computation, which has a
+        key, is counted twice: the first one may leave tensors behind for the later ones, and the second one
+        shows by how much memory grows. The second count is left out if an earlier runner has counted a kind
+        whose first computation grew and left behind as much. Whatever would exceed the cap is counted again.
+        """
+        first_runs: dict[Hashable, Hashable] = {}
+
+        def run(key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+            allocated_before = self.allocated_bytes()
+            growth = self._growths.get(first_runs.get(key))
+            if growth is None or (self.cap_bytes is not None and allocated_before + growth > self.cap_bytes):
+                previous_peak = self.peak_bytes()
+                self.reset_peak()
+                try:
+                    result = compute()
+                    measured_growth = self.peak_bytes() - allocated_before
+                finally:
+                    self._raise_peak(previous_peak)
+                if key in first_runs:
+                    self._growths[first_runs[key]] = measured_growth
+                else:
+                    first_runs[key] = key, measured_growth, self.allocated_bytes() - allocated_before
+                return result
+            with self.paused():
+                result = compute()
+            self._raise_peak(allocated_before + growth)
+            self.adopt([result])
+            return result
+
+        return run
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -215,17 +279,17 @@ class Account(TorchDispatchMode):
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Copy a tensor to the CPU, and release it from the accounts that this thread has entered.
+    """Copy a tensor to the CPU, and release it from the devices that this thread has entered.
 
-    For torch, an accounting device is the same as the host, so after `.cpu()` alone the tensor would still be
+    For torch, this device is the same as the host, so after `.cpu()` alone the tensor would still be
     counted. A tensor that is only a part of its storage is copied, as it would be from a GPU.
     """
     host_tensor = tensor.cpu()
-    for account in _thread.entered:
-        if account.holds(host_tensor):
+    for device in _thread.entered:
+        if device.holds(host_tensor):
             if host_tensor.numel() * host_tensor.element_size() != host_tensor.untyped_storage().nbytes():
                 host_tensor = host_tensor.clone()
-            account.release([host_tensor])
+            device.release([host_tensor])
     return host_tensor
 
 

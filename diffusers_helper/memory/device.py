@@ -1,7 +1,6 @@
-"""The device that a job computes on, which is a GPU, or main memory with an account of the tensors on it."""
+"""The device that a job computes on, which is a GPU, or main memory (`accounting.Device`)."""
 
-import os
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any, Self
 
 import torch
@@ -9,106 +8,7 @@ from torch import Tensor, nn
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.sysfs import amd_gpus
-from diffusers_helper.memory.accounting import Account
-
-# run(key, compute) returns the tensor that `compute` makes. Computations with one key have the same shapes.
-Repeat = Callable[[Hashable, Callable[[], Tensor]], Tensor]
-
-
-class Device:
-    """Main memory as a device, with an `Account` of the tensors that a GPU would hold. Figures are in bytes.
-
-    All computation on it has to take place within `with device:`, which may be nested. Only tensors that are
-    created within it, on the same thread, are counted.
-    """
-
-    has_gpu = False
-    cap_bytes: int | None = None
-
-    def __init__(self) -> None:
-        self.torch_device = torch.device("cpu")
-        self.account = Account()
-        # The growth of memory in a repeated computation, by its key and the growth and rest of its first run.
-        self._growths: dict[Hashable | None, int] = {}
-
-    @property
-    def total_bytes(self) -> int:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-    def allocated_bytes(self) -> int:
-        return self.account.allocated_bytes
-
-    def reserved_bytes(self) -> int:
-        """Count the memory that torch holds, with the unused memory of its allocator."""
-        return self.account.allocated_bytes
-
-    def peak_bytes(self) -> int:
-        return self.account.peak_bytes
-
-    def peak_reserved_bytes(self) -> int:
-        return self.peak_bytes()
-
-    def reset_peak(self) -> None:
-        self.account.reset_peak()
-
-    def free_bytes(self) -> int:
-        """Count what this process can still allocate under the cap, or of all memory without a cap."""
-        cap = self.total_bytes if self.cap_bytes is None else self.cap_bytes
-        return max(0, cap - self.allocated_bytes())
-
-    def limit(self, cap_bytes: int | None) -> None:
-        """Set the cap, or remove it if None. An allocation beyond it raises `torch.OutOfMemoryError`."""
-        self.cap_bytes = self.account.cap_bytes = cap_bytes
-
-    def empty_cache(self) -> None:
-        """Give the allocator's unused memory back to the driver; there is none here."""
-
-    def adopt(self, tensors: nn.Module | Iterable[Tensor]) -> None:
-        self.account.adopt(tensors)
-
-    def release(self, tensors: nn.Module | Iterable[Tensor]) -> None:
-        self.account.release(tensors)
-
-    def repeater(self) -> Repeat:
-        """Make a runner of repeated computations, which stops counting tensors once their peak is known.
-
-        Counting costs an eighth of a forward pass of the demo model, so each kind of computation, which has a
-        key, is counted twice: the first one may leave tensors behind for the later ones, and the second one
-        shows by how much memory grows. The second count is left out if an earlier runner has counted a kind
-        whose first computation grew and left behind as much. Whatever would exceed the cap is counted again.
-        """
-        first_runs: dict[Hashable, Hashable] = {}
-
-        def run(key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-            allocated_before = self.allocated_bytes()
-            growth = self._growths.get(first_runs.get(key))
-            if growth is None or (self.cap_bytes is not None and allocated_before + growth > self.cap_bytes):
-                previous_peak = self.peak_bytes()
-                self.reset_peak()
-                try:
-                    result = compute()
-                    measured_growth = self.peak_bytes() - allocated_before
-                finally:
-                    self.account.raise_peak(previous_peak)
-                if key in first_runs:
-                    self._growths[first_runs[key]] = measured_growth
-                else:
-                    first_runs[key] = key, measured_growth, self.allocated_bytes() - allocated_before
-                return result
-            with self.account.paused():
-                result = compute()
-            self.account.raise_peak(allocated_before + growth)
-            self.adopt([result])
-            return result
-
-        return run
-
-    def __enter__(self) -> Self:
-        self.account.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.account.__exit__(*error)
+from diffusers_helper.memory.accounting import Device, Repeat
 
 
 class CudaDevice(Device):

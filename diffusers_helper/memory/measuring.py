@@ -33,7 +33,6 @@ def wait_for(device: Device) -> None:
 
 
 def measure(work: Callable[[], object], device: Device, *, warm_up: int = 1, runs: int = 3) -> Measured:
-    """Do the work repeatedly, after warm-up runs in which kernels are compiled and chosen."""
     seconds: list[float] = []
     with device:
         for run in range(warm_up + max(1, runs)):

@@ -91,7 +91,6 @@ class Streamer:
         return _Slot(storage, torch.cuda.Event(), released)
 
     def close(self) -> None:
-        """Stop the thread, free the slots, and move all blocks back to main memory, also after an error."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -140,7 +139,6 @@ class Streamer:
 
     @contextmanager
     def _block_on_device(self, index: int, *, is_only_block: bool = False) -> Iterator[None]:
-        """Keep a block's weights on the device within the context, which may be nested."""
         if self._in_use is not None and self._in_use[0] == index:
             yield
             return

@@ -113,7 +113,6 @@ def weights_of(module: nn.Module, dtype: torch.dtype | None = None) -> list[Weig
 def sizes_of(
     module: nn.Module, blocks: Iterable[nn.Module], dtype: torch.dtype | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """Count the bytes of all parameters on the device, with their scales, and those of each block."""
     sizes = {id(weight.tensor): weight.num_bytes for weight in weights_of(module, dtype)}
 
     def size(child: nn.Module) -> int:
@@ -166,7 +165,6 @@ class Layout:
         return cls(tuple(placements), end)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the storage in pieces that hold whole groups of rows."""
         start = end = 0
         placements: list[tuple[Weight, int]] = []
         for weight, offset in self.placements:

@@ -39,8 +39,6 @@ class Absence:
 
 
 class NotHere(InputError):
-    """A model that would have to be downloaded before it can be used."""
-
     def __init__(self, absence: Absence) -> None:
         remedy = (
             f"Download it with longtake models get {absence.model}, with generate --yes, or on the page "

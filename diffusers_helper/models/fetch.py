@@ -163,8 +163,6 @@ def listed_files(source: ComponentSource) -> list[RemoteFile]:
 
 
 class _GrowingFile(FileIO):
-    """A file that is being downloaded. It reports its size, and refuses web pages and too many bytes."""
-
     def __init__(self, path: Path, file: RemoteFile, on_size: Callable[[int], None]) -> None:
         super().__init__(path, "ab")
         self._file_path = file.path
@@ -186,7 +184,6 @@ class _GrowingFile(FileIO):
 def _get_files(
     source: ComponentSource, files: list[RemoteFile], on_bytes: Callable[[Path, int], None]
 ) -> None:
-    """Download the missing files of a component, several at a time, while no other program does so."""
     has_ended = threading.Event()
     repository = source.repository
 

@@ -75,11 +75,7 @@ class Network:
 
 
 def published_bytes(component: str, family: str = "framepack", dtype: str = "") -> int:
-    """Count the bytes of a published network's files; 0 for a component that is no network.
-
-    Args:
-        dtype: The type of a transformer's files; "" for that of its family.
-    """
+    """Count the bytes of a published network's files, by default in its family's type; 0 for no network."""
     if component == LORA:
         pairs = (pair for lora in _published_loras(FAMILIES[family]) for pair in lora.pairs)
         return sum(_MIN_DTYPE_BYTES * values for pair in pairs for _, values in _layer_values(pair))
@@ -294,7 +290,6 @@ _MIN_DTYPE_BYTES = 2
 
 
 def own_loras(info: ModelInfo) -> tuple[LoraFile, ...]:
-    """Read the LoRAs that belong to a model; those that are not here yet as they were published."""
     source = info.components.get(LORA)
     if source is None:
         return ()
@@ -304,7 +299,6 @@ def own_loras(info: ModelInfo) -> tuple[LoraFile, ...]:
 
 
 def _published_loras(family: Family) -> tuple[LoraFile, ...]:
-    """Describe LoRAs for all layers of both transformers, as they are published."""
     config = family.networks["transformer"].config
     width, inner = config["num_attention_heads"] * config["attention_head_dim"], config["ffn_dim"]
     sizes = {

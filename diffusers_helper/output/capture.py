@@ -106,7 +106,6 @@ class Recorder:
     def write(
         self, name: str, inputs: Mapping[str, Any], outputs: Any, seconds: float, memory: Mapping[str, int]
     ) -> Path:
-        """Write one capture, without its tensors if they exceed the limit, and remove the oldest ones."""
         tensors: dict[str, Tensor] = {}
         facts = {
             "format": FORMAT, "what": name, "seconds": seconds, "memory": dict(memory),

@@ -91,7 +91,6 @@ class Report:
         self._report(events.Reading, done_bytes=done_bytes, total_bytes=total_bytes)
 
     def trying(self, stage: events.Stage, done: int, total: int) -> None:
-        """Report the progress of a stage that tries `total` kernels or shapes, from 0 on."""
         if done:
             self.piece(stage, None, done, total)
         else:

@@ -53,7 +53,6 @@ class Backend:
 
 
 def reserve_of(card: str, family: str) -> Setting[int]:
-    """Estimate the bytes that a process holds on the device beside torch's tensors."""
     if family == "cpu":
         return Setting(0, "every tensor is counted", "docs/amd-memory.md")
     ratio = RATIOS.get(card, {}).get("reserve")

@@ -344,7 +344,6 @@ def _plan_with_helper(budget: Budget, helper: Budget, demands: Sequence[Demand])
 
 
 def _only(demand: Demand, *, samples: bool) -> Demand:
-    """Reduce a demand to sampling, or to all other stages."""
     stages = (stage for stage in demand.stages if stage.name.startswith("sample") is samples)
     return replace(demand, stages=tuple(stages))
 

@@ -37,8 +37,6 @@ _SHRINK, _CHANNELS = 8, 16
 _SMALL = 8 * 1024  # bytes for buffers and other small tensors
 # The side of the transformer's patches in latents; the packed history has patches 2 and 4 times as large.
 _PATCH = 2
-# The network of each stage with the bytes that it needs besides weights
-_Working = dict[str, tuple[Network, int]]
 
 
 def calibration_of(calibration: Facts, card: str) -> dict[str, float]:
@@ -107,7 +105,6 @@ def transformer_bytes(
 def cache_bytes(
     network: Network, family: Family, num_latents: int, height: int, width: int, step_cache: str
 ) -> int:
-    """Count the bytes that a step cache keeps from step to step, for one pass of guidance."""
     if step_cache not in STEP_CACHES:
         return 0
     h, w = height // family.spatial_compression, width // family.spatial_compression
@@ -116,6 +113,10 @@ def cache_bytes(
         section_tokens(family, height, width, num_latents), num_latents * (h // _PATCH) * (w // _PATCH),
         heads * head_dim, network.dtype_bytes, 4 * family.channels * num_latents * h * w,
     )  # fmt: skip
+
+
+def text_bytes(network: Network, tokens: int) -> int:
+    return (llama_bytes if "hidden_size" in network.config else umt5_bytes)(network, tokens)
 
 
 def llama_bytes(network: Network, tokens: int) -> int:
@@ -240,11 +241,13 @@ def demand_of(
     )
     family = family_of_config(transformer.config)
     shape = num_latents, height, width
-    estimate = _STAGE_ESTIMATES[family.name]
-    text_stages, vision_stages, sampling = estimate(networks, *shape, text, backend=backend, rank=rank)
-    working = {
-        **text_stages, "vae_encode": (vae, encode), **vision_stages, "sample": (transformer, sampling),
-        **({"sample_low": (low, sampling)} if (low := networks.get("transformer_2")) else {}),
+    encoder, clip, siglip = map(networks.get, ("text_encoder", "text_encoder_2", "image_encoder"))
+    sampling = _sampling_bytes(networks, family, *shape, text, backend=backend, rank=rank)
+    estimates = {
+        "text": (encoder, encoder and text_bytes(encoder, family.prompt_format.head_tokens + text)),
+        "text_2": (clip, clip and encoder_bytes(clip, clip.config["max_position_embeddings"])),
+        "vae_encode": (vae, encode), "vision": (siglip, siglip and vision_bytes(siglip)),
+        "sample": (transformer, sampling), "sample_low": (networks.get("transformer_2"), sampling),
         "decode": (vae, decode),
     }  # fmt: skip
     # Beside the sampler, on the device
@@ -258,64 +261,26 @@ def demand_of(
             + network.cast_bytes
             + (kept_bytes if name.startswith("sample") else 0),
         )
-        for name, (network, num_bytes) in working.items()
+        for name, (network, num_bytes) in estimates.items()
+        if network and num_bytes
     )
     return Demand(tile, tuple(stages))
 
 
-def _framepack(
-    networks: Mapping[str, Network], num_latents: int, height: int, width: int, text: int, *,
+def _sampling_bytes(
+    networks: Mapping[str, Network], family: Family, num_latents: int, height: int, width: int, text: int, *,
     backend: Backend, rank: int,
-) -> tuple[_Working, _Working, int]:  # fmt: skip
-    """Estimate FramePack's encoders of text and of pictures, and a pass of its transformer."""
-    llama, clip, siglip = (networks[name] for name in ("text_encoder", "text_encoder_2", "image_encoder"))
-    sampling = transformer_bytes(
-        networks["transformer"], height, width, text=text, vision=vision_tokens(siglip), backend=backend,
-        rank=rank,
-    )  # fmt: skip
-    texts: _Working = {
-        "text": (llama, llama_bytes(llama, FRAMEPACK.prompt_format.head_tokens + text)),
-        "text_2": (clip, encoder_bytes(clip, clip.config["max_position_embeddings"])),
-    }
-    return texts, {"vision": (siglip, vision_bytes(siglip))}, sampling
-
-
-def _helios(
-    networks: Mapping[str, Network], num_latents: int, height: int, width: int, text: int, *,
-    backend: Backend, rank: int,
-) -> tuple[_Working, _Working, int]:  # fmt: skip
-    """Estimate the same for Helios, which has no encoder of pictures."""
-    umt5, tokens = networks["text_encoder"], latent_tokens(height, width)
-    sampling = helios_bytes(networks["transformer"], height, width, tokens, backend=backend, rank=rank)
-    return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
-
-
-def _wan(
-    networks: Mapping[str, Network], num_latents: int, height: int, width: int, text: int, *,
-    backend: Backend, rank: int,
-) -> tuple[_Working, _Working, int]:  # fmt: skip
-    """Estimate the same for Wan."""
-    umt5, transformer = networks["text_encoder"], networks["transformer"]
-    tokens = section_tokens(WAN, height, width, num_latents)
-    values = tokens * _PATCH**2 * WAN.channels
-    sampling = wan_bytes(transformer, values, tokens, backend=backend, rank=rank)
-    return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
-
-
-def _wan_a14b(
-    networks: Mapping[str, Network], num_latents: int, height: int, width: int, text: int, *,
-    backend: Backend, rank: int,
-) -> tuple[_Working, _Working, int]:  # fmt: skip
-    """Estimate the same for Wan A14B, whose tokens share one modulation, and get the pictures as channels."""
-    umt5, transformer = networks["text_encoder"], networks["transformer"]
-    tokens = section_tokens(WAN_A14B, height, width, num_latents)
-    values = tokens * _PATCH**2 * transformer.config["in_channels"]
-    sampling = wan_bytes(transformer, values, tokens, is_per_token=False, backend=backend, rank=rank)
-    return {"text": (umt5, umt5_bytes(umt5, text))}, {}, sampling
-
-
-# By the families' names
-_STAGE_ESTIMATES = {"framepack": _framepack, "helios": _helios, "wan": _wan, "wan-a14b": _wan_a14b}
+) -> int:  # fmt: skip
+    network, siglip = networks["transformer"], networks.get("image_encoder")
+    if siglip:
+        vision = vision_tokens(siglip)
+        return transformer_bytes(network, height, width, text=text, vision=vision, backend=backend, rank=rank)
+    tokens = section_tokens(family, height, width, num_latents)
+    if not family.is_chain:
+        return helios_bytes(network, height, width, tokens, backend=backend, rank=rank)
+    values = tokens * _PATCH**2 * network.config["in_channels"]
+    is_per_token = family is not WAN_A14B  # which gets the pictures as channels
+    return wan_bytes(network, values, tokens, is_per_token=is_per_token, backend=backend, rank=rank)
 
 
 def _embed_values(networks: Mapping[str, Network], text_tokens: int) -> int:

@@ -50,7 +50,6 @@ class OutOfMemory:
 
     @property
     def outside(self) -> int | None:
-        """The bytes that are neither free nor held by this process."""
         if self.capacity is None or self.free is None or self.allocated is None:
             return None
         return max(0, self.capacity - self.free - self.allocated - (self.idle or 0))
@@ -98,7 +97,6 @@ _GUIDES: dict[Kind, tuple[Remedy, ...]] = {
 def sentences_for(
     details: OutOfMemory, *, is_apu: bool = False, sentences: Mapping[Remedy, str] = LONGTAKE
 ) -> tuple[str, ...]:
-    """Word the remedies, the most likely first: the driver's limits, if the main memory is shared."""
     remedies = _GUIDES[details.kind]
     if is_apu and details.kind in ("driver", "unknown"):
         remedies = ("limits", *remedies)

@@ -151,7 +151,6 @@ def _first_hidden(set_ups: Iterator[SetUp]) -> Recommendation:
 
 
 def _set_ups(request: GenerationRequest, info: ModelInfo, plan: PlanOf) -> Iterator[SetUp]:
-    """Yield the set-ups that fit, in the order of the rule; the model's own files have to fit."""
     for model, weight_dtype, copy in _weights_of(info):
         name = request.model if model is info else model.name
         own_request = replace(request, model=name, weight_dtype=weight_dtype)
@@ -237,8 +236,6 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class FormatPlans:
-    """The plans for a transformer whose file is in one format, or in one of several of the same size."""
-
     formats: tuple[str, ...]
     file_bytes: int
     cards: tuple[CardPlan, ...]
@@ -281,7 +278,6 @@ def plans_by_format(request: GenerationRequest, info: ModelInfo) -> list[FormatP
 
 
 def networks_by_format(info: ModelInfo) -> dict[Network, tuple[str, ...]]:
-    """Describe the transformer in each format that can be loaded, with the formats of that size."""
     by_name = {STORED: transformer_in(info, _DEFAULT)}
     try:
         names = (name for name in WEIGHT_TYPES if name not in (AUTO, _DEFAULT))

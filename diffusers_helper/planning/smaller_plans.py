@@ -2,8 +2,13 @@
 
 Each step down halves the memory for weights beyond the least that they need. If it was the VAE that failed,
 its tiles become smaller, too. Later jobs start with the plan that a job ended with.
+
+Every layer computes in 16 or 32 bit, so a smaller type is only a way of storing weights. int8 is as small as
+fp8 and more precise. It pays if it keeps all blocks on the device. If blocks are streamed, each of them is
+rounded again in every pass, which takes the processor much longer than copying it.
 """
 
+import math
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,10 +30,10 @@ from diffusers_helper.planning.budget import (
 )
 from diffusers_helper.planning.estimates import largest_bucket
 from diffusers_helper.planning.profiles import YOU, Profile
-from diffusers_helper.planning.streaming import choose_streaming
-from diffusers_helper.request import SETTINGS, GenerationRequest
-from diffusers_helper.units import GB, gb_text
+from diffusers_helper.request import AUTO, SETTINGS, GenerationRequest
+from diffusers_helper.units import GB, gb_bytes, gb_text
 
+_STORED = SETTINGS["weight_dtype"].default
 _IN_BF16 = "The model computes in bf16, which this card emulates slowly, because it does not fit in fp32."
 _SIDE_STEP = 32  # between the resolutions that a refusal may name
 MAX_STEPS = 3
@@ -38,6 +43,7 @@ _KEYED = ("vae_chunk", "vae_threshold", "weight_dtype", "step_cache")
 # The share of the memory beyond their minimum that weights may take, by the level of the plan.
 _SHARES = (1.0, 0.5, 0.25, 0.0)
 
+OwnDemandsOf = Callable[[GenerationRequest], Sequence[Demand]]
 DemandsOf = Callable[[Profile, GenerationRequest, int, int], Sequence[Demand]]
 """A function from a profile, a request and a video's height and width to the demands, largest tiles first."""
 
@@ -197,8 +203,6 @@ def _with_remedies(
     error: DoesNotFit, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int],
     begin: Callable[..., object], *, is_wide: bool,
 ) -> DoesNotFit:  # fmt: skip
-    """Make a refusal with the largest resolution that fits, and whether int8 does at this one."""
-
     def fits(*arguments: Any) -> bool:
         try:
             begin(*arguments)
@@ -216,7 +220,6 @@ def _with_remedies(
 
 
 def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, height: int, width: int) -> str:
-    """Make the key of the level that jobs with this card, model, video size and cap have reached."""
     machine = profile.machine
     size = f" {round(machine.total_bytes / GB)} GB" if machine.kind == "rocm" and not machine.is_apu else ""
     cap = "the card's"
@@ -231,3 +234,99 @@ def level_key(request: GenerationRequest, info: ModelInfo, profile: Profile, hei
     vae += "".join(f", {name} {value}" for name, value in others.items() if value != SETTINGS[name].default)
     lora = f", LoRA {lora_summary(request.lora)}" if request.lora else ""
     return f"{machine.card}{size}, {model}, {width}x{height}, cap {cap}, {vae}{lora}"
+
+
+def fewest_copies(plan: JobPlan, demands: Sequence[Demand]) -> JobPlan:
+    """Plan with the largest preserved memory that holds no weights back, for one of these demands."""
+    budget = plan.budget
+    demand = next(demand for demand in demands if demand.vae_tile_px == plan.vae_tile_px)
+    unpreserved = plan_job(budget.preserving(0), (demand,))
+    free_bytes = budget.cap_bytes - unpreserved.held_bytes
+    tenths = math.floor(free_bytes * 10 / GB)  # the setting has steps of a tenth of a GB
+    return plan_job(budget.preserving(gb_bytes(max(0, tenths) / 10)), (demand,))
+
+
+def waiting_bytes(request: GenerationRequest, plan: JobPlan, demands_of: OwnDemandsOf) -> int:
+    streamed_bytes = plan.stage("sample").streamed_bytes
+    if request.weight_dtype == _STORED:
+        return streamed_bytes
+    stored_bytes = _transformer_bytes(demands_of(replace(request, weight_dtype=_STORED)))
+    return streamed_bytes * stored_bytes // _transformer_bytes(demands_of(request))
+
+
+def _transformer_bytes(demands: Sequence[Demand]) -> int:
+    return next(stage.model.total_bytes for stage in demands[0].stages if stage.name == "sample")
+
+
+def choose_streaming(
+    request: GenerationRequest, budget: Budget, demands_of: OwnDemandsOf, free_bytes: int | None
+) -> tuple[GenerationRequest, Budget, str]:
+    """Choose the type of the weights, and how much memory is preserved, as far as neither is set, and why.
+
+    Where free main memory cannot hold the weights that would be streamed, as little memory is preserved as
+    the estimates allow. If it cannot hold the remaining ones either, the weights are rounded to int8 where
+    they then stay on the device.
+    """
+    chosen_request, reason = choose_weights(request, budget, demands_of)
+    unchanged = chosen_request, budget, reason
+    demands = demands_of(chosen_request)
+    streamed_bytes = _streamed_bytes(budget, demands)
+    if free_bytes is None or not budget.is_default or not streamed_bytes:
+        return unchanged
+    plan = plan_job(budget, demands)
+    if (needed_bytes := waiting_bytes(chosen_request, plan, demands_of)) <= free_bytes:
+        return unchanged
+    fewest = fewest_copies(plan, demands)
+    lower_budget = replace(fewest.budget, is_default=True)
+    if waiting_bytes(chosen_request, fewest, demands_of) > free_bytes:
+        chosen_request, reason = choose_weights(request, lower_budget, demands_of)
+    if _streamed_bytes(lower_budget, demands_of(chosen_request)) == streamed_bytes:
+        return unchanged
+    reason = (
+        f"Only {gb_text(free_bytes)} GB of main memory are free for {gb_text(needed_bytes)} GB of weights to "
+        f"stream, so {gb_text(lower_budget.preserved_bytes)} GB are preserved instead of "
+        f"{gb_text(budget.preserved_bytes)} GB, and more weights stay on the device. {reason}"
+    )
+    return chosen_request, lower_budget, reason.rstrip()
+
+
+def choose_weights(
+    request: GenerationRequest, budget: Budget, demands_of: OwnDemandsOf
+) -> tuple[GenerationRequest, str]:
+    """Choose the type of the weights that the budget suggests, if the request leaves it open, and say why."""
+    if request.weight_dtype != AUTO:
+        return request, ""
+    stored = replace(request, weight_dtype=_STORED)
+    small = replace(request, weight_dtype="int8")
+    stored_streamed = _streamed_bytes(budget, demands_of(stored))
+    if stored_streamed == 0:
+        return stored, _keeps_type("all of the transformer stays on the device")
+    try:
+        int8_demands = demands_of(small)
+    except InputError:  # the only refusal that the type of the files does not meet
+        return stored, _keeps_type("they are in GGUF or have scales")
+    if stored_streamed is None:  # if int8 does not fit either, the refusal names the cap that it needs
+        return small, "The weights are rounded to int8, because they do not fit otherwise."
+    int8_streamed = _streamed_bytes(budget, int8_demands)
+    if int8_streamed == 0:
+        return small, (
+            "The weights are rounded to int8, because all of the transformer then stays on the device; "
+            f"otherwise, {gb_text(stored_streamed)} GB would be streamed in each pass."
+        )
+    if int8_streamed is None or int8_streamed >= stored_streamed:
+        return stored, _keeps_type("int8 would not be smaller")
+    return stored, _keeps_type(
+        f"in int8, {gb_text(int8_streamed)} GB would still be streamed in each pass, and be rounded each "
+        "time; a copy in int8, which longtake models convert writes, needs no rounding"
+    )
+
+
+def _keeps_type(reason: str) -> str:
+    return f"The weights keep the type of the files, because {reason}."
+
+
+def _streamed_bytes(budget: Budget, demands: Sequence[Demand]) -> int | None:
+    try:
+        return plan_job(budget, demands).stage("sample").streamed_bytes
+    except DoesNotFit:
+        return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from diffusers_helper.errors import InputError, short_repr
-from diffusers_helper.machine.packages import rocm_of_torch, version_numbers
+from diffusers_helper.machine.packages import rocm_of_torch
 from diffusers_helper.machine.routes import CONV_RUNGS
 from diffusers_helper.machine.sysfs import VISIBLE_VARIABLES
 
@@ -48,7 +48,6 @@ def check_choices(environ: Mapping[str, str]) -> None:
 
 
 def conv_rung(environ: Mapping[str, str]) -> str:
-    """Read the way to compute convolutions from the environment, one of `CONV_CHOICES`."""
     check_choices(environ)
     return environ.get(CONV_RUNG_VARIABLE) or CONV_AUTO
 
@@ -138,8 +137,7 @@ def variables_for(family: str, visible: str = "") -> dict[str, Setting[str]]:
         settings["MIOPEN_DEBUG_3D_CONV_IMPLICIT_GEMM_HIP_FWD_XDLOPS"] = _XDLOPS
     if family in ("gfx1100", "gfx1200", "gfx103x", "radeon"):
         # PyTorch's own tests of a memory limit with expandable segments pass from ROCm 10 on.
-        is_expandable = version_numbers("torch") >= (2, 12) and rocm_of_torch() >= (10,)
-        settings[ALLOCATOR_VARIABLES[0]] = _EXPANDABLE if is_expandable else _THRESHOLD
+        settings[ALLOCATOR_VARIABLES[0]] = _EXPANDABLE if rocm_of_torch() >= (10,) else _THRESHOLD
     return settings
 
 

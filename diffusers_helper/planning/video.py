@@ -24,9 +24,13 @@ from diffusers_helper.models.sizes import (
 from diffusers_helper.planning.budget import Demand, JobPlan
 from diffusers_helper.planning.cards.speeds import (
     MEASURED,
+    Bus,
     Duration,
     StepWork,
+    bus_of,
+    copies_of,
     decode_time,
+    disk_of,
     step_key,
     step_time,
     work_of,
@@ -43,15 +47,7 @@ from diffusers_helper.planning.estimates import (
 )
 from diffusers_helper.planning.notes import notes_of, slow_note
 from diffusers_helper.planning.profiles import YOU, Profile, Setting, VaeDtype
-from diffusers_helper.planning.smaller_plans import FirstPlan, first_plan
-from diffusers_helper.planning.streaming import (
-    Bus,
-    bus_of,
-    copies_of,
-    disk_of,
-    fewest_copies,
-    waiting_bytes,
-)
+from diffusers_helper.planning.smaller_plans import FirstPlan, fewest_copies, first_plan, waiting_bytes
 from diffusers_helper.request import OWN, GenerationRequest
 from diffusers_helper.units import duration, gb_text
 from diffusers_helper.weights.lora_files import loras_of, rank_of

@@ -96,7 +96,6 @@ class JobFolder:
         return self.segments.exists() or self.checkpoints > 0
 
     def remove_leftovers(self) -> None:
-        """Remove the unfinished files of a process that died; none may be writing there."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
 

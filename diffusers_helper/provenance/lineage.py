@@ -154,7 +154,6 @@ class Lineage:
 
 
 def merged_spans(spans: Sequence[Span], request: GenerationRequest) -> tuple[Span, ...]:
-    """Leave out spans that have the same settings as the next span, or as the request."""
     merged: list[Span] = []
     next_settings = Span.of(0, request).settings
     for span in reversed(spans):

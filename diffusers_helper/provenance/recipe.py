@@ -168,8 +168,6 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecipe:
-    """A recipe as the JSON that a video carries, with its pictures."""
-
     text: str
     pictures: Mapping[str, bytes]
 

@@ -11,15 +11,11 @@ VARIABLE = "LONGTAKE_WEIGHTS"
 
 
 def weights_folder(environ: Mapping[str, str]) -> Path:
-    """Find the folder that the environment names, or `weights` in the current folder. It need not exist."""
     return named_folder(environ, VARIABLE, "weights")
 
 
 def weights_names(folder: Path) -> list[str]:
-    """List what the folder and its folders hold, sorted, by paths relative to it.
-
-    These are single files with weights, indices of several files, and folders in diffusers' layout.
-    """
+    """List the weights in a folder by relative paths: single files, indices, and folders of diffusers."""
     return sorted(set(_names(folder)), key=lambda name: (name.lower(), name))
 
 

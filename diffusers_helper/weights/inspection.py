@@ -80,7 +80,6 @@ def inspect_checkpoint(path: Path, component: str = "") -> Inspection:
 
 @confined
 def inspect_weights(path: Path, component: str = "") -> Inspection:
-    """Examine the weights of one network, as `inspect_checkpoint` does for any path."""
     if path.is_dir():
         inspection = _inspect_folder(path, component)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.family import Family
@@ -20,7 +20,6 @@ from diffusers_helper.weights.lora_keys import Kind, Target, split_key, target_o
 from diffusers_helper.weights.reading import read_contents
 from diffusers_helper.weights.tensors import Contents, NotWeights, TensorInfo
 
-_R = TypeVar("_R")
 MIN_SHARE = 0.9
 """The share of a file's tensors that have to fit the transformer. With fewer, the video would look different
 from what the author of the LoRA made. LoRAs for Flux, whose blocks have partly the same names, reach half."""
@@ -100,7 +99,6 @@ class LoraFile:
         return not words or words[-1] == ("low" if component == "transformer_2" else "high")
 
     def check_family(self, model: str, family: Family) -> None:
-        """Raise InputError if the LoRA was made for another family of models."""
         families = _lora_families(self.pairs)
         if family not in families:
             raise _refusal(
@@ -133,17 +131,8 @@ def loras_of(text: str) -> tuple[tuple[Choice, LoraFile], ...]:
 
 def read_lora(path: Path) -> LoraFile:
     """Read what the header of a file with a LoRA tells, or raise InputError with one sentence."""
-    return _read_cached(read_lora_file, path)
-
-
-def triggers_of(path: Path) -> tuple[str, ...]:
-    """Read the words by which a LoRA is called, for lists of many files; see `read_lora`."""
-    return _read_cached(read_lora_triggers, path)
-
-
-def _read_cached(read: Callable[[Path], _R], path: Path) -> _R:
     try:
-        result = _result_or_error(read, *file_signature(path))
+        result = _lora_or_error(*file_signature(path))
     except OSError as error:
         raise _refusal(path.name, f"cannot be read ({error.strerror})", "Check its name.") from error
     if isinstance(result, InputError):
@@ -152,16 +141,11 @@ def _read_cached(read: Callable[[Path], _R], path: Path) -> _R:
 
 
 @lru_cache(maxsize=1024)
-def _result_or_error(read: Callable[[Path], Any], path: Path, mtime: int, size: int) -> Any:
+def _lora_or_error(path: Path, mtime: int, size: int) -> LoraFile | InputError:
     try:
-        return read(path)
+        return read_lora_file(path)
     except InputError as error:
         return error
-
-
-@confined
-def read_lora_triggers(path: Path) -> tuple[str, ...]:
-    return read_lora_file(path).triggers
 
 
 @confined

@@ -20,7 +20,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, SectionFinished, Warned
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.output.tensor_files import read_tensors
+from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest

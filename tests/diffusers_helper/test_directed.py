@@ -23,7 +23,7 @@ from diffusers_helper.framepack.history import LatentHistory
 from diffusers_helper.framepack.joining import FrameBlender
 from diffusers_helper.framepack.work import TextCondition, mix_prompts
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.output.tensor_files import read_tensors
+from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.support.clips import read

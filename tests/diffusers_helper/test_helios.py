@@ -15,7 +15,7 @@ from diffusers_helper.events import Event, Finished, StepDone
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.models.registry import find_model, plan_of
-from diffusers_helper.output.tensor_files import read_tensors
+from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span

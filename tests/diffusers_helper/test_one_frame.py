@@ -17,7 +17,7 @@ from diffusers_helper.framepack import work as framepack
 from diffusers_helper.framepack.work import FramePackCondition
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.output.tensor_files import read_tensors
+from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents

@@ -17,7 +17,7 @@ from torch.nn.functional import conv2d
 
 from diffusers_helper.families.packing import MODES, Mode, Section, plan_sections
 from diffusers_helper.framepack.joining import FrameBlender
-from diffusers_helper.memory.accounting import Account
+from diffusers_helper.memory.accounting import Device
 from diffusers_helper.output.previews import (
     TINY_FILE,
     LatentColours,
@@ -230,12 +230,12 @@ def test_a_decoder_without_room_gives_way_to_colours(
 
 def test_a_preview_takes_no_memory_of_the_device() -> None:
     decoder = TinyDecoder()
-    with Account() as account:
+    with Device() as account:
         latents = torch.randn(1, 16, 9, 8, 8)
-        before = account.peak_bytes
+        before = account.peak_bytes()
         assert before >= latents.nbytes
         assert decoder.frames(latents).shape == (36, 32, 32, 3)
-        assert account.peak_bytes == before
+        assert account.peak_bytes() == before
 
 
 def test_a_decoder_that_does_not_fit_is_left_out(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.packing import MODES, Mode, paddings, plan_sections, split_at
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.output.tensor_files import read_tensors
+from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.picture_names import with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest

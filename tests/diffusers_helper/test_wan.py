@@ -19,8 +19,8 @@ from diffusers_helper.families.wan import WAN
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.models.registry import ModelInfo, find_model, plan_of
 from diffusers_helper.output import checkpoints
+from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.output.previews import LightDecoder
-from diffusers_helper.output.tensor_files import read_tensors
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.provenance.recipe import read_recipe

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.output.tensor_files import read_tensors
+from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.pipeline import Result, generate
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.schedule import noise_for

@@ -101,11 +101,7 @@ class Adding:
         return {"name": self.name, "seconds": round(seconds), "problem": self.problem}
 
     def add(self, name: str, components: Mapping[str, Path], base: str) -> None:
-        """Check files and list the model that they make, in a process, since the check needs torch.
-
-        Args:
-            base: The model that has all other components; "" for the one that fits the transformer.
-        """
+        """Check files and list the model that they make with parts of `base` ("" for the one that fits)."""
         if not self._lock.acquire(blocking=False):
             raise InputError("Another model is being checked.", "Try again in a moment.")
         try:

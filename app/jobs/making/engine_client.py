@@ -135,7 +135,6 @@ class EngineProcess:
                 self._child.send({"do": "cancel", "job": job_id})
 
     def kill(self) -> None:
-        """Make `run` raise EngineDied at once."""
         with self._lock:
             if self._child is not None:
                 self._child.process.kill()
@@ -164,7 +163,6 @@ class EngineProcess:
 def follow(
     job_id: str, messages: queue.SimpleQueue[Message], process: subprocess.Popen[bytes] | None = None
 ) -> Iterator[Event | None]:
-    """Yield a job's events up to the final one, and None while nothing happens."""
     trial: Trial | None = None
     while True:
         try:

@@ -118,7 +118,6 @@ class Supervisor:
         self._advanced = False  # whether the last attempt left a result that need not be computed again
 
     def make(self, earlier_events: Sequence[Event] = ()) -> Iterator[Event]:
-        """Yield the job's events as if one engine had made it, and a warning at each restart."""
         for event in earlier_events:
             self._new_event(event)
         deaths: list[Death] = []

@@ -1,19 +1,12 @@
 """The limits of an engine's silence, after which it counts as hung, learned from earlier silences."""
 
-import json
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.machine import this_profile
-from diffusers_helper.errors import LongtakeError
-from diffusers_helper.files import read_file, write_atomic
+from diffusers_helper.machine.local import Facts
 from diffusers_helper.machine.packages import version_of
 from diffusers_helper.planning.variables import engine_environment
-from diffusers_helper.untrusted.limited_json import plain_json
-
-_log = logging.getLogger(__name__)
 
 # The limits for work that this machine has not done before. MIOpen may search and compile kernels for half
 # an hour, and the first load of a model may download 40 GB.
@@ -44,20 +37,13 @@ def card_in_use(environ: Mapping[str, str]) -> str:
     return f"{machine.name} ({machine.arch}), torch {torch}, find mode {engine.get('MIOPEN_FIND_MODE', '?')}"
 
 
-@dataclass(slots=True)
 class WatchdogTimeouts:
     """The longest silences that ended well, in seconds, by kind of work, which begins with the card."""
 
-    file: Path | None = None
-    _longest: dict[str, float] = field(default_factory=dict[str, float])
-
-    def __post_init__(self) -> None:
-        if self.file is not None and self.file.exists():
-            try:
-                entries = plain_json(read_file(self.file))
-                self._longest = {str(kind): float(seconds) for kind, seconds in entries.items()}
-            except (OSError, ValueError, AttributeError, TypeError, OverflowError) as error:
-                _log.warning("%s cannot be read (%s); limits are learned again", self.file, error)
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        entries = Facts(file).all().items()
+        self._longest = {kind: seconds for kind, seconds in entries if isinstance(seconds, float)}
 
     def knows(self, kind: str) -> bool:
         return kind in self._longest
@@ -76,9 +62,5 @@ class WatchdogTimeouts:
         self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
     def save(self) -> None:
-        if self.file is None:
-            return
-        try:
-            write_atomic(self.file, json.dumps(self._longest, indent=1).encode())
-        except (OSError, LongtakeError) as error:
-            _log.warning("%s cannot be written (%s)", self.file, error)
+        if self.file is not None and self.file.parent.is_dir():  # an outputs folder may be away
+            Facts(self.file).write_all(self._longest)

@@ -34,6 +34,7 @@ from diffusers_helper.untrusted.limited_json import plain_json
 
 _log = logging.getLogger(__name__)
 COMMANDS_QUERY = "SELECT command FROM commands WHERE job = ?"
+LEAVE = "INSERT OR REPLACE INTO commands (job, command, content) VALUES (?, ?, ?)"
 TAKEN_OVER = "Longtake was ended while it was making this video. It was resumed; no finished work was lost."
 INTERRUPTED: dict[str, Any] = {
     "message": "Longtake was ended while it was making this video.",
@@ -44,11 +45,6 @@ PAUSED: dict[str, Any] = {"message": "Paused.", "remedy": ""}
 # cause, but one that takes the whole machine down would otherwise be started again for ever.
 _MOST_DEATHS = 50
 WAITS: dict[str, Any] = PAUSED | {"message": "Your turn: go on, change the words, or try takes."}
-
-
-def leave_command(database: sqlite3.Connection, job_id: str, command: Command, content: str = "") -> None:
-    values = job_id, command, content
-    database.execute("INSERT OR REPLACE INTO commands (job, command, content) VALUES (?, ?, ?)", values)
 
 
 def forget_commands(database: sqlite3.Connection, job_id: str, *commands: Command) -> None:

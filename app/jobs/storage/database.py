@@ -74,7 +74,6 @@ class Database:
                 self._fill_reserve(_RESERVE_BYTES)
 
     def _bring_up_to_date(self, check: str) -> None:
-        """Make the database if it is missing or damaged, and give it this version's tables and all jobs."""
         with locked_folder(self.folder, waits=True):
             try:
                 self._migrate(check)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from app.jobs.job import BEGUN, COMMANDS, OVER, TRANSITIONS
-from app.jobs.storage.commands import apply_commands, leave_command
+from app.jobs.storage.commands import LEAVE, apply_commands
 from app.jobs.storage.database import DATABASE_FOLDER
 from app.jobs.storage.folders import folder_names
 from app.jobs.storage.logs import append_line, change_by, events_in
@@ -127,7 +127,8 @@ def _import(database: sqlite3.Connection, folder: JobFolder, *, can_write: bool)
         for command in COMMANDS:
             file = folder.path / f"wish-{command}"
             if file.is_file() and command != "pause":
-                leave_command(database, folder.job, command, read_file(file).decode("utf-8", "replace"))
+                content = read_file(file).decode("utf-8", "replace")
+                database.execute(LEAVE, (folder.job, command, content))
         apply_commands(database, folder)
         mark_for_old_versions(folder, **({name: facts[name] for name in _ENDED} if state in OVER else {}))
         sync_folder(folder.path)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from app.jobs.job import BEGUN, Command, Job, JobState, LostJob, NoSuchJob
 from app.jobs.storage.commands import (
     COMMANDS_QUERY,
+    LEAVE,
     apply_commands,
     carry_out_change,
     forget_commands,
@@ -227,7 +228,6 @@ class JobStore:
             return self.job(job_id)
 
     def record(self, event: Event) -> None:
-        """Write the state that follows from an event, and then, for whoever follows, the event."""
         folder = self.folder(event.job)
         if change := change_by(event, folder.path):
             if self.is_removed(event.job):
@@ -255,6 +255,10 @@ class JobStore:
         """Whether an error concerns one job's own files, while the outputs folder is there."""
         is_passing = not isinstance(error, OSError) or is_storage_trouble(error)
         return not is_passing and os.access(self.outputs, os.W_OK) and self._database.is_there
+
+    def leave_command(self, job_id: str, command: Command, content: str = "") -> None:
+        with self.transaction() as database:
+            database.execute(LEAVE, (job_id, command, content))
 
     def commands(self, job_id: str) -> set[Command]:
         commands: set[Command] = {"cancel"} if job_id in self.cancelled else set()
@@ -314,7 +318,6 @@ class JobStore:
 
     @property
     def revision(self) -> int:
-        """A number that changes whenever a job's facts do, by whichever process."""
         ((revision,),) = self._database.select("SELECT revision FROM folder")
         return revision
 

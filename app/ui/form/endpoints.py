@@ -34,7 +34,7 @@ from diffusers_helper.picture_names import paths_in, with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
 from diffusers_helper.untrusted.limited_json import json_or_none
-from diffusers_helper.weights.lora_files import triggers_of
+from diffusers_helper.weights.lora_files import read_lora
 
 Uploads = Annotated[dict[str, Upload], Body(embed=True)]
 _MOST_NAME = 80  # characters of a file's name in a message
@@ -150,7 +150,7 @@ class DropCalls:
 
     def lora_add(self, file: File, name: Text) -> str:
         """Copy an uploaded LoRA to the folder for LoRAs, and return the name by which it is chosen."""
-        triggers_of(uploaded(file))  # refuses what is no LoRA
+        read_lora(uploaded(file))  # refuses what is no LoRA
         return add_upload(file, name, lora_folder(os.environ), (".safetensors",))
 
     def picture_check(self, file: File) -> list[int]:

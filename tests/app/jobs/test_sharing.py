@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.jobs.service import JobService
-from app.jobs.storage.commands import commands_of, leave_command
+from app.jobs.storage.commands import commands_of
 from diffusers_helper.events import Cancelled, Finished, SectionFinished, StepDone
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.jobs import STAND_IN, Studio, kill, run_program, sections_of, wait_until
@@ -173,8 +173,7 @@ def test_a_command_outlasts_the_death_of_the_maker(tmp_path: Path, monkeypatch: 
     job = studio.service.job(job_id)
     studio.until(job, SectionFinished)
     kill(process)
-    with studio.service.queue.store.transaction() as database:
-        leave_command(database, job_id, "cancel")
+    studio.service.queue.store.leave_command(job_id, "cancel")
     studio.service.recover()
     job = studio.service.job(job_id)
     assert (job.state, job.frames) == ("cancelled", 37)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.jobs.job import Job, JobState
-from app.jobs.storage.commands import carry_out_change, commands_of, leave_command
+from app.jobs.storage.commands import carry_out_change, commands_of
 from diffusers_helper.conditions.pictures import stored_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import SectionFinished, StepDone
@@ -270,8 +270,7 @@ def test_a_change_that_is_cut_off_anywhere_is_carried_out_the_same(
     store = studio.service.queue.store
     folder, whole = with_sections(studio, 2), with_sections(studio, 2)
     for one in (folder, whole):
-        with store.transaction() as database:
-            leave_command(database, one.job, "change", '{"prompt": "b", "seed": 7}')
+        store.leave_command(one.job, "change", '{"prompt": "b", "seed": 7}')
     with store.transaction() as database:
         carry_out_change(database, whole)
 
@@ -315,8 +314,7 @@ def test_a_change_is_carried_out_at_whatever_end(tmp_path: Path) -> None:
     studio = Studio(tmp_path)
     job = studio.submit("a", seconds=3.6, mode="forward")
     folder = grow(job, 1)
-    with studio.service.queue.store.transaction() as database:
-        leave_command(database, job.id, "change", '{"prompt": "b"}')
+    studio.service.queue.store.leave_command(job.id, "change", '{"prompt": "b"}')
     ended = studio.service.queue.store.enter(job.id, "cancelled", reason="You ended it.")
     assert (ended.state, ended.request.prompt) == ("cancelled", "b")
     (span,) = Lineage.read(folder.lineage).spans

@@ -33,7 +33,7 @@ TRANSFORMER = Path(DEMO.components["transformer"].location)
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let files be read in processes, and fail if one is read in this process."""
-    lora_files._result_or_error.cache_clear()
+    lora_files._lora_or_error.cache_clear()
 
     def refuse(*_: object) -> None:
         raise AssertionError("read in this process")
@@ -42,7 +42,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(reading, name, refuse)
     with reading_elsewhere():
         yield
-    lora_files._result_or_error.cache_clear()
+    lora_files._lora_or_error.cache_clear()
 
 
 def write_lora(file: Path) -> Path:
@@ -63,7 +63,7 @@ def test_each_reader_gives_elsewhere_what_it_gives_here(tmp_path: Path) -> None:
     )
 
     def all_of_it() -> list[object]:
-        lora_files._result_or_error.cache_clear()
+        lora_files._lora_or_error.cache_clear()
         return [
             inspect_weights(TRANSFORMER), inspect_weights(TRANSFORMER / "config.json"), read_lora(lora),
             layers_of(TRANSFORMER), read_recipe(recipe), networks(DEMO, on_cpu=True),

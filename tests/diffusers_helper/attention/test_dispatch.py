@@ -24,7 +24,7 @@ from diffusers_helper.attention.dispatch import (
     use_attention_backend,
 )
 from diffusers_helper.errors import InputError
-from diffusers_helper.memory.accounting import Account
+from diffusers_helper.memory.accounting import Device
 from diffusers_helper.planning.backend import Backend
 from tests.support.tiny_model import TEXT_DIM, tiny_transformer
 
@@ -139,14 +139,14 @@ def test_a_head_whose_values_overflow_fp16_is_computed_in_fp32(scale: tuple[floa
 @pytest.mark.parametrize("limit", [100_000, 2**28])
 def test_a_slice_takes_no_more_than_its_plan(dtype: torch.dtype, limit: int, in_halves: bool) -> None:
     q, k, v = (torch.randn(1, 2, 400, 16).to(dtype) for _ in range(3))
-    account, planned = Account(), slice_size(400, 16, limit)[1]
+    account, planned = Device(), slice_size(400, 16, limit)[1]
     with torch.inference_mode():
         account.adopt([q, k, v])
-        before = account.allocated_bytes
+        before = account.allocated_bytes()
         with account:
             result = sliced_attention(limit, q, k, v, in_fp16=in_halves)
     result_bytes = result.numel() * result.element_size()
-    assert account.peak_bytes - before - result_bytes <= planned <= limit
+    assert account.peak_bytes() - before - result_bytes <= planned <= limit
     assert Backend("math", attention_backend="sliced", slice_bytes=limit).score_bytes(2, 400, 16) == planned
 
 

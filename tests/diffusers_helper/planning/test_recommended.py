@@ -12,9 +12,9 @@ from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedMod
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
+from diffusers_helper.planning.cards.speeds import Bus, bus_of
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.set_ups import Recommendation, recommend
-from diffusers_helper.planning.streaming import Bus, bus_of
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB, gb_bytes

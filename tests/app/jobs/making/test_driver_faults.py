@@ -8,7 +8,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,12 @@ from tests.support.jobs import ROOT, RealStudio
 DRIVER = Path(__file__).parents[3] / "support" / "bad_driver"
 
 
-@dataclass(slots=True)
 class Watchful(WatchdogTimeouts):
     """Patience that ends once, when the driver has fallen asleep, however fast the machine is."""
 
-    calls: Path = field(kw_only=True)
-    has_ended: bool = False
+    def __init__(self, calls: Path) -> None:
+        super().__init__()
+        self.calls, self.has_ended = calls, False
 
     def limit(self, kind: str, *, load: bool = False, compiles: bool = False) -> float:
         is_asleep = os.environ.get("BAD_DRIVER_FAULT") == "sleep" and self.calls.exists()
