@@ -8,7 +8,6 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from app.ui.errors import page_error
-from app.ui.fields import MaybeNumber, Text
 from diffusers_helper.errors import InputError
 from diffusers_helper.lora_choice import (
     MAX_WEIGHT,
@@ -69,7 +68,7 @@ class LoraCalls:
                 files[-1]["problem"] = " ".join(page_error(error)).strip()
         return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MAX_LISTED)}
 
-    def lora_choose(self, lora: Text, name: Text, weight: MaybeNumber) -> str:
+    def lora_choose(self, lora: str, name: str, weight: float | None) -> str:
         """Write the setting `lora` with a file's weight, at most the largest; without the file for None."""
         choices = {choice.file: choice for choice in parsed_choices(lora)}
         clamped = min(max(weight or 0.0, -MAX_WEIGHT), MAX_WEIGHT)

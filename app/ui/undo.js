@@ -15,7 +15,7 @@ function close() {
 }
 
 for (const [button, action] of [[undo, 'restore'], [erase, 'delete']]) {
-  onPress(button, () => post(`queue/${action}`, { jobs }).then(close), (problem) => setText(words, problem));
+  onPress(button, () => post(`jobs_${action}`, { jobs }).then(close), (problem) => setText(words, problem));
 }
 leave.addEventListener('click', close);
 

@@ -117,8 +117,7 @@ def _page_application(page: Page, files: ServedFiles, login: Login | None) -> Fa
         title="Longtake", version=__version__, openapi_url=API_DOCUMENT, docs_url=None, redoc_url=None,
         exception_handlers=error_handlers(),
     )  # fmt: skip
-    for router in page.routers:
-        app.include_router(router)
+    app.include_router(page.router)
 
     async def document(request: Request) -> Response:
         return HTMLResponse(page.document) if login is None or login.knows(request) else login.page()

@@ -4,15 +4,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from app.jobs.finishing import add_finishing, finishing_request, forecast
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.fields import Text
 from app.ui.pictures import Upload, uploaded
 from app.ui.queue.records import Record, Records
 from diffusers_helper.request import GenerationRequest
@@ -27,9 +24,7 @@ class VideoSource(BaseModel, frozen=True):
     path: str = ""
 
 
-_Source = Annotated[VideoSource, Body(embed=True)]
-_Sources = Annotated[list[VideoSource] | None, Body(embed=True, max_length=_MOST_JOINED)]
-_Sound = Annotated[Upload | None, Body(embed=True)]
+_Sources = Annotated[list[VideoSource] | None, Field(max_length=_MOST_JOINED)]
 
 
 class FinishCalls:
@@ -40,7 +35,7 @@ class FinishCalls:
         self._records = Records(service, catalogue)
 
     def finish_plan(
-        self, video: _Source, steps: Text, join: _Sources = None, sound: _Sound = None
+        self, video: VideoSource, steps: str, join: _Sources = None, sound: Upload | None = None
     ) -> dict[str, Any]:
         """Tell what steps such as `enlarge:4,smooth:60` would make of a video, and how long that takes.
 
@@ -51,7 +46,7 @@ class FinishCalls:
         return asdict(plan) | {"words": plan.words}
 
     def finish_start(
-        self, video: _Source, steps: Text, join: _Sources = None, sound: _Sound = None
+        self, video: VideoSource, steps: str, join: _Sources = None, sound: Upload | None = None
     ) -> Record:
         """Queue the job that does steps to a video, with the arguments of `finish_plan`."""
         source, request = self._request(video, steps, join, sound)
@@ -67,10 +62,3 @@ class FinishCalls:
 
     def _source(self, video: VideoSource) -> Job | Path:
         return self._service.job(video.job) if video.job else uploaded(Upload(path=video.path))
-
-
-def finish_router(calls: FinishCalls) -> APIRouter:
-    router = api_router("finish")
-    router.post("")(calls.finish_start)
-    router.post("/plan")(calls.finish_plan)
-    return router

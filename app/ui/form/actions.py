@@ -17,7 +17,6 @@ from app.jobs.service import JobService
 from app.jobs.storage.importing import FOUND
 from app.presets import presets_folder, start_settings
 from app.ui.catalogue import Catalogue
-from app.ui.fields import Count, Flag, Text, Values
 from app.ui.form import markup as view
 from app.ui.form import settings as form
 from app.ui.form.controls import model_options, radio_options
@@ -40,11 +39,11 @@ class Actions:
         self._service, self._catalogue, self._lock = service, catalogue, threading.Lock()
         self._describer = Describer(service, catalogue)
 
-    def form_describe(self, settings: Values) -> FormAnswer:
+    def form_describe(self, settings: dict[str, Any]) -> FormAnswer:
         """Tell what the form says about its values: `markup` by the id of an element, and `facts`."""
         return self._describer.describe(settings)
 
-    def form_start(self, press: Text, settings: Values, may_download: Flag) -> str:
+    def form_start(self, press: str, settings: dict[str, Any], may_download: bool) -> str:
         """Queue the video that the form describes, once for each press, however often it is sent.
 
         The answer is a notice with its place, or a question.
@@ -79,7 +78,7 @@ class Actions:
             info = self._catalogue.info(str(settings.get("model")))
             return view.download_question(error, takes_days=self._catalogue.planner.takes_days(info))
 
-    def form_save(self, job: Text, settings: Values) -> str:
+    def form_save(self, job: str, settings: dict[str, Any]) -> str:
         """Give a job that has not begun the form's values, and return a notice."""
         self._catalogue.edit(self._service, job, self._request(settings | upload_paths(settings)))
         return view.passing_note("The changes are saved.", saved=True)
@@ -126,7 +125,7 @@ class Actions:
         text = f"The model {short_repr(model)} was removed, so {title} is chosen."
         return self.form_model(preselected, mode) | {"notice": view.passing_note(text)}
 
-    def form_restore(self, kept: Text) -> FormAnswer:
+    def form_restore(self, kept: str) -> FormAnswer:
         """Give `values` and `markup` for the form's values that a browser kept as JSON, or the start's."""
         usable = form.usable_values(self._catalogue, kept)
         if not usable:
@@ -135,7 +134,7 @@ class Actions:
         name = self._catalogue.preselected
         return self._form_update(usable or {"model": name, "mode": self._catalogue.info(name).modes[0]})
 
-    def form_fill(self, restored: Text, kept: Text) -> FormAnswer:
+    def form_fill(self, restored: str, kept: str) -> FormAnswer:
         """Give `values`, `markup` and a `notice` for settings from outside the form.
 
         Args:
@@ -177,7 +176,7 @@ class Actions:
             _log.warning("The start settings are not used: %s", error)
             return {}
 
-    def form_example(self, model: Text, index: Count, starts: Flag) -> FormAnswer:
+    def form_example(self, model: str, index: int, starts: bool) -> FormAnswer:
         """Give the picture, if there is one, and the prompt of an example, and start its video if asked.
 
         Its video has the model's own settings, which then fill the form, too. That of the demo is enlarged.

@@ -57,7 +57,7 @@ export async function describe() {
     while (isStale) {
       isStale = false;
       // Nobody waits for it. A failure concerns these values only; another change may have come.
-      await postUntil(null, 'form/describe', { settings: values() }).then(take, (error) => { if (error.isAway) throw error; });
+      await postUntil(null, 'form_describe', { settings: values() }).then(take, (error) => { if (error.isAway) throw error; });
     }
   } catch (error) {
     isStale ||= error.isAway ?? false;
@@ -106,7 +106,7 @@ export async function restoreForm({ text, pictures = {} }) {
     if (pictures[name]) put(name, { path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` });
     else if (isWhole && (name !== 'image' || pictures.image === '')) put(name, null);
   }
-  fill(await post('form/fill', { restored: text, kept: keptSettings() }));
+  fill(await post('form_fill', { restored: text, kept: keptSettings() }));
 }
 
 /** Show the form with these settings by name; null stands for a default, and the other settings stay. */

@@ -4,17 +4,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
-
-from fastapi import APIRouter, Body
+from typing import Any
 
 from app import presets
 from app.batch import batch_lines, random_seed
 from app.jobs.service import JobService
-from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.fields import File, Text
-from app.ui.form.actions import Actions
 from app.ui.form.settings import (
     PAGE_ONLY,
     Restored,
@@ -24,7 +19,6 @@ from app.ui.form.settings import (
     to_request,
     waits,
 )
-from app.ui.loras import LoraCalls
 from app.ui.pictures import Upload, add_upload, upload_name, upload_path, uploaded
 from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
@@ -36,7 +30,6 @@ from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE, T
 from diffusers_helper.untrusted.limited_json import json_or_none
 from diffusers_helper.weights.lora_files import triggers_of
 
-Uploads = Annotated[dict[str, Upload], Body(embed=True)]
 _MOST_NAME = 80  # characters of a file's name in a message
 # A picture belongs to one video, and so do its prompt and its crop.
 _NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
@@ -46,7 +39,7 @@ class FormCalls:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
-    def recipe_read(self, file: File, name: Text = "the file") -> RestoredForm:
+    def recipe_read(self, file: Upload, name: str = "the file") -> RestoredForm:
         """Read the settings in an uploaded MP4, PNG or JSON file for the form, and its picture's path.
 
         Args:
@@ -65,7 +58,7 @@ class FormCalls:
         title = "the default preset" if name == presets.START else f"the preset “{name}”"
         return Restored.of_preset(preset, title).to_dict()
 
-    def preset_save(self, name: Text, form: Text) -> list[str]:
+    def preset_save(self, name: str, form: str) -> list[str]:
         """Save the settings of the form, except picture, crop and prompt, as a preset.
 
         Args:
@@ -78,7 +71,7 @@ class FormCalls:
         presets.save_preset(presets.presets_folder(), name, self._settings(form))
         return self.preset_list()
 
-    def preset_import(self, name: Text, file: File) -> list[str]:
+    def preset_import(self, name: str, file: Upload) -> list[str]:
         """Save the settings of an uploaded file with a recipe as a preset, and return the names of all."""
         presets.save_preset(presets.presets_folder(), name, read_recipe(uploaded(file)).settings)
         return self.preset_list()
@@ -88,13 +81,13 @@ class FormCalls:
         preset = presets.load_preset(presets.presets_folder(), name)
         return json.dumps(dict(preset.settings), ensure_ascii=False, indent=1)
 
-    def preset_default(self, name: Text) -> list[str]:
+    def preset_default(self, name: str) -> list[str]:
         """Make a preset the one with which the page begins, and return the names of all."""
         folder = presets.presets_folder()
         presets.save_preset(folder, presets.START, presets.load_preset(folder, name).settings)
         return self.preset_list()
 
-    def preset_remove(self, name: Text) -> list[str]:
+    def preset_remove(self, name: str) -> list[str]:
         """Remove a preset, and return the names of the others."""
         presets.remove_preset(presets.presets_folder(), name)
         return self.preset_list()
@@ -122,7 +115,7 @@ class DropCalls:
     def __init__(self, service: JobService, catalogue: Catalogue) -> None:
         self._service, self._catalogue = service, catalogue
 
-    def file_read(self, file: File, name: Text = "the file") -> RestoredForm | dict[str, str]:
+    def file_read(self, file: Upload, name: str = "the file") -> RestoredForm | dict[str, str]:
         """Tell what an uploaded file brings to the form, as `recipe_read` does; nothing for a mere picture.
 
         A video without settings is continued.
@@ -144,23 +137,23 @@ class DropCalls:
             return {}
         return continuation(path, name).to_dict()
 
-    def file_continue(self, file: File, name: Text = "the file") -> RestoredForm:
+    def file_continue(self, file: Upload, name: str = "the file") -> RestoredForm:
         """Return what lets the form continue an uploaded video, also one with settings of its own."""
         return continuation(uploaded(file), name[:_MOST_NAME]).to_dict()
 
-    def lora_add(self, file: File, name: Text) -> str:
+    def lora_add(self, file: Upload, name: str) -> str:
         """Copy an uploaded LoRA to the folder for LoRAs, and return the name by which it is chosen."""
         triggers_of(uploaded(file))  # refuses what is no LoRA
         return add_upload(file, name, lora_folder(os.environ), (".safetensors",))
 
-    def picture_check(self, file: File) -> list[int]:
+    def picture_check(self, file: Upload) -> list[int]:
         """Measure the width and the height of an uploaded picture, or refuse it."""
         picture = self._catalogue.planner.pictures.judge(str(uploaded(file)))
         if isinstance(picture, InputError):
             raise picture
         return [picture.width, picture.height]
 
-    def batch_add(self, file: File, pictures: Uploads, form: Text) -> list[str]:
+    def batch_add(self, file: Upload, pictures: dict[str, Upload], form: str) -> list[str]:
         """Queue a video for each line of an uploaded CSV or JSON-lines file, or none if one cannot be used.
 
         Args:
@@ -210,21 +203,3 @@ def _with_uploads(line: Mapping[str, Any], picture_paths: Mapping[str, str]) -> 
                 "Drop the file together with its pictures.",
             )
     return with_pictures(line, {name: picture_paths[file] for name, file in wanted.items()})
-
-
-def form_routers(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> list[APIRouter]:
-    gets = actions.form_reset, actions.form_model, actions.form_models
-    posts = (
-        actions.form_describe, actions.form_start, actions.form_save, actions.form_end,
-        actions.form_restore, actions.form_fill, actions.form_example, drops.file_continue,
-    )  # fmt: skip
-    router = api_router("form", get=gets, post=posts)
-    router.get("/presets")(presets.preset_list)
-    router.post("/file")(drops.file_read)
-    router.post("/picture")(drops.picture_check)
-    router.post("/batch")(drops.batch_add)
-    router.get("/loras")(loras.lora_list)
-    router.post("/lora")(loras.lora_choose)
-    router.post("/lora/add")(drops.lora_add)
-    kept = presets.preset_save, presets.preset_import, presets.preset_default, presets.preset_remove
-    return [router, api_router("form/presets", get=[presets.preset_load, presets.preset_export], post=kept)]

@@ -1,7 +1,7 @@
 // The LoRAs of the form: the files of the folder, each with a box, a weight and its trigger words. What is chosen
 // stands in a hidden field as text, which the server reads and changes.
 import { hasChanged, make, makeButton, onPress, setText } from '../elements.js';
-import { get, post } from '../server.js';
+import { post } from '../server.js';
 import { facts, onDescribed, put } from './describe.js';
 import { read } from './values.js';
 
@@ -10,7 +10,7 @@ let choices = 0; // those that the text does not have yet
 
 function choose(name, weight) {
   choices += 1;
-  turn = turn.then(async () => put('lora', await post('form/lora', { lora: read('lora'), name, weight })))
+  turn = turn.then(async () => put('lora', await post('lora_choose', { lora: read('lora'), name, weight })))
     .catch((error) => setText(said, error.message))
     .finally(() => {
       choices -= 1;
@@ -63,7 +63,7 @@ function showChosen() {
 
 async function look() {
   try {
-    const found = await get('form/loras');
+    const found = await post('lora_list');
     known = found.files;
     const none = `There is no safetensors file in the folder “${found.folder}” yet.`;
     setText(said, known.length ? (found.more ? `${found.more} more files are not listed.` : '') : none);

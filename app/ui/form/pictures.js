@@ -220,8 +220,8 @@ let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
 async function addLora(file, { path }) {
-  const name = await post('form/lora/add', { file: { path }, name: file.name });
-  put('lora', await post('form/lora', { lora: read('lora'), name, weight: 1 }));
+  const name = await post('lora_add', { file: { path }, name: file.name });
+  put('lora', await post('lora_choose', { lora: read('lora'), name, weight: 1 }));
 }
 
 /** Let the form take the settings in a file, or the field of a setting the picture that is meant for it. */
@@ -232,7 +232,7 @@ async function giveFile(file, name) {
     return;
   }
   const isMeant = name && file.type.startsWith('image/');
-  const found = await (isMeant ? post('form/picture', { file: given }) : post('form/file', { file: given, name: given.orig_name }));
+  const found = await (isMeant ? post('picture_check', { file: given }) : post('file_read', { file: given, name: given.orig_name }));
   if (found.text) await restoreForm(found);
   else putPicture(name ?? START, given);
 }
@@ -243,7 +243,7 @@ async function addBatch(file, others) {
   const { image, ...form } = values();
   if (image) pictures[''] = { path: image.path };
   const { path } = await upload(file);
-  await post('form/batch', { file: { path }, pictures, form: JSON.stringify(form) });
+  await post('batch_add', { file: { path }, pictures, form: JSON.stringify(form) });
   goTo('queue');
 }
 

@@ -22,7 +22,7 @@ function makeTile(save, report) {
     const [file] = await chooseFiles();
     if (!file) return;
     const { path } = await upload(file);
-    await post('form/picture', { file: { path } });
+    await post('picture_check', { file: { path } });
     save(place, { path, crop: 0.5 });
   }
 

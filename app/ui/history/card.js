@@ -73,7 +73,7 @@ export function makeCard(onError) {
 
 /** Mark a video as a favourite, or remove the mark. The result is its data with the new mark. */
 export async function setFavourite(data) {
-  const [{ favourite }] = await post('queue/favourite', { jobs: [data.job], favourite: !data.favourite });
+  const [{ favourite }] = await post('jobs_favourite', { jobs: [data.job], favourite: !data.favourite });
   return { ...data, favourite };
 }
 

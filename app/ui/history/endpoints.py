@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import StreamingResponse
 from typing_extensions import TypedDict
 
@@ -16,7 +17,6 @@ from app.jobs.history import Stack, TreeNode
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
-from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.settings import Restored, RestoredForm, continuation_of
@@ -202,10 +202,10 @@ class HistoryCalls:
     def history_search(
         self,
         text: str = "",
-        states: Annotated[list[str] | None, Query(max_length=_MOST_STATES)] = None,
+        states: Annotated[list[str] | None, Field(max_length=_MOST_STATES)] = None,
         model: str = "",
-        min_seconds: Annotated[float | None, Query(allow_inf_nan=False)] = None,
-        max_seconds: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+        min_seconds: float | None = None,
+        max_seconds: float | None = None,
         favourites: bool = False,
         before: str = "",
         limit: int = 24,
@@ -241,6 +241,10 @@ class HistoryCalls:
             "models": sorted({model_title(key) for key in models}),
         }
 
+    def jobs_scene(self, job: str) -> Shown:
+        """Tell what the page's stage shows of a job: video, sections, figures, settings and memory."""
+        return self._presenter.show_job(job)
+
     def history_open(self, job: str) -> Shown:
         """Gather everything that the page shows of one video, with its states, files and tree of branches."""
         record = self._service.job(job)
@@ -274,19 +278,11 @@ class HistoryCalls:
         return continuation_of(self._service.job(job), self._catalogue).to_dict()
 
 
-def history_router(calls: HistoryCalls, service: JobService) -> APIRouter:
-    router = api_router("history")
-    router.get("")(calls.history_search)
-
-    @router.get("/zip")
+def add_zip(router: APIRouter, service: JobService) -> None:
+    @router.get("/history/zip")
     def history_zip(jobs: Annotated[list[str], Query(max_length=MOST_CARDS)]) -> StreamingResponse:
         """Send the files of finished or unfinished videos as one ZIP file."""
         files = [file_entry(*named) for job in jobs if (named := download(service.job(job)))]
         size, parts = stored_zip(files)
         headers = {"Content-Length": str(size), "Content-Disposition": 'attachment; filename="longtake.zip"'}
         return StreamingResponse(parts, media_type="application/zip", headers=headers)
-
-    router.get("/{job}")(calls.history_open)
-    router.get("/{job}/settings")(calls.history_settings)
-    router.get("/{job}/continue")(calls.history_continue)
-    return router

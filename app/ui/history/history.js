@@ -6,7 +6,7 @@ import { queueNow, onJobsReported } from '../jobs.js';
 import { compare } from '../live/compare.js';
 import { offerToFinish } from '../live/finishing.js';
 import { makeFilm, pastView } from '../live/film.js';
-import { get, post } from '../server.js';
+import { post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { clock, dayOf, exactly } from '../text.js';
 import { focusUndo, offerUndo } from '../undo.js';
@@ -93,7 +93,7 @@ function show(found, before) {
 }
 
 async function readStack(root) {
-  const found = await get('history', { ...wanted(), root, limit: MOST });
+  const found = await post('history_search', { ...wanted(), root, limit: MOST });
   stacks.set(root, found.cards);
 }
 
@@ -104,7 +104,7 @@ async function load(before = '', limit = PAGE) {
   more.setAttribute('aria-busy', 'true');
   try {
     const [found] = await Promise.all([
-      get('history', { ...wanted(), stacked: true, before, limit }), ...(before ? [] : [...stacks.keys()].map(readStack)),
+      post('history_search', { ...wanted(), stacked: true, before, limit }), ...(before ? [] : [...stacks.keys()].map(readStack)),
     ]);
     if (own === asked) show(found, before);
   } catch (error) {
@@ -195,7 +195,7 @@ function prepareVideo() {
   find('.lt-past-open').replaceChildren(pastView);
   film = makeFilm(ofVideo('view'), (job) => goTo('history', job));
   ofVideo('status').ariaLabel = 'This video';
-  onPress(ofVideo('settings-use'), async () => restoreForm(await get(`history/${encodeURIComponent(open)}/settings`)), film.report);
+  onPress(ofVideo('settings-use'), async () => restoreForm(await post('history_settings', { job: open })), film.report);
   onPress(ofVideo('remove'), () => remove([shown]));
   offerCopy(ofVideo('copy-link'), ofVideo('address'));
 }
@@ -216,7 +216,7 @@ function showVideo(video) {
 async function refreshVideo() {
   const job = open;
   try {
-    const video = await get(`history/${encodeURIComponent(job)}`);
+    const video = await post('history_open', { job });
     if (job === open) showVideo(video);
   } catch (error) {
     if (error.isAway) lookAgain();
@@ -270,7 +270,7 @@ function follow() {
 async function remove(videos) {
   const jobs = videos.map(({ job }) => job);
   try {
-    await post('queue/remove', { jobs });
+    await post('jobs_remove', { jobs });
   } catch (error) {
     (open ? sayAbove : report)(error.message);
     return;
@@ -283,7 +283,7 @@ async function remove(videos) {
 }
 
 async function erase(action, jobs) {
-  await post(`queue/${action}`, jobs);
+  await post(`jobs_${action}`, jobs);
   await lookAtAll();
 }
 
@@ -302,7 +302,7 @@ function spaceRow({ id, title, size }) {
 
 async function showSpace() {
   if (!find('.lt-space').open) return;
-  const usage = await get('queue/usage');
+  const usage = await post('jobs_usage');
   setText(find('.lt-space-say'), usage.say);
   find('.lt-space-empty').hidden = !usage.removed_bytes;
   find('.lt-space-videos').replaceChildren(...usage.jobs.map(spaceRow));

@@ -3,7 +3,7 @@ import { make, onPress, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { newSeed } from '../form/values.js';
 import { setFavourite, showStar } from '../history/card.js';
-import { get, post } from '../server.js';
+import { post } from '../server.js';
 
 const JOB_BUTTONS = { resume: '.lt-resume', pause: '.lt-pause', stop_after_section: '.lt-stop', cancel: '.lt-end' };
 
@@ -15,7 +15,7 @@ export function prepareActions(box, panel, report, expect) {
   const find = (selector) => box.querySelector(selector);
   const on = (selector, act) => onPress(find(selector), act, report);
   let scene = {};
-  const send = (action, more = {}) => post(`queue/${action}`, { jobs: [scene.job], ...more });
+  const send = (action, more = {}) => post(`jobs_${action}`, { jobs: [scene.job], ...more });
   on('.lt-pause', () => send('pause'));
   on('.lt-stop', () => send('cancel', { after_section: true }));
   on('.lt-end', () => send('cancel'));
@@ -30,11 +30,11 @@ export function prepareActions(box, panel, report, expect) {
   on('.lt-again', async () => {
     const seed = newSeed();
     expect();
-    const made = await post('queue/duplicate', { job: scene.job, changes: { seed } });
+    const made = await post('jobs_duplicate', { job: scene.job, changes: { seed } });
     report(`The same video with the seed ${seed} is in the queue.`, made.id);
   });
   on('.lt-continue', async () => {
-    await restoreForm(await get(`history/${encodeURIComponent(scene.job)}/continue`));
+    await restoreForm(await post('history_continue', { job: scene.job }));
     document.querySelector('#set-prompt textarea').focus();
   });
   on('.lt-favourite', async () => {

@@ -3,27 +3,25 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Body
 from starlette.responses import StreamingResponse
 
 from app.jobs.exports import export_file, make_export, offers
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.api import api_router
 from app.ui.errors import page_words
-from app.ui.fields import Text
 from app.ui.live.scene import download_name, file_url
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.units import size_text
 
+_Text = Annotated[str, Body(embed=True)]
 
-def exports_router(service: JobService) -> APIRouter:
-    router = api_router("exports")
 
-    @router.get("/{job}")
-    def exports_list(job: str) -> list[dict[str, str]]:
+def add_exports(router: APIRouter, service: JobService) -> None:
+    @router.post("/exports_list")
+    def exports_list(job: _Text) -> list[dict[str, str]]:
         return [
             {
                 "format": offer["format"],
@@ -33,13 +31,11 @@ def exports_router(service: JobService) -> APIRouter:
             for offer in offers(service.job(job))
         ]
 
-    @router.post("/{job}")
-    def exports_make(job: str, format: Text) -> StreamingResponse:
+    @router.post("/exports_make")
+    def exports_make(job: _Text, format: _Text) -> StreamingResponse:
         """Export a video, and tell of it in lines of JSON, the last of which names the file."""
         lines = (json.dumps(line) + "\n" for line in _steps(service.job(job), format))
         return StreamingResponse(lines, media_type="application/x-ndjson")
-
-    return router
 
 
 def _steps(job: Job, format: str) -> Iterator[dict[str, Any]]:

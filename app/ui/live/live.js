@@ -6,7 +6,7 @@
 import { render, setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
-import { get } from '../server.js';
+import { post } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { makeFilm } from './film.js';
 import { preparePreview } from './preview.js';
@@ -31,7 +31,7 @@ let watched = false; // whether this page was open when the job on the stage end
 // An id begins with the time of its creation.
 const comesAfter = (scene, other) => scene.isOpen || scene.job > other.job;
 const say = (words) => setText(find('.lt-say'), words.trim());
-const load = (job) => get(`live/${encodeURIComponent(job)}`);
+const load = (job) => post('jobs_scene', { job });
 
 /** Give the stage to the job that a user is about to start, or not, unless another one is being made. */
 export function expectStage(isExpected = true) {

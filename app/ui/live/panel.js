@@ -2,7 +2,7 @@
 // sections from a cut on the strip on, or further sections.
 import { actOnce, make, onPress, onSubmit, setText } from '../elements.js';
 import { newSeed } from '../form/values.js';
-import { get, post } from '../server.js';
+import { post } from '../server.js';
 
 const LABELS = {
   steer: { title: 'What comes next', words: 'What happens next', act: 'Change the words', takes: 'Three takes of the next section' },
@@ -71,8 +71,8 @@ export class Panel {
   async goOn(waits = true) {
     const { job } = this.#scene;
     await this.#saveWords();
-    if (!waits) await post('queue/wait', { jobs: [job], wait: false });
-    await post('queue/resume', { jobs: [job] });
+    if (!waits) await post('jobs_wait', { jobs: [job], wait: false });
+    await post('jobs_resume', { jobs: [job] });
   }
 
   show(scene) {
@@ -127,7 +127,7 @@ export class Panel {
 
   async #askBranch() {
     const { job } = this.#scene;
-    const { branch } = await get(`history/${encodeURIComponent(job)}`);
+    const { branch } = await post('history_open', { job });
     if (job !== this.#scene.job) return;
     const find = this.#find;
     this.#branch = branch;
@@ -140,7 +140,7 @@ export class Panel {
 
   async #wait() {
     const { checked } = this.#find('wait');
-    await post('queue/wait', { jobs: [this.#scene.job], wait: checked });
+    await post('jobs_wait', { jobs: [this.#scene.job], wait: checked });
     this.#report(checked ? 'It waits for you after each section; the device is free meanwhile.' : 'It goes on by itself.');
   }
 
@@ -150,7 +150,7 @@ export class Panel {
 
   async #changeWords() {
     const { value } = this.#find('words');
-    await post('queue/change', { job: this.#scene.job, changes: { prompt: value.trim() } });
+    await post('jobs_change', { job: this.#scene.job, changes: { prompt: value.trim() } });
     this.#shown = value;
     this.#report('What comes next has the new words. What is made keeps its own.');
   }
@@ -164,14 +164,14 @@ export class Panel {
       const value = field.value.trim();
       if (value !== String(before).trim()) changes[name] = name === 'seed' || typeof before === 'number' ? Number(value) : value;
     }
-    const made = await post('queue/branch', { job, keep, changes });
-    if (isOpen) await post('queue/pause', { jobs: [job] }); // the branch comes first
+    const made = await post('jobs_branch', { job, keep, changes });
+    if (isOpen) await post('jobs_pause', { jobs: [job] }); // the branch comes first
     this.#tell(`The branch is in the queue. ${branch.kept[keep - 1]}`, made.id);
   }
 
   async #extend() {
     const { keptByLonger } = this.#branch;
-    const made = await post('queue/branch', { job: this.#scene.job, longer: Number(this.#find('add').value) });
+    const made = await post('jobs_branch', { job: this.#scene.job, longer: Number(this.#find('add').value) });
     this.#tell(`The longer video is in the queue. ${keptByLonger}`, made.id);
   }
 
@@ -185,12 +185,12 @@ export class Panel {
     const { job } = this.#scene;
     if (this.#mode === 'steer') {
       await this.#saveWords();
-      await post('queue/takes', { job });
+      await post('jobs_takes', { job });
       this.#close();
       this.#report('Three takes are in the queue. Each waits after one section, so that you can keep the best.');
       return;
     }
-    const takes = await post('queue/takes', { job, keep: this.#keep });
+    const takes = await post('jobs_takes', { job, keep: this.#keep });
     this.#report('Three takes of this section are in the queue. What was made stays.', takes[0].id);
   }
 }

@@ -6,7 +6,11 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any, NamedTuple
+
+from fastapi import APIRouter
+from starlette.responses import StreamingResponse
 
 from app.jobs.job import MOVABLE
 from app.jobs.service import JobService
@@ -91,10 +95,6 @@ class Updates:
         self._pages = list[str]()  # the jobs that users have chosen, one for each page
         self._watches = dict[str, _Watch]()  # by those jobs
 
-    def is_open(self, job_id: str) -> bool:
-        running, waiting = self._service.open_jobs()
-        return any(job.id == job_id for job in (running, *waiting) if job is not None)
-
     async def stream(self, job: str = "") -> AsyncGenerator[str, None]:
         """Keep one page, which may have chosen a running job, up to date until it or the service ends.
 
@@ -123,3 +123,14 @@ class Updates:
             self._pages.remove(job)
             if job not in self._pages and (unused_watch := self._watches.pop(job, None)):
                 unused_watch.is_wanted = False
+
+
+def add_updates(router: APIRouter, service: JobService) -> None:
+    updates = Updates(service)
+
+    @router.get("/live")
+    def follow(job: str = "") -> StreamingResponse:
+        with suppress(*TROUBLE):  # the stream goes on once the folder is there again
+            running, waiting = service.open_jobs()
+            job = job if any(other.id == job for other in (running, *waiting) if other is not None) else ""
+        return StreamingResponse(updates.stream(job), media_type="text/event-stream")

@@ -47,8 +47,8 @@ export function prepareTakes(box, panel, open, report) {
   const watchable = () => takes.tiles.filter(({ video, now }) => video && !now);
 
   async function choose(job, name) {
-    if (!takes.waits) await post('queue/wait', { jobs: [job], wait: false });
-    await post('queue/resume', { jobs: [job] });
+    if (!takes.waits) await post('jobs_wait', { jobs: [job], wait: false });
+    await post('jobs_resume', { jobs: [job] });
     report(`${name} goes on. The others stay in the history.`);
   }
 
@@ -65,7 +65,7 @@ export function prepareTakes(box, panel, open, report) {
       name, url: video, begin, end, keep: mayGoOn && keep, act: () => choose(job, name),
     })), [first, first ? 0 : 1]);
   });
-  on('more', () => post('queue/takes', { job: takes.of, keep: takes.keep }));
+  on('more', () => post('jobs_takes', { job: takes.of, keep: takes.keep }));
   return (now, job) => {
     [takes, shownJob] = [now, job];
     box.hidden = !takes;

@@ -1,7 +1,7 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
 import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, render, setText } from '../elements.js';
 import { chooseModel } from '../form/describe.js';
-import { get, post } from '../server.js';
+import { post } from '../server.js';
 
 const lines = (texts) => texts.map((textContent, index) => make(index ? 'small' : 'span', { textContent }));
 const linkTo = ({ name, address }) => make('a', { href: address, target: '_blank', rel: 'noreferrer', textContent: name });
@@ -96,7 +96,7 @@ export class Card {
       const message = { model: this.#model.model, ...(name === 'convert' && { weight_dtype: this.#find('copies').value }) };
       this.#closeQuestion();
       const pressed = this.#find('buttons').querySelector(`[data-action="${name}"]`) ?? button; // a question is gone
-      actOnce(pressed, () => this.#change(this, () => post(`models/${name}`, message)));
+      actOnce(pressed, () => this.#change(this, () => post(`models_${name}`, message)));
     }
   }
 
@@ -119,7 +119,7 @@ export class Card {
     const { value } = this.#find('copies');
     const [words, sure] = this.#find('question').querySelectorAll('p, [data-action="sure"]');
     sure.ariaDisabled = 'true'; // `disabled` would take the focus away
-    const offer = await get('models/copy', { model: this.#model.model, weight_dtype: value }).catch((error) => ({ refusal: error.message }));
+    const offer = await post('models_copy', { model: this.#model.model, weight_dtype: value }).catch((error) => ({ refusal: error.message }));
     if (this.#find('copies').value !== value || this.#asked !== 'convert') return;
     setText(words, offer.refusal || offer.words);
     sure.ariaDisabled = offer.words ? null : 'true';

@@ -11,16 +11,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter
-
 from app.jobs.job import BEGUN
 from app.jobs.service import JobService
 from app.redact import plain_paths
-from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.fields import File, Text, Values
 from app.ui.models.present import ModelPresenter, component_title, copy_offer
-from app.ui.pictures import add_upload, uploaded
+from app.ui.pictures import Upload, add_upload, uploaded
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.registry import models_by_component
 from diffusers_helper.files import file_signature
@@ -47,20 +43,20 @@ class ModelCalls:
         """List the models, with their parts, sizes, needs and downloads, and the disk that downloads fill."""
         return self._presenter.describe_all()
 
-    def models_get(self, model: Text) -> dict[str, Any]:
+    def models_get(self, model: str) -> dict[str, Any]:
         """Download a model beside the queue, or resume a download that is paused or has failed."""
         self._downloads.get(model)
         return self._presenter.describe(model)
 
-    def models_pause(self, model: Text) -> dict[str, Any]:
+    def models_pause(self, model: str) -> dict[str, Any]:
         """Pause a download until `models_get` is called; the downloaded files stay."""
         return self._asked(model, self._downloads.pause)
 
-    def models_cancel(self, model: Text) -> dict[str, Any]:
+    def models_cancel(self, model: str) -> dict[str, Any]:
         """Withdraw a download, a check or a conversion; downloaded files stay until the model is removed."""
         return self._asked(model, self._downloads.cancel)
 
-    def models_verify(self, model: Text) -> dict[str, Any]:
+    def models_verify(self, model: str) -> dict[str, Any]:
         """Begin to compare the checksums of a model's files; `problems` of `models_list` has the result."""
         return self._asked(model, partial(self._downloads.begin, "verify"))
 
@@ -73,7 +69,7 @@ class ModelCalls:
         """Tell what a conversion would write and where, or why it is not possible."""
         return copy_offer(self._catalogue.info(model), weight_dtype)
 
-    def models_convert(self, model: Text, weight_dtype: Text) -> dict[str, Any]:
+    def models_convert(self, model: str, weight_dtype: str) -> dict[str, Any]:
         """Write a copy of a model's transformer in another type, beside the queue, as a model of its own."""
         offer = copy_offer(self._catalogue.info(model), weight_dtype)
         if offer["refusal"]:
@@ -81,7 +77,7 @@ class ModelCalls:
         self._downloads.begin("convert", model, weight_dtype)
         return self._presenter.describe(model)
 
-    def models_remove(self, model: Text) -> dict[str, Any]:
+    def models_remove(self, model: str) -> dict[str, Any]:
         """Remove a downloaded model, except for parts that another one uses, or forget an added one."""
         first, others = self._service.open_jobs()
         begun = (job for job in (first, *others) if job is not None and job.state in BEGUN)
@@ -235,13 +231,13 @@ class OwnFileCalls:
         """Tell what the headers of a file or folder of that list say, as `longtake inspect` does."""
         return facts_of(weights_folder(os.environ), file)
 
-    def models_file_add(self, file: File, name: Text) -> str:
+    def models_file_add(self, file: Upload, name: str) -> str:
         """Copy an uploaded file with weights to the folder for them, and return its name there."""
         if problems := inspect_weights(uploaded(file)).problems:
             raise InputError(plain_paths(problems[0]), "Choose another file.")
         return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"))
 
-    def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:
+    def models_add(self, model: str, parts: dict[str, Any], base: str = "") -> dict[str, Any]:
         """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
 
         The other parts are those of `base`, or of the model that fits the transformer.
@@ -267,15 +263,3 @@ class OwnFileCalls:
         key = self._catalogue.key(base) if base else ""
         self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
         return self._presenter.describe(model)
-
-
-def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
-    gets = models.models_copy, files.models_files, files.models_inspect
-    posts = (
-        models.models_get, models.models_pause, models.models_cancel, models.models_verify,
-        models.models_convert, models.models_remove, files.models_add,
-    )  # fmt: skip
-    router = api_router("models", get=gets, post=posts)
-    router.get("")(models.models_list)
-    router.post("/files/add")(files.models_file_add)
-    return router

@@ -1,7 +1,7 @@
 // The Models tab: a card for each model, kept up to date while something happens to one of them.
 import { arrange, setText } from '../elements.js';
 import { queueNow, onJobsReported } from '../jobs.js';
-import { get } from '../server.js';
+import { post } from '../server.js';
 import { place, whenShown } from '../tabs.js';
 import { Card } from './card.js';
 import { loadFiles, offerBases, prepareOwnFiles } from './own.js';
@@ -47,7 +47,7 @@ async function load() {
   revision = revisionNow();
   let isActive = false;
   try {
-    const { models, disk, is_busy: isBusy } = await get('models');
+    const { models, disk, is_busy: isBusy } = await post('models_list');
     if (own !== asked || open) return;
     draw(models, disk);
     isActive = isBusy;

@@ -6,7 +6,6 @@ from app.jobs.job import NoSuchJob
 from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.jobs.view import title_of
-from app.ui.fields import Text
 from diffusers_helper.units import gb_text
 
 _OUT = "Out of service"
@@ -67,17 +66,17 @@ class CardCalls:
         """List the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
         return lines(self._service)
 
-    def cards_leave(self, card: Text) -> list[CardLine]:
+    def cards_leave(self, card: str) -> list[CardLine]:
         """Take a card out of service after the video that it makes, until `cards_return`."""
         self._service.crew.serve(card, leaves=True)
         return lines(self._service)
 
-    def cards_pause(self, card: Text) -> list[CardLine]:
+    def cards_pause(self, card: str) -> list[CardLine]:
         """Free a card at once, until `cards_return`; another card goes on with its video."""
         self._service.crew.serve(card, leaves=True, now=True)
         return lines(self._service)
 
-    def cards_return(self, card: Text) -> list[CardLine]:
+    def cards_return(self, card: str) -> list[CardLine]:
         """Put a card back into service."""
         self._service.crew.serve(card)
         return lines(self._service)

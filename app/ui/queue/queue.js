@@ -4,7 +4,7 @@ import { actionButton, actOnce, arrange, hasChanged, make, onPress, setText } fr
 import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { openOnStage, watchRunning } from '../live/live.js';
-import { get, post } from '../server.js';
+import { post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { offerUndo } from '../undo.js';
 import { isMovable, isMoving, makeRow, prepareMoves } from './rows.js';
@@ -44,7 +44,7 @@ async function load() {
   asked += 1;
   const own = asked;
   try {
-    const found = await get('queue', wanted());
+    const found = await post('jobs_queue', wanted());
     if (own !== asked || unanswered || isMoving()) return;
     revision = now;
     known = found;
@@ -79,7 +79,7 @@ function move(job, to) {
   const isFirst = after === undefined ? data.first === 0 : !isMovable(after);
   draw({ ...data, jobs: others.toSpliced(to, 0, job) });
   report(`${job.title} is now number ${data.first + to + 1} of ${data.total}.`);
-  return change(() => post('queue/reorder', {
+  return change(() => post('jobs_reorder', {
     job: job.id, before: before?.id ?? '', after: before ? '' : after?.id ?? '', first: isFirst,
   }));
 }
@@ -96,13 +96,13 @@ function sendTo(end, job) {
   const made = others.filter((other) => !isMovable(other));
   if (end === 'first' && data.first === 0) draw({ ...data, jobs: others.toSpliced(made.length, 0, job) });
   report(`${job.title} is now the ${end === 'first' ? 'next one' : 'last one'}.`);
-  return change(() => post('queue/reorder', { job: job.id, first: end === 'first' }));
+  return change(() => post('jobs_reorder', { job: job.id, first: end === 'first' }));
 }
 
 function remove(job) {
   draw({ ...data, jobs: data.jobs.filter((other) => other.id !== job.id), total: data.total - 1 });
   return change(async () => {
-    await post('queue/remove', { jobs: [job.id] });
+    await post('jobs_remove', { jobs: [job.id] });
     offerUndo([job.id], job.title);
   });
 }
@@ -223,17 +223,17 @@ function takeCardClick({ target }) {
   if (!button) return;
   const { action, job } = button.dataset;
   const { card } = button.closest('li').dataset;
-  actOnce(button, () => (action === 'watch' ? watch(job) : change(() => post(`queue/cards/${action}`, { card }))));
+  actOnce(button, () => (action === 'watch' ? watch(job) : change(() => post(`cards_${action}`, { card }))));
 }
 
 const ACTS = {
   watch: (job) => (isMovable(job) ? openOnStage(job.id).then(() => goTo('create')).catch(complain) : watch(job.id)),
   edit: (job) => editJob(job).catch(complain),
-  pause: (job) => change(() => post('queue/pause', { jobs: [job.id] })),
-  resume: (job) => change(() => post('queue/resume', { jobs: [job.id] })),
-  stop_after_section: (job) => change(() => post('queue/cancel', { jobs: [job.id], after_section: true })),
-  cancel: (job) => change(() => post('queue/cancel', { jobs: [job.id] })),
-  duplicate: (job) => change(() => post('queue/duplicate', { job: job.id }))
+  pause: (job) => change(() => post('jobs_pause', { jobs: [job.id] })),
+  resume: (job) => change(() => post('jobs_resume', { jobs: [job.id] })),
+  stop_after_section: (job) => change(() => post('jobs_cancel', { jobs: [job.id], after_section: true })),
+  cancel: (job) => change(() => post('jobs_cancel', { jobs: [job.id] })),
+  duplicate: (job) => change(() => post('jobs_duplicate', { job: job.id }))
     .then((isDone) => isDone && report(`A copy of ${job.title} is at the end of the queue.`)),
   remove,
   earlier: (job) => step(job, -1),
@@ -246,7 +246,7 @@ export default function startQueue() {
   prepareMoves(list, { data: () => data, rowOf: (job) => rows.get(job), rowHeight, step, sendTo, move, load });
   list.addEventListener('click', takeClick);
   cards.addEventListener('click', takeCardClick);
-  onPress(hold, () => change(() => post(data.held ? 'queue/go_on' : 'queue/hold')));
+  onPress(hold, () => change(() => post(data.held ? 'jobs_go_on' : 'jobs_hold')));
   document.addEventListener('click', ({ target }) => closeMenus(target));
   document.addEventListener('keydown', (event) => { if (event.key === 'Escape') closeMenus(null); });
   window.addEventListener('scroll', () => requestAnimationFrame(scrolled), { passive: true });

@@ -62,7 +62,10 @@ class Records:
     def everything_of(self, job_id: str) -> dict[str, Any]:
         """Gather everything about a job, as `longtake jobs show --json` prints it."""
         outputs = self._service.job(job_id).folder.parent
-        return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
+        made = self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
+        for state in made["states"]:
+            state["reason"] = page_words(state["reason"], outputs)
+        return made
 
     def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
         made["request"] = with_lora_names(made["request"])

@@ -48,7 +48,7 @@ class Visitor:
         return self.join(self.generate, [*settings.values(), waits], f"call{seed}")
 
     def end(self) -> str:
-        answer = ask(self.url, "/api/form/end", method="POST", data={})
+        answer = ask(self.url, "/api/form_end", method="POST", data={})
         assert answer.status == 200
         return json.loads(answer.body)
 
@@ -93,7 +93,7 @@ def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) 
     wait_until(lambda: len(stand.service.jobs(2 * CALLS)) == CALLS)
     assert len(list(stand.outputs.glob("*/request.json"))) == CALLS
     newest = stand.service.jobs(1)[0]
-    assert ask(stand.url, "/api/queue/cancel", method="POST", data={"jobs": [newest.id]}).status == 200
+    assert ask(stand.url, "/api/jobs_cancel", method="POST", data={"jobs": [newest.id]}).status == 200
     assert stand.service.job(newest.id).state == "cancelled"
     assert "Ending" in visitor.end()
     assert visitor.is_served()
