@@ -43,15 +43,10 @@ _YOUNG_SECONDS, _OLD_SECONDS = 600.0, 86400.0  # a younger upload may be about t
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """The files of jobs and the uploads, served under names that do not reveal where the files are.
+    """The files of the jobs in `outputs` and the uploads, under names that do not reveal where the files are.
 
     Both methods answer with the file or with the requested ranges of it. Missing files, and files that are
-    not served, get the same refusal.
-
-    Attributes:
-        outputs: The folder of the jobs, absolute.
-        uploads: gradio's folder for uploads and for the pictures of examples, absolute.
-        pictures: The reader of uploaded pictures.
+    not served, get the same refusal. Both folders are absolute.
     """
 
     outputs: Path
