@@ -90,8 +90,18 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Show facts in a box: the texts that `data-text` names, and what `data-when` names only where it holds. */
+/**
+ * Show facts in a box: the texts that `data-text` names, what `data-when` names only where it holds, and the attributes of
+ * `data-set`, such as `href:file`, where a fact that is null, undefined or false takes the attribute away.
+ */
 export function render(box, facts) {
+  for (const element of [box, ...box.querySelectorAll('[data-set]')]) {
+    for (const [name, fact] of (element.dataset.set ?? '').split(' ').filter(Boolean).map((pair) => pair.split(':'))) {
+      const value = facts[fact] ?? false;
+      if (value === false) element.removeAttribute(name);
+      else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
+    }
+  }
   for (const element of box.querySelectorAll('[data-text]')) {
     if (element.dataset.text in facts) setText(element, facts[element.dataset.text]);
   }

@@ -5,6 +5,7 @@ import { addressOf, post, upload } from '../server.js';
 import { recallValue } from '../storage.js';
 import { goTo, place } from '../tabs.js';
 import { changed, facts, onDescribed, put, putPicture, restoreForm } from './describe.js';
+import { chooseLora } from './loras.js';
 import { onWritten, pictureNames, read, values, write } from './values.js';
 
 const START = 'image';
@@ -219,16 +220,11 @@ let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
-async function addLora(file, { path }) {
-  const name = await post('lora_add', { file: { path }, name: file.name });
-  put('lora', await post('lora_choose', { lora: read('lora'), name, weight: 1 }));
-}
-
 /** Let the form take the settings in a file, or the field of a setting the picture that is meant for it. */
 async function giveFile(file, name) {
   const given = await upload(file);
   if (LORA.test(file.name)) {
-    await addLora(file, given);
+    chooseLora(await post('lora_add', { file: { path: given.path }, name: file.name }), 1);
     return;
   }
   const isMeant = name && file.type.startsWith('image/');

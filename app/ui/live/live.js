@@ -86,11 +86,9 @@ function announce(scene) {
   const box = find('.lt-next');
   box.hidden = !scene;
   if (!scene) return;
-  const { prompt, label } = scene.announcement;
-  Object.assign(box.dataset, { job: scene.job, state: scene.state });
-  render(box, scene.announcement);
-  box.querySelector('i').style.transform = `scaleX(${(scene.isRunning ? scene.percent : 0) / 100})`;
-  box.querySelector('button').ariaLabel = `${label}: ${prompt}`;
+  const { job, state, isRunning, percent, announcement } = scene;
+  const done = `transform:scaleX(${(isRunning ? percent : 0) / 100})`;
+  render(box, { ...announcement, job, state, done, name: `${announcement.label}: ${announcement.prompt}` });
 }
 
 const canNotify = () => 'Notification' in window && window.isSecureContext;

@@ -1,5 +1,5 @@
 // The takes of a section, of which a user keeps one.
-import { arrange, dropVideo, fromTemplate, onPress, reducedMotion, setText } from '../elements.js';
+import { arrange, dropVideo, fromTemplate, onPress, reducedMotion, render, setText } from '../elements.js';
 import { post } from '../server.js';
 import { compare } from './compare.js';
 
@@ -7,7 +7,7 @@ import { compare } from './compare.js';
 function makeTake(open, report) {
   const element = fromTemplate('take');
   const [button] = element.children;
-  const [video, name, about] = button.children;
+  const [video] = button.children;
   video.muted = true; // its attribute alone does not mute a copy in every browser
   let take = {};
   const again = () => {
@@ -21,12 +21,7 @@ function makeTake(open, report) {
     element,
     show(now, isChosen) {
       take = now;
-      element.dataset.job = take.job;
-      button.setAttribute('aria-pressed', String(isChosen));
-      setText(name, take.name);
-      setText(about, take.now || `seed ${take.seed}`);
-      video.poster = take.still;
-      if (take.video && !take.now && video.getAttribute('src') !== take.video) video.src = take.video;
+      render(element, { ...take, isChosen: String(isChosen), about: take.now || `seed ${take.seed}`, clip: (!take.now && take.video) || video.getAttribute('src') });
     },
     remove: () => dropVideo(video),
   };

@@ -36,11 +36,12 @@ export class Card {
   show(model) {
     const before = this.#model.state;
     this.#model = model;
-    Object.assign(this.element.dataset, { model: model.model, state: model.state });
-    render(this.element, { ...model, ...model.progress });
-    this.#find('copies').ariaLabel = `Type of the copy: ${model.title}`;
+    const { progress, label, title } = model;
+    render(this.element, {
+      ...model, ...progress, copies: `Type of the copy: ${title}`, isResting: !progress.is_shown || !progress.is_download,
+      done: `transform:scaleX(${progress.percent / 100})`, whole: Math.floor(progress.percent), meter: `${label}: ${title}`,
+    });
     if (hasChanged(this.#find('about'), [model.needs, model.sources, model.parts])) this.#showAbout(model);
-    this.#showProgress(model);
     this.#showProblem();
     this.#showChecked(model);
     this.#showActions(model);
@@ -52,14 +53,6 @@ export class Card {
     this.#find('licence').replaceChildren(...(sources.length ? [`${licence} Licences: see `, ...sources.map(linkTo)] : []));
     const rows = parts.map(({ title, shared, state, size, place }) => [lines([title, ...shared]), state, size, lines(place)]);
     this.#find('parts').replaceChildren(makeTable(['Part', 'State', 'Size', 'Folder'], rows));
-  }
-
-  #showProgress({ label, title, progress }) {
-    const meter = this.#find('meter');
-    this.#find('facts').hidden = progress.is_shown && progress.is_download;
-    meter.firstElementChild.style.transform = `scaleX(${progress.percent / 100})`;
-    meter.setAttribute('aria-valuenow', Math.floor(progress.percent));
-    meter.setAttribute('aria-label', `${label}: ${title}`);
   }
 
   #showProblem() { setText(this.#find('problem'), this.#find('problem').dataset.refusal || (this.#model.problem ?? '')); }

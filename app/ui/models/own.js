@@ -28,18 +28,15 @@ function factsTable(facts) {
 
 function makeRow(file) {
   const element = fromTemplate('own-file');
-  const box = element.querySelector('input');
-  const about = element.querySelector('div');
-  const fold = element.querySelector('details');
-  const [summary, inside] = fold.children;
+  const [box, fold] = ['input', 'details'].map((part) => element.querySelector(part));
+  const inside = fold.lastElementChild;
   const row = { element, box, file };
   box.disabled = !file.part;
   box.addEventListener('change', () => choose(row));
-  render(element, { ...file, about: [file.title, file.words].filter(Boolean).join(': ') });
-  about.id = `own: ${file.name}`.replaceAll(' ', '-');
-  box.setAttribute('aria-describedby', about.id);
-  summary.ariaLabel = `Inspect ${file.name}`;
-  inside.ariaLabel = `Inside ${file.name}`;
+  render(element, {
+    ...file, about: [file.title, file.words].filter(Boolean).join(': '), id: `own: ${file.name}`.replaceAll(' ', '-'),
+    inspect: `Inspect ${file.name}`, inside: `Inside ${file.name}`,
+  });
   fold.addEventListener('toggle', async () => {
     if (!fold.open) return;
     const failed = (error) => make('p', { textContent: error.message });

@@ -15,16 +15,7 @@ export const isMovable = (job) => job.actions.includes('reorder');
 export function makeRow() {
   const element = fromTemplate('queue-row');
   const find = (name) => element.querySelector(`.lt-row-${name}`);
-  const [picture, handle, title, state, meter, first] = ['picture', 'grip', 'title', 'state', 'meter', 'first'].map(find);
-
-  function showState(job, live) {
-    render(element, { ...job, ...(live && { now: live.sentence, time: live.timeLeft }) });
-    state.title = state.textContent;
-    const percent = live ? live.percent : job.percent;
-    meter.hidden = isMovable(job) && !percent;
-    meter.firstElementChild.style.transform = `scaleX(${percent / 100})`;
-    meter.title = [`${Math.floor(percent)} %`, live?.elapsed && `${duration(live.elapsed)} so far`].filter(Boolean).join(' · ');
-  }
+  const first = find('first');
 
   function showActions(job) {
     if (!hasChanged(element, [job.buttons, job.title])) return;
@@ -38,17 +29,16 @@ export function makeRow() {
   return {
     element,
     job: null,
-    /** Show a job; `live` is its scene if it is on the stage, and `where` its position. */
-    show(job, live, where) {
+    /** Show a job, the `number` of the `total`; `live` is its scene if it is on the stage. */
+    show(job, live, { number, total }) {
       this.job = job;
-      Object.assign(element.dataset, { job: job.id, state: job.state });
-      if (!job.picture) picture.removeAttribute('src');
-      else if (picture.getAttribute('src') !== job.picture) picture.src = job.picture;
-      title.title = job.title;
-      handle.hidden = !isMovable(job);
-      handle.ariaLabel = `Place ${where.number} of ${where.total}: ${job.title}. The arrow keys move it.`;
-      find('more').firstElementChild.ariaLabel = `More for ${job.title}`;
-      showState(job, live);
+      const { percent } = live ?? job;
+      render(element, {
+        ...job, picture: job.picture || null, ...(live && { now: live.sentence, time: live.timeLeft }), more: `More for ${job.title}`,
+        grip: `Place ${number} of ${total}: ${job.title}. The arrow keys move it.`, isMovable: isMovable(job),
+        hasMeter: !isMovable(job) || percent, done: `transform:scaleX(${percent / 100})`,
+        soFar: [`${Math.floor(percent)} %`, live?.elapsed && `${duration(live.elapsed)} so far`].filter(Boolean).join(' · '),
+      });
       showActions(job);
     },
   };
