@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.jobs.job import BEGUN, Job
+from app.jobs.job import BEGUN, Command, Job
 from app.jobs.pace import Effort, Pace
 from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
@@ -45,8 +45,11 @@ class LiveJob:
     """A job as its events so far describe it; `apply` takes them in order, from the first.
 
     Attributes:
-        job: A snapshot from the store, which may be replaced by a newer one. Its state changes before the
-            final event is read.
+        job: A snapshot from the store, which may be replaced by a newer one, like `commands`, `jobs_first`,
+            `queue_is_paused` and `awake`. Its state changes before the final event is read.
+        commands: The commands of users for the job, if it is being made.
+        jobs_first: The number of jobs that come before one that waits for its turn.
+        awake: Whether the computer is kept from going to sleep meanwhile.
         width, height: In pixels; 0 while they are unknown.
         num_kept: The number of sections that a branch has from another job; the last one is decoded again.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
@@ -66,6 +69,10 @@ class LiveJob:
     timing: Timing = field(init=False)
     section_texts: Mapping[int, str] = field(init=False)
     num_kept: int = field(init=False)
+    commands: frozenset[Command] = frozenset()
+    jobs_first: int = 0
+    queue_is_paused: bool = False
+    awake: bool = False
     stage: Stage | None = None
     section: int = 0
     sections_done: int = 0

@@ -1,6 +1,5 @@
 """The texts for a watched job: what happens now, what it waits for, and its settings."""
 
-from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,21 +24,19 @@ _WORK: dict[Stage | None, str] = {
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
-def headline(
-    live: LiveJob, jobs_first: int, commands: Collection[Command] = (), *, queue_is_paused: bool = False
-) -> str:
-    """Say what happens now, or how the job ended; `jobs_first` come before one that waits."""
+def headline(live: LiveJob) -> str:
+    """Say what happens now, or how the job ended."""
     if state_headline := WORDS[live.job.state].headline:
         return state_headline
     for command, word in _STOPS.items():
-        if command in commands:
+        if command in live.commands:
             return f"{word}: {_WORK.get(live.stage, 'the current work')} is finished first"
-    if live.job.state == "queued" and queue_is_paused:
+    if live.job.state == "queued" and live.queue_is_paused:
         return "Waiting until the queue is resumed"
     if live.job.waits:
         return "Waiting"
     if live.job.state == "queued":
-        first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
+        first = f" ({count_text(live.jobs_first, 'job')} first)" if live.jobs_first else ""
         return f"Waiting for its turn{first}"
     return work(live)
 
@@ -140,19 +137,16 @@ def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
     )
 
 
-def remark(
-    live: LiveJob, commands: Collection[Command] = (), *,
-    awake: bool = False, queue_is_paused: bool = False,
-) -> str:  # fmt: skip
-    """Write the short text beside the headline; `awake` and `queue_is_paused` are those of `Scene`."""
+def remark(live: LiveJob) -> str:
+    """Write the short text beside the headline."""
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
     if live.job.state == "queued":
-        return f"{'You' if queue_is_paused else 'It starts by itself; you'} may close this tab."
+        return f"{'You' if live.queue_is_paused else 'It starts by itself; you'} may close this tab."
     if live.job.state in ("waiting", "paused", "interrupted"):
         reason = f"{live.job.message} {live.job.remedy}".strip()
         return "" if reason == PAUSED["message"] else reason
-    if "stop_after_section" in commands:
+    if "stop_after_section" in live.commands:
         return "It ends after the current section."
     if live.job.is_over:
         return _outcome(live)
@@ -161,7 +155,7 @@ def remark(
         sentences = []
         if shown_estimate(live) is None and not live.job.request.finish:
             sentences.append(f"Model, prompt and picture come first, then {section}.")
-        if awake:
+        if live.awake:
             sentences.append("The computer stays awake meanwhile.")
         return " ".join(sentences)
     if shown_estimate(live) is not None:

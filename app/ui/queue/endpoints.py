@@ -62,12 +62,6 @@ class UsagePage(TypedDict):
     say: str
 
 
-class QueueState(TypedDict):
-    """Whether the whole queue is paused."""
-
-    held: bool
-
-
 class JobCalls:
     """The calls for one service's jobs. The docstring of a method is what programs read about it."""
 
@@ -179,12 +173,12 @@ class JobCalls:
         """Resume jobs that failed or were cancelled."""
         return self.jobs_resume(jobs)
 
-    def jobs_hold(self) -> QueueState:
+    def jobs_hold(self) -> dict[str, bool]:
         """Pause the whole queue: the job that is being made, and all that would follow."""
         self._queue.pause_queue()
         return {"held": True}
 
-    def jobs_go_on(self) -> QueueState:
+    def jobs_go_on(self) -> dict[str, bool]:
         """Resume the whole queue."""
         self._queue.resume_queue()
         return {"held": False}
