@@ -1,8 +1,4 @@
-"""What the page's calls have in common, as routes of FastAPI for its scripts and as Gradio's for programs.
-
-A call is a function over plain data. Its arguments are checked by their types, and an error is answered as a
-message and a remedy.
-"""
+"""The two doors to each call, a function over plain data: FastAPI's for the page, Gradio's for programs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -68,11 +64,7 @@ def error_handlers() -> dict[int | type[Exception], Callable[[Request, Any], Cor
 
 
 class Endpoint(NamedTuple):
-    """A function that programs call by its name, through Gradio.
-
-    Attributes:
-        is_queued: Whether its calls wait in Gradio's queue, so that a caller may listen for the result.
-    """
+    """A function that programs call through Gradio, in whose queue they can wait if it `is_queued`."""
 
     function: Callable[..., Awaitable[Any]]
     name: str

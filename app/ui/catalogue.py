@@ -21,11 +21,7 @@ from diffusers_helper.request import BEFORE, FINISHING, TIMED_PICTURES, Generati
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The registered models, and one folder if it was named when the program was started.
-
-    Attributes:
-        folder: The facts of that folder's model, listed as `first`.
-    """
+    """The registered models, and the one in a `folder` named at the start, which is listed as `first`."""
 
     first: str = DEFAULT_MODEL
     folder: ModelInfo | None = None

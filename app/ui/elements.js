@@ -79,12 +79,6 @@ export function dropVideo(video) {
   video.load();
 }
 
-export function actionButton(action, textContent, properties = {}) {
-  const button = make('button', { type: 'button', textContent, ...properties });
-  button.dataset.action = action;
-  return button;
-}
-
 /** Set the text of an element if it is new, since a screen reader repeats a text that is set again. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -121,6 +115,17 @@ export function hasChanged(element, facts) {
 /** Fill an element with what `makeOne` makes of each of the facts, if these are new. */
 export function fillRows(element, facts, makeOne) {
   if (hasChanged(element, facts)) element.replaceChildren(...facts.map(makeOne));
+}
+
+/** Give a box a button for each pair of an action and its label, if these are new. The focus stays on its action. */
+export function fillActions(box, actions, title) {
+  const { action } = box.contains(document.activeElement) ? document.activeElement.dataset : {};
+  fillRows(box, actions.map((pair) => [...pair, title]), ([name, textContent]) => {
+    const button = make('button', { type: 'button', textContent, ariaLabel: `${textContent.replace('…', '')}: ${title}` });
+    button.dataset.action = name;
+    return button;
+  });
+  if (action && !box.contains(document.activeElement)) (box.querySelector(`[data-action="${action}"]`) ?? box.querySelector('button'))?.focus();
 }
 
 export const makeItem = (textContent) => make('li', { textContent });

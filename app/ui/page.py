@@ -23,8 +23,7 @@ from app.ui.history.endpoints import HistoryCalls, add_zip
 from app.ui.live.exports import add_exports
 from app.ui.live.subscribe import add_updates
 from app.ui.loras import LoraCalls
-from app.ui.models.endpoints import ModelCalls, OwnFileCalls
-from app.ui.queue.cards import CardCalls
+from app.ui.models.endpoints import ModelCalls
 from app.ui.queue.endpoints import JobCalls
 from diffusers_helper import __version__
 from diffusers_helper.request import WEIGHT_TYPES
@@ -43,9 +42,9 @@ class Page:
 
 def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool = False) -> Page:
     calls = [
-        JobCalls(service, catalogue), HistoryCalls(service, catalogue), CardCalls(service),
+        JobCalls(service, catalogue), HistoryCalls(service, catalogue),
         FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls(), ModelCalls(service, catalogue),
-        OwnFileCalls(service, catalogue), FinishCalls(service, catalogue),
+        FinishCalls(service, catalogue),
     ]  # fmt: skip
     router = page_router(Actions(service, catalogue), *calls)
     for add in (add_updates, add_zip, add_exports):

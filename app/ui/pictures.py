@@ -38,11 +38,7 @@ class Upload(BaseModel):
 def crop_of(
     size: Size, height: int, width: int, x: float, y: float, zoom: float = 1
 ) -> tuple[float, float, float, float]:
-    """Find the part of a picture that `picture.fit_picture` crops for a video of this height and width.
-
-    Returns:
-        Left, top, width and height, as shares of the picture's.
-    """
+    """Find what `fit_picture` crops for a video: left, top, width and height, as shares of the picture's."""
     video_ratio, picture_ratio = width / height, size.used_width / size.used_height
     width_share = min(1.0, min(1.0, video_ratio / picture_ratio) / zoom)
     height_share = min(1.0, min(1.0, picture_ratio / video_ratio) / zoom)

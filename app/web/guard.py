@@ -93,9 +93,8 @@ class Hosts:
 
     Attributes:
         local: Whether only this machine can reach the server.
-        names: Further host names besides `localhost`, in lower case.
-        trusted: Names given when the server was started, such as that of a reverse proxy, and the public name
-            of --share. Pages of those names may send requests although the proxy changes the Host header.
+        trusted: Names of a reverse proxy or of --share, whose pages may send requests although a proxy changes
+            the Host header.
     """
 
     local: bool

@@ -162,22 +162,12 @@ def _served_log(folder: Path, outputs: Path) -> Response:
 
 @dataclass(frozen=True)
 class UploadRoom:
-    """The folder of uploads, with its limits.
-
-    Attributes:
-        max_total_bytes: The limit of all uploads together.
-    """
-
     folder: Path
     max_bytes: int
     max_total_bytes: int = 4 * 2**30
 
     def make_room(self) -> bool:
-        """Remove uploads that are older than a day, and the oldest others as necessary.
-
-        Returns:
-            Whether one more fits into the limits and on the disk.
-        """
+        """Remove uploads of a day, and the oldest others as necessary; tell whether one more fits."""
         now, files = time.time(), sorted(self._files())
         total = sum(size for _, size, _ in files)
         for made, size, path in files:

@@ -1,7 +1,4 @@
-"""The calls of the form's controls: its description, what fills it, and the buttons below it.
-
-They return quickly, since jobs run elsewhere and outlive the page. The form's script shows what they return.
-"""
+"""The calls of the form's controls: its description, what fills it, and the buttons below it."""
 
 import json
 import logging
@@ -46,12 +43,7 @@ class Actions:
     def form_start(self, press: str, settings: dict[str, Any], may_download: bool) -> str:
         """Queue the video that the form describes, once for each press, however often it is sent.
 
-        The answer is a notice with its place, or a question.
-
-        Args:
-            press: An id of at least 16 hexadecimal digits that the caller has drawn.
-            settings: The form's values by name.
-            may_download: Whether the model may be downloaded if it is not here.
+        The caller draws the id of a press. The answer is a notice with its place, or a question.
         """
         if not _ID.fullmatch(press):
             raise InputError(
@@ -135,12 +127,7 @@ class Actions:
         return self._form_update(usable or {"model": name, "mode": self._catalogue.info(name).modes[0]})
 
     def form_fill(self, restored: str, kept: str) -> FormAnswer:
-        """Give `values`, `markup` and a `notice` for settings from outside the form.
-
-        Args:
-            restored: What the endpoint that read them has returned, as JSON of unknown origin.
-            kept: The form's values as JSON, of unknown origin as well.
-        """
+        """Fill the form with settings from outside, among its `kept` values; both are untrusted JSON."""
         try:
             settings = TypeAdapter(form.Restored).validate_json(restored)
             values = TypeAdapter(dict[str, Any]).validate_json(kept or "{}")

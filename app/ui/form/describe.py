@@ -58,14 +58,7 @@ print(video)  # the path of the finished MP4
 
 
 class FormAnswer(TypedDict, total=False):
-    """What the form shows next; what is missing stays as it is.
-
-    Attributes:
-        values: By setting.
-        markup: By the id of an element.
-        facts: See `Describer.describe`.
-        notice: The markup beside Start.
-    """
+    """What the form shows next: values by setting, markup by the id of an element, facts, and a notice."""
 
     values: dict[str, Any]
     markup: dict[str, str]
@@ -81,11 +74,6 @@ class Describer:
         self._paces, self._planner = PaceBook(service), catalogue.planner
 
     def describe(self, settings: dict[str, Any]) -> FormAnswer:
-        """Describe the form as `markup` by the id of its element, and `facts`.
-
-        The facts are `crops` in percent, `size` as text, a state for each fold, the LoRAs, the words that
-        the model knows if they are few, and this machine's defaults.
-        """
         name, offered = settings.get("model"), self._catalogue.names  # it may have just been removed
         info = self._catalogue.info(name if name in offered else self._catalogue.preselected)
         plan = plan_of(settings, info.family)

@@ -65,12 +65,7 @@ PAGE_ONLY |= {name: control.default for name, control in START_CONTROLS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """The settings without controls.
-
-    Attributes:
-        settings: Those such as the sampler, by name.
-        spans: The spans of first sections that were made with other settings.
-    """
+    """Settings without controls, such as the sampler, and spans of sections made with others."""
 
     settings: Mapping[str, Any]
     spans: tuple[Span, ...] = ()

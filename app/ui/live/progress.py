@@ -25,13 +25,7 @@ _TAIL: tuple[Stage, ...] = ("decode", "write")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A section at its time in the video.
-
-    Attributes:
-        number: Its number in the order in which sections are made, from 1.
-        start, end: In seconds of the video, the one that is continued included.
-        text: Its prompt, if the prompt changes within the video.
-    """
+    """A section, numbered as made, at its time in the whole video, with its text if that changes."""
 
     number: int
     start: float

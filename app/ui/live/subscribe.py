@@ -90,12 +90,7 @@ def _newest(service: JobService, live: LiveJob | None) -> Job | None:
 
 
 class _Update(NamedTuple):
-    """What pages are sent.
-
-    Attributes:
-        steady: The values that do not move. Equal ones are the same object as before.
-        whole, beat: Server-sent events with all values, and with those that move.
-    """
+    """Events with all values, or with those that move. Equal steady values are one object."""
 
     steady: dict[str, Any]
     whole: str
@@ -145,10 +140,7 @@ class _Watch(threading.Thread):
 
 
 class Updates:
-    """The updates of one service for every open page, within one event loop. A page needs no thread.
-
-    One watch serves all pages that show the same job, as long as there are any.
-    """
+    """The updates for every open page, which needs no thread: one watch serves all that show the same job."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
@@ -156,11 +148,7 @@ class Updates:
         self._watches = dict[str, _Watch]()  # by those jobs
 
     async def stream(self, job: str = "") -> AsyncGenerator[str, None]:
-        """Keep one page, which may have chosen a running job, up to date until it or the service ends.
-
-        Yields:
-            Server-sent events: the live view and the version of the scripts, or only the values that moved.
-        """
+        """Keep a page, which may have chosen a running job, up to date until it or the service ends."""
         self._pages.append(job)
         if job not in self._watches or not self._watches[job].is_alive():
             self._watches[job] = _Watch(self._service, job)

@@ -1,5 +1,5 @@
 // The card of one model: what it is, what happens to it, and what can be done with it.
-import { actionButton, actOnce, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, render, setText } from '../elements.js';
+import { actOnce, fillActions, fillRows, fromTemplate, hasChanged, make, makeItem, makeTable, render, setText } from '../elements.js';
 import { chooseModel } from '../form/describe.js';
 import { post } from '../server.js';
 
@@ -69,12 +69,9 @@ export class Card {
   #showActions({ actions, title }) {
     const buttons = this.#find('buttons');
     if (!actions.some(([name]) => name === this.#asked)) this.#find('question').hidden = true;
-    if (!hasChanged(buttons, actions)) return;
-    const focused = buttons.contains(document.activeElement);
-    buttons.replaceChildren(...actions.map(([name, label]) => (
-      actionButton(name, label, { ariaLabel: `${label.replace('…', '')}: ${title}` })
-    )));
-    if (focused) (buttons.querySelector('button') ?? this.#find('title')).focus();
+    const hadFocus = buttons.contains(document.activeElement);
+    fillActions(buttons, actions, title);
+    if (hadFocus && !buttons.childElementCount) this.#find('title').focus();
   }
 
   #takeClick({ target }) {

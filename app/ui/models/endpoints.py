@@ -112,6 +112,52 @@ class ModelCalls:
         settings = {"mode": info.modes[0], "steps": info.steps, "weight_dtype": weight_dtype}
         return GenerationRequest(image="any", model=name, **settings), info
 
+    def models_files(self) -> dict[str, Any]:
+        """List the weights in the folder for them, with the part that each file or folder can be.
+
+        `adding` is the model that is being added now, if any, or why the last one was not.
+        """
+        return listed_files(weights_folder(os.environ), self._catalogue.names) | {
+            "adding": self._downloads.adding.facts()
+        }
+
+    def models_inspect(self, file: str) -> dict[str, Any]:
+        """Tell what the headers of a file or folder of that list say, as `longtake inspect` does."""
+        return facts_of(weights_folder(os.environ), file)
+
+    def models_file_add(self, file: Upload, name: str) -> str:
+        """Copy an uploaded file with weights to the folder for them, and return its name there."""
+        if problems := inspect_weights(uploaded(file)).problems:
+            raise InputError(plain_paths(problems[0]), "Choose another file.")
+        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"))
+
+    def models_add(self, model: str, parts: dict[str, Any], base: str = "") -> dict[str, Any]:
+        """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
+
+        The other parts are those of `base`, or of the model that fits the transformer.
+        """
+        check_new_name(model)
+        if model in self._catalogue.names:
+            raise InputError(f"There is already a model {model}.", "Choose another name.")
+        components = models_by_component()
+        if not parts or parts.keys() - components.keys():
+            given_parts = ", ".join(map(short_repr, parts)) or "empty"
+            raise InputError(
+                f"parts is {given_parts}; expected some of {', '.join(components)}.", "Correct it."
+            )
+        paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
+        for part, path in zip(parts, paths, strict=True):
+            for problem in inspected(path).problems:  # a process without limits reads it next, with torch
+                raise InputError(
+                    f"The {part} cannot be used: {plain_paths(problem)} Nothing was added.",
+                    "Choose another file.",
+                )
+        if base:
+            self._catalogue.info(base)  # which refuses what is none of the models
+        key = self._catalogue.key(base) if base else ""
+        self._downloads.adding.add(model, dict(zip(parts, paths, strict=True)), key)
+        return self._presenter.describe(model)
+
 
 def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
     """List what can be chosen from the folder: first what can be a part, then the rest with its problems.
@@ -119,7 +165,11 @@ def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
     The names of models that are `taken` are not suggested for a new one.
     """
     names = weights_names(folder)
-    files = [_entry(folder, name) | {"model": name_for(_stem(name), taken)} for name in names[:_MOST_LISTED]]
+    files = list[dict[str, Any]]()
+    for name in names[:_MOST_LISTED]:
+        last = Path(name).name.removesuffix(INDEX)
+        stem = Path(last).stem if last.lower().endswith(SUFFIXES) else last
+        files.append(_entry(folder, name) | {"model": name_for(stem, taken)})
     more = max(0, len(names) - _MOST_LISTED)
     say = f"Put files with weights into the folder “{folder.name}”."
     if files:
@@ -197,69 +247,6 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     if not problem and path.is_dir() and not weight_files(path):
         problem = "In a folder, only safetensors files can be used."
     part = "" if problem else part
-    return {
-        "name": name, "part": part, "title": component_title(part), "words": _words(facts),
-        "problem": problem,
-    }  # fmt: skip
-
-
-def _stem(name: str) -> str:
-    last = Path(name).name.removesuffix(INDEX)
-    return Path(last).stem if last.lower().endswith(SUFFIXES) else last
-
-
-def _words(facts: Inspection) -> str:
     model = " ".join(filter(None, (facts.model, facts.variant)))
-    return ", ".join(filter(None, (model, facts.types, size_text(facts.file_bytes))))
-
-
-class OwnFileCalls:
-    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
-        self._adding = service.downloads.adding
-        self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)
-
-    def models_files(self) -> dict[str, Any]:
-        """List the weights in the folder for them, with the part that each file or folder can be.
-
-        `adding` is the model that is being added now, if any, or why the last one was not.
-        """
-        return listed_files(weights_folder(os.environ), self._catalogue.names) | {
-            "adding": self._adding.facts()
-        }
-
-    def models_inspect(self, file: str) -> dict[str, Any]:
-        """Tell what the headers of a file or folder of that list say, as `longtake inspect` does."""
-        return facts_of(weights_folder(os.environ), file)
-
-    def models_file_add(self, file: Upload, name: str) -> str:
-        """Copy an uploaded file with weights to the folder for them, and return its name there."""
-        if problems := inspect_weights(uploaded(file)).problems:
-            raise InputError(plain_paths(problems[0]), "Choose another file.")
-        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"))
-
-    def models_add(self, model: str, parts: dict[str, Any], base: str = "") -> dict[str, Any]:
-        """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
-
-        The other parts are those of `base`, or of the model that fits the transformer.
-        """
-        check_new_name(model)
-        if model in self._catalogue.names:
-            raise InputError(f"There is already a model {model}.", "Choose another name.")
-        components = models_by_component()
-        if not parts or parts.keys() - components.keys():
-            given_parts = ", ".join(map(short_repr, parts)) or "empty"
-            raise InputError(
-                f"parts is {given_parts}; expected some of {', '.join(components)}.", "Correct it."
-            )
-        paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
-        for part, path in zip(parts, paths, strict=True):
-            for problem in inspected(path).problems:  # a process without limits reads it next, with torch
-                raise InputError(
-                    f"The {part} cannot be used: {plain_paths(problem)} Nothing was added.",
-                    "Choose another file.",
-                )
-        if base:
-            self._catalogue.info(base)  # which refuses what is none of the models
-        key = self._catalogue.key(base) if base else ""
-        self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
-        return self._presenter.describe(model)
+    words = ", ".join(filter(None, (model, facts.types, size_text(facts.file_bytes))))
+    return {"name": name, "part": part, "title": component_title(part), "words": words, "problem": problem}

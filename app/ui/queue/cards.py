@@ -1,4 +1,4 @@
-"""The calls of the cards that make this program's videos, and what the page shows of each."""
+"""What the page shows of the cards that make this program's videos."""
 
 from typing_extensions import TypedDict
 
@@ -56,27 +56,3 @@ def _now(service: JobService, worker: Worker) -> str:
         why = worker.trouble or worker.card.away
         return f"{_OUT}. {why}" if why else _OUT
     return "Free" if service.crew.uses(worker) else "Another program uses it"
-
-
-class CardCalls:
-    def __init__(self, service: JobService) -> None:
-        self._service = service
-
-    def cards_list(self) -> list[CardLine]:
-        """List the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
-        return lines(self._service)
-
-    def cards_leave(self, card: str) -> list[CardLine]:
-        """Take a card out of service after the video that it makes, until `cards_return`."""
-        self._service.crew.serve(card, leaves=True)
-        return lines(self._service)
-
-    def cards_pause(self, card: str) -> list[CardLine]:
-        """Free a card at once, until `cards_return`; another card goes on with its video."""
-        self._service.crew.serve(card, leaves=True, now=True)
-        return lines(self._service)
-
-    def cards_return(self, card: str) -> list[CardLine]:
-        """Put a card back into service."""
-        self._service.crew.serve(card)
-        return lines(self._service)

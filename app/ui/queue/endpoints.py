@@ -271,6 +271,25 @@ class JobCalls:
         """Mark jobs as favourites, which are never removed automatically, or remove the mark."""
         return [self._records.of(self._service.history.set_favourite(job_id, favourite)) for job_id in jobs]
 
+    def cards_list(self) -> list[CardLine]:
+        """List the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
+        return lines(self._service)
+
+    def cards_leave(self, card: str) -> list[CardLine]:
+        """Take a card out of service after the video that it makes, until `cards_return`."""
+        self._service.crew.serve(card, leaves=True)
+        return lines(self._service)
+
+    def cards_pause(self, card: str) -> list[CardLine]:
+        """Free a card at once, until `cards_return`; another card goes on with its video."""
+        self._service.crew.serve(card, leaves=True, now=True)
+        return lines(self._service)
+
+    def cards_return(self, card: str) -> list[CardLine]:
+        """Put a card back into service."""
+        self._service.crew.serve(card)
+        return lines(self._service)
+
     def _each(self, jobs: list[str], ask: Callable[[str], bool]) -> list[Record]:
         for job_id in jobs:
             self._service.job(job_id)  # none is changed if one does not exist

@@ -1,6 +1,6 @@
 // The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty. Above
 // them are the cards, if there are several.
-import { actionButton, actOnce, arrange, hasChanged, make, onPress, setText } from '../elements.js';
+import { actOnce, arrange, fillActions, fromTemplate, hasChanged, onPress, render, setText } from '../elements.js';
 import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { openOnStage, watchRunning } from '../live/live.js';
@@ -16,6 +16,7 @@ const section = document.querySelector('.lt-queue');
 const find = (selector) => section.querySelector(selector);
 const [list, hold, problem, cards] = ['.lt-rows', '.lt-queue-hold', '.lt-queue-problem', '.lt-devices'].map(find);
 const rows = new Map(); // by job
+const lines = new Map(); // by card
 let data = { total: 0, first: 0, held: false, say: '', jobs: [], cards: [] }; // what is shown, also before an answer
 let known = data; // what the server sent last
 let revision = null; // that of the data
@@ -141,27 +142,14 @@ function show(job, index) {
   rows.get(job.id).show(job, live, { number: data.first + index + 1, total: data.total });
 }
 
-function cardLine({ card, name, memory, job, now, isOut, buttons }) {
-  const about = job ? actionButton('watch', now, { className: 'lt-device-now', title: now, ariaLabel: `${now}. Watch it.` })
-    : make('span', { className: 'lt-device-now', textContent: now, title: now });
-  about.dataset.job = job;
-  const row = make(
-    'li', {}, make('b', { textContent: name }), about, make('span', { className: 'lt-device-memory', textContent: memory }),
-    make('span', { className: 'lt-device-actions' }, ...buttons.map(([action, label]) => actionButton(action, label, { ariaLabel: `${label}: ${name}` }))),
-  );
-  row.dataset.card = card;
-  row.dataset.out = isOut;
-  return row;
-}
-
 function showCards() {
   cards.hidden = !data.cards.length;
-  if (!hasChanged(cards, data.cards)) return;
-  const focused = cards.contains(document.activeElement) ? document.activeElement : null;
-  const [at, action] = [focused?.closest('li').dataset.card, focused?.dataset.action];
-  cards.replaceChildren(...data.cards.map(cardLine));
-  const row = [...cards.children].find(({ dataset }) => dataset.card === at);
-  (row?.querySelector(`[data-action="${action}"]`) ?? row?.querySelector('.lt-device-actions button'))?.focus();
+  arrange(cards, data.cards.map((card) => {
+    const element = lines.get(card.card) ?? lines.set(card.card, fromTemplate('device')).get(card.card);
+    render(element, { ...card, isIdle: !card.job, watch: card.job ? `${card.now}. Watch it.` : null });
+    fillActions(element.lastElementChild, card.buttons, card.name);
+    return element;
+  }));
 }
 
 function showHead() {

@@ -1,5 +1,5 @@
 // The rows of the queue, and moving them: by the pointer or a finger on the grip, and by the arrow keys on it.
-import { actionButton, fromTemplate, hasChanged, render } from '../elements.js';
+import { fillActions, fromTemplate, render } from '../elements.js';
 import { duration } from '../text.js';
 
 const SLACK = 4; // pixels that a press may move before it counts as a drag
@@ -15,16 +15,6 @@ export const isMovable = (job) => job.actions.includes('reorder');
 export function makeRow() {
   const element = fromTemplate('queue-row');
   const find = (name) => element.querySelector(`.lt-row-${name}`);
-  const first = find('first');
-
-  function showActions(job) {
-    if (!hasChanged(element, [job.buttons, job.title])) return;
-    const focused = element.contains(document.activeElement) ? document.activeElement.dataset.action : null;
-    const draw = ([action, label]) => actionButton(action, label, { ariaLabel: `${label}: ${job.title}` });
-    first.replaceChildren(...job.buttons.shown.map(draw));
-    find('menu').replaceChildren(...job.buttons.more.map(draw));
-    if (focused) (element.querySelector(`[data-action="${focused}"]`) ?? first.querySelector('button'))?.focus();
-  }
 
   return {
     element,
@@ -39,7 +29,8 @@ export function makeRow() {
         hasMeter: !isMovable(job) || percent, done: `transform:scaleX(${percent / 100})`,
         soFar: [`${Math.floor(percent)} %`, live?.elapsed && `${duration(live.elapsed)} so far`].filter(Boolean).join(' · '),
       });
-      showActions(job);
+      fillActions(find('first'), job.buttons.shown, job.title);
+      fillActions(find('menu'), job.buttons.more, job.title);
     },
   };
 }
