@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from app.ui.errors import page_error
 from diffusers_helper.errors import InputError
 from diffusers_helper.lora_choice import (
@@ -38,34 +36,19 @@ def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "lora": with_relative_names(settings["lora"], lora_folder(os.environ))}
 
 
-class ListedLora(TypedDict):
-    """A file in the folder for LoRAs, with its trigger words, or why it cannot be used."""
-
-    name: str
-    triggers: list[str]
-    problem: str
-
-
-class LoraFiles(TypedDict):
-    """The files in the folder for LoRAs, and the number of those that are not listed."""
-
-    folder: str
-    files: list[ListedLora]
-    more: int
-
-
 class LoraCalls:
-    def lora_list(self) -> LoraFiles:
+    def lora_list(self) -> dict[str, Any]:
         """List the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
         folder = lora_folder(os.environ)
         names = lora_names(folder)
-        files = list[ListedLora]()
+        files = list[dict[str, Any]]()
         for name in names[:_MAX_LISTED]:
-            files.append({"name": name, "triggers": [], "problem": ""})
+            triggers, problem = list[str](), ""
             try:
-                files[-1]["triggers"] = list(triggers_of(folder / name))
+                triggers = list(triggers_of(folder / name))
             except InputError as error:
-                files[-1]["problem"] = " ".join(page_error(error)).strip()
+                problem = " ".join(page_error(error)).strip()
+            files.append({"name": name, "triggers": triggers, "problem": problem})
         return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MAX_LISTED)}
 
     def lora_choose(self, lora: str, name: str, weight: float | None) -> str:

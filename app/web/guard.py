@@ -93,7 +93,7 @@ class Hosts:
 
     Attributes:
         local: Whether only this machine can reach the server.
-        trusted: Names of a reverse proxy or of --share, whose pages may send requests although a proxy changes
+        trusted: Names of a reverse proxy or of --share, whose pages may send requests although it changes
             the Host header.
     """
 

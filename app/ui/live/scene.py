@@ -19,7 +19,6 @@ from app.report_text import report_text
 from app.ui.errors import page_words
 from app.ui.form.markup import data_url
 from app.ui.live import words
-from app.ui.live.memory_record import memory_of
 from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Finished
@@ -117,7 +116,7 @@ def scene_data(live: LiveJob | None, now: float, report: Callable[[Job], str]) -
         "cells": [] if live.job.request.one_frame else [_cell_data(live, cell) for cell in live.cells],
         "settings": words.settings(live.job.request),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
-        "memory": memory_of(JobFolder(live.job.folder).memory),
+        "memory": words.memory_of(JobFolder(live.job.folder).memory),
     }
     data |= _pulse_data(live, elapsed, seconds_left) if running else {}
     data |= _picture_data(live)

@@ -1,7 +1,9 @@
 """The texts for a watched job: what happens now, what it waits for, and its settings."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from app.jobs.job import Command, JobState
 from app.jobs.storage.commands import PAUSED
@@ -10,12 +12,15 @@ from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
+from diffusers_helper.files import read_file
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text, duration, gb_text
 
 _MIN_GUESS_SECONDS = 60.0
 _MAX_TITLE = 120  # characters
+_NEAR = 0.9  # the share of the cap from which a peak is near it
+_MAX_RECORD_BYTES = 4_000_000
 _MIN_EXPECTED_SECONDS = 7.5  # below this, an estimate says only "a few seconds"
 _WORK: dict[Stage | None, str] = {
     "sample": "the step being computed", "decode": "the part being decoded",
@@ -221,3 +226,32 @@ def settings(request: GenerationRequest) -> list[tuple[str, str]]:
         for name, value in values.items()
         if name not in PICTURES and value != usual.get(name)
     ]
+
+
+def memory_of(file: Path) -> dict[str, Any] | None:
+    """Describe a job's memory.json as plain data for the page's table; None if it cannot be read."""
+    try:
+        record = json.loads(read_file(file, _MAX_RECORD_BYTES))
+        uses = [(stage, [use for use in record["stages"] if use["stage"] == stage]) for stage in STAGES]
+        rows = [_memory_row(stage, stage_uses) for stage, stage_uses in uses if stage_uses]
+        cap_bytes, peak_bytes, reserve = (
+            record[f"{name}_bytes"] for name in ("cap", "peak_device", "reserve")
+        )
+        cap, peak = gb_text(cap_bytes), gb_text(peak_bytes)
+        note = (
+            f"Only tensors are counted. {gb_text(reserve)} GB of the cap are reserved for all other memory."
+        )
+        facts = [("Peak on the device", f"{peak} of {cap} GB")]
+        if record["retries"]:
+            facts.append(("Smaller plans tried", str(record["retries"])))
+        is_near = peak_bytes > _NEAR * cap_bytes
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+        return None
+    say = f"peak {peak} of {cap} GB"
+    return {"facts": facts, "say": say, "isNear": is_near, "rows": rows, "note": note if reserve else ""}
+
+
+def _memory_row(stage: str, uses: list[dict[str, Any]]) -> list[str]:
+    streamed = sum(use["streamed_bytes"] for use in uses)
+    most = (gb_text(max(use[f"{name}_bytes"] for use in uses)) for name in ("predicted", "measured"))
+    return [STAGES[stage].network, *most, gb_text(streamed) if streamed else "–"]

@@ -15,8 +15,7 @@ from app.ui.api import Jobs
 from app.ui.catalogue import Catalogue
 from app.ui.live.scene import rounded_seconds
 from app.ui.loras import with_lora_files
-from app.ui.queue.cards import CardLine, lines
-from app.ui.queue.records import Record, Records
+from app.ui.queue.records import CardLine, Record, Records, card_lines
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.request import FILES, FINISHING, SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.units import about, count_text, size_text
@@ -41,25 +40,6 @@ class QueuePage(TypedDict):
     say: str
     cards: list[CardLine]
     jobs: list[Record]
-
-
-class JobSize(TypedDict):
-    """What a job takes on the disk."""
-
-    id: str
-    title: str
-    bytes: int
-    size: str
-
-
-class UsagePage(TypedDict):
-    """What takes space; see `jobs_usage`."""
-
-    jobs: list[JobSize]
-    bytes: int
-    removed_bytes: int
-    free_bytes: int
-    say: str
 
 
 class JobCalls:
@@ -120,7 +100,7 @@ class JobCalls:
         whole = max(free) if is_known else None
         return {
             "total": len(jobs), "first": first, "held": held, "left": rounded_seconds(whole),
-            "say": _say(len(jobs), whole, held=held), "cards": lines(self._service),
+            "say": _say(len(jobs), whole, held=held), "cards": card_lines(self._service),
             "jobs": [self._row(jobs[n], turns[n], left[n], begins[n], is_paused=held) for n in indices],
         }  # fmt: skip
 
@@ -210,7 +190,7 @@ class JobCalls:
         """Delete all removed jobs for good, and return their ids."""
         return self._queue.empty_trash()
 
-    def jobs_usage(self) -> UsagePage:
+    def jobs_usage(self) -> dict[str, Any]:
         """Return the jobs that take the most space, the largest first, and what removed ones take, in bytes.
 
         `say` is a sentence about it.
@@ -273,22 +253,22 @@ class JobCalls:
 
     def cards_list(self) -> list[CardLine]:
         """List the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
-        return lines(self._service)
+        return card_lines(self._service)
 
     def cards_leave(self, card: str) -> list[CardLine]:
         """Take a card out of service after the video that it makes, until `cards_return`."""
         self._service.crew.serve(card, leaves=True)
-        return lines(self._service)
+        return card_lines(self._service)
 
     def cards_pause(self, card: str) -> list[CardLine]:
         """Free a card at once, until `cards_return`; another card goes on with its video."""
         self._service.crew.serve(card, leaves=True, now=True)
-        return lines(self._service)
+        return card_lines(self._service)
 
     def cards_return(self, card: str) -> list[CardLine]:
         """Put a card back into service."""
         self._service.crew.serve(card)
-        return lines(self._service)
+        return card_lines(self._service)
 
     def _each(self, jobs: list[str], ask: Callable[[str], bool]) -> list[Record]:
         for job_id in jobs:

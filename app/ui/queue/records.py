@@ -1,11 +1,14 @@
-"""The records of jobs, as programs and the Queue tab read them."""
+"""The records of jobs, and the lines of cards, as programs and the Queue tab read them."""
 
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.jobs.job import Job
+from typing_extensions import TypedDict
+
+from app.jobs.job import Job, NoSuchJob
+from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.jobs.view import Address, full_record, record, title_of, view
 from app.ui.catalogue import Catalogue
@@ -16,10 +19,14 @@ from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.setting import lines_of, text_of
+from diffusers_helper.units import gb_text
 
 Record = dict[str, Any]
 SMALL_PICTURE = "picture.webp"
 """The name by which the page serves a small copy of a job's start picture, beside the job's files."""
+_OUT = "Out of service"
+_PAUSE, _LEAVE = ("pause", "Pause this card"), ("leave", "Take out of service")
+_RETURN = ("return", "Put back into service")
 
 
 class Records:
@@ -85,3 +92,48 @@ def _length(request: GenerationRequest) -> float:
 
 def _address(outputs: Path) -> Address:
     return lambda path: f"jobs/{quote(path.relative_to(outputs).as_posix())}"
+
+
+class CardLine(TypedDict):
+    """What the page shows of a card; `buttons` are pairs of an action and a label."""
+
+    card: str
+    name: str
+    memory: str
+    job: str
+    now: str
+    isOut: bool
+    buttons: list[tuple[str, str]]
+
+
+def card_lines(service: JobService) -> list[CardLine]:
+    return [_line(service, worker) for worker in service.crew.workers] if service.engines > 1 else []
+
+
+def _line(service: JobService, worker: Worker) -> CardLine:
+    card, is_in = worker.card, worker.is_in_service
+    used = 0 if card.away else worker.used_bytes
+    offered = [_PAUSE, _LEAVE] if is_in else [_RETURN, *([_PAUSE] if worker.is_busy else [])]
+    offered = [] if card.away and not worker.trouble else offered  # nothing helps but its return
+    return {
+        "card": card.key,
+        "name": card.label,
+        "memory": f"{gb_text(used)} GB of {card.size}" if used and card.size else card.size,
+        "job": worker.job,
+        "now": _now(service, worker),
+        "isOut": not is_in,
+        "buttons": offered,
+    }
+
+
+def _now(service: JobService, worker: Worker) -> str:
+    if worker.is_busy:
+        try:
+            prompt = title_of(service.job(worker.job))
+        except NoSuchJob:  # it has just been removed
+            prompt = "a video"
+        return f"Makes {prompt}" if worker.is_in_service else f"{_OUT} after this video: {prompt}"
+    if not worker.is_in_service:
+        why = worker.trouble or worker.card.away
+        return f"{_OUT}. {why}" if why else _OUT
+    return "Free" if service.crew.uses(worker) else "Another program uses it"

@@ -18,7 +18,7 @@ from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.describe import Describer
 from app.ui.form.memory_view import report
-from app.ui.live.memory_record import memory_of
+from app.ui.live.words import memory_of
 from app.ui.planner import Planner
 from diffusers_helper.machine import sysfs
 from diffusers_helper.machine.local import DiskSpeeds, Local, store_kernel
