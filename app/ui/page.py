@@ -16,7 +16,7 @@ from app.ui.catalogue import Catalogue
 from app.ui.finish.endpoints import FinishCalls
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
-from app.ui.form.endpoints import DropCalls, FormCalls
+from app.ui.form.endpoints import FormCalls
 from app.ui.form.markup import model_markup, options
 from app.ui.generate import generate_endpoints
 from app.ui.history.endpoints import HistoryCalls, add_zip
@@ -41,11 +41,8 @@ class Page:
 
 
 def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool = False) -> Page:
-    calls = [
-        JobCalls(service, catalogue), HistoryCalls(service, catalogue),
-        FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls(), ModelCalls(service, catalogue),
-        FinishCalls(service, catalogue),
-    ]  # fmt: skip
+    kinds = JobCalls, HistoryCalls, FormCalls, ModelCalls, FinishCalls
+    calls = [LoraCalls(), *(kind(service, catalogue) for kind in kinds)]
     router = page_router(Actions(service, catalogue), *calls)
     for add in (add_updates, add_zip, add_exports):
         add(router, service)

@@ -36,8 +36,8 @@ _NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
 
 
 class FormCalls:
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
 
     def recipe_read(self, file: Upload, name: str = "the file") -> RestoredForm:
         """Read the settings in an uploaded MP4, PNG or JSON file for the form, and its picture's path.
@@ -68,7 +68,7 @@ class FormCalls:
         Returns:
             The names of all presets.
         """
-        presets.save_preset(presets.presets_folder(), name, self._settings(form))
+        presets.save_preset(presets.presets_folder(), name, self._preset_settings(form))
         return self.preset_list()
 
     def preset_import(self, name: str, file: Upload) -> list[str]:
@@ -91,29 +91,6 @@ class FormCalls:
         """Remove a preset, and return the names of the others."""
         presets.remove_preset(presets.presets_folder(), name)
         return self.preset_list()
-
-    def _settings(self, form: str) -> dict[str, Any]:
-        values = form_values(form)
-        is_random = values.get("random_seed") is True
-        info = self._catalogue.info(str(values.get("model", self._catalogue.preselected)))
-        request = to_request(values, info, self._catalogue.planner)
-        left_out = [*_NOT_KEPT, *(["seed"] if is_random else [])]
-        if request.get("model") not in model_names():  # a folder, which may be moved
-            left_out.append("model")
-        return {name: value for name, value in request.items() if name not in left_out}
-
-
-def form_values(form: str) -> dict[str, Any]:
-    """Read the form's values by name, without pictures, from their JSON."""
-    values = json_or_none(form)
-    if not isinstance(values, dict):
-        raise InputError("The form is not a JSON object; expected its values by name.", "Reload the page.")
-    return {name: values[name] for name in (*SETTINGS, *PAGE_ONLY) if name in values and name not in PICTURES}
-
-
-class DropCalls:
-    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
-        self._service, self._catalogue = service, catalogue
 
     def file_read(self, file: Upload, name: str = "the file") -> RestoredForm | dict[str, str]:
         """Tell what an uploaded file brings to the form, as `recipe_read` does; nothing for a mere picture.
@@ -171,7 +148,7 @@ class DropCalls:
             try:
                 if isinstance(settings, str):
                     raise InputError(settings)
-                wanted.append(self._settings(settings, form, picture_paths))
+                wanted.append(self._line_settings(settings, form, picture_paths))
                 self._catalogue.check(wanted[-1])
             except LongtakeError as error:
                 raise InputError(
@@ -182,7 +159,7 @@ class DropCalls:
         added = (self._catalogue.submit(self._service, settings, **how) for settings in wanted)
         return [job.id for job in self._service.all_or_none(added)]
 
-    def _settings(self, line: dict[str, Any], form: str, picture_paths: Mapping[str, str]) -> dict[str, Any]:
+    def _line_settings(self, line: dict[str, Any], form: str, files: Mapping[str, str]) -> dict[str, Any]:
         values = form_values(form)
         model = line.get("model", values.get("model", self._catalogue.preselected))
         info, planner = self._catalogue.info(model), self._catalogue.planner
@@ -191,7 +168,25 @@ class DropCalls:
         values = usual | (values if values.get("model", model) == model else {})
         seed = random_seed() if values["random_seed"] is True else values["seed"]
         values |= {"seed": seed, "model": model}
-        return to_request(values, info, planner) | _with_uploads(line, picture_paths)
+        return to_request(values, info, planner) | _with_uploads(line, files)
+
+    def _preset_settings(self, form: str) -> dict[str, Any]:
+        values = form_values(form)
+        is_random = values.get("random_seed") is True
+        info = self._catalogue.info(str(values.get("model", self._catalogue.preselected)))
+        request = to_request(values, info, self._catalogue.planner)
+        left_out = [*_NOT_KEPT, *(["seed"] if is_random else [])]
+        if request.get("model") not in model_names():  # a folder, which may be moved
+            left_out.append("model")
+        return {name: value for name, value in request.items() if name not in left_out}
+
+
+def form_values(form: str) -> dict[str, Any]:
+    """Read the form's values by name, without pictures, from their JSON."""
+    values = json_or_none(form)
+    if not isinstance(values, dict):
+        raise InputError("The form is not a JSON object; expected its values by name.", "Reload the page.")
+    return {name: values[name] for name in (*SETTINGS, *PAGE_ONLY) if name in values and name not in PICTURES}
 
 
 def _with_uploads(line: Mapping[str, Any], picture_paths: Mapping[str, str]) -> dict[str, Any]:

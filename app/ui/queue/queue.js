@@ -6,11 +6,14 @@ import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
 import { openOnStage, watchRunning } from '../live/live.js';
 import { post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
+import { duration } from '../text.js';
 import { offerUndo } from '../undo.js';
-import { isMovable, isMoving, makeRow, prepareMoves } from './rows.js';
 
 const AROUND = 24; // rows that are kept ready above and below the window
 const MOST_ROWS = 200; // the most that the server sends
+const SLACK = 4; // pixels that a press may move before it counts as a drag
+const EDGE = 72; // pixels from the window's edge within which the page scrolls
+const SPEED = 10; // pixels per frame
 
 const section = document.querySelector('.lt-queue');
 const find = (selector) => section.querySelector(selector);
@@ -23,6 +26,31 @@ let revision = null; // that of the data
 let asked = 0; // the number of the last request
 let changes = Promise.resolve();
 let unanswered = 0; // changes
+let drag = null; // { row, from, to, pointer, start, scroll, moved }
+
+const isMovable = (job) => job.actions.includes('reorder');
+
+function makeRow() {
+  const element = fromTemplate('queue-row');
+  const [shown, more] = ['first', 'menu'].map((name) => element.querySelector(`.lt-row-${name}`));
+  return {
+    element,
+    job: null,
+    /** Show a job, the `number` of the `total`; `live` is its scene if it is on the stage. */
+    show(job, live, { number, total }) {
+      this.job = job;
+      const { percent } = live ?? job;
+      render(element, {
+        ...job, picture: job.picture || null, ...(live && { now: live.sentence, time: live.timeLeft }), more: `More for ${job.title}`,
+        grip: `Place ${number} of ${total}: ${job.title}. The arrow keys move it.`, isMovable: isMovable(job),
+        hasMeter: !isMovable(job) || percent, done: `transform:scaleX(${percent / 100})`,
+        soFar: [`${Math.floor(percent)} %`, live?.elapsed && `${duration(live.elapsed)} so far`].filter(Boolean).join(' · '),
+      });
+      fillActions(shown, job.buttons.shown, job.title);
+      fillActions(more, job.buttons.more, job.title);
+    },
+  };
+}
 
 // The time for all of them changes after each section.
 const revisionNow = () => [queueNow().revision, queueNow().held, sceneNow().sectionsDone].join();
@@ -46,7 +74,7 @@ async function load() {
   const own = asked;
   try {
     const found = await post('jobs_queue', wanted());
-    if (own !== asked || unanswered || isMoving()) return;
+    if (own !== asked || unanswered || drag) return;
     revision = now;
     known = found;
     draw(known);
@@ -186,7 +214,83 @@ function isBeyond() {
 }
 
 function scrolled() {
-  if (isShown() && !unanswered && !isMoving() && isBeyond()) load();
+  if (isShown() && !unanswered && !drag && isBeyond()) load();
+}
+
+const rowAt = (target) => target.closest('.lt-row-grip') && rows.get(target.closest('.lt-row').dataset.job);
+
+function takeMoveKey(event) {
+  const row = rowAt(event.target);
+  const act = row && {
+    ArrowUp: () => step(row.job, -1),
+    ArrowDown: () => step(row.job, 1),
+    Home: () => sendTo('first', row.job),
+    End: () => sendTo('last', row.job),
+  }[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+  row.element.scrollIntoView({ block: 'nearest' });
+}
+
+function beginMove(event) {
+  const row = rowAt(event.target);
+  if (!row || event.button !== 0 || drag) return;
+  const from = data.jobs.indexOf(row.job);
+  if (from < 0) return;
+  event.target.closest('.lt-row-grip').setPointerCapture(event.pointerId);
+  const { clientY } = event;
+  drag = { row, from, to: from, pointer: clientY, start: clientY, scroll: window.scrollY, moved: false };
+}
+
+function followPointer(event) {
+  if (!drag) return;
+  drag.pointer = event.clientY;
+  if (!drag.moved && Math.abs(drag.pointer - drag.start) < SLACK) return;
+  if (!drag.moved) {
+    drag.moved = true;
+    drag.row.element.classList.add('lt-moving');
+    list.classList.add('lt-sorting');
+    requestAnimationFrame(scrollAtEdge);
+  }
+  showMove();
+}
+
+function scrollAtEdge() {
+  if (!drag) return;
+  const box = list.getBoundingClientRect();
+  const by = drag.pointer < EDGE ? -SPEED : drag.pointer > window.innerHeight - EDGE ? SPEED : 0;
+  if (by && (by < 0 ? box.top < EDGE : box.bottom > window.innerHeight - EDGE)) {
+    window.scrollBy(0, by);
+    showMove();
+  }
+  requestAnimationFrame(scrollAtEdge);
+}
+
+function showMove() {
+  const { jobs, first } = data;
+  const height = rowHeight();
+  const least = jobs.filter((job) => !isMovable(job)).length;
+  const at = Math.floor((drag.pointer - list.getBoundingClientRect().top) / height) - first;
+  drag.to = Math.max(least, Math.min(jobs.length - 1, at));
+  const moved = drag.pointer - drag.start + window.scrollY - drag.scroll;
+  drag.row.element.style.transform = `translateY(${moved}px)`;
+  jobs.forEach((job, index) => {
+    if (index === drag.from) return;
+    const gap = index > drag.from && index <= drag.to ? -1 : index < drag.from && index >= drag.to ? 1 : 0;
+    rows.get(job.id).element.style.transform = gap ? `translateY(${gap * height}px)` : '';
+  });
+}
+
+function endMove(isDropped) {
+  if (!drag) return;
+  const { row, from, to, moved } = drag;
+  drag = null;
+  list.classList.remove('lt-sorting');
+  row.element.classList.remove('lt-moving');
+  for (const child of list.children) child.style.transform = '';
+  if (isDropped && moved && to !== from) move(row.job, to);
+  else load();
 }
 
 function closeMenus(target) {
@@ -231,12 +335,20 @@ const ACTS = {
 };
 
 export default function startQueue() {
-  prepareMoves(list, { data: () => data, rowOf: (job) => rows.get(job), rowHeight, step, sendTo, move, load });
+  list.addEventListener('keydown', takeMoveKey);
+  list.addEventListener('pointerdown', beginMove);
+  list.addEventListener('pointermove', followPointer);
+  list.addEventListener('pointerup', () => endMove(true));
+  list.addEventListener('pointercancel', () => endMove(false));
   list.addEventListener('click', takeClick);
   cards.addEventListener('click', takeCardClick);
   onPress(hold, () => change(() => post(data.held ? 'jobs_go_on' : 'jobs_hold')));
   document.addEventListener('click', ({ target }) => closeMenus(target));
-  document.addEventListener('keydown', (event) => { if (event.key === 'Escape') closeMenus(null); });
+  document.addEventListener('keydown', ({ key }) => {
+    if (key !== 'Escape') return;
+    closeMenus(null);
+    endMove(false);
+  });
   window.addEventListener('scroll', () => requestAnimationFrame(scrolled), { passive: true });
   window.addEventListener('resize', () => requestAnimationFrame(scrolled));
   onJobsReported(hear);
