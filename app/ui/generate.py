@@ -20,6 +20,7 @@ from diffusers_helper.models.registry import model_family
 from diffusers_helper.request import FILES, FINISHING, SETTINGS, TIMED_PICTURES
 
 _LOOK_SECONDS = 0.3
+_KIND = Parameter.POSITIONAL_OR_KEYWORD
 _WAIT = "wait"  # whether the job waits for a user after each section
 _GENERATE = "Make a video from a prompt, a picture or both. Wait for its turn, and return the finished MP4."
 _ADD = "Put a new job into the queue, and return its record without waiting for it."
@@ -81,29 +82,16 @@ def _with_settings(
 
 def _parameters(catalogue: Catalogue) -> list[Parameter]:
     """Return the settings as parameters. Pictures are uploads; what suits a model defaults to its own."""
-    model_defaults = catalogue.info(catalogue.first).default_settings
-    types: dict[str, Any] = (
-        {
-            name: setting.kind | None if setting.is_optional or name in model_defaults else setting.kind
-            for name, setting in SETTINGS.items()
-        }
-        | dict.fromkeys(FILES, FileData | None)
-        | {TIMED_PICTURES: dict[str, Any] | None}
-    )
-    defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {
-        **dict.fromkeys(model_defaults),
-        "model": catalogue.first,
-        **dict.fromkeys((*FILES, TIMED_PICTURES)),
-    }
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [
-        Parameter(name, kind, default=defaults[name], annotation=types[name])
-        for name in SETTINGS
-        if name not in FINISHING
-    ]
-    parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))
-    return parameters
+    of_model = catalogue.info(catalogue.first).default_settings
+    parameters = list[Parameter]()
+    for name, setting in SETTINGS.items():
+        kind: Any = setting.kind | None if setting.is_optional or name in of_model else setting.kind
+        default = None if name in of_model else catalogue.first if name == "model" else setting.default
+        if name in FILES or name == TIMED_PICTURES:
+            kind, default = (FileData if name in FILES else dict[str, Any]) | None, None
+        if name not in FINISHING:
+            parameters.append(Parameter(name, _KIND, default=default, annotation=kind))
+    return [*parameters, Parameter(_WAIT, _KIND, default=False, annotation=bool)]
 
 
 def _video(job: Job) -> dict[str, Any]:

@@ -1,18 +1,54 @@
 // What follows from each change of the form: the browser keeps the settings for another visit, and the server says
-// something about them: markup by the id of its element, facts, values, and a notice.
-import { hasChanged } from '../elements.js';
+// something about them: markup by the id of its element, facts, values, and a notice beside the buttons, which disappears when
+// its time is over, and a refusal when a setting changes.
+import { hasChanged, make } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
 import { post, postUntil } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { goTo, place } from '../tabs.js';
-import { dropRefusal, showNotice } from './notice.js';
 import { pictureNames, values, write } from './values.js';
 
 let said = {}; // the last facts
 let isAsking = false;
 let isStale = false; // whether the form has changed since it was sent, or the server did not answer
 let mayKeep = false; // true once the kept settings are back; before, the defaults would overwrite them
+let marked = null; // the control that was refused
 const listeners = [];
+const noticed = document.querySelector('#notice');
+const box = () => noticed.querySelector('.lt-box');
+const dropRefusal = () => { if (box()?.dataset.refused !== undefined) showNotice(''); };
+
+export function showNotice(markup) {
+  noticed.innerHTML = markup;
+  marked?.removeAttribute('aria-invalid');
+  marked = null;
+  const shown = box();
+  if (!shown) return;
+  const { setting, seconds } = shown.dataset;
+  if (seconds) setTimeout(() => { if (box() === shown) showNotice(''); }, 1000 * seconds);
+  const answer = shown.querySelector('[data-answer="no"]:not(.lt-withdraw)') && shown.querySelector('[data-answer]');
+  if (answer) answer.focus();
+  else if (setting) lead(setting);
+}
+
+export function refuse(sentence, setting = '') {
+  if (!sentence) return;
+  const shown = make('div', { className: 'lt-box lt-error', role: 'alert', textContent: sentence });
+  Object.assign(shown.dataset, { refused: '', setting });
+  showNotice(shown.outerHTML);
+}
+
+function lead(setting) {
+  const block = document.querySelector(`#set-${setting}`);
+  marked = block?.querySelector('textarea, select, input:not([type="file"], [type="hidden"]), button');
+  if (!marked) return;
+  for (let fold = block.closest('details'); fold; fold = fold.parentElement.closest('details')) fold.open = true;
+  marked.setAttribute('aria-invalid', 'true');
+  marked.focus();
+  block.scrollIntoView({ block: 'nearest' });
+}
+
+noticed.addEventListener('click', ({ target }) => { if (target.closest('[data-answer]')) showNotice(''); });
 
 export const facts = () => said;
 

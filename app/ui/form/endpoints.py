@@ -10,15 +10,7 @@ from app import presets
 from app.batch import batch_lines, random_seed
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.form.settings import (
-    PAGE_ONLY,
-    Restored,
-    RestoredForm,
-    continuation,
-    defaults,
-    to_request,
-    waits,
-)
+from app.ui.form.settings import PAGE_ONLY, Restored, RestoredForm, continuation, defaults, to_request, waits
 from app.ui.pictures import Upload, add_upload, upload_name, upload_path, uploaded
 from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.errors import InputError, LongtakeError, short_repr

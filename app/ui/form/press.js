@@ -7,8 +7,7 @@ import { expectStage, showStage } from '../live/live.js';
 import { post, postUntil } from '../server.js';
 import { keep, recallValue } from '../storage.js';
 import { goTo } from '../tabs.js';
-import { changed, restoreForm, take } from './describe.js';
-import { refuse, showNotice } from './notice.js';
+import { changed, refuse, restoreForm, showNotice, take } from './describe.js';
 import { filesRead } from './pictures.js';
 import { newSeed, pictureNames, read, values, write } from './values.js';
 

@@ -1,12 +1,11 @@
 // A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
 // is being made, and the History tab any other.
 import { fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, render, roam, setText } from '../elements.js';
-import { prepareActions, prepareReport } from './actions.js';
+import { prepareActions, prepareReport, prepareStill } from './actions.js';
 import { prepareExports } from './exports.js';
 import { prepareFinishing } from './finishing.js';
 import { Panel } from './panel.js';
 import { Player } from './player.js';
-import { prepareStill } from './still.js';
 import { prepareTakes } from './takes.js';
 
 const PAUSE = 2000; // milliseconds between two readings

@@ -21,7 +21,7 @@ WHILE_MADE: tuple[Press, ...] = (
     ("End Generation", "form_end", "create #form"),
     ("Reset to defaults", "form_reset", "create #form"),
     ("Pause everything", "jobs_hold", "queue .lt-queue"),
-    ("Edit:", "history/*/settings", f"queue {ROW}"),
+    ("Edit:", "history_settings", f"queue {ROW}"),
     ("Pause:", "jobs_pause", f"queue {ROW}"),
     ("Duplicate:", "jobs_duplicate", f"queue {ROW}"),
     ("Remove:", "jobs_remove", f"queue {ROW}"),
