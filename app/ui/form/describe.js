@@ -1,12 +1,49 @@
-// What follows from each change of the form: the browser keeps the settings for another visit, and the server says
-// something about them: markup by the id of its element, facts, values, and a notice beside the buttons, which disappears when
-// its time is over, and a refusal when a setting changes.
+// The values of the form's fields, by the names of settings, and what follows from each change: the browser keeps them for
+// another visit, and the server says something about them: markup by the id of its element, facts, values, and a notice beside
+// the buttons, which disappears when its time is over, and a refusal when a setting changes.
 import { hasChanged, make } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
 import { post, postUntil } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { goTo, place } from '../tabs.js';
-import { pictureNames, values, write } from './values.js';
+
+const MOST_SEEDS = 2 ** 31;
+const form = document.querySelector('#form');
+const onWrites = [];
+
+const READ = {
+  checkbox: (field) => field.checked,
+  number: (field) => (field.value === '' ? null : Number(field.value)),
+  picture: (field) => JSON.parse(field.value),
+};
+
+export function read(name) {
+  const field = form.elements[name]; // several radio buttons are a list with the value of the chosen one
+  return (READ[field.dataset?.kind ?? field.type] ?? (() => field.value))(field);
+}
+
+/** All values. Pictures are `{ path, orig_name }`. */
+export function values() {
+  const names = new Set([...form.elements].map((field) => field.name).filter(Boolean));
+  return Object.fromEntries([...names].map((name) => [name, read(name)]));
+}
+
+export const pictureNames = () => [...form.querySelectorAll('[data-kind="picture"]')].map((field) => field.name);
+
+export function write(name, value) {
+  for (const field of [...form.elements].filter((element) => element.name === name)) {
+    if (field.type === 'radio') field.checked = field.value === value;
+    else if (field.type === 'checkbox') field.checked = value;
+    else field.value = field.dataset.kind === 'picture' ? JSON.stringify(value) : value ?? '';
+  }
+  for (const listener of onWrites) listener(name);
+}
+
+export function onWritten(listener) {
+  onWrites.push(listener);
+}
+
+export const newSeed = () => Math.floor(Math.random() * MOST_SEEDS);
 
 let said = {}; // the last facts
 let isAsking = false;
@@ -74,7 +111,7 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   if (notice !== undefined) showNotice(notice);
   if (!found) return;
   said = found;
-  document.getElementById('form').dataset.unused = found.unused.join(' ');
+  form.dataset.unused = found.unused.join(' ');
   for (const field of document.querySelectorAll('.lt-field[id^="set-"]')) {
     field.toggleAttribute('data-ignored', found.unused.includes(field.id.slice(4)));
   }

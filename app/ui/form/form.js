@@ -5,7 +5,7 @@ import { finishFile } from '../live/finishing.js';
 import { expectStage, showStage } from '../live/live.js';
 import { post } from '../server.js';
 import { keep, recall, recallTexts } from '../storage.js';
-import { changed, describe, facts, fill, keptSettings, onDescribed, put, refuse, restored, showNotice, take, takeSettings } from './describe.js';
+import { changed, describe, facts, fill, keptSettings, onDescribed, onWritten, put, read, refuse, restored, showNotice, take, takeSettings, values, write } from './describe.js';
 import { startLoras } from './loras.js';
 import { acceptPictures, restorePictures } from './pictures.js';
 import { startPresets } from './presets.js';
@@ -13,7 +13,6 @@ import { press, resume } from './press.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 import { startSections } from './sections.js';
 import { prepareSliders, settle } from './sliders.js';
-import { onWritten, read, values, write } from './values.js';
 
 const FOLDS = ['when', 'look', 'output', 'memory'];
 const USUAL_FRAME = 9; // of one picture: what suits most changes

@@ -2,8 +2,7 @@
 // stands in a hidden field as text, which the server reads.
 import { hasChanged, make, makeButton, onPress, setText } from '../elements.js';
 import { post } from '../server.js';
-import { facts, onDescribed, put } from './describe.js';
-import { read } from './values.js';
+import { facts, onDescribed, put, read } from './describe.js';
 
 const MOST_WEIGHT = 10;
 

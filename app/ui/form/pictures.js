@@ -4,9 +4,8 @@ import { actOnce, asPng, chooseFiles, drawn, make, onPress } from '../elements.j
 import { addressOf, post, upload } from '../server.js';
 import { recallValue } from '../storage.js';
 import { goTo, place } from '../tabs.js';
-import { changed, facts, onDescribed, put, putPicture, restoreForm } from './describe.js';
+import { changed, facts, onDescribed, onWritten, pictureNames, put, putPicture, read, restoreForm, values, write } from './describe.js';
 import { chooseLora } from './loras.js';
-import { onWritten, pictureNames, read, values, write } from './values.js';
 
 const START = 'image';
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less

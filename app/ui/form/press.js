@@ -7,9 +7,8 @@ import { expectStage, showStage } from '../live/live.js';
 import { post, postUntil } from '../server.js';
 import { keep, recallValue } from '../storage.js';
 import { goTo } from '../tabs.js';
-import { changed, refuse, restoreForm, showNotice, take } from './describe.js';
+import { changed, newSeed, pictureNames, read, refuse, restoreForm, showNotice, take, values, write } from './describe.js';
 import { filesRead } from './pictures.js';
-import { newSeed, pictureNames, read, values, write } from './values.js';
 
 const SLOW = 2000; // milliseconds after which an answer is missed
 const AGAIN = 2000; // milliseconds between two attempts

@@ -4,8 +4,7 @@
 import { make, makeButton, setOptions, setText } from '../elements.js';
 import { translated } from '../language.js';
 import { keep, recallTexts } from '../storage.js';
-import { facts, onDescribed, put } from './describe.js';
-import { onWritten } from './values.js';
+import { facts, onDescribed, onWritten, put } from './describe.js';
 
 const box = document.querySelector('#set-prompt textarea');
 const WORD = /[\p{L}\p{N}]+/gu;

@@ -2,9 +2,8 @@
 // what is written there into a prompt with times; meanwhile a hidden field keeps it, and a start sends that as well.
 import { chooseFiles, hasChanged, make, makeButton, setText } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
-import { changed, facts, onDescribed } from './describe.js';
+import { changed, facts, onDescribed, read, write } from './describe.js';
 import { makeMovable, within } from './pictures.js';
-import { read, write } from './values.js';
 
 /**
  * Make a tile: a button that chooses a picture, or the picture, which is moved like the start picture's crop. `save` is

@@ -1,7 +1,6 @@
 // The actions on a video: those on the job while it is made, and those that lead on from it once it rests.
 import { make, onPress, saveFile, setText } from '../elements.js';
-import { putPicture, restoreForm } from '../form/describe.js';
-import { newSeed } from '../form/values.js';
+import { newSeed, putPicture, restoreForm } from '../form/describe.js';
 import { setFavourite, showStar } from '../history/card.js';
 import { post, upload } from '../server.js';
 import { goTo, place } from '../tabs.js';

@@ -1,7 +1,7 @@
 // The panel under the strip, in which a user directs a video: other words for what comes next while it grows, other
 // sections from a cut on the strip on, or further sections.
 import { actOnce, make, onPress, onSubmit, setText } from '../elements.js';
-import { newSeed } from '../form/values.js';
+import { newSeed } from '../form/describe.js';
 import { post } from '../server.js';
 
 const LABELS = {
