@@ -118,15 +118,10 @@ class Hosts:
     def owns(self, origin: str, host: str) -> bool:
         try:
             parts = urlsplit(origin)
-            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         except ValueError:
             return False
-        match = _HOST.fullmatch(host)
-        if match is None or port is None or parts.hostname is None:
-            return False
-        own_port = int(match[2]) if match[2] else {"http": 80, "https": 443}.get(parts.scheme)
-        same = parts.hostname == match[1].lower().strip("[]") and port == own_port
-        return same or parts.hostname in self.trusted
+        usual_port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")  # which proxies may add
+        return parts.netloc == host.lower().removesuffix(usual_port) or parts.hostname in self.trusted
 
 
 class Guard:
