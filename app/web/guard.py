@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.ui import scripts
 from app.ui.errors import PAGE_CALLS, PROGRAM_CALLS, UPLOAD, refusal_answer
 from app.web.folder_names import FolderNames
+from app.web.language import in_language
 from app.web.login import Login
 from app.web.rewriting import EVENTS, Rewritten
 from app.web.served_files import ServedFiles, UploadRoom
@@ -127,20 +128,27 @@ class Hosts:
 class Guard:
     def __init__(
         self,
-        app: ASGIApp,
+        page: ASGIApp,
+        gradio: ASGIApp,
         *,
         hosts: Hosts,
         files: ServedFiles,
         uploads: UploadRoom,
         login: Login | None = None,
     ) -> None:
-        self._app, self._hosts, self._uploads, self._login = app, hosts, uploads, login
+        self._page, self._gradio = page, gradio
+        self._hosts, self._uploads, self._login = hosts, uploads, login
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":  # Gradio's queue begins and ends with the server
+            await self._gradio(scope, receive, send)
+            return
         outgoing = _with_headers(send, is_last=scope["method"] == "POST")
         if is_gradio(scope["path"]):
             outgoing = Rewritten(outgoing, ("application/json", EVENTS), self._without_folders)
+        else:
+            outgoing = in_language(scope, outgoing)
         try:
             await self._answer(scope, receive, outgoing)
         except ClientDisconnect:
@@ -151,6 +159,9 @@ class Guard:
                 raise
             _log.warning("A program asked for a call of a session that is not known.")
             await send({"type": "http.response.body"})
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._gradio if is_gradio(scope["path"]) else self._page)(scope, receive, send)
 
     def _without_folders(self, start: Message, _: str, body: bytes) -> bytes:
         if start["status"] == 500 and _REFUSAL.match(body):

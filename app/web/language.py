@@ -1,11 +1,11 @@
-"""The page in the language of whoever reads it: a layer that translates the answers to one browser."""
+"""The page in the language of whoever reads it."""
 
 import json
 from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
 from app.languages.translation import COOKIE, Translation, negotiated, translation
 from app.web.rewriting import EVENTS, Rewritten
@@ -13,19 +13,15 @@ from app.web.rewriting import EVENTS, Rewritten
 _DOCUMENT, _EVENT = "text/html", b"data: "
 
 
-class Translated:
-    """An application whose documents, answers and updates are in a browser's language."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = HTTPConnection(scope)
-        language = negotiated([connection.cookies.get(COOKIE, ""), *_accepted(connection.headers)])
-        if language != "en":
-            rewrite = partial(_rewritten, translation(language))
-            send = Rewritten(send, (_DOCUMENT, "application/json", EVENTS), rewrite)
-        await self._app(scope, receive, send)
+def in_language(scope: Scope, send: Send) -> Send:
+    """Return a sender of documents, answers and updates in the language of whoever reads them."""
+    connection = HTTPConnection(scope)
+    language = negotiated([connection.cookies.get(COOKIE, ""), *_accepted(connection.headers)])
+    if language == "en":
+        return send
+    return Rewritten(
+        send, (_DOCUMENT, "application/json", EVENTS), partial(_rewritten, translation(language))
+    )
 
 
 def _accepted(headers: Headers) -> list[str]:
