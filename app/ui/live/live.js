@@ -70,16 +70,11 @@ export async function openOnStage(job) {
 
 /** Show on the line what the card shows of a scene, or, after a word such as "Next", the headline of another job. */
 function showLine({ isOpen, percent, headline: other }, word = '') {
-  const [words, bar] = line.children;
   line.hidden = !narrow.matches || !isOpen;
-  if (line.hidden) {
-    words.textContent = '';
-    return;
-  }
+  if (line.hidden) return;
   const [headline, times] = ['.lt-headline', '.lt-eta'].map((part) => find(part).textContent);
   const parts = word ? [`${word}: ${other}`] : [headline, times.split(' · ')[0]];
-  setText(words, parts.filter(Boolean).join(' · '));
-  bar.style.transform = `scaleX(${percent / 100})`;
+  render(line, { words: parts.filter(Boolean).join(' · '), done: `transform:scaleX(${percent / 100})` });
 }
 
 function announce(scene) {

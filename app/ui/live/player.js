@@ -165,9 +165,13 @@ class Videos {
       try {
         await this.#swap(version, calledOff);
       } catch (error) {
-        if (!calledOff.aborted) this.#askAgain(version, error);
+        // A newer version has replaced it, or the connection was lost. If it is still wanted, the next scene asks again.
+        console.info('video:', error.message);
+        if (!calledOff.aborted) setTimeout(() => { if (this.#asked === version.url) this.#asked = ''; }, RETRY_AFTER);
       }
-      this.#release();
+      this.#top.loop = this.#loops;
+      if (this.#isHeld && this.#top.ended && this.#loops && this.hasVideo) begin(this.#top);
+      this.#isHeld = false;
     }
     this.#isSwapping = false;
   }
@@ -186,18 +190,6 @@ class Videos {
     this.#under.loop = this.#loops;
     this.#bring(version);
     if (plays) begin(this.#top);
-  }
-
-  // A newer version has replaced it, or the connection was lost. If it is still wanted, the next scene asks again.
-  #askAgain(version, error) {
-    console.info('video:', error.message);
-    setTimeout(() => { if (this.#asked === version.url) this.#asked = ''; }, RETRY_AFTER);
-  }
-
-  #release() {
-    this.#top.loop = this.#loops;
-    if (this.#isHeld && this.#top.ended && this.#loops && this.hasVideo) begin(this.#top);
-    this.#isHeld = false;
   }
 
   // Brings the lower video to the upper one's time, or, while that one plays, to a time at which it will be a moment after

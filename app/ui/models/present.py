@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -50,7 +51,10 @@ class ModelPresenter:
 
     def describe_all(self) -> dict[str, Any]:
         infos = self._catalogue.infos
-        models = [self._describe(name, info) for name, info in infos.items()]
+        models = list[dict[str, Any]]()
+        for name, info in infos.items():
+            with suppress(InputError):  # it has just been removed
+                models.append(self._describe(name, info))
         disk = "All models are on this machine."
         if absence := next(filter(None, map(absence_of, infos.values())), None):
             folder, free = plain_paths(str(absence.folder)), gb_text(absence.free_bytes)
