@@ -1,6 +1,6 @@
 // The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
 // video, which has its own address, its records, the tree of its branches, and the actions on it.
-import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, onPress, setOptions, setText } from '../elements.js';
+import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, onPress, render, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { compare } from '../live/compare.js';
@@ -122,14 +122,14 @@ function showPicked() {
   const videos = picked();
   const bytes = videos.reduce((sum, video) => sum + video.bytes, 0);
   const isTooMuch = bytes > MOST_BYTES;
-  find('.lt-picked').hidden = !videos.length;
+  const box = find('.lt-picked');
+  box.hidden = !videos.length;
   past.dataset.picking = videos.length > 0;
   const size = bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB${isTooMuch ? ': select less than 2 GB' : ''}`;
-  setText(find('.lt-picked span'), `${videos.length} selected · ${size}`);
-  find('.lt-picked-zip').hidden = !bytes || isTooMuch;
-  find('.lt-picked-zip').href = `api/history/zip?${new URLSearchParams(videos.map(({ job }) => ['jobs', job]))}`;
-  find('.lt-picked-compare').hidden = videos.length !== 2 || !videos.every(({ video }) => video);
-  find('.lt-picked-remove').hidden = !videos.length || !videos.every(({ actions }) => actions.includes('remove'));
+  render(box, {
+    picked: `${videos.length} selected · ${size}`, mayZip: bytes && !isTooMuch, mayCompare: videos.length === 2 && videos.every(({ video }) => video),
+    zip: `api/history/zip?${new URLSearchParams(videos.map(({ job }) => ['jobs', job]))}`, mayRemove: videos.every(({ actions }) => actions.includes('remove')),
+  });
 }
 
 function comparePicked() {

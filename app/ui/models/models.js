@@ -28,6 +28,7 @@ class Card {
   element = fromTemplate('model-card');
   #model = {};
   #asked = ''; // the action whose question is open, with the chosen type of weights
+  #refusal = '';
 
   constructor() {
     this.element.addEventListener('click', (event) => this.#takeClick(event));
@@ -43,8 +44,8 @@ class Card {
   }
 
   complain(words) {
-    this.#find('problem').dataset.refusal = words;
-    this.#showProblem();
+    this.#refusal = words;
+    setText(this.#find('problem'), words || (this.#model.problem ?? ''));
   }
 
   show(model) {
@@ -52,12 +53,12 @@ class Card {
     this.#model = model;
     const { progress, label, title } = model;
     render(this.element, {
-      ...model, ...progress, copies: `Type of the copy: ${title}`, isResting: !progress.is_shown || !progress.is_download,
-      done: `transform:scaleX(${progress.percent / 100})`, whole: Math.floor(progress.percent), meter: `${label}: ${title}`,
+      ...model, ...progress, problem: this.#refusal || (model.problem ?? ''), whole: String(!model.problems?.length), copies: `Type of the copy: ${title}`, isResting: !progress.is_shown || !progress.is_download,
+      done: `transform:scaleX(${progress.percent / 100})`, percent: Math.floor(progress.percent), meter: `${label}: ${title}`,
     });
     if (hasChanged(this.#find('about'), [model.needs, model.sources, model.parts])) this.#showAbout(model);
-    this.#showProblem();
-    this.#showChecked(model);
+    const all = ['All files are complete and their checksums are correct.'];
+    fillRows(this.#find('checked'), (model.problems?.length === 0 ? all : model.problems) ?? [], (textContent) => make('p', { textContent }));
     this.#showActions(model);
     if (before && before !== model.state) report(`${model.title}: ${model.label}.`);
   }
@@ -67,17 +68,6 @@ class Card {
     this.#find('licence').replaceChildren(...(sources.length ? [`${licence} Licences: see `, ...sources.map(linkTo)] : []));
     const rows = parts.map((part) => [lines([part.title, ...part.shared]), part.state, part.size, lines(part.place)]);
     this.#find('parts').replaceChildren(makeTable(['Part', 'State', 'Size', 'Folder'], rows));
-  }
-
-  #showProblem() { setText(this.#find('problem'), this.#find('problem').dataset.refusal || (this.#model.problem ?? '')); }
-
-  #showChecked({ problems }) {
-    const checked = this.#find('checked');
-    checked.hidden = problems === null;
-    if (!problems) return;
-    checked.dataset.whole = String(!problems.length);
-    const words = problems.length ? problems : ['All files are complete and their checksums are correct.'];
-    fillRows(checked, words, (textContent) => make('p', { textContent }));
   }
 
   #showActions({ actions, title }) {
