@@ -22,7 +22,6 @@ from app.ui.generate import generate_endpoints
 from app.ui.history.endpoints import HistoryCalls, add_zip
 from app.ui.live.exports import add_exports
 from app.ui.live.subscribe import add_updates
-from app.ui.loras import LoraCalls
 from app.ui.models.endpoints import ModelCalls
 from app.ui.queue.endpoints import JobCalls
 from diffusers_helper import __version__
@@ -42,7 +41,7 @@ class Page:
 
 def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool = False) -> Page:
     kinds = JobCalls, HistoryCalls, FormCalls, ModelCalls, FinishCalls
-    calls = [LoraCalls(), *(kind(service, catalogue) for kind in kinds)]
+    calls = [kind(service, catalogue) for kind in kinds]
     router = page_router(Actions(service, catalogue), *calls)
     for add in (add_updates, add_zip, add_exports):
         add(router, service)

@@ -3,7 +3,6 @@
 import json
 from functools import partial
 
-from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Scope, Send
 
@@ -16,17 +15,14 @@ _DOCUMENT, _EVENT = "text/html", b"data: "
 def in_language(scope: Scope, send: Send) -> Send:
     """Return a sender of documents, answers and updates in the language of whoever reads them."""
     connection = HTTPConnection(scope)
-    language = negotiated([connection.cookies.get(COOKIE, ""), *_accepted(connection.headers)])
+    accepted = connection.headers.get("accept-language", "").split(",")  # in the order of a user's liking
+    languages = (entry.partition(";")[0].strip() for entry in accepted)
+    language = negotiated([connection.cookies.get(COOKIE, ""), *languages])
     if language == "en":
         return send
     return Rewritten(
         send, (_DOCUMENT, "application/json", EVENTS), partial(_rewritten, translation(language))
     )
-
-
-def _accepted(headers: Headers) -> list[str]:
-    """List the languages that a browser accepts, which it sends in the order of its user's liking."""
-    return [entry.partition(";")[0].strip() for entry in headers.get("accept-language", "").split(",")]
 
 
 def _rewritten(translation: Translation, _: Message, kind: str, body: bytes) -> bytes:

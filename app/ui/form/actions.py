@@ -119,10 +119,9 @@ class Actions:
 
     def form_restore(self, kept: str) -> FormAnswer:
         """Give `values` and `markup` for the form's values that a browser kept as JSON, or the start's."""
-        usable = form.usable_values(self._catalogue, kept)
-        if not usable:
-            start = self._start_settings()
-            usable = form.usable_values(self._catalogue, json.dumps(start)) if start else {}
+        start = self._start_settings()
+        values = form.usable_values(self._catalogue, kept)
+        usable = values or (form.usable_values(self._catalogue, json.dumps(start)) if start else {})
         name = self._catalogue.preselected
         return self._form_update(usable or {"model": name, "mode": self._catalogue.info(name).modes[0]})
 

@@ -10,19 +10,22 @@ from app import presets
 from app.batch import batch_lines, random_seed
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
+from app.ui.errors import page_error
 from app.ui.form.settings import PAGE_ONLY, Restored, RestoredForm, continuation, defaults, to_request, waits
 from app.ui.pictures import Upload, add_upload, upload_name, upload_path, uploaded
 from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.lora_choice import lora_folder
+from diffusers_helper.lora_choice import MAX_WEIGHT, Choice, lora_folder, lora_names, parsed_choices
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.picture_names import paths_in, with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
+from diffusers_helper.setting import text_of
 from diffusers_helper.untrusted.limited_json import json_or_none
 from diffusers_helper.weights.lora_files import triggers_of
 
 _MOST_NAME = 80  # characters of a file's name in a message
+_MAX_LISTED = 500  # LoRAs
 # A picture belongs to one video, and so do its prompt and its crop.
 _NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
 
@@ -109,6 +112,27 @@ class FormCalls:
     def file_continue(self, file: Upload, name: str = "the file") -> RestoredForm:
         """Return what lets the form continue an uploaded video, also one with settings of its own."""
         return continuation(uploaded(file), name[:_MOST_NAME]).to_dict()
+
+    def lora_list(self) -> dict[str, Any]:
+        """List the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
+        folder = lora_folder(os.environ)
+        names = lora_names(folder)
+        files = list[dict[str, Any]]()
+        for name in names[:_MAX_LISTED]:
+            triggers, problem = list[str](), ""
+            try:
+                triggers = list(triggers_of(folder / name))
+            except InputError as error:
+                problem = " ".join(page_error(error)).strip()
+            files.append({"name": name, "triggers": triggers, "problem": problem})
+        return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MAX_LISTED)}
+
+    def lora_choose(self, lora: str, name: str, weight: float | None) -> str:
+        """Write the setting `lora` with a file's weight, at most the largest; without the file for None."""
+        choices = {choice.file: choice for choice in parsed_choices(lora)}
+        clamped = min(max(weight or 0.0, -MAX_WEIGHT), MAX_WEIGHT)
+        choices[name] = replace(choices.get(name, Choice(name)), weight=clamped)
+        return text_of(choice for choice in choices.values() if choice.file != name or weight is not None)
 
     def lora_add(self, file: Upload, name: str) -> str:
         """Copy an uploaded LoRA to the folder for LoRAs, and return the name by which it is chosen."""
