@@ -1,6 +1,6 @@
 // The panel under the strip, in which a user directs a video: other words for what comes next while it grows, other
 // sections from a cut on the strip on, or further sections.
-import { actOnce, make, onPress, onSubmit, setText } from '../elements.js';
+import { actOnce, make, onPress, onSubmit, render } from '../elements.js';
 import { newSeed } from '../form/describe.js';
 import { post } from '../server.js';
 
@@ -90,7 +90,7 @@ export class Panel {
   }
 
   #draw() {
-    const [form, find, mode, branch] = [this.#form, this.#find, this.#mode, this.#branch];
+    const [form, mode, branch] = [this.#form, this.#mode, this.#branch];
     form.hidden = !mode;
     const isHead = mode !== 'steer' && !branch;
     const why = { cut: branch?.whyNot, longer: branch?.whyNotLonger }[mode] ?? '';
@@ -105,11 +105,9 @@ export class Panel {
     const { title = why ? 'Change from a section' : this.#titleOfCut(), words = '', act, takes = '' } = LABELS[mode];
     const longer = branch && `Whole sections of ${branch.section} s are added. ${branch.keptByLonger}`;
     const hints = { steer: steering?.hint, cut: branch?.kept[this.#keep - 1], longer };
-    setText(form.querySelector('h3'), title);
-    for (const [name, text] of Object.entries({ label: words, act, takes, hint: why || hints[mode] || '' })) setText(find(name), text);
-    find('here').hidden = !isHead;
-    find('takes').hidden = !takes || Boolean(why);
-    find('takes').disabled = mode === 'steer' && !steering.mayTake;
+    render(form, {
+      title, words, act, takes, hint: why || hints[mode] || '', isHead, hasTakes: takes && !why, isTooEarly: mode === 'steer' && !steering.mayTake,
+    });
   }
 
   #titleOfCut() {
