@@ -32,7 +32,8 @@ const isMovable = (job) => job.actions.includes('reorder');
 
 function makeRow() {
   const element = fromTemplate('queue-row');
-  const [shown, more] = ['first', 'menu'].map((name) => element.querySelector(`.lt-row-${name}`));
+  const [shown, opener, more] = ['first', 'more', 'menu'].map((name) => element.querySelector(`.lt-row-${name}`));
+  opener.popoverTargetElement = more;
   return {
     element,
     job: null,
@@ -293,20 +294,11 @@ function endMove(isDropped) {
   else load();
 }
 
-function closeMenus(target) {
-  for (const menu of list.querySelectorAll('details[open]')) {
-    if (target && menu.contains(target)) continue;
-    const hadFocus = menu.contains(document.activeElement);
-    menu.open = false;
-    if (hadFocus && !target) menu.firstElementChild.focus();
-  }
-}
-
 function takeClick({ target }) {
   const button = target.closest('[data-action]');
   const row = rows.get(target.closest('.lt-row')?.dataset.job);
   if (!button || !row) return;
-  closeMenus(null);
+  button.closest('[popover]')?.hidePopover();
   actOnce(button, () => ACTS[button.dataset.action](row.job));
 }
 
@@ -343,12 +335,7 @@ export default function startQueue() {
   list.addEventListener('click', takeClick);
   cards.addEventListener('click', takeCardClick);
   onPress(hold, () => change(() => post(data.held ? 'jobs_go_on' : 'jobs_hold')));
-  document.addEventListener('click', ({ target }) => closeMenus(target));
-  document.addEventListener('keydown', ({ key }) => {
-    if (key !== 'Escape') return;
-    closeMenus(null);
-    endMove(false);
-  });
+  document.addEventListener('keydown', ({ key }) => { if (key === 'Escape') endMove(false); });
   window.addEventListener('scroll', () => requestAnimationFrame(scrolled), { passive: true });
   window.addEventListener('resize', () => requestAnimationFrame(scrolled));
   onJobsReported(hear);

@@ -49,6 +49,7 @@ OPENERS = {
 OPEN_FOLDS = """(one) => {
     const folds = [...document.querySelectorAll('details')].filter((fold) => fold.contains(one));
     for (const fold of folds) fold.open = true;
+    one.closest('[popover]')?.showPopover();
 }"""
 # Notes what the line about the connection says, which the next update may end at any time.
 LISTEN = """() => {
