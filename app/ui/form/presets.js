@@ -76,10 +76,7 @@ async function takeFile() {
 }
 
 export function startPresets() {
-  const [importing, closing] = find('.lt-preset-ends').children;
   onPress(document.querySelector('#open-presets'), open, report);
   onSubmit(find('form'), save, report);
-  onPress(importing, takeFile, report);
-  onPress(closing, () => dialog.close());
-  dialog.addEventListener('click', ({ target }) => { if (target === dialog) dialog.close(); });
+  onPress(find('.lt-preset-ends button'), takeFile, report);
 }
