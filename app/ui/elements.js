@@ -141,10 +141,7 @@ export function makeTable(heads, rows, className = '') {
   return make('table', { className }, ...top, make('tbody', {}, ...rows.map(makeRow)));
 }
 
-/**
- * Run the action of a button, which shows at once that it was pressed, and takes no other press before that is done.
- * `report` is called with the text of an error.
- */
+/** Run the action of a button, which shows that it was pressed, and takes no other press before that is done. */
 export async function actOnce(button, act, report = () => {}) {
   if (button.ariaBusy === 'true') return;
   button.ariaBusy = 'true'; // `disabled` would take the focus away

@@ -1,5 +1,4 @@
-// The page's questions and messages to the server, its uploads, and the line that says what is wrong with the connection,
-// in sight wherever the page is scrolled.
+// The page's calls of the server, its uploads, and the line that says what is wrong with the connection.
 import { setText } from './elements.js';
 
 const GATEWAY = [502, 503, 504]; // statuses with which a proxy answers for a server that is away

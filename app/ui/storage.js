@@ -1,5 +1,4 @@
-// The texts that this browser keeps between two visits, or only over a reload: those in its `sessionStorage`. A private
-// window may refuse; then nothing is kept.
+// The texts that this browser keeps between two visits, or over a reload, if it allows that.
 
 const key = (name) => `longtake.${name}`;
 

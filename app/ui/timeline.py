@@ -102,10 +102,7 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
 def _section(
     texts: tuple[str, ...], index: int, shares: Shares, change: str, seconds: float
 ) -> dict[str, Any]:
-    """Describe a section for the strip.
-
-    In the data, `begins` says if its words differ from those before, and `tone` alternates from text to text.
-    """
+    """Describe a section, which `begins` if its words are new; `tone` alternates with them."""
     starts = [start for start in range(len(texts)) if start == 0 or texts[start] != texts[start - 1]]
     time = f"{index * seconds:.1f} – {(index + 1) * seconds:.1f} s"
     change = ", ".join(filter(None, (change_text(shares), change)))

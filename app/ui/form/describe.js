@@ -1,6 +1,5 @@
-// The values of the form's fields, by the names of settings, and what follows from each change: the browser keeps them for
-// another visit, and the server says something about them: markup by the id of its element, facts, values, and a notice beside
-// the buttons, which disappears when its time is over, and a refusal when a setting changes.
+// The values of the form's fields by the names of settings, what the server says about them after each change, and the notice
+// beside the buttons.
 import { hasChanged, make } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
 import { post, postUntil } from '../server.js';

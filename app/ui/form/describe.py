@@ -175,10 +175,7 @@ class Describer:
 
 
 def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
-    """List the settings and choices that are hidden because the model does not have them.
-
-    One that has a value all the same is shown, so that it can be removed.
-    """
+    """List what is hidden because the model does not have it, unless it has a value that could be removed."""
     caches = SETTINGS["step_cache"].choices if info.step_caches is None else (OFF, *info.step_caches)
     lacks = (*info.unsupported, *(("step_cache",) if len(caches) == 1 else ()))
     unused = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]

@@ -1,5 +1,4 @@
-// The LoRAs of the form: the files of the folder, each with a box, a weight and its trigger words. What is chosen
-// stands in a hidden field as text, which the server reads.
+// The LoRAs of the form, chosen among those of the folder; a hidden field has the choice as text, which the server reads.
 import { hasChanged, make, makeButton, onPress, setText } from '../elements.js';
 import { post } from '../server.js';
 import { facts, onDescribed, put, read } from './describe.js';

@@ -30,10 +30,7 @@ def hint(text: str) -> str:
 
 
 def acting_chips(texts: Mapping[str, str], before: str, video: str) -> str:
-    """Mark up what acts on the next video, by hidden field, as buttons that empty each of them.
-
-    Further ones give the field `extras` the value `before`, and finish a `video`, if these are not empty.
-    """
+    """Mark up buttons that empty hidden fields, give `extras` the value `before`, and finish a `video`."""
     chips = "".join(
         f'<button type="button" data-setting="{name}" aria-label="Leave out: {escape(text)}">'
         f"<span>{escape(text)}</span> ×</button>"
@@ -85,10 +82,7 @@ def passing_note(text: str, *, saved: bool = False) -> str:
 
 
 def restored_note(name: str, notices: Sequence[str], video: str = "") -> str:
-    """Mark up a notice about settings from `name`, which stays if some could not be restored.
-
-    If they come with a `video`, the name of an upload, the notice offers to continue that.
-    """
+    """Mark up a notice about settings from `name`, which stays for `notices`, and can continue a `video`."""
     if not notices and not video:
         return passing_note(f"Settings of {name} loaded.") if name else ""
     items = "".join(f"<li>{escape(page_words(notice))}</li>" for notice in notices)

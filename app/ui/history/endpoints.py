@@ -1,7 +1,4 @@
-"""The calls of the History tab, and the plain data of its cards and of an opened video.
-
-The browser inserts the data as text only.
-"""
+"""The calls of the History tab, and the plain data of its cards and of an opened video."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -39,10 +36,7 @@ _NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears h
 
 
 def card(job: Job, commands: Collection[Command], stack: Stack | None = None) -> Shown:
-    """Gather the data of a job's card, given the commands for it if it is being made.
-
-    With a stack, the card stands for its jobs.
-    """
+    """Gather the data of a job's card, which stands for all jobs of a stack."""
     named = download(job)
     length = f"{job.frames / plan_of(job.request).fps:.2f} s" if job.frames else ""
     return view(job, commands) | {

@@ -1,5 +1,4 @@
-// The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
-// video, which has its own address, its records, the tree of its branches, and the actions on it.
+// The History tab: all videos as cards with a search and filters, or one opened video, which has its own address.
 import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, onPress, render, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';

@@ -7,10 +7,7 @@ import { goTo, place } from '../tabs.js';
 
 const JOB_BUTTONS = { resume: '.lt-resume', pause: '.lt-pause', stop_after_section: '.lt-stop', cancel: '.lt-end' };
 
-/**
- * Set up the buttons. `panel` is what directs the video, `report` shows a sentence about a job, and `expect` is called
- * when a user has queued or resumed a video. The result shows them for a scene.
- */
+/** Set up the buttons, which the result shows for a scene. `expect` is called when a user has queued or resumed a video. */
 export function prepareActions(box, panel, report, expect) {
   const find = (selector) => box.querySelector(selector);
   const on = (selector, act) => onPress(find(selector), act, report);

@@ -1,5 +1,4 @@
-// A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
-// is being made, and the History tab any other.
+// A video with all that belongs to it, as the Create tab shows the one that is made, and the History tab any other.
 import { fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, render, roam, setText } from '../elements.js';
 import { prepareActions, prepareReport, prepareStill } from './actions.js';
 import { prepareExports } from './exports.js';
@@ -110,10 +109,7 @@ function reveal(strip, button) {
   strip.scrollLeft = Math.max(least, Math.min(left, strip.scrollLeft));
 }
 
-/**
- * The strip of sections in order of the video, with a button for each. One button is in the tab order, and the arrow
- * keys lead to the others. A press on a finished one calls `jump` with its time, and `press` with the section.
- */
+/** The strip of sections in order of the video. A press on a finished one calls `jump` with its time, and `press` with it. */
 function makeStrip(strip, jump, press) {
   let cells = [];
   let made = ''; // the job and the number of sections that the buttons were made for

@@ -1,8 +1,5 @@
-// The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
-//
-// The server sends the scene of the job that is being made. A video that has just finished stays on the stage while
-// the next one is made; an announcement beside it leads to that one. In windows in which the stage may be out of view, a
-// line of progress above the buttons leads to it.
+// The live view. A video that has just finished stays on the stage while the next one is made; an announcement beside it leads
+// to that one, and in windows in which the stage may be out of view, a line of progress above the buttons leads to it.
 import { render, setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';

@@ -1,5 +1,4 @@
-// The panel under the strip, in which a user directs a video: other words for what comes next while it grows, other
-// sections from a cut on the strip on, or further sections.
+// The panel under the strip: other words for what comes next, other sections from a cut on, or further ones.
 import { actOnce, make, onPress, onSubmit, render } from '../elements.js';
 import { newSeed } from '../form/describe.js';
 import { post } from '../server.js';
@@ -30,10 +29,7 @@ export class Panel {
   #known = ''; // the words that the server said last, so that its news does not replace what is being typed
   #shown = ''; // the same as the field has it
 
-  /**
-   * `cut` shows on the strip how many sections stay, null for all; `report` shows a sentence, with a link to a job if
-   * one is passed; `expect` is called when a user has queued a video.
-   */
+  /** `cut` shows how many sections stay, `report` a sentence with a link to a job; `expect` hears that a video is queued. */
   constructor(form, cut, report, expect) {
     this.#form = form;
     this.#find = (name) => form.querySelector(`.lt-panel-${name}`);

@@ -41,9 +41,6 @@ class LiveJob:
     Attributes:
         job: A snapshot from the store, which may be replaced by a newer one, like `commands`, `jobs_first`,
             `queue_is_paused` and `awake`. Its state changes before the final event is read.
-        commands: The commands of users for the job, if it is being made.
-        jobs_first: The number of jobs that come before one that waits for its turn.
-        awake: Whether the computer is kept from going to sleep meanwhile.
         width, height: In pixels; 0 while they are unknown.
         num_kept: The number of sections that a branch has from another job; the last one is decoded again.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
@@ -280,10 +277,7 @@ class LiveJob:
         return TimelinePoint(self.section, self.steps if self.in_tail else self.step, self.tail_share)
 
     def _advance(self, previous: TimelinePoint) -> None:
-        """Move both shares from the previous point to the present one.
-
-        A share that was shown stays when the estimate changes; only what remains is divided anew.
-        """
+        """Move both shares on. One that was shown stays; only what remains is divided by a new estimate."""
         point = self._point
         timing = self.timing
         if max(point.section, previous.section) > self.sections:
@@ -303,10 +297,7 @@ class LiveJob:
         return max(0.0, elapsed - self._stage_began)
 
     def seconds_to_video(self, elapsed: float) -> float | None:
-        """Estimate the time to the first section that can be watched.
-
-        It is None if it is unknown, or if there is such a section.
-        """
+        """Estimate the time to the first section that can be watched; None if unknown, or if there is one."""
         if self.sections_made or self.job.is_over:
             return None
         if (seconds_left := self.seconds_left(elapsed)) is not None:

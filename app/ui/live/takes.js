@@ -27,10 +27,7 @@ function makeTake(open, report) {
   };
 }
 
-/**
- * Set up the takes of a section, of which a user keeps one. `open` shows the video of a job. The result shows takes
- * while a job is on the stage; null for none.
- */
+/** Set up the takes of a section. `open` shows a job's video. The result shows takes, null for none, and the job on the stage. */
 export function prepareTakes(box, panel, open, report) {
   const find = (name) => box.querySelector(`.lt-takes-${name}`);
   const shown = new Map(); // by job

@@ -72,10 +72,7 @@ def _prepares_kernels(live: LiveJob) -> bool:
 
 
 def shown_estimate(live: LiveJob) -> float | None:
-    """Estimate the seconds of a stage whose time is shown, 0 for unknown; None if no time is shown.
-
-    It is shown until there is something to watch, except for steps, each of which is a sign of life.
-    """
+    """Estimate the seconds of a stage before there is something to watch, 0 for unknown; None for steps."""
     if (
         live.sections_made
         or live.job.is_over

@@ -1,8 +1,4 @@
-"""The calls of the models. Those with the name of a verb of `longtake models` have its effect.
-
-The weights in a user's own folder are known to the page by name alone. Their calls may take
-seconds.
-"""
+"""The calls of the models. Those with the name of a verb of `longtake models` have its effect."""
 
 import os
 from collections.abc import Callable, Collection
@@ -160,10 +156,7 @@ class ModelCalls:
 
 
 def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
-    """List what can be chosen from the folder: first what can be a part, then the rest with its problems.
-
-    The names of models that are `taken` are not suggested for a new one.
-    """
+    """List what can be a part of a model, then the rest; no name that is `taken` is suggested."""
     names = weights_names(folder)
     files = list[dict[str, Any]]()
     for name in names[:_MOST_LISTED]:

@@ -1,5 +1,4 @@
-// The Queue tab. It has rows only for the videos near the window, so a thousand videos cost no more than fifty. Above
-// them are the cards, if there are several.
+// The Queue tab, with rows only for the videos near the window, and above them the cards, if there are several.
 import { actOnce, arrange, fillActions, fromTemplate, hasChanged, onPress, render, setText } from '../elements.js';
 import { editJob } from '../form/press.js';
 import { queueNow, sceneNow, onJobsReported } from '../jobs.js';
