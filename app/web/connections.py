@@ -1,7 +1,4 @@
-"""uvicorn's server in a thread, with bounds for the number of connections and for the wait for a request.
-
-An answer, such as a stream of updates or the wait for a video, may take as long as it likes.
-"""
+"""uvicorn's server in a thread, with bounds for the number of connections and the wait for a request."""
 
 import logging
 import os

@@ -9,12 +9,9 @@ EVENTS = "text/event-stream"
 
 
 class Rewritten:
-    """A sender that rewrites answers of some types, as a whole, with their new length.
+    """A sender that rewrites answers of some types: each message of events, or the whole answer.
 
-    Of a stream of events, each message is rewritten for itself, since it holds complete ones.
-
-    Args:
-        rewrite: Gets the answer's start, which it may change, its type and its body, and returns another.
+    `rewrite` gets the answer's start, which it may change, its type and its body, and returns another body.
     """
 
     def __init__(

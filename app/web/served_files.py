@@ -43,10 +43,9 @@ _YOUNG_SECONDS, _OLD_SECONDS = 600.0, 86400.0  # a younger upload may be about t
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """The files of the jobs in `outputs` and the uploads, under names that do not reveal where the files are.
+    """The files of jobs and uploads in absolute folders, under names that do not reveal where they are.
 
-    Both methods answer with the file or with the requested ranges of it. Missing files, and files that are
-    not served, get the same refusal. Both folders are absolute.
+    Missing files, and files that are not served, get the same refusal.
     """
 
     outputs: Path

@@ -61,13 +61,7 @@ def open_page(
     allowed_hosts: Sequence[str] = (),
     profile: Profile | None = None,
 ) -> tuple[PageServer, str]:
-    """Serve the page in a thread, and return its server and its address.
-
-    Args:
-        auth: The user and the password; None for a page without a login.
-        allowed_hosts: Names, besides this machine's own, under which the page may be requested.
-        profile: The profile to plan with; by default this machine's.
-    """
+    """Serve the page in a thread, and return its server and its address; `profile` is what it plans with."""
     uploads = _take_environment()
     with _without_proxies():
         from app.ui.catalogue import Catalogue

@@ -258,10 +258,7 @@ def _order_note(settings: dict[str, Any], info: ModelInfo) -> str:
 
 
 def example_program(request: Mapping[str, Any], preselected: str) -> str:
-    """Write a program whose call names the pictures, the prompt and all settings that were changed.
-
-    PAGE stands for the address, which only the browser knows. A call without a model has `preselected`.
-    """
+    """Write a program that calls PAGE, which the browser replaces, with the settings that were changed."""
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
     defaults |= {"model": preselected, "mode": None, **dict.fromkeys(PICTURES)}
     files = {name: request[name].get("orig_name") or "picture.png" for name in PICTURES if request.get(name)}

@@ -61,10 +61,7 @@ def start_picture(job: Job) -> str | None:
 
 
 def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
-    """Build a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt.
-
-    That of an unfinished video includes its frames so far.
-    """
+    """Build a name such as `longtake-the-red-ball-3f9a.mp4`, with the frames so far if there are any."""
     ascii_prompt = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
     slug = re.sub("[^a-z0-9]+", "-", ascii_prompt).strip("-")
     if len(slug) > _MAX_SLUG:

@@ -39,9 +39,7 @@ class Records:
     def of(self, job: Job, turn: int = 0, *, is_paused: bool | None = None) -> dict[str, Any]:
         """Make the record and the view of a job, with the address of a small picture and a few words.
 
-        `offered` is whether the page offers the job's model, so its form can take the settings. `turn` is the
-        job's number among those that will begin, if it is known. `is_paused` is whether the whole queue is
-        paused; None to look.
+        `turn` is its number among those that will begin, if known, and `is_paused` None to look at the queue.
         """
         commands = self._service.commands(job)
         if is_paused is None:
