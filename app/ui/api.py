@@ -73,7 +73,6 @@ class Endpoint(NamedTuple):
 
 
 def gradio_endpoints(*groups: object) -> list[Endpoint]:
-    """Return an endpoint for each call of some objects, by its name and with its docstring."""
     return [Endpoint(_endpoint(call), call.__name__, getdoc(call) or "") for call in _calls_of(groups)]
 
 

@@ -73,7 +73,6 @@ class Catalogue:
     def submit(
         self, service: JobService, settings: dict[str, object], *, may_download: bool = False, **options: Any
     ) -> Job:
-        """Queue one job with a user's settings, or raise NotHere where its model is not here and may not come."""
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
         job = service.queue.add(request, allow_folder=allow_folder, pictures=pictures, **options)
         if absence_of(find_model(job.request.model, allow_folder=True)) is not None:

@@ -57,7 +57,6 @@ class Pictures:
         self._results: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
 
     def judge(self, path: str) -> Size | InputError:
-        """Find the size of a picture, or the error that says why it cannot be used."""
         result = self._result(path, with_content=False)
         return result if isinstance(result, InputError) else result.size
 
@@ -129,7 +128,6 @@ def uploaded(file: Upload) -> Path:
 
 
 def add_upload(file: Upload, name: str, folder: Path, endings: tuple[str, ...]) -> str:
-    """Copy an upload to a folder, unless it is there, and return its name."""
     path, name = uploaded(file), Path(name).name
     if not name.lower().endswith(endings) or name.startswith("."):
         expected = " or ".join(endings)

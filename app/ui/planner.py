@@ -87,7 +87,6 @@ class Planner:
     def forecast(
         self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
     ) -> Forecast | None:
-        """Estimate the time that a video takes; None if it is not known, or the video cannot be planned."""
         with contextlib.suppress(LongtakeError):
             return forecast(self.plan(request, info, shape), self.profile, info)
         return None

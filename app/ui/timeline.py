@@ -31,7 +31,6 @@ def usable_value(settings: dict[str, Any], setting: str | SettingInfo) -> Any:
 
 
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
-    """Plan the sections of the form's video; None for values that the start refuses."""
     names = ("seconds", "mode", "loop", "one_frame", "clip_frames", "carried_frames")
     length = {name: settings.get(name, SETTINGS[name].default) for name in names}
     prompt = str(settings.get("prompt") or "")
@@ -120,7 +119,6 @@ def _section(
 
 
 def change_text(shares: Shares) -> str:
-    """Word the share of a section's own words; "" if they are not mixed with those before."""
     return f"{100 * shares[-1][1]:.0f} % new words" if len(shares) > 1 else ""
 
 

@@ -53,7 +53,6 @@ class ServedFiles:
     pictures: Pictures = field(default_factory=Pictures)
 
     def of_job(self, path: str) -> Response:
-        """Serve one of the public files of a job's folder, given as `<job>/<name>`."""
         job, _, name = path.partition("/")
         if _SHOWN.fullmatch(name) is None or not _is_plain(job) or job.startswith("."):
             return _NOT_THERE
@@ -96,7 +95,6 @@ def page_file(address: str) -> Response:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether a name is a single part of a path, and does not lead upwards."""
     return part not in ("", ".", "..") and not any(mark in part for mark in "/\\\0")
 
 

@@ -37,7 +37,6 @@ class Actions:
         self._describer = Describer(service, catalogue)
 
     def form_describe(self, settings: dict[str, Any]) -> FormAnswer:
-        """Tell what the form says about its values: `markup` by the id of an element, and `facts`."""
         return self._describer.describe(settings)
 
     def form_start(self, press: str, settings: dict[str, Any], may_download: bool) -> str:
@@ -71,7 +70,6 @@ class Actions:
             return view.download_question(error, takes_days=self._catalogue.planner.takes_days(info))
 
     def form_save(self, job: str, settings: dict[str, Any]) -> str:
-        """Give a job that has not begun the form's values, and return a notice."""
         self._catalogue.edit(self._service, job, self._request(settings | upload_paths(settings)))
         return view.passing_note("The changes are saved.", saved=True)
 
@@ -103,7 +101,6 @@ class Actions:
         return view.passing_note("Ending: the current work is finished first.") if is_ending else ""
 
     def form_model(self, model: str, mode: str) -> FormAnswer:
-        """Tell what changes with the model."""
         info = self._catalogue.info(model)
         changes = {**info.default_settings, "resolution": info.side, "model": model}
         return self._form_update(changes | {"mode": mode if mode in info.modes else info.modes[0]})

@@ -25,7 +25,6 @@ def options(choices: Iterable[tuple[str, str]], selected: str = "") -> str:
 
 
 def hint(text: str) -> str:
-    """Mark up a line of explanation; "" without a text."""
     return f'<p class="lt-hint">{escape(text)}</p>' if text else ""
 
 
@@ -120,7 +119,6 @@ def demo_box(info: ModelInfo) -> str:
 
 
 def example_cards(info: ModelInfo) -> str:
-    """Build large cards of a model's examples for the stage; "" if there are none."""
     cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
     if not cards:
         return ""

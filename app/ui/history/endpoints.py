@@ -64,7 +64,6 @@ def model_title(model: str) -> str:
 
 
 def _still(job: Job) -> str:
-    """Build the address of a picture of the video's beginning, or else of the one that it starts with."""
     number = 1
     with suppress(OSError):
         number = num_finished_sections(JobFolder(job.folder)) if job.request.mode == "inverted" else 1
@@ -178,8 +177,6 @@ def _tree_row(twig: TreeNode, parent: Job, opened: str) -> Shown:
 
 
 class CardsPage(TypedDict):
-    """A page of the history; see `history_search`."""
-
     cards: list[Shown]
     next: str
     total: int

@@ -253,7 +253,6 @@ class LiveJob:
 
     @property
     def hidden_in_front(self) -> float:
-        """The seconds of the finished video before the part that can be watched now."""
         if self.job.request.mode == "forward" or not self.video_frames:
             return 0.0
         # The section that closes a loop comes last, behind the others.
@@ -267,7 +266,6 @@ class LiveJob:
 
     @property
     def section_percent(self) -> float:
-        """The share of the current section that is done, 0 to 100; it never falls."""
         return 100.0 * (1.0 - self._section_remaining)
 
     @property

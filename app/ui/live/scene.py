@@ -56,7 +56,6 @@ def thumb_url(job: Job, number: int) -> str | None:
 
 
 def start_picture(job: Job) -> str | None:
-    """Build the address of a job's start picture; None for a video that starts from words."""
     return None if job.request.is_from_words else file_url(job, JobFolder(job.folder).input.name)
 
 
@@ -71,7 +70,6 @@ def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
 
 
 def download(job: Job) -> tuple[str, Path] | None:
-    """Return the name under which a job's video or picture is downloaded, and its file; None for none."""
     first = JobFolder(job.folder).first
     file = first if job.request.one_frame and first.exists() else job.video
     if file is None:
@@ -294,8 +292,6 @@ def _inline(path: Path) -> str | None:
 
 
 class Presenter:
-    """A presenter of one service's jobs, which keeps the last reports of failures."""
-
     def __init__(self, service: JobService) -> None:
         self._service = service
         self._reports = lru_cache(8)(lambda job_id, _log_bytes: report_text(service, job_id))
@@ -320,7 +316,6 @@ class Presenter:
 
 
 def takes_for(service: JobService, job_id: str) -> SceneData | None:
-    """Collect the takes that concern a job; None if there is nothing to choose."""
     try:
         choice = service.steering.choice(job_id)
     except (InputError, OSError):  # the job was removed, or a file of it is damaged

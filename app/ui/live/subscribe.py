@@ -98,8 +98,6 @@ class _Update(NamedTuple):
 
 
 class _Watch(threading.Thread):
-    """A thread that watches the jobs until `is_wanted` is false."""
-
     def __init__(self, service: JobService, job_id: str) -> None:
         super().__init__(name="live-view", daemon=True)
         self._service, self._job_id = service, job_id

@@ -13,8 +13,6 @@ _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:
-    """A point in a job: its section, the finished steps of it, and the finished share of its decode."""
-
     section: int
     step: int = 0
     tail_share: float = 0.0

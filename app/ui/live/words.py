@@ -30,7 +30,6 @@ _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
 def headline(live: LiveJob) -> str:
-    """Say what happens now, or how the job ended."""
     if state_headline := WORDS[live.job.state].headline:
         return state_headline
     for command, word in _STOPS.items():
@@ -83,7 +82,6 @@ def shown_estimate(live: LiveJob) -> float | None:
 
 
 def first_video(live: LiveJob, elapsed: float) -> str:
-    """Say when there will be something to watch; "" if that is unknown, or if the whole time is known."""
     seconds = live.seconds_to_video(elapsed)
     if seconds is None or live.pace or (live.is_guess and not live.timing.expected_tail):
         return ""
@@ -140,7 +138,6 @@ def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
 
 
 def remark(live: LiveJob) -> str:
-    """Write the short text beside the headline."""
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
     if live.job.state == "queued":

@@ -188,7 +188,6 @@ def facts_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
-    """Find the paths of entries of the folder; refuse all else, and so each path outside of it."""
     allowed_names = set(weights_names(folder))
     for name in names:
         if name not in allowed_names:

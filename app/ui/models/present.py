@@ -154,7 +154,6 @@ class ModelPresenter:
 
 
 def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
-    """Say what a converted copy of a model would need, or why it is refused."""
     dtype = SETTINGS["weight_dtype"].check(weight_dtype)
     name = f"{info.name}-{dtype}"
     try:
@@ -283,7 +282,6 @@ def _progress(progress: DownloadProgress) -> dict[str, Any]:
 
 
 def _removal(info: ModelInfo) -> dict[str, Any] | None:
-    """Say what the removal of a model would free; None if it has no files of its own here."""
     try:
         removal = plan_removal(info)
     except InputError:
