@@ -38,7 +38,6 @@ export function setOptions(select, pairs) {
   select.value = pairs.some(([key]) => key === value) ? value : pairs[0][0];
 }
 
-/** Draw a picture, or the frame that a video shows, in its own size on a canvas. */
 export function drawn(source, width, height) {
   const canvas = make('canvas', { width, height });
   canvas.getContext('2d').drawImage(source, 0, 0);
@@ -104,7 +103,6 @@ export function render(box, facts) {
 
 const lastFacts = new WeakMap();
 
-/** True if the facts differ from those of the last call for this element. */
 export function hasChanged(element, facts) {
   const now = JSON.stringify(facts);
   if (lastFacts.get(element) === now) return false;
@@ -112,7 +110,6 @@ export function hasChanged(element, facts) {
   return true;
 }
 
-/** Fill an element with what `makeOne` makes of each of the facts, if these are new. */
 export function fillRows(element, facts, makeOne) {
   if (hasChanged(element, facts)) element.replaceChildren(...facts.map(makeOne));
 }
@@ -132,7 +129,6 @@ export const makeItem = (textContent) => make('li', { textContent });
 
 const headCell = (scope, content) => make('th', { scope }, ...[content].flat());
 
-/** Make the row of a table, whose first cell is a head. A cell is a text or elements. */
 export const makeRow = ([first, ...rest]) => make('tr', {}, headCell('row', first), ...rest.map((cell) => make('td', {}, ...[cell].flat())));
 
 /** Make a table with these heads of its columns, and rows of cells as `makeRow` takes them. */

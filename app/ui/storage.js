@@ -10,7 +10,6 @@ export function recall(name, area = 'localStorage') {
   }
 }
 
-/** The value whose JSON was stored under the name; null if there is none, or it is damaged. */
 export function recallValue(name, area) {
   try {
     return JSON.parse(recall(name, area));

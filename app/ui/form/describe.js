@@ -21,7 +21,6 @@ export function read(name) {
   return (READ[field.dataset?.kind ?? field.type] ?? (() => field.value))(field);
 }
 
-/** All values. Pictures are `{ path, orig_name }`. */
 export function values() {
   const names = new Set([...form.elements].map((field) => field.name).filter(Boolean));
   return Object.fromEntries([...names].map((name) => [name, read(name)]));
@@ -120,7 +119,6 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   for (const listener of listeners) listener();
 }
 
-/** Ask the server to describe the form's values. Of changes meanwhile, only the last ones are sent. */
 export async function describe() {
   isStale = true;
   if (isAsking) return;

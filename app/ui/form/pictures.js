@@ -186,7 +186,6 @@ class Field {
 
 pictureNames().forEach((name) => new Field(name));
 
-/** Put back the pictures that the browser names and the server still has. */
 export async function restorePictures() {
   const kept = recallValue('form') ?? {};
   for (const name of pictureNames()) {
@@ -219,7 +218,6 @@ let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
-/** Let the form take the settings in a file, or the field of a setting the picture that is meant for it. */
 async function giveFile(file, name) {
   const given = await upload(file);
   if (LORA.test(file.name)) {

@@ -89,7 +89,6 @@ export function resume() {
 const bar = find('.lt-editing');
 const [words, leave] = bar.children;
 
-/** Show a sentence about the editing, with the label of the button that ends it; none without a sentence. */
 function say(text = '', label = '') {
   document.documentElement.dataset.editing = job?.id ?? '';
   setText(words, text);

@@ -65,7 +65,6 @@ export function makeCard(onError) {
   return card;
 }
 
-/** Mark a video as a favourite, or remove the mark. The result is its data with the new mark. */
 export async function setFavourite(data) {
   const [{ favourite }] = await post('jobs_favourite', { jobs: [data.job], favourite: !data.favourite });
   return { ...data, favourite };

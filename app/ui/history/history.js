@@ -164,7 +164,6 @@ function fileRow({ name, size, url }) {
   return make('li', {}, title, make('span', { textContent: size }));
 }
 
-/** The row of a video in the tree, which starts beneath the section that it follows. */
 function treeRow({ job, begin, cells, words, spoken, isOpened }, index) {
   const strip = make('span', {}, ...cells.map((src) => (src ? make('img', { src, alt: '', loading: 'lazy' }) : make('i'))));
   const link = make('a', { href: `#history/${job}`, ariaLabel: spoken }, strip, make('small', { textContent: words }));

@@ -52,7 +52,6 @@ const factRow = ([name, value]) => make('div', {}, make('dt', { textContent: nam
 
 const stageRow = ({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]);
 
-/** Show how time and memory were spent. What came near the cap is in sight without a press. */
 function showFigures(find, { job, figures, memory }) {
   const { facts = [], stages = [] } = figures || {};
   const fold = find('.lt-details');
@@ -98,7 +97,6 @@ function makeCell(first, press) {
   };
 }
 
-/** The index of the section that is made next; -1 if all of them are made. */
 const nextOf = (sections) => (
   sections.reduce((best, cell, index) => (cell.isDone || sections[best]?.number < cell.number ? best : index), -1)
 );

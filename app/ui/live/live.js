@@ -55,7 +55,6 @@ export function watchRunning(job = now?.job) {
   if (now) showOnStage(now);
 }
 
-/** Show a job that rests or waits, while another one may be made. */
 export async function openOnStage(job) {
   const scene = await load(job);
   watched = true;
@@ -201,7 +200,6 @@ function titleOf(scene) {
   return watched ? `${scene.ending.title} · Longtake` : 'Longtake';
 }
 
-/** Take a scene from the server, or only the times that have moved since the last one. */
 function receive(news) {
   const before = now;
   now = 'job' in news ? news : { ...before, ...news };

@@ -83,7 +83,6 @@ class Videos {
 
   get isPlaying() { return !this.#top.paused || (this.#isHeld && isOver(this.#top)); }
 
-  /** Pause or continue, from the start if the video is over. */
   toggle() {
     if (this.#stopRewind()) return;
     if (this.isPlaying) {

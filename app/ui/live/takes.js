@@ -3,7 +3,6 @@ import { arrange, dropVideo, fromTemplate, onPress, reducedMotion, render, setTe
 import { post } from '../server.js';
 import { compare } from './compare.js';
 
-/** A take, which plays over and over. A press shows it on the stage, at the end of the film so far. */
 function makeTake(open, report) {
   const element = fromTemplate('take');
   const [button] = element.children;

@@ -167,7 +167,6 @@ async function load() {
   if (isActive && isShown()) timer = setTimeout(load, PAUSE);
 }
 
-/** Do something with a model, and show what became of it; a refusal stands on the card. */
 async function change(card, act) {
   open += 1;
   card.complain('');

@@ -86,7 +86,6 @@ function follow({ name, seconds, problem }) {
   if (!isSubmitting) setBusy(Boolean(name));
 }
 
-/** Ask the server for the files; a quiet look does not say so. */
 export async function loadFiles(isQuiet = false) {
   clearTimeout(timer);
   asked += 1;
