@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffusers_helper.conditions.picture_file import MAX_PIXELS, load_picture, plain_png, size_of
+from diffusers_helper.conditions.picture_file import load_picture, plain_png, size_of
 from diffusers_helper.errors import PictureError
 
 
@@ -23,11 +23,9 @@ class PlainPicture:
     png: bytes
 
 
-def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> PlainPicture | None:
+def read_picture(path: Path) -> PlainPicture:
     try:
         width, height = size_of(path)
-        if width * height > max_pixels:
-            return None
         used = load_picture(path)
     except PictureError as error:
         # A user knows the file's name, but not the folder that it was uploaded to.

@@ -1,8 +1,4 @@
-"""What the page's calls have in common, as routes of FastAPI for its scripts and as Gradio's for programs.
-
-A call is a function over plain data. Its arguments are checked by their types, and an error is answered as a
-message and a remedy.
-"""
+"""The two doors to each call, a function over plain data: FastAPI's for the page, Gradio's for programs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -10,12 +6,12 @@ from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import getdoc, signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import gradio as gr
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, validate_call
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
@@ -25,19 +21,30 @@ from app.redact import plain_paths
 from app.ui.errors import PAGE_CALLS, JsonAnswer, page_error, refusal_answer
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 
+Call = Callable[..., Any]
+Jobs = Annotated[list[str], Field(max_length=5000)]  # as many keep a thread for a few seconds
+_CONFIG = ConfigDict(allow_inf_nan=False)
 _EXPECTED = "Input should be "  # begins most of pydantic's sentences
 
 
-Call = Callable[..., Any]
-
-
-def api_router(prefix: str, *, get: Iterable[Call] = (), post: Iterable[Call] = ()) -> APIRouter:
-    """Return a router for one part of the page, whose call `jobs_pause` is at `queue/pause`."""
-    router = APIRouter(prefix=f"{PAGE_CALLS}{prefix}", tags=[prefix], default_response_class=JsonAnswer)
-    for method, calls in (("GET", get), ("POST", post)):
-        for call in calls:
-            router.add_api_route(f"/{call.__name__.partition('_')[2]}", call, methods=[method])
+def page_router(*groups: object) -> APIRouter:
+    """Return a route for each call of some objects: a message with its arguments to `/api/jobs_pause`."""
+    router = APIRouter(prefix=PAGE_CALLS.rstrip("/"), default_response_class=JsonAnswer)
+    for call in _calls_of(groups):
+        router.add_api_route(f"/{call.__name__}", _with_message(call), methods=["POST"], summary=getdoc(call))
     return router
+
+
+def _with_message(call: Call) -> Call:
+    parameters = signature(call).parameters.values()
+    fields: Any = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in parameters}
+    message_type = create_model(call.__name__, __config__=_CONFIG, **fields)
+
+    def answer(message: BaseModel) -> Any:
+        return call(**dict(message))
+
+    answer.__annotations__ = {"message": message_type, "return": signature(call).return_annotation}
+    return answer
 
 
 def zip_answer(name: str | Path, archive: tuple[int, Iterator[bytes]]) -> StreamingResponse:
@@ -65,11 +72,7 @@ def error_handlers() -> dict[int | type[Exception], Callable[[Request, Any], Cor
 
 
 class Endpoint(NamedTuple):
-    """A function that programs call by its name, through Gradio.
-
-    Attributes:
-        is_queued: Whether its calls wait in Gradio's queue, so that a caller may listen for the result.
-    """
+    """A function that programs call through Gradio, in whose queue they can wait if it `is_queued`."""
 
     function: Callable[..., Awaitable[Any]]
     name: str
@@ -78,18 +81,20 @@ class Endpoint(NamedTuple):
 
 
 def gradio_endpoints(*groups: object) -> list[Endpoint]:
-    """Return an endpoint for each public method of some objects, by its name and with its docstring."""
-    calls = [
+    return [Endpoint(_endpoint(call), call.__name__, getdoc(call) or "") for call in _calls_of(groups)]
+
+
+def _calls_of(groups: Iterable[object]) -> list[Call]:
+    return [
         getattr(group, name)
         for group in groups
         for name, member in vars(type(group)).items()
         if callable(member) and not name.startswith("_")
     ]
-    return [Endpoint(_endpoint(call), call.__name__, getdoc(call) or "") for call in calls]
 
 
 def _endpoint(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    checked = validate_call(config=ConfigDict(strict=True))(call)
+    checked = validate_call(config={**_CONFIG, "strict": True})(call)
     names = list(signature(call).parameters)
 
     @wraps(call)

@@ -21,11 +21,7 @@ from diffusers_helper.request import BEFORE, FINISHING, TIMED_PICTURES, Generati
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The registered models, and one folder if it was named when the program was started.
-
-    Attributes:
-        folder: The facts of that folder's model, listed as `first`.
-    """
+    """The registered models, and the one in a `folder` named at the start, which is listed as `first`."""
 
     first: str = DEFAULT_MODEL
     folder: ModelInfo | None = None
@@ -77,11 +73,6 @@ class Catalogue:
     def submit(
         self, service: JobService, settings: dict[str, object], *, may_download: bool = False, **options: Any
     ) -> Job:
-        """Queue one job with a user's settings; a `mode` of None stands for the model's own.
-
-        Raises:
-            NotHere: If the model is not on this machine, and may not be downloaded or the disk is too small.
-        """
         request, pictures, allow_folder = self.check(settings, may_download=may_download)
         job = service.queue.add(request, allow_folder=allow_folder, pictures=pictures, **options)
         if absence_of(find_model(job.request.model, allow_folder=True)) is not None:

@@ -38,7 +38,6 @@ export function setOptions(select, pairs) {
   select.value = pairs.some(([key]) => key === value) ? value : pairs[0][0];
 }
 
-/** Draw a picture, or the frame that a video shows, in its own size on a canvas. */
 export function drawn(source, width, height) {
   const canvas = make('canvas', { width, height });
   canvas.getContext('2d').drawImage(source, 0, 0);
@@ -79,19 +78,23 @@ export function dropVideo(video) {
   video.load();
 }
 
-export function actionButton(action, textContent, properties = {}) {
-  const button = make('button', { type: 'button', textContent, ...properties });
-  button.dataset.action = action;
-  return button;
-}
-
 /** Set the text of an element if it is new, since a screen reader repeats a text that is set again. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Show facts in a box: the texts that `data-text` names, and what `data-when` names only where it holds. */
+/**
+ * Show facts in a box: the texts that `data-text` names, what `data-when` names only where it holds, and the attributes of
+ * `data-set`, such as `href:file`, where a fact that is null, undefined or false takes the attribute away.
+ */
 export function render(box, facts) {
+  for (const element of [box, ...box.querySelectorAll('[data-set]')]) {
+    for (const [name, fact] of (element.dataset.set ?? '').split(' ').filter(Boolean).map((pair) => pair.split(':'))) {
+      const value = facts[fact] ?? false;
+      if (value === false) element.removeAttribute(name);
+      else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
+    }
+  }
   for (const element of box.querySelectorAll('[data-text]')) {
     if (element.dataset.text in facts) setText(element, facts[element.dataset.text]);
   }
@@ -100,7 +103,6 @@ export function render(box, facts) {
 
 const lastFacts = new WeakMap();
 
-/** True if the facts differ from those of the last call for this element. */
 export function hasChanged(element, facts) {
   const now = JSON.stringify(facts);
   if (lastFacts.get(element) === now) return false;
@@ -108,16 +110,25 @@ export function hasChanged(element, facts) {
   return true;
 }
 
-/** Fill an element with what `makeOne` makes of each of the facts, if these are new. */
 export function fillRows(element, facts, makeOne) {
   if (hasChanged(element, facts)) element.replaceChildren(...facts.map(makeOne));
+}
+
+/** Give a box a button for each pair of an action and its label, if these are new. The focus stays on its action. */
+export function fillActions(box, actions, title) {
+  const { action } = box.contains(document.activeElement) ? document.activeElement.dataset : {};
+  fillRows(box, actions.map((pair) => [...pair, title]), ([name, textContent]) => {
+    const button = make('button', { type: 'button', textContent, ariaLabel: `${textContent.replace('…', '')}: ${title}` });
+    button.dataset.action = name;
+    return button;
+  });
+  if (action && !box.contains(document.activeElement)) (box.querySelector(`[data-action="${action}"]`) ?? box.querySelector('button'))?.focus();
 }
 
 export const makeItem = (textContent) => make('li', { textContent });
 
 const headCell = (scope, content) => make('th', { scope }, ...[content].flat());
 
-/** Make the row of a table, whose first cell is a head. A cell is a text or elements. */
 export const makeRow = ([first, ...rest]) => make('tr', {}, headCell('row', first), ...rest.map((cell) => make('td', {}, ...[cell].flat())));
 
 /** Make a table with these heads of its columns, and rows of cells as `makeRow` takes them. */
@@ -126,10 +137,7 @@ export function makeTable(heads, rows, className = '') {
   return make('table', { className }, ...top, make('tbody', {}, ...rows.map(makeRow)));
 }
 
-/**
- * Run the action of a button, which shows at once that it was pressed, and takes no other press before that is done.
- * `report` is called with the text of an error.
- */
+/** Run the action of a button, which shows that it was pressed, and takes no other press before that is done. */
 export async function actOnce(button, act, report = () => {}) {
   if (button.ariaBusy === 'true') return;
   button.ariaBusy = 'true'; // `disabled` would take the focus away

@@ -19,59 +19,46 @@ from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.registry import model_family
 from diffusers_helper.request import FILES, FINISHING, SETTINGS, TIMED_PICTURES
 
-_LOOK_SECONDS = 0.2
-_LOOK_SECONDS_A_CALL = 0.01  # many calls look more rarely each
+_LOOK_SECONDS = 0.3
+_KIND = Parameter.POSITIONAL_OR_KEYWORD
 _WAIT = "wait"  # whether the job waits for a user after each section
 _GENERATE = "Make a video from a prompt, a picture or both. Wait for its turn, and return the finished MP4."
 _ADD = "Put a new job into the queue, and return its record without waiting for it."
 
 
-class _Jobs:
-    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
-        self._service, self._catalogue = service, catalogue
-        self._waiting = 0
+def generate_endpoints(service: JobService, catalogue: Catalogue) -> list[Endpoint]:
+    """Return `/generate` and `/jobs_add`. A job continues even if its caller is gone."""
+    records = Records(service, catalogue)
 
-    async def store(self, settings: dict[str, Any]) -> Job:
+    async def store(settings: dict[str, Any]) -> Job:
         waits = settings.pop(_WAIT)
         settings |= upload_paths(settings)
         settings["video"] = upload_path(settings["video"], "video")
-        return await asyncio.to_thread(self._catalogue.submit, self._service, settings, waits=waits)
-
-    async def wait(self, job: Job) -> Job:
-        self._waiting += 1
-        try:
-            while not job.is_over and job.state != "interrupted":
-                await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_A_CALL * self._waiting)
-                job = await asyncio.to_thread(self._look_at, job)
-        finally:
-            self._waiting -= 1
-        return job
-
-    def _look_at(self, job: Job) -> Job:
-        try:
-            return self._service.job(job.id)
-        except NoSuchJob:  # a user removed it
-            raise
-        except (LongtakeError, *TROUBLE):  # as when the folder is missing for a moment
-            return job
-
-
-def generate_endpoints(service: JobService, catalogue: Catalogue) -> list[Endpoint]:
-    """Return `/generate` and `/jobs_add`. A job continues even if its caller is gone."""
-    jobs = _Jobs(service, catalogue)
-    records = Records(service, catalogue)
+        return await asyncio.to_thread(catalogue.submit, service, settings, waits=waits)
 
     async def generate(settings: dict[str, Any]) -> dict[str, Any]:
-        return _video(await jobs.wait(await jobs.store(settings)))
+        return _video(await finished(service, await store(settings)))
 
     async def add(settings: dict[str, Any]) -> Record:
-        job = await jobs.store(settings)
+        job = await store(settings)
         return records.of(job) | {"notes": time_notes(job.request, model_family(job.request.model))}
 
     return [
         Endpoint(_with_settings(generate, catalogue, FileData), "generate", _GENERATE, is_queued=True),
         Endpoint(_with_settings(add, catalogue, Record), "jobs_add", _ADD, is_queued=True),
     ]
+
+
+async def finished(service: JobService, job: Job) -> Job:
+    while not job.is_over and job.state != "interrupted":
+        await asyncio.sleep(_LOOK_SECONDS)
+        try:
+            job = await asyncio.to_thread(service.job, job.id)
+        except NoSuchJob:  # a user removed it
+            raise
+        except (LongtakeError, *TROUBLE):  # as when the folder is missing for a moment
+            continue
+    return job
 
 
 def _with_settings(
@@ -95,29 +82,16 @@ def _with_settings(
 
 def _parameters(catalogue: Catalogue) -> list[Parameter]:
     """Return the settings as parameters. Pictures are uploads; what suits a model defaults to its own."""
-    model_defaults = catalogue.info(catalogue.first).default_settings
-    types: dict[str, Any] = (
-        {
-            name: setting.kind | None if setting.is_optional or name in model_defaults else setting.kind
-            for name, setting in SETTINGS.items()
-        }
-        | dict.fromkeys(FILES, FileData | None)
-        | {TIMED_PICTURES: dict[str, Any] | None}
-    )
-    defaults = {name: setting.default for name, setting in SETTINGS.items()}
-    defaults |= {
-        **dict.fromkeys(model_defaults),
-        "model": catalogue.first,
-        **dict.fromkeys((*FILES, TIMED_PICTURES)),
-    }
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [
-        Parameter(name, kind, default=defaults[name], annotation=types[name])
-        for name in SETTINGS
-        if name not in FINISHING
-    ]
-    parameters.append(Parameter(_WAIT, kind, default=False, annotation=bool))
-    return parameters
+    of_model = catalogue.info(catalogue.first).default_settings
+    parameters = list[Parameter]()
+    for name, setting in SETTINGS.items():
+        kind: Any = setting.kind | None if setting.is_optional or name in of_model else setting.kind
+        default = None if name in of_model else catalogue.first if name == "model" else setting.default
+        if name in FILES or name == TIMED_PICTURES:
+            kind, default = (FileData if name in FILES else dict[str, Any]) | None, None
+        if name not in FINISHING:
+            parameters.append(Parameter(name, _KIND, default=default, annotation=kind))
+    return [*parameters, Parameter(_WAIT, _KIND, default=False, annotation=bool)]
 
 
 def _video(job: Job) -> dict[str, Any]:

@@ -6,7 +6,7 @@ const listeners = [];
 /** The facts about the queue, with texts that change with it, `revision`, and with the list of models, `models`. */
 export const queueNow = () => scene.queue;
 
-/** The last scene that the server sent: that of the running job, or else of the newest one; and the `open` jobs. */
+/** The last scene that the server sent: that of the running job, or else of the newest one. */
 export const sceneNow = () => scene;
 
 export function onJobsReported(listener) {

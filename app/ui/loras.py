@@ -2,27 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from typing_extensions import TypedDict
-
-from app.ui.errors import page_error
-from app.ui.fields import MaybeNumber, Text
-from diffusers_helper.errors import InputError
-from diffusers_helper.lora_choice import (
-    MAX_WEIGHT,
-    Choice,
-    lora_folder,
-    lora_names,
-    parsed_choices,
-    with_paths,
-    with_relative_names,
-)
-from diffusers_helper.setting import text_of
-from diffusers_helper.weights.lora_files import read_lora
-
-_MAX_LISTED = 500
+from diffusers_helper.lora_choice import lora_folder, with_paths, with_relative_names
 
 
 def with_lora_files(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,41 +19,3 @@ def with_lora_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     if not settings.get("lora"):
         return dict(settings)
     return {**settings, "lora": with_relative_names(settings["lora"], lora_folder(os.environ))}
-
-
-class ListedLora(TypedDict):
-    """A file in the folder for LoRAs, with its trigger words, or why it cannot be used."""
-
-    name: str
-    triggers: list[str]
-    problem: str
-
-
-class LoraFiles(TypedDict):
-    """The files in the folder for LoRAs, and the number of those that are not listed."""
-
-    folder: str
-    files: list[ListedLora]
-    more: int
-
-
-class LoraCalls:
-    def lora_list(self) -> LoraFiles:
-        """List the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
-        folder = lora_folder(os.environ)
-        names = lora_names(folder)
-        files = list[ListedLora]()
-        for name in names[:_MAX_LISTED]:
-            files.append({"name": name, "triggers": [], "problem": ""})
-            try:
-                files[-1]["triggers"] = list(read_lora(folder / name).triggers)
-            except InputError as error:
-                files[-1]["problem"] = " ".join(page_error(error)).strip()
-        return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MAX_LISTED)}
-
-    def lora_choose(self, lora: Text, name: Text, weight: MaybeNumber) -> str:
-        """Write the setting `lora` with a file's weight, at most the largest; without the file for None."""
-        choices = {choice.file: choice for choice in parsed_choices(lora)}
-        clamped = min(max(weight or 0.0, -MAX_WEIGHT), MAX_WEIGHT)
-        choices[name] = replace(choices.get(name, Choice(name)), weight=clamped)
-        return text_of(choice for choice in choices.values() if choice.file != name or weight is not None)

@@ -11,22 +11,19 @@ from app.jobs.service import JobService
 from app.jobs.view import GROUPS
 from app.languages.translation import LANGUAGES
 from app.ui import scripts
-from app.ui.api import Endpoint, api_router, gradio_endpoints
+from app.ui.api import Endpoint, gradio_endpoints, page_router
 from app.ui.catalogue import Catalogue
 from app.ui.finish.endpoints import FinishCalls
 from app.ui.form.actions import Actions
 from app.ui.form.controls import form_markup
-from app.ui.form.endpoints import DropCalls, FormCalls, form_routers
+from app.ui.form.endpoints import FormCalls
 from app.ui.form.markup import model_markup, options
 from app.ui.generate import generate_endpoints
-from app.ui.history.endpoints import HistoryCalls, history_router
-from app.ui.live.endpoints import LiveCalls, live_router
-from app.ui.live.exports import exports_router
-from app.ui.live.subscribe import Updates
-from app.ui.loras import LoraCalls
-from app.ui.models.endpoints import ModelCalls, OwnFileCalls, models_router
-from app.ui.queue.cards import CardCalls
-from app.ui.queue.endpoints import JobCalls, queue_router
+from app.ui.history.endpoints import HistoryCalls, add_zip
+from app.ui.live.exports import add_exports
+from app.ui.live.subscribe import add_updates
+from app.ui.models.endpoints import ModelCalls
+from app.ui.queue.endpoints import JobCalls
 from diffusers_helper import __version__
 from diffusers_helper.request import WEIGHT_TYPES
 from diffusers_helper.units import gb_text
@@ -38,30 +35,18 @@ _NOT_CONVERTIBLE = ("auto", "default")  # types of weights that a converted copy
 @dataclass(frozen=True, slots=True)
 class Page:
     document: str
-    routers: list[APIRouter]
+    router: APIRouter
     endpoints: list[Endpoint]
 
 
 def build_page(service: JobService, catalogue: Catalogue, *, has_password: bool = False) -> Page:
-    jobs, cards = JobCalls(service, catalogue), CardCalls(service)
-    history, live = HistoryCalls(service, catalogue), LiveCalls(service)
-    presets, drops, loras = FormCalls(catalogue), DropCalls(service, catalogue), LoraCalls()
-    models, files = ModelCalls(service, catalogue), OwnFileCalls(service, catalogue)
-    finishing = FinishCalls(service, catalogue)
-    routers = [
-        *form_routers(Actions(service, catalogue), presets, drops, loras),
-        queue_router(jobs, cards),
-        history_router(history, service),
-        live_router(live, Updates(service)),
-        exports_router(service),
-        models_router(models, files),
-        api_router("finish", post=(finishing.finish_start, finishing.finish_plan)),
-    ]
-    endpoints = [
-        *generate_endpoints(service, catalogue),
-        *gradio_endpoints(jobs, history, live, cards, presets, drops, loras, models, files, finishing),
-    ]
-    return Page(_document(catalogue, has_password), routers, endpoints)
+    kinds = JobCalls, HistoryCalls, FormCalls, ModelCalls, FinishCalls
+    calls = [kind(service, catalogue) for kind in kinds]
+    router = page_router(Actions(service, catalogue), *calls)
+    for add in (add_updates, add_zip, add_exports):
+        add(router, service)
+    endpoints = [*generate_endpoints(service, catalogue), *gradio_endpoints(*calls)]
+    return Page(_document(catalogue, has_password), router, endpoints)
 
 
 def _document(catalogue: Catalogue, has_password: bool) -> str:

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from app.reading.pictures import PlainPicture, Size, read_picture
 from app.reading.process import Limits, ReadingProcess
 from diffusers_helper.conditions.footage import Footage
-from diffusers_helper.conditions.picture_file import MAX_PIXELS, STORED_PIXELS
 from diffusers_helper.conditions.pictures import Contents, picture_paths
 from diffusers_helper.errors import InputError, PictureError, short_repr
 from diffusers_helper.files import replacing, sha256_of, write_atomic
@@ -39,11 +38,7 @@ class Upload(BaseModel):
 def crop_of(
     size: Size, height: int, width: int, x: float, y: float, zoom: float = 1
 ) -> tuple[float, float, float, float]:
-    """Find the part of a picture that `picture.fit_picture` crops for a video of this height and width.
-
-    Returns:
-        Left, top, width and height, as shares of the picture's.
-    """
+    """Find what `fit_picture` crops for a video: left, top, width and height, as shares of the picture's."""
     video_ratio, picture_ratio = width / height, size.used_width / size.used_height
     width_share = min(1.0, min(1.0, video_ratio / picture_ratio) / zoom)
     height_share = min(1.0, min(1.0, picture_ratio / video_ratio) / zoom)
@@ -51,20 +46,17 @@ def crop_of(
 
 
 class Pictures:
-    """The uploaded pictures, decoded in separate processes by the rules of a job, for any thread.
+    """The uploaded pictures, decoded in a separate process by the rules of a job, for any thread.
 
-    Large ones take seconds each, and have the second process, so ordinary ones need not wait for them. An
-    upload never changes, so each is judged once. The last decoded pictures are kept for the next job.
+    An upload never changes, so each is judged once. The last decoded pictures are kept for the next job.
     """
 
     def __init__(self) -> None:
-        self._processes = {max_pixels: ReadingProcess(_LIMITS) for max_pixels in (STORED_PIXELS, MAX_PIXELS)}
-        self._decode_locks = {max_pixels: threading.Lock() for max_pixels in self._processes}
+        self._process, self._decoding = ReadingProcess(_LIMITS), threading.Lock()
         self._lock = threading.Lock()
         self._results: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
 
     def judge(self, path: str) -> Size | InputError:
-        """Find the size of a picture, or the error that says why it cannot be used."""
         result = self._result(path, with_content=False)
         return result if isinstance(result, InputError) else result.size
 
@@ -78,16 +70,13 @@ class Pictures:
         return result.png
 
     def close(self) -> None:
-        for process in self._processes.values():
-            process.close()
+        self._process.close()
 
     def _result(self, path: str, *, with_content: bool) -> PlainPicture | InputError:
         result = self._cached(path, with_content)
-        for max_pixels, lock in self._decode_locks.items():
-            if result is None:
-                with lock:
-                    result = self._cached(path, with_content) or self._decode_up_to(max_pixels, path)
-        assert result is not None, "pictures with more pixels are refused"
+        if result is None:
+            with self._decoding:
+                result = self._cached(path, with_content) or self._decode(path)
         return result
 
     def _cached(self, path: str, with_content: bool) -> PlainPicture | InputError | None:
@@ -99,26 +88,20 @@ class Pictures:
             self._results.move_to_end(path)
             return result
 
-    def _decode_up_to(self, max_pixels: int, path: str) -> PlainPicture | InputError | None:
+    def _decode(self, path: str) -> PlainPicture | InputError:
         try:
-            result = self._processes[max_pixels].read(read_picture, Path(path), max_pixels)
+            result = self._process.read(read_picture, Path(path))
         except InputError as error:
             result = error
-        if result is None:
-            return None
         with self._lock:
             self._results[path] = result
-            self._results.move_to_end(path)
-            self._evict()
+            num_bytes = 0
+            for other, kept in reversed(self._results.items()):
+                if isinstance(kept, PlainPicture):
+                    num_bytes += len(kept.png)
+                    if num_bytes > _MAX_CACHED_BYTES:
+                        self._results[other] = replace(kept, png=b"")
         return result
-
-    def _evict(self) -> None:
-        num_bytes = 0
-        for path, result in reversed(self._results.items()):
-            if isinstance(result, PlainPicture):
-                num_bytes += len(result.png)
-                if num_bytes > _MAX_CACHED_BYTES:
-                    self._results[path] = replace(result, png=b"")
 
 
 def upload_paths(settings: Mapping[str, object]) -> dict[str, str]:
@@ -145,7 +128,6 @@ def uploaded(file: Upload) -> Path:
 
 
 def add_upload(file: Upload, name: str, folder: Path, endings: tuple[str, ...]) -> str:
-    """Copy an upload to a folder, unless it is there, and return its name."""
     path, name = uploaded(file), Path(name).name
     if not name.lower().endswith(endings) or name.startswith("."):
         expected = " or ".join(endings)

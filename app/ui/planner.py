@@ -28,12 +28,7 @@ _FAST_BYTES = 4 * GB  # with larger weights, a video takes days on a CPU
 
 @dataclass(frozen=True)
 class Planner:
-    """A planner for one machine. Any thread may use it.
-
-    Attributes:
-        local: The facts that `doctor` and jobs keep about the machine.
-        pictures: Sizes of the pictures that were handed in; a video's shape follows from its picture's.
-    """
+    """A planner for one machine, of which `doctor` and jobs keep `local` facts. Any thread may use it."""
 
     profile: Profile = field(default_factory=lambda: this_profile(os.environ))
     local: Local = field(default_factory=Local)
@@ -77,13 +72,7 @@ class Planner:
         shape: tuple[int, int] | None = None,
         transformer: Network | None = None,
     ) -> video.VideoPlan:
-        """Plan a request; `shape` is the video's height and width, if they are known.
-
-        Raises:
-            DoesNotFit: If no plan keeps within the cap.
-            InputError: If the model cannot make this video, or does not fit a LoRA.
-            LongtakeError: If a local model's files cannot be read, or only the driver knows the card's size.
-        """
+        """Plan a request; `shape` is the video's height and width, if they are known."""
         # `doctor` and jobs may have seen more of attention since the page was opened.
         profile = video.profile_of(request, self.profile.with_measurements(self.local), info)
         return video.plan_video(
@@ -98,7 +87,6 @@ class Planner:
     def forecast(
         self, request: GenerationRequest, info: ModelInfo, shape: tuple[int, int] | None = None
     ) -> Forecast | None:
-        """Estimate the time that a video takes; None if it is not known, or the video cannot be planned."""
         with contextlib.suppress(LongtakeError):
             return forecast(self.plan(request, info, shape), self.profile, info)
         return None

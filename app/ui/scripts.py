@@ -23,7 +23,6 @@ def styles() -> list[str]:
 
 
 def content(address: str) -> tuple[bytes, str] | None:
-    """Read the content and the type of a file at an address below the route; None if there is none."""
     requested_version, _, name = address.partition("/")
     data = _files().get(name) if requested_version == version() else None
     return None if data is None else (data, _KINDS[Path(name).suffix])

@@ -1,5 +1,4 @@
-// The page's questions and messages to the server, its uploads, and the line that says what is wrong with the connection,
-// in sight wherever the page is scrolled.
+// The page's calls of the server, its uploads, and the line that says what is wrong with the connection.
 import { setText } from './elements.js';
 
 const GATEWAY = [502, 503, 504]; // statuses with which a proxy answers for a server that is away
@@ -43,31 +42,29 @@ async function waitFor(answer) {
 }
 
 /**
- * Return the server's answer to a question at an address below `api/`. A value of the query that is null is left out.
- * A refusal is an Error with a sentence, the `status`, and the `setting` that it concerns. The error of a server that does not answer has `isAway` and
- * no sentence, since the line about the connection has it.
+ * Call the server by the name of the call, once, and return its answer. A refusal is an Error with a sentence, the `status`,
+ * and the `setting` that it concerns. The error of a server that does not answer has `isAway` and no sentence, since the line
+ * about the connection has it.
  */
-export const get = (path, query = {}) => {
-  const pairs = Object.entries(query).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, one]));
-  const address = pairs.length ? `api/${path}?${new URLSearchParams(pairs)}` : `api/${path}`;
-  return waitFor(missed(answerOf(address, { cache: 'no-store' }))); // an equal question would wait for the cache
-};
+export const post = (name, message = {}) => waitFor(postLong(name, message));
 
-/** Send a message, once, and return the server's answer as `get` does. */
-export const post = (path, message = {}) => waitFor(postLong(path, message));
+export const postLong = (name, message) => missed(postUntil(null, name, message));
 
-export const postLong = (path, message) => missed(postUntil(null, path, message));
+/** Call the server until `signal` aborts, and leave it to the caller to say that there is no answer. */
+export async function postUntil(signal, name, message) {
+  const reply = await send(name, message, signal);
+  const text = await reply.text().catch(() => { throw noAnswer(); }); // it broke off
+  if (reply.ok) return JSON.parse(text);
+  throw refusalOf(reply, text);
+}
 
-/** Send a message until `signal` aborts, and leave it to the caller to say that there is no answer. */
-export const postUntil = (signal, path, message) => answerOf(`api/${path}`, asPost(message, signal));
-
-const asPost = (message, signal) => ({
+const send = (name, message, signal) => ask(`api/${name}`, {
   method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(message), signal,
 });
 
 /** Send a message until `signal` aborts, and yield the objects that the server answers with, one on each line. */
-export async function* linesOf(signal, path, message) {
-  const reply = await waitFor(missed(ask(`api/${path}`, asPost(message, signal))));
+export async function* linesOf(signal, name, message) {
+  const reply = await waitFor(missed(send(name, message, signal)));
   if (!reply.ok) throw refusalOf(reply, await reply.text());
   let rest = '';
   for await (const part of reply.body.pipeThrough(new TextDecoderStream())) {
@@ -75,13 +72,6 @@ export async function* linesOf(signal, path, message) {
     rest = lines.pop();
     yield* lines.map((line) => JSON.parse(line));
   }
-}
-
-async function answerOf(address, options) {
-  const reply = await ask(address, options);
-  const text = await reply.text().catch(() => { throw noAnswer(); }); // it broke off
-  if (reply.ok) return JSON.parse(text);
-  throw refusalOf(reply, text);
 }
 
 function refusalOf(reply, text) {

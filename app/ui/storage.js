@@ -1,5 +1,4 @@
-// The texts that this browser keeps between two visits, or only over a reload: those in its `sessionStorage`. A private
-// window may refuse; then nothing is kept.
+// The texts that this browser keeps between two visits, or over a reload, if it allows that.
 
 const key = (name) => `longtake.${name}`;
 
@@ -11,7 +10,6 @@ export function recall(name, area = 'localStorage') {
   }
 }
 
-/** The value whose JSON was stored under the name; null if there is none, or it is damaged. */
 export function recallValue(name, area) {
   try {
     return JSON.parse(recall(name, area));

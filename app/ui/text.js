@@ -5,7 +5,6 @@ const EXACT = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle:
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
 const A_DAY = 86400000; // milliseconds
 
-/** The day of a time in seconds since the epoch, such as `Today`. */
 export function dayOf(seconds) {
   const date = new Date(1000 * seconds);
   const midnight = new Date().setHours(0, 0, 0, 0);

@@ -31,7 +31,6 @@ def usable_value(settings: dict[str, Any], setting: str | SettingInfo) -> Any:
 
 
 def plan_of(settings: dict[str, Any], family: Family) -> SectionPlan | None:
-    """Plan the sections of the form's video; None for values that the start refuses."""
     names = ("seconds", "mode", "loop", "one_frame", "clip_frames", "carried_frames")
     length = {name: settings.get(name, SETTINGS[name].default) for name in names}
     prompt = str(settings.get("prompt") or "")
@@ -102,10 +101,7 @@ def strip(settings: dict[str, Any], family: Family) -> tuple[dict[str, Any], str
 def _section(
     texts: tuple[str, ...], index: int, shares: Shares, change: str, seconds: float
 ) -> dict[str, Any]:
-    """Describe a section for the strip.
-
-    In the data, `begins` says if its words differ from those before, and `tone` alternates from text to text.
-    """
+    """Describe a section, which `begins` if its words are new; `tone` alternates with them."""
     starts = [start for start in range(len(texts)) if start == 0 or texts[start] != texts[start - 1]]
     time = f"{index * seconds:.1f} – {(index + 1) * seconds:.1f} s"
     change = ", ".join(filter(None, (change_text(shares), change)))
@@ -123,7 +119,6 @@ def _section(
 
 
 def change_text(shares: Shares) -> str:
-    """Word the share of a section's own words; "" if they are not mixed with those before."""
     return f"{100 * shares[-1][1]:.0f} % new words" if len(shares) > 1 else ""
 
 

@@ -1,5 +1,4 @@
-// The bar that offers to bring removed videos back, until it is closed or a later removal replaces it. The tabs show what
-// it has done when the server reports it.
+// The bar that offers to bring removed videos back, until it is closed or a later removal replaces it.
 import { onPress, setText } from './elements.js';
 import { post } from './server.js';
 
@@ -15,7 +14,7 @@ function close() {
 }
 
 for (const [button, action] of [[undo, 'restore'], [erase, 'delete']]) {
-  onPress(button, () => post(`queue/${action}`, { jobs }).then(close), (problem) => setText(words, problem));
+  onPress(button, () => post(`jobs_${action}`, { jobs }).then(close), (problem) => setText(words, problem));
 }
 leave.addEventListener('click', close);
 

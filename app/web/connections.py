@@ -1,7 +1,4 @@
-"""uvicorn's server in a thread, with bounds for the number of connections and for the wait for a request.
-
-An answer, such as a stream of updates or the wait for a video, may take as long as it likes.
-"""
+"""uvicorn's server in a thread, with bounds for the number of connections and the wait for a request."""
 
 import logging
 import os
@@ -124,8 +121,6 @@ class Repeats(logging.Filter):
 
 
 class WebServer(uvicorn.Server):
-    """The server of an application, which may serve other machines, too."""
-
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         files = raise_file_limit(_OTHER_FILES + _FILES_A_CONNECTION * MOST_CONNECTIONS)
         most = min(MOST_CONNECTIONS, max(_OTHER_FILES, files - _OTHER_FILES) // _FILES_A_CONNECTION)
@@ -147,6 +142,5 @@ class WebServer(uvicorn.Server):
                 raise LongtakeError("The web server has not started.", "The lines above say why.")
 
     def close(self, seconds: float) -> None:
-        """Close the server, without waiting for longer than this for clients that keep a connection open."""
         self.should_exit = True
         self._thread.join(seconds)

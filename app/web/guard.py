@@ -23,7 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.ui import scripts
 from app.ui.errors import PAGE_CALLS, PROGRAM_CALLS, UPLOAD, refusal_answer
 from app.web.folder_names import FolderNames
+from app.web.language import in_language
 from app.web.login import Login
+from app.web.rewriting import EVENTS, Rewritten
 from app.web.served_files import ServedFiles, UploadRoom
 
 # Bars have their lengths in their markup, so styles on elements cannot be banned.
@@ -69,59 +71,21 @@ _NOT_USABLE = (
 _log = logging.getLogger(__name__)
 
 
-class Outgoing:
-    """The sender of answers, with Longtake's headers.
+def _with_headers(send: Send, *, is_last: bool) -> Send:
+    """Return a sender of answers with Longtake's headers.
 
-    Args:
-        names: Replaces folders in answers of Gradio; None for other answers, which name none.
-        is_last: Whether the connection closes after the answer. A program that sends another call just when
-            uvicorn closes an idle connection would lose it.
+    After the last answer the connection closes: a program that sends another call just when uvicorn closes an
+    idle connection would lose it.
     """
 
-    def __init__(self, send: Send, names: FolderNames | None, *, is_last: bool = False) -> None:
-        self._send, self._names, self._is_last = send, names, is_last
-        self._start: Message | None = None  # of an answer that is held until its length is known
-        self._body = b""
-        self._is_stream = False
-
-    async def __call__(self, message: Message) -> None:
+    async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._set_headers(message)
-            if self._names is None:
-                await self._send(message)
-                return
-            kind = Headers(raw=message["headers"]).get("content-type", "")
-            self._is_stream = kind.startswith("text/event-stream")
-            if kind.startswith("application/json"):
-                self._start = message
-                return
-        elif self._names and self._start is not None:
-            self._body += message.get("body", b"")
-            if message.get("more_body", False):
-                return
-            message = {**message, "body": self._names.outward(self._body)}
-            await self._send(_completed(self._start, message["body"]))
-        elif self._names and self._is_stream:  # each message holds complete events
-            message = {**message, "body": self._names.outward(message.get("body", b""))}
-        await self._send(message)
+            message["headers"] = [item for item in message.get("headers", []) if not _CORS.fullmatch(item[0])]
+            headers = MutableHeaders(scope=message)
+            headers.update(_HEADERS | ({"connection": "close"} if is_last else {}))
+        await send(message)
 
-    def _set_headers(self, message: Message) -> None:
-        message["headers"] = [item for item in message.get("headers", []) if not _CORS.fullmatch(item[0])]
-        headers = MutableHeaders(scope=message)
-        for name, value in _HEADERS.items():
-            headers[name] = value
-        if self._is_last:
-            headers["connection"] = "close"
-
-
-def _completed(start: Message, body: bytes) -> Message:
-    """Return the start of an answer with the length and the status of its body."""
-    # Of errors that no endpoint raised for its caller, gradio tells no text.
-    status = 400 if start["status"] == 500 and _REFUSAL.match(body) else start["status"]
-    headers = MutableHeaders(scope=start)
-    if "content-length" in headers and body:  # an answer to HEAD has a length but no body
-        headers["content-length"] = str(len(body))
-    return {**start, "status": status}
+    return sent
 
 
 @dataclass
@@ -130,9 +94,8 @@ class Hosts:
 
     Attributes:
         local: Whether only this machine can reach the server.
-        names: Further host names besides `localhost`, in lower case.
-        trusted: Names given when the server was started, such as that of a reverse proxy, and the public name
-            of --share. Pages of those names may send requests although the proxy changes the Host header.
+        trusted: Names of a reverse proxy or of --share, whose pages may send requests although it changes
+            the Host header.
     """
 
     local: bool
@@ -156,33 +119,36 @@ class Hosts:
     def owns(self, origin: str, host: str) -> bool:
         try:
             parts = urlsplit(origin)
-            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         except ValueError:
             return False
-        match = _HOST.fullmatch(host)
-        if match is None or port is None or parts.hostname is None:
-            return False
-        own_port = int(match[2]) if match[2] else {"http": 80, "https": 443}.get(parts.scheme)
-        same = parts.hostname == match[1].lower().strip("[]") and port == own_port
-        return same or parts.hostname in self.trusted
+        usual_port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")  # which proxies may add
+        return parts.netloc == host.lower().removesuffix(usual_port) or parts.hostname in self.trusted
 
 
 class Guard:
     def __init__(
         self,
-        app: ASGIApp,
+        page: ASGIApp,
+        gradio: ASGIApp,
         *,
         hosts: Hosts,
         files: ServedFiles,
         uploads: UploadRoom,
         login: Login | None = None,
     ) -> None:
-        self._app, self._hosts, self._uploads, self._login = app, hosts, uploads, login
+        self._page, self._gradio = page, gradio
+        self._hosts, self._uploads, self._login = hosts, uploads, login
         self._names = FolderNames(files.uploads, files.outputs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = self._names if is_gradio(scope["path"]) else None
-        outgoing = Outgoing(send, names, is_last=scope["method"] == "POST")
+        if scope["type"] == "lifespan":  # Gradio's queue begins and ends with the server
+            await self._gradio(scope, receive, send)
+            return
+        outgoing = _with_headers(send, is_last=scope["method"] == "POST")
+        if is_gradio(scope["path"]):
+            outgoing = Rewritten(outgoing, ("application/json", EVENTS), self._without_folders)
+        else:
+            outgoing = in_language(scope, outgoing)
         try:
             await self._answer(scope, receive, outgoing)
         except ClientDisconnect:
@@ -194,7 +160,15 @@ class Guard:
             _log.warning("A program asked for a call of a session that is not known.")
             await send({"type": "http.response.body"})
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._gradio if is_gradio(scope["path"]) else self._page)(scope, receive, send)
+
+    def _without_folders(self, start: Message, _: str, body: bytes) -> bytes:
+        if start["status"] == 500 and _REFUSAL.match(body):
+            start["status"] = 400  # of errors that no endpoint raised for its caller, gradio tells no text
+        return self._names.outward(body)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].rstrip("/") or "/"
         scope = {**scope, "headers": [item for item in scope["headers"] if item[0] != b"accept-encoding"]}
         refusal = self._refusal(scope, path)
@@ -264,7 +238,7 @@ class Guard:
         # Behind a proxy, origin and host may differ, but the browser still reports "same-origin".
         return origin is not None and site != "same-origin" and not self._hosts.owns(origin, headers["host"])
 
-    async def _upload(self, scope: Scope, receive: Receive, send: Outgoing) -> None:
+    async def _upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         if await asyncio.to_thread(self._uploads.make_room):
             await self._app(scope, _bounded(receive, self._uploads.max_bytes + _AROUND_FILES), send)
         else:

@@ -1,68 +1,44 @@
-"""The page in the language of whoever reads it: a layer that translates the answers to one browser."""
-
-from __future__ import annotations
+"""The page in the language of whoever reads it."""
 
 import json
+from functools import partial
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
 from app.languages.translation import COOKIE, Translation, negotiated, translation
+from app.web.rewriting import EVENTS, Rewritten
 
-_DOCUMENT, _ANSWER, _UPDATES = "text/html", "application/json", "text/event-stream"
-_EVENT = b"data: "
-
-
-class Translated:
-    """An application whose documents, answers and updates are in a browser's language."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = HTTPConnection(scope)
-        # Browsers send the languages that they accept in the order of their user's liking.
-        accepted = connection.headers.get("accept-language", "").split(",")
-        language = negotiated([connection.cookies.get(COOKIE, ""), *map(str.strip, accepted)])
-        if language != "en":
-            send = _Answer(send, translation(language)).send
-        await self._app(scope, receive, send)
+_DOCUMENT, _EVENT = "text/html", b"data: "
 
 
-class _Answer:
-    def __init__(self, send: Send, translation: Translation) -> None:
-        self._send, self._translation = send, translation
-        self._start: Message = {}
-        self._kind = ""
-        self._body = b""
+def in_language(scope: Scope, send: Send) -> Send:
+    """Return a sender of documents, answers and updates in the language of whoever reads them."""
+    connection = HTTPConnection(scope)
+    accepted = connection.headers.get("accept-language", "").split(",")  # in the order of a user's liking
+    languages = (entry.partition(";")[0].strip() for entry in accepted)
+    language = negotiated([connection.cookies.get(COOKIE, ""), *languages])
+    if language == "en":
+        return send
+    return Rewritten(
+        send, (_DOCUMENT, "application/json", EVENTS), partial(_rewritten, translation(language))
+    )
 
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(raw=message["headers"])
-            self._kind = headers.get("content-type", "").partition(";")[0]
-            if self._kind in (_DOCUMENT, _ANSWER):
-                self._start = message  # its length is not yet known
-                return
-        elif self._kind == _UPDATES and message.get("body", b"").startswith(_EVENT):
-            event = self._answer(message["body"].removeprefix(_EVENT))
-            message = {**message, "body": _EVENT + event + b"\n\n"}
-        elif self._start:
-            self._body += message.get("body", b"")
-            if message.get("more_body"):
-                return
-            body = self._document() if self._kind == _DOCUMENT else self._answer(self._body)
-            MutableHeaders(raw=self._start["headers"])["content-length"] = str(len(body))
-            await self._send(self._start)
-            message = {"type": "http.response.body", "body": body}
-        await self._send(message)
 
-    def _answer(self, body: bytes) -> bytes:
-        return json.dumps(self._translation.answer(json.loads(body)), ensure_ascii=False).encode()
+def _rewritten(translation: Translation, _: Message, kind: str, body: bytes) -> bytes:
+    if kind == EVENTS and not body.startswith(_EVENT):
+        return body
+    if kind == EVENTS:
+        return _EVENT + _answer(translation, body.removeprefix(_EVENT)) + b"\n\n"
+    return _document(translation, body) if kind == _DOCUMENT else _answer(translation, body)
 
-    def _document(self) -> bytes:
-        language = self._translation.language
-        markup = self._translation.markup(self._body.decode())
-        markup = markup.replace('<html lang="en"', f'<html lang="{language}"', 1)
-        markup = markup.replace(f'<option value="{language}"', f'<option value="{language}" selected', 1)
-        return markup.replace('id="texts">{}', f'id="texts">{self._translation.script}', 1).encode()
+
+def _answer(translation: Translation, body: bytes) -> bytes:
+    return json.dumps(translation.answer(json.loads(body)), ensure_ascii=False).encode()
+
+
+def _document(translation: Translation, body: bytes) -> bytes:
+    language, markup = translation.language, translation.markup(body.decode())
+    markup = markup.replace('<html lang="en"', f'<html lang="{language}"', 1)
+    markup = markup.replace(f'<option value="{language}"', f'<option value="{language}" selected', 1)
+    return markup.replace('id="texts">{}', f'id="texts">{translation.script}', 1).encode()

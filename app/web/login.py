@@ -50,10 +50,7 @@ class Attempts:
 
 
 class Login:
-    """The login of one server.
-
-    Its cookie is named by the server's port, since a browser sends it to all ports of a host.
-    """
+    """The login of a server, by whose port its cookie is named, since all ports of a host share them."""
 
     def __init__(self, user: str, password: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._expected = (user.encode(), password.encode())

@@ -43,15 +43,9 @@ _YOUNG_SECONDS, _OLD_SECONDS = 600.0, 86400.0  # a younger upload may be about t
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """The files of jobs and the uploads, served under names that do not reveal where the files are.
+    """The files of jobs and uploads in absolute folders, under names that do not reveal where they are.
 
-    Both methods answer with the file or with the requested ranges of it. Missing files, and files that are
-    not served, get the same refusal.
-
-    Attributes:
-        outputs: The folder of the jobs, absolute.
-        uploads: gradio's folder for uploads and for the pictures of examples, absolute.
-        pictures: The reader of uploaded pictures.
+    Missing files, and files that are not served, get the same refusal.
     """
 
     outputs: Path
@@ -59,7 +53,6 @@ class ServedFiles:
     pictures: Pictures = field(default_factory=Pictures)
 
     def of_job(self, path: str) -> Response:
-        """Serve one of the public files of a job's folder, given as `<job>/<name>`."""
         job, _, name = path.partition("/")
         if _SHOWN.fullmatch(name) is None or not _is_plain(job) or job.startswith("."):
             return _NOT_THERE
@@ -102,7 +95,6 @@ def page_file(address: str) -> Response:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether a name is a single part of a path, and does not lead upwards."""
     return part not in ("", ".", "..") and not any(mark in part for mark in "/\\\0")
 
 
@@ -167,22 +159,12 @@ def _served_log(folder: Path, outputs: Path) -> Response:
 
 @dataclass(frozen=True)
 class UploadRoom:
-    """The folder of uploads, with its limits.
-
-    Attributes:
-        max_total_bytes: The limit of all uploads together.
-    """
-
     folder: Path
     max_bytes: int
     max_total_bytes: int = 4 * 2**30
 
     def make_room(self) -> bool:
-        """Remove uploads that are older than a day, and the oldest others as necessary.
-
-        Returns:
-            Whether one more fits into the limits and on the disk.
-        """
+        """Remove uploads of a day, and the oldest others as necessary; tell whether one more fits."""
         now, files = time.time(), sorted(self._files())
         total = sum(size for _, size, _ in files)
         for made, size, path in files:

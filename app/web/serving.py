@@ -14,15 +14,13 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.jobs.service import JobService
 from app.machine import cache_folder, this_local, this_profile
 from app.redact import name_folder
 from app.web.addresses import is_local, own_names, page_addresses
 from app.web.connections import WebServer
-from app.web.guard import Guard, Hosts, is_gradio
-from app.web.language import Translated
+from app.web.guard import Guard, Hosts
 from app.web.login import Login
 from app.web.served_files import ServedFiles, UploadRoom, page_file
 from diffusers_helper import __version__
@@ -63,13 +61,7 @@ def open_page(
     allowed_hosts: Sequence[str] = (),
     profile: Profile | None = None,
 ) -> tuple[PageServer, str]:
-    """Serve the page in a thread, and return its server and its address.
-
-    Args:
-        auth: The user and the password; None for a page without a login.
-        allowed_hosts: Names, besides this machine's own, under which the page may be requested.
-        profile: The profile to plan with; by default this machine's.
-    """
+    """Serve the page in a thread, and return its server and its address; `profile` is what it plans with."""
     uploads = _take_environment()
     with _without_proxies():
         from app.ui.catalogue import Catalogue
@@ -88,11 +80,8 @@ def open_page(
     page = build_page(service, Catalogue.starting_with(model, planner), has_password=login is not None)
     calls = Calls(page.endpoints)
     page_app, gradio_app = _page_application(page, files, login), calls.application(outputs, UPLOAD_BYTES)
-    answering = _routed(lambda scope: is_gradio(scope["path"]), gradio_app, page_app)
-    guard = Guard(answering, hosts=hosts, files=files, uploads=room, login=login)
-    translated = _routed(lambda scope: is_gradio(scope["path"]), guard, Translated(guard))
-    # Gradio's queue begins and ends with the server.
-    web = WebServer(_routed(lambda scope: scope["type"] == "lifespan", gradio_app, translated), server, port)
+    guard = Guard(page_app, gradio_app, hosts=hosts, files=files, uploads=room, login=login)
+    web = WebServer(guard, server, port)
     web.start()
     local_url, network_url = page_addresses(server, port)
     public_url = share_address(port) if share else ""
@@ -103,13 +92,6 @@ def open_page(
     return PageServer(web, calls, (page_app, gradio_app), local_url, network_url), public_url or local_url
 
 
-def _routed(goes_to_first: Callable[[Scope], bool], first: ASGIApp, second: ASGIApp) -> ASGIApp:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await (first if goes_to_first(scope) else second)(scope, receive, send)
-
-    return app
-
-
 def _page_application(page: Page, files: ServedFiles, login: Login | None) -> FastAPI:
     from app.ui.api import error_handlers
 
@@ -117,8 +99,7 @@ def _page_application(page: Page, files: ServedFiles, login: Login | None) -> Fa
         title="Longtake", version=__version__, openapi_url=API_DOCUMENT, docs_url=None, redoc_url=None,
         exception_handlers=error_handlers(),
     )  # fmt: skip
-    for router in page.routers:
-        app.include_router(router)
+    app.include_router(page.router)
 
     async def document(request: Request) -> Response:
         return HTMLResponse(page.document) if login is None or login.knows(request) else login.page()

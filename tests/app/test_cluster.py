@@ -19,8 +19,8 @@ from app.jobs.making.engine_client import EngineProcess
 from app.jobs.service import JobService
 from app.machine import machine_of_card
 from app.ui.catalogue import Catalogue
-from app.ui.queue.cards import lines
 from app.ui.queue.endpoints import JobCalls
+from app.ui.queue.records import card_lines
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Failed, Finished, SectionFinished, Warned
 from diffusers_helper.request import GenerationRequest
@@ -112,11 +112,11 @@ def with_remote(sharing: Sharing, here: str = "0.001") -> tuple[JobService, Stag
 
 def test_a_card_of_another_machine_has_a_line_of_its_own(sharing: Sharing) -> None:
     service, engine = with_remote(sharing)
-    line = lines(service)[1]
+    line = card_lines(service)[1]
     assert (line["card"], line["name"], line["memory"]) == ("desk-0", "card 0 of desk", "5 GB of 24 GB")
     assert line["buttons"]
     engine.card.update(remote(away="Its machine is out of reach."))
-    line = lines(service)[1]
+    line = card_lines(service)[1]
     assert (line["now"], line["memory"]) == ("Out of service. Its machine is out of reach.", "24 GB")
     assert (line["isOut"], line["buttons"]) == (True, [])
 
@@ -314,7 +314,7 @@ def test_two_programs_share_a_card_one_after_the_other(lan: Lan, tmp_path: Path,
         first = begun(one, tmp_path)
         second = other.queue.add(request(tmp_path))
         wait_until(lambda: not is_there(other))
-        assert "uses it." in lines(other)[-1]["now"]
+        assert "uses it." in card_lines(other)[-1]["now"]
         assert (made(one, first), made(other, second)) == (whole, whole)
 
 

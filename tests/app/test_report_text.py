@@ -13,7 +13,7 @@ from app.jobs.storage.folders import new_folder
 from app.jobs.storage.logs import append_event
 from app.report_text import LAST_EVENTS, report_text
 from app.ui.live.progress import LiveJob
-from app.ui.live.scene import Presenter, Scene
+from app.ui.live.scene import Presenter
 from diffusers_helper.conditions.pictures import store_request
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Failed, SectionFinished, StepDone, Warned
@@ -123,6 +123,6 @@ def test_the_page_shows_the_report_of_the_newest_failure(outputs: Path) -> None:
     presenter = Presenter(service)
     live = LiveJob(replace(service.job(JOB), state="failed", ended=2.0))
     for fault in ("The first fault.", "The second fault."):
-        shown = presenter.show(Scene(live, None, ()))
+        shown = presenter.show(live)
         assert fault in shown["failure"]["report"]
         append_event(outputs / JOB / "events.jsonl", failed(message="The second fault."))

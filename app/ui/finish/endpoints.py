@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Body
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from app.jobs.finishing import add_finishing, finishing_request, forecast
 from app.jobs.job import Job
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.fields import Text
 from app.ui.pictures import Upload, uploaded
 from app.ui.queue.records import Record, Records
 from diffusers_helper.request import GenerationRequest
@@ -25,9 +23,7 @@ class VideoSource(BaseModel, frozen=True):
     path: str = ""
 
 
-_Source = Annotated[VideoSource, Body(embed=True)]
-_Sources = Annotated[list[VideoSource] | None, Body(embed=True, max_length=_MOST_JOINED)]
-_Sound = Annotated[Upload | None, Body(embed=True)]
+_Sources = Annotated[list[VideoSource] | None, Field(max_length=_MOST_JOINED)]
 
 
 class FinishCalls:
@@ -38,7 +34,7 @@ class FinishCalls:
         self._records = Records(service, catalogue)
 
     def finish_plan(
-        self, video: _Source, steps: Text, join: _Sources = None, sound: _Sound = None
+        self, video: VideoSource, steps: str, join: _Sources = None, sound: Upload | None = None
     ) -> dict[str, Any]:
         """Tell what steps such as `enlarge:4,smooth:60` would make of a video, and how long that takes.
 
@@ -48,7 +44,7 @@ class FinishCalls:
         return forecast(self._service.queue.store, request)
 
     def finish_start(
-        self, video: _Source, steps: Text, join: _Sources = None, sound: _Sound = None
+        self, video: VideoSource, steps: str, join: _Sources = None, sound: Upload | None = None
     ) -> Record:
         """Queue the job that does steps to a video, with the arguments of `finish_plan`."""
         source, request = self._asked(video, steps, join, sound)

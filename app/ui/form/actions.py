@@ -1,7 +1,4 @@
-"""The calls of the form's controls: its description, what fills it, and the buttons below it.
-
-They return quickly, since jobs run elsewhere and outlive the page. The form's script shows what they return.
-"""
+"""The calls of the form's controls: its description, what fills it, and the buttons below it."""
 
 import json
 import logging
@@ -17,7 +14,6 @@ from app.jobs.service import JobService
 from app.jobs.storage.importing import FOUND
 from app.presets import presets_folder, start_settings
 from app.ui.catalogue import Catalogue
-from app.ui.fields import Count, Flag, Text, Values
 from app.ui.form import markup as view
 from app.ui.form import settings as form
 from app.ui.form.controls import model_options, radio_options
@@ -40,19 +36,13 @@ class Actions:
         self._service, self._catalogue, self._lock = service, catalogue, threading.Lock()
         self._describer = Describer(service, catalogue)
 
-    def form_describe(self, settings: Values) -> FormAnswer:
-        """Tell what the form says about its values: `markup` by the id of an element, and `facts`."""
+    def form_describe(self, settings: dict[str, Any]) -> FormAnswer:
         return self._describer.describe(settings)
 
-    def form_start(self, press: Text, settings: Values, may_download: Flag) -> str:
+    def form_start(self, press: str, settings: dict[str, Any], may_download: bool) -> str:
         """Queue the video that the form describes, once for each press, however often it is sent.
 
-        The answer is a notice with its place, or a question.
-
-        Args:
-            press: An id of at least 16 hexadecimal digits that the caller has drawn.
-            settings: The form's values by name.
-            may_download: Whether the model may be downloaded if it is not here.
+        The caller draws the id of a press. The answer is a notice with its place, or a question.
         """
         if not _ID.fullmatch(press):
             raise InputError(
@@ -79,8 +69,7 @@ class Actions:
             info = self._catalogue.info(str(settings.get("model")))
             return view.download_question(error, takes_days=self._catalogue.planner.takes_days(info))
 
-    def form_save(self, job: Text, settings: Values) -> str:
-        """Give a job that has not begun the form's values, and return a notice."""
+    def form_save(self, job: str, settings: dict[str, Any]) -> str:
         self._catalogue.edit(self._service, job, self._request(settings | upload_paths(settings)))
         return view.passing_note("The changes are saved.", saved=True)
 
@@ -112,7 +101,6 @@ class Actions:
         return view.passing_note("Ending: the current work is finished first.") if is_ending else ""
 
     def form_model(self, model: str, mode: str) -> FormAnswer:
-        """Tell what changes with the model."""
         info = self._catalogue.info(model)
         changes = {**info.default_settings, "resolution": info.side, "model": model}
         return self._form_update(changes | {"mode": mode if mode in info.modes else info.modes[0]})
@@ -126,22 +114,16 @@ class Actions:
         text = f"The model {short_repr(model)} was removed, so {title} is chosen."
         return self.form_model(preselected, mode) | {"notice": view.passing_note(text)}
 
-    def form_restore(self, kept: Text) -> FormAnswer:
+    def form_restore(self, kept: str) -> FormAnswer:
         """Give `values` and `markup` for the form's values that a browser kept as JSON, or the start's."""
-        usable = form.usable_values(self._catalogue, kept)
-        if not usable:
-            start = self._start_settings()
-            usable = form.usable_values(self._catalogue, json.dumps(start)) if start else {}
+        start = self._start_settings()
+        values = form.usable_values(self._catalogue, kept)
+        usable = values or (form.usable_values(self._catalogue, json.dumps(start)) if start else {})
         name = self._catalogue.preselected
         return self._form_update(usable or {"model": name, "mode": self._catalogue.info(name).modes[0]})
 
-    def form_fill(self, restored: Text, kept: Text) -> FormAnswer:
-        """Give `values`, `markup` and a `notice` for settings from outside the form.
-
-        Args:
-            restored: What the endpoint that read them has returned, as JSON of unknown origin.
-            kept: The form's values as JSON, of unknown origin as well.
-        """
+    def form_fill(self, restored: str, kept: str) -> FormAnswer:
+        """Fill the form with settings from outside, among its `kept` values; both are untrusted JSON."""
         try:
             settings = TypeAdapter(form.Restored).validate_json(restored)
             values = TypeAdapter(dict[str, Any]).validate_json(kept or "{}")
@@ -177,7 +159,7 @@ class Actions:
             _log.warning("The start settings are not used: %s", error)
             return {}
 
-    def form_example(self, model: Text, index: Count, starts: Flag) -> FormAnswer:
+    def form_example(self, model: str, index: int, starts: bool) -> FormAnswer:
         """Give the picture, if there is one, and the prompt of an example, and start its video if asked.
 
         Its video has the model's own settings, which then fill the form, too. That of the demo is enlarged.

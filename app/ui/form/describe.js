@@ -1,18 +1,89 @@
-// What follows from each change of the form: the browser keeps the settings for another visit, and the server says
-// something about them: markup by the id of its element, facts, values, and a notice.
-import { hasChanged } from '../elements.js';
+// The values of the form's fields by the names of settings, what the server says about them after each change, and the notice
+// beside the buttons.
+import { hasChanged, make } from '../elements.js';
 import { onJobsReported } from '../jobs.js';
 import { post, postUntil } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { goTo, place } from '../tabs.js';
-import { dropRefusal, showNotice } from './notice.js';
-import { pictureNames, values, write } from './values.js';
+
+const MOST_SEEDS = 2 ** 31;
+const form = document.querySelector('#form');
+const onWrites = [];
+
+const READ = {
+  checkbox: (field) => field.checked,
+  number: (field) => (field.value === '' ? null : Number(field.value)),
+  picture: (field) => JSON.parse(field.value),
+};
+
+export function read(name) {
+  const field = form.elements[name]; // several radio buttons are a list with the value of the chosen one
+  return (READ[field.dataset?.kind ?? field.type] ?? (() => field.value))(field);
+}
+
+export function values() {
+  const names = new Set([...form.elements].map((field) => field.name).filter(Boolean));
+  return Object.fromEntries([...names].map((name) => [name, read(name)]));
+}
+
+export const pictureNames = () => [...form.querySelectorAll('[data-kind="picture"]')].map((field) => field.name);
+
+export function write(name, value) {
+  for (const field of [...form.elements].filter((element) => element.name === name)) {
+    if (field.type === 'radio') field.checked = field.value === value;
+    else if (field.type === 'checkbox') field.checked = value;
+    else field.value = field.dataset.kind === 'picture' ? JSON.stringify(value) : value ?? '';
+  }
+  for (const listener of onWrites) listener(name);
+}
+
+export function onWritten(listener) {
+  onWrites.push(listener);
+}
+
+export const newSeed = () => Math.floor(Math.random() * MOST_SEEDS);
 
 let said = {}; // the last facts
 let isAsking = false;
 let isStale = false; // whether the form has changed since it was sent, or the server did not answer
 let mayKeep = false; // true once the kept settings are back; before, the defaults would overwrite them
+let marked = null; // the control that was refused
 const listeners = [];
+const noticed = document.querySelector('#notice');
+const box = () => noticed.querySelector('.lt-box');
+const dropRefusal = () => { if (box()?.dataset.refused !== undefined) showNotice(''); };
+
+export function showNotice(markup) {
+  noticed.innerHTML = markup;
+  marked?.removeAttribute('aria-invalid');
+  marked = null;
+  const shown = box();
+  if (!shown) return;
+  const { setting, seconds } = shown.dataset;
+  if (seconds) setTimeout(() => { if (box() === shown) showNotice(''); }, 1000 * seconds);
+  const answer = shown.querySelector('[data-answer="no"]:not(.lt-withdraw)') && shown.querySelector('[data-answer]');
+  if (answer) answer.focus();
+  else if (setting) lead(setting);
+}
+
+export function refuse(sentence, setting = '') {
+  if (!sentence) return;
+  const shown = make('div', { className: 'lt-box lt-error', role: 'alert', textContent: sentence });
+  Object.assign(shown.dataset, { refused: '', setting });
+  showNotice(shown.outerHTML);
+}
+
+function lead(setting) {
+  const block = document.querySelector(`#set-${setting}`);
+  marked = block?.querySelector('textarea, select, input:not([type="file"], [type="hidden"]), button');
+  if (!marked) return;
+  for (let fold = block.closest('details'); fold; fold = fold.parentElement.closest('details')) fold.open = true;
+  marked.setAttribute('aria-invalid', 'true');
+  marked.focus();
+  block.scrollIntoView({ block: 'nearest' });
+}
+
+noticed.addEventListener('click', ({ target }) => { if (target.closest('[data-answer]')) showNotice(''); });
 
 export const facts = () => said;
 
@@ -38,7 +109,7 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   if (notice !== undefined) showNotice(notice);
   if (!found) return;
   said = found;
-  document.getElementById('form').dataset.unused = found.unused.join(' ');
+  form.dataset.unused = found.unused.join(' ');
   for (const field of document.querySelectorAll('.lt-field[id^="set-"]')) {
     field.toggleAttribute('data-ignored', found.unused.includes(field.id.slice(4)));
   }
@@ -48,7 +119,6 @@ export function take({ markup = {}, values: given = {}, facts: found, notice }) 
   for (const listener of listeners) listener();
 }
 
-/** Ask the server to describe the form's values. Of changes meanwhile, only the last ones are sent. */
 export async function describe() {
   isStale = true;
   if (isAsking) return;
@@ -57,7 +127,7 @@ export async function describe() {
     while (isStale) {
       isStale = false;
       // Nobody waits for it. A failure concerns these values only; another change may have come.
-      await postUntil(null, 'form/describe', { settings: values() }).then(take, (error) => { if (error.isAway) throw error; });
+      await postUntil(null, 'form_describe', { settings: values() }).then(take, (error) => { if (error.isAway) throw error; });
     }
   } catch (error) {
     isStale ||= error.isAway ?? false;
@@ -106,7 +176,7 @@ export async function restoreForm({ text, pictures = {} }) {
     if (pictures[name]) put(name, { path: pictures[name], orig_name: `${name === 'image' ? 'start' : name}-picture.png` });
     else if (isWhole && (name !== 'image' || pictures.image === '')) put(name, null);
   }
-  fill(await post('form/fill', { restored: text, kept: keptSettings() }));
+  fill(await post('form_fill', { restored: text, kept: keptSettings() }));
 }
 
 /** Show the form with these settings by name; null stands for a default, and the other settings stay. */

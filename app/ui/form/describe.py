@@ -58,14 +58,7 @@ print(video)  # the path of the finished MP4
 
 
 class FormAnswer(TypedDict, total=False):
-    """What the form shows next; what is missing stays as it is.
-
-    Attributes:
-        values: By setting.
-        markup: By the id of an element.
-        facts: See `Describer.describe`.
-        notice: The markup beside Start.
-    """
+    """What the form shows next: values by setting, markup by the id of an element, facts, and a notice."""
 
     values: dict[str, Any]
     markup: dict[str, str]
@@ -81,11 +74,6 @@ class Describer:
         self._paces, self._planner = PaceBook(service), catalogue.planner
 
     def describe(self, settings: dict[str, Any]) -> FormAnswer:
-        """Describe the form as `markup` by the id of its element, and `facts`.
-
-        The facts are `crops` in percent, `size` as text, a state for each fold, the LoRAs, the words that
-        the model knows if they are few, and this machine's defaults.
-        """
         name, offered = settings.get("model"), self._catalogue.names  # it may have just been removed
         info = self._catalogue.info(name if name in offered else self._catalogue.preselected)
         plan = plan_of(settings, info.family)
@@ -187,10 +175,7 @@ class Describer:
 
 
 def _unused(settings: dict[str, Any], info: ModelInfo) -> list[str]:
-    """List the settings and choices that are hidden because the model does not have them.
-
-    One that has a value all the same is shown, so that it can be removed.
-    """
+    """List what is hidden because the model does not have it, unless it has a value that could be removed."""
     caches = SETTINGS["step_cache"].choices if info.step_caches is None else (OFF, *info.step_caches)
     lacks = (*info.unsupported, *(("step_cache",) if len(caches) == 1 else ()))
     unused = [name for name in lacks if settings.get(name) in (None, SETTINGS[name].default)]
@@ -273,10 +258,7 @@ def _order_note(settings: dict[str, Any], info: ModelInfo) -> str:
 
 
 def example_program(request: Mapping[str, Any], preselected: str) -> str:
-    """Write a program whose call names the pictures, the prompt and all settings that were changed.
-
-    PAGE stands for the address, which only the browser knows. A call without a model has `preselected`.
-    """
+    """Write a program that calls PAGE, which the browser replaces, with the settings that were changed."""
     defaults = {name: setting.default for name, setting in SETTINGS.items()}
     defaults |= {"model": preselected, "mode": None, **dict.fromkeys(PICTURES)}
     files = {name: request[name].get("orig_name") or "picture.png" for name in PICTURES if request.get(name)}

@@ -4,49 +4,37 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
-
-from fastapi import APIRouter, Body
+from typing import Any
 
 from app import presets
 from app.batch import batch_lines, random_seed
 from app.jobs.service import JobService
-from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.fields import File, Text
-from app.ui.form.actions import Actions
-from app.ui.form.settings import (
-    PAGE_ONLY,
-    Restored,
-    RestoredForm,
-    continuation,
-    defaults,
-    to_request,
-    waits,
-)
-from app.ui.loras import LoraCalls
+from app.ui.errors import page_error
+from app.ui.form.settings import PAGE_ONLY, Restored, RestoredForm, continuation, defaults, to_request, waits
 from app.ui.pictures import Upload, add_upload, upload_name, upload_path, uploaded
 from diffusers_helper.conditions.film import ENDINGS
 from diffusers_helper.errors import InputError, LongtakeError, short_repr
-from diffusers_helper.lora_choice import lora_folder
+from diffusers_helper.lora_choice import MAX_WEIGHT, Choice, lora_folder, lora_names, parsed_choices
 from diffusers_helper.models.registry import model_names
 from diffusers_helper.picture_names import paths_in, with_pictures
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import CROPS, PICTURES, SETTINGS, START_PICTURE, TIMED_PICTURES
+from diffusers_helper.setting import text_of
 from diffusers_helper.untrusted.limited_json import json_or_none
 from diffusers_helper.weights.lora_files import read_lora
 
-Uploads = Annotated[dict[str, Upload], Body(embed=True)]
 _MOST_NAME = 80  # characters of a file's name in a message
+_MAX_LISTED = 500  # LoRAs
 # A picture belongs to one video, and so do its prompt and its crop.
 _NOT_KEPT = (*PICTURES, TIMED_PICTURES, *CROPS, "crop_y", "zoom", "prompt")
 
 
 class FormCalls:
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
+        self._service, self._catalogue = service, catalogue
 
-    def recipe_read(self, file: File, name: Text = "the file") -> RestoredForm:
+    def recipe_read(self, file: Upload, name: str = "the file") -> RestoredForm:
         """Read the settings in an uploaded MP4, PNG or JSON file for the form, and its picture's path.
 
         Args:
@@ -65,7 +53,7 @@ class FormCalls:
         title = "the default preset" if name == presets.START else f"the preset “{name}”"
         return Restored.of_preset(preset, title).to_dict()
 
-    def preset_save(self, name: Text, form: Text) -> list[str]:
+    def preset_save(self, name: str, form: str) -> list[str]:
         """Save the settings of the form, except picture, crop and prompt, as a preset.
 
         Args:
@@ -75,10 +63,10 @@ class FormCalls:
         Returns:
             The names of all presets.
         """
-        presets.save_preset(presets.presets_folder(), name, self._settings(form))
+        presets.save_preset(presets.presets_folder(), name, self._preset_settings(form))
         return self.preset_list()
 
-    def preset_import(self, name: Text, file: File) -> list[str]:
+    def preset_import(self, name: str, file: Upload) -> list[str]:
         """Save the settings of an uploaded file with a recipe as a preset, and return the names of all."""
         presets.save_preset(presets.presets_folder(), name, read_recipe(uploaded(file)).settings)
         return self.preset_list()
@@ -88,41 +76,18 @@ class FormCalls:
         preset = presets.load_preset(presets.presets_folder(), name)
         return json.dumps(dict(preset.settings), ensure_ascii=False, indent=1)
 
-    def preset_default(self, name: Text) -> list[str]:
+    def preset_default(self, name: str) -> list[str]:
         """Make a preset the one with which the page begins, and return the names of all."""
         folder = presets.presets_folder()
         presets.save_preset(folder, presets.START, presets.load_preset(folder, name).settings)
         return self.preset_list()
 
-    def preset_remove(self, name: Text) -> list[str]:
+    def preset_remove(self, name: str) -> list[str]:
         """Remove a preset, and return the names of the others."""
         presets.remove_preset(presets.presets_folder(), name)
         return self.preset_list()
 
-    def _settings(self, form: str) -> dict[str, Any]:
-        values = form_values(form)
-        is_random = values.get("random_seed") is True
-        info = self._catalogue.info(str(values.get("model", self._catalogue.preselected)))
-        request = to_request(values, info, self._catalogue.planner)
-        left_out = [*_NOT_KEPT, *(["seed"] if is_random else [])]
-        if request.get("model") not in model_names():  # a folder, which may be moved
-            left_out.append("model")
-        return {name: value for name, value in request.items() if name not in left_out}
-
-
-def form_values(form: str) -> dict[str, Any]:
-    """Read the form's values by name, without pictures, from their JSON."""
-    values = json_or_none(form)
-    if not isinstance(values, dict):
-        raise InputError("The form is not a JSON object; expected its values by name.", "Reload the page.")
-    return {name: values[name] for name in (*SETTINGS, *PAGE_ONLY) if name in values and name not in PICTURES}
-
-
-class DropCalls:
-    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
-        self._service, self._catalogue = service, catalogue
-
-    def file_read(self, file: File, name: Text = "the file") -> RestoredForm | dict[str, str]:
+    def file_read(self, file: Upload, name: str = "the file") -> RestoredForm | dict[str, str]:
         """Tell what an uploaded file brings to the form, as `recipe_read` does; nothing for a mere picture.
 
         A video without settings is continued.
@@ -144,23 +109,44 @@ class DropCalls:
             return {}
         return continuation(path, name).to_dict()
 
-    def file_continue(self, file: File, name: Text = "the file") -> RestoredForm:
+    def file_continue(self, file: Upload, name: str = "the file") -> RestoredForm:
         """Return what lets the form continue an uploaded video, also one with settings of its own."""
         return continuation(uploaded(file), name[:_MOST_NAME]).to_dict()
 
-    def lora_add(self, file: File, name: Text) -> str:
+    def lora_list(self) -> dict[str, Any]:
+        """List the files in the folder for LoRAs, with their trigger words, or why they cannot be used."""
+        folder = lora_folder(os.environ)
+        names = lora_names(folder)
+        files = list[dict[str, Any]]()
+        for name in names[:_MAX_LISTED]:
+            triggers, problem = list[str](), ""
+            try:
+                triggers = list(read_lora(folder / name).triggers)
+            except InputError as error:
+                problem = " ".join(page_error(error)).strip()
+            files.append({"name": name, "triggers": triggers, "problem": problem})
+        return {"folder": folder.name, "files": files, "more": max(0, len(names) - _MAX_LISTED)}
+
+    def lora_choose(self, lora: str, name: str, weight: float | None) -> str:
+        """Write the setting `lora` with a file's weight, at most the largest; without the file for None."""
+        choices = {choice.file: choice for choice in parsed_choices(lora)}
+        clamped = min(max(weight or 0.0, -MAX_WEIGHT), MAX_WEIGHT)
+        choices[name] = replace(choices.get(name, Choice(name)), weight=clamped)
+        return text_of(choice for choice in choices.values() if choice.file != name or weight is not None)
+
+    def lora_add(self, file: Upload, name: str) -> str:
         """Copy an uploaded LoRA to the folder for LoRAs, and return the name by which it is chosen."""
         read_lora(uploaded(file))  # refuses what is no LoRA
         return add_upload(file, name, lora_folder(os.environ), (".safetensors",))
 
-    def picture_check(self, file: File) -> list[int]:
+    def picture_check(self, file: Upload) -> list[int]:
         """Measure the width and the height of an uploaded picture, or refuse it."""
         picture = self._catalogue.planner.pictures.judge(str(uploaded(file)))
         if isinstance(picture, InputError):
             raise picture
         return [picture.width, picture.height]
 
-    def batch_add(self, file: File, pictures: Uploads, form: Text) -> list[str]:
+    def batch_add(self, file: Upload, pictures: dict[str, Upload], form: str) -> list[str]:
         """Queue a video for each line of an uploaded CSV or JSON-lines file, or none if one cannot be used.
 
         Args:
@@ -178,7 +164,7 @@ class DropCalls:
             try:
                 if isinstance(settings, str):
                     raise InputError(settings)
-                wanted.append(self._settings(settings, form, picture_paths))
+                wanted.append(self._line_settings(settings, form, picture_paths))
                 self._catalogue.check(wanted[-1])
             except LongtakeError as error:
                 raise InputError(
@@ -189,7 +175,7 @@ class DropCalls:
         added = (self._catalogue.submit(self._service, settings, **how) for settings in wanted)
         return [job.id for job in self._service.all_or_none(added)]
 
-    def _settings(self, line: dict[str, Any], form: str, picture_paths: Mapping[str, str]) -> dict[str, Any]:
+    def _line_settings(self, line: dict[str, Any], form: str, files: Mapping[str, str]) -> dict[str, Any]:
         values = form_values(form)
         model = line.get("model", values.get("model", self._catalogue.preselected))
         info, planner = self._catalogue.info(model), self._catalogue.planner
@@ -198,7 +184,25 @@ class DropCalls:
         values = usual | (values if values.get("model", model) == model else {})
         seed = random_seed() if values["random_seed"] is True else values["seed"]
         values |= {"seed": seed, "model": model}
-        return to_request(values, info, planner) | _with_uploads(line, picture_paths)
+        return to_request(values, info, planner) | _with_uploads(line, files)
+
+    def _preset_settings(self, form: str) -> dict[str, Any]:
+        values = form_values(form)
+        is_random = values.get("random_seed") is True
+        info = self._catalogue.info(str(values.get("model", self._catalogue.preselected)))
+        request = to_request(values, info, self._catalogue.planner)
+        left_out = [*_NOT_KEPT, *(["seed"] if is_random else [])]
+        if request.get("model") not in model_names():  # a folder, which may be moved
+            left_out.append("model")
+        return {name: value for name, value in request.items() if name not in left_out}
+
+
+def form_values(form: str) -> dict[str, Any]:
+    """Read the form's values by name, without pictures, from their JSON."""
+    values = json_or_none(form)
+    if not isinstance(values, dict):
+        raise InputError("The form is not a JSON object; expected its values by name.", "Reload the page.")
+    return {name: values[name] for name in (*SETTINGS, *PAGE_ONLY) if name in values and name not in PICTURES}
 
 
 def _with_uploads(line: Mapping[str, Any], picture_paths: Mapping[str, str]) -> dict[str, Any]:
@@ -210,21 +214,3 @@ def _with_uploads(line: Mapping[str, Any], picture_paths: Mapping[str, str]) -> 
                 "Drop the file together with its pictures.",
             )
     return with_pictures(line, {name: picture_paths[file] for name, file in wanted.items()})
-
-
-def form_routers(actions: Actions, presets: FormCalls, drops: DropCalls, loras: LoraCalls) -> list[APIRouter]:
-    gets = actions.form_reset, actions.form_model, actions.form_models
-    posts = (
-        actions.form_describe, actions.form_start, actions.form_save, actions.form_end,
-        actions.form_restore, actions.form_fill, actions.form_example, drops.file_continue,
-    )  # fmt: skip
-    router = api_router("form", get=gets, post=posts)
-    router.get("/presets")(presets.preset_list)
-    router.post("/file")(drops.file_read)
-    router.post("/picture")(drops.picture_check)
-    router.post("/batch")(drops.batch_add)
-    router.get("/loras")(loras.lora_list)
-    router.post("/lora")(loras.lora_choose)
-    router.post("/lora/add")(drops.lora_add)
-    kept = presets.preset_save, presets.preset_import, presets.preset_default, presets.preset_remove
-    return [router, api_router("form/presets", get=[presets.preset_load, presets.preset_export], post=kept)]

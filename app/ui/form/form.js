@@ -3,18 +3,16 @@ import { actOnce, fromTemplate, offerCopy, onPress, setText } from '../elements.
 import { queueNow, onJobsReported } from '../jobs.js';
 import { finishFile } from '../live/finishing.js';
 import { expectStage, showStage } from '../live/live.js';
-import { get, post } from '../server.js';
+import { post } from '../server.js';
 import { keep, recall, recallTexts } from '../storage.js';
-import { changed, describe, facts, fill, keptSettings, onDescribed, put, restored, take, takeSettings } from './describe.js';
+import { changed, describe, facts, fill, keptSettings, onDescribed, onWritten, put, read, refuse, restored, showNotice, take, takeSettings, values, write } from './describe.js';
 import { startLoras } from './loras.js';
-import { refuse, showNotice } from './notice.js';
 import { acceptPictures, restorePictures } from './pictures.js';
 import { startPresets } from './presets.js';
 import { press, resume } from './press.js';
 import { preparePrompts, rememberPrompt } from './prompts.js';
 import { startSections } from './sections.js';
 import { prepareSliders, settle } from './sliders.js';
-import { onWritten, read, values, write } from './values.js';
 
 const FOLDS = ['when', 'look', 'output', 'memory'];
 const USUAL_FRAME = 9; // of one picture: what suits most changes
@@ -36,12 +34,12 @@ function prepareFolds() {
   }
 }
 
-const example = (index, starts) => post('form/example', { model: read('model'), index, starts });
+const example = (index, starts) => post('form_example', { model: read('model'), index, starts });
 
 let known = null; // the text that changes with the list of models
 let missed = ''; // the question whose answer has not renewed the form, since the server was away
 
-const renew = (name) => get(`form/${name}`, { model: read('model'), mode: read('mode') }).then(fill, (error) => {
+const renew = (name) => post(`form_${name}`, { model: read('model'), mode: read('mode') }).then(fill, (error) => {
   if (error.isAway) missed = name;
   else refuse(error.message);
 });
@@ -111,7 +109,7 @@ async function startExample(index) {
 
 async function reset() {
   const before = values();
-  fill(await get('form/reset', { model: read('model') }));
+  fill(await post('form_reset', { model: read('model') }));
   showNotice(fromTemplate('was-reset').outerHTML);
   find('#notice button').addEventListener('click', () => {
     for (const [name, value] of Object.entries(before)) write(name, value);
@@ -163,7 +161,7 @@ function prepareBoxes() {
     showExamples(!('examples' in document.documentElement.dataset));
     find('#try-it').scrollIntoView({ block: 'nearest' });
   });
-  onPress(find('#held'), () => post('queue/go_on'), refuse);
+  onPress(find('#held'), () => post('jobs_go_on'), refuse);
   onPress(find('#reset'), reset, refuse);
 }
 
@@ -197,7 +195,7 @@ export default async function startForm() {
   startPresets();
   onDescribed(report);
   onJobsReported(showJobs);
-  take(await post('form/restore', { kept: keptSettings() }));
+  take(await post('form_restore', { kept: keptSettings() }));
   await restorePictures();
   restored();
   showMissing();

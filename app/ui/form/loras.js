@@ -1,21 +1,19 @@
-// The LoRAs of the form: the files of the folder, each with a box, a weight and its trigger words. What is chosen
-// stands in a hidden field as text, which the server reads and changes.
+// The LoRAs of the form, chosen among those of the folder; a hidden field has the choice as text, which the server reads.
 import { hasChanged, make, makeButton, onPress, setText } from '../elements.js';
-import { get, post } from '../server.js';
-import { facts, onDescribed, put } from './describe.js';
-import { read } from './values.js';
+import { post } from '../server.js';
+import { facts, onDescribed, put, read } from './describe.js';
 
-let turn = Promise.resolve(); // each choice changes the text that the one before it has left
-let choices = 0; // those that the text does not have yet
+const MOST_WEIGHT = 10;
 
-function choose(name, weight) {
-  choices += 1;
-  turn = turn.then(async () => put('lora', await post('form/lora', { lora: read('lora'), name, weight })))
-    .catch((error) => setText(said, error.message))
-    .finally(() => {
-      choices -= 1;
-      showChosen(); // without an answer, as before the choice
-    });
+/** Write a file's weight into the text, which has FILE:WEIGHT and perhaps a checksum on each line; without the file for null. */
+export function chooseLora(name, weight) {
+  const lines = read('lora').split('\n').filter(Boolean);
+  const index = lines.findIndex((line) => line === name || line.startsWith(`${name}:`));
+  const place = index < 0 ? lines.length : index;
+  const [checksum] = /( sha256:\w+)?$/.exec(lines[place] ?? '');
+  const line = `${name}:${Math.max(-MOST_WEIGHT, Math.min(MOST_WEIGHT, weight))}${checksum}`;
+  lines.splice(place, 1, ...(weight === null ? [] : [line]));
+  put('lora', lines.join('\n'));
 }
 
 function makeRow({ name, triggers, problem }) {
@@ -28,7 +26,7 @@ function makeRow({ name, triggers, problem }) {
   if (words.length) lines.push(make('p', { className: 'lt-hint lt-triggers' }, 'Words for the prompt: ', ...words));
   const take = () => {
     weight.hidden = !box.checked;
-    choose(name, box.checked ? Number(weight.value || 1) : null);
+    chooseLora(name, box.checked ? Number(weight.value || 1) : null);
   };
   for (const field of [box, weight]) field.addEventListener('change', take);
   return {
@@ -51,7 +49,7 @@ const said = document.querySelector('.lt-loras > p');
 /** Show what the server reads in the field. A file that it names and the folder lacks has a row as well. */
 function showChosen() {
   const { text = '', weights = {} } = facts().loras ?? {};
-  if (choices || text !== read('lora')) return; // these facts are about an earlier choice
+  if (text !== read('lora')) return; // these facts are about an earlier choice
   const missing = Object.keys(weights).filter((name) => !known.some((file) => file.name === name));
   const files = [...known, ...missing.map((name) => ({ name, triggers: [], problem: '' }))];
   if (hasChanged(list, files)) { // otherwise the rows stay, and with them the keyboard's place
@@ -63,7 +61,7 @@ function showChosen() {
 
 async function look() {
   try {
-    const found = await get('form/loras');
+    const found = await post('lora_list');
     known = found.files;
     const none = `There is no safetensors file in the folder “${found.folder}” yet.`;
     setText(said, known.length ? (found.more ? `${found.more} more files are not listed.` : '') : none);

@@ -25,15 +25,11 @@ def options(choices: Iterable[tuple[str, str]], selected: str = "") -> str:
 
 
 def hint(text: str) -> str:
-    """Mark up a line of explanation; "" without a text."""
     return f'<p class="lt-hint">{escape(text)}</p>' if text else ""
 
 
 def acting_chips(texts: Mapping[str, str], before: str, video: str) -> str:
-    """Mark up what acts on the next video, by hidden field, as buttons that empty each of them.
-
-    Further ones give the field `extras` the value `before`, and finish a `video`, if these are not empty.
-    """
+    """Mark up buttons that empty hidden fields, give `extras` the value `before`, and finish a `video`."""
     chips = "".join(
         f'<button type="button" data-setting="{name}"><span class="lt-sr">Leave out: </span>'
         f"<span>{escape(text)}</span> ×</button>"
@@ -85,10 +81,7 @@ def passing_note(text: str, *, saved: bool = False) -> str:
 
 
 def restored_note(name: str, notices: Sequence[str], video: str = "") -> str:
-    """Mark up a notice about settings from `name`, which stays if some could not be restored.
-
-    If they come with a `video`, the name of an upload, the notice offers to continue that.
-    """
+    """Mark up a notice about settings from `name`, which stays for `notices`, and can continue a `video`."""
     if not notices and not video:
         return passing_note(f"Settings of {name} loaded.") if name else ""
     items = "".join(f"<li>{escape(page_words(notice))}</li>" for notice in notices)
@@ -126,7 +119,6 @@ def demo_box(info: ModelInfo) -> str:
 
 
 def example_cards(info: ModelInfo) -> str:
-    """Build large cards of a model's examples for the stage; "" if there are none."""
     cards = "".join(_card(index, prompt) for index, prompt in enumerate(info.examples[:3]))
     if not cards:
         return ""

@@ -4,8 +4,8 @@ import { actOnce, asPng, chooseFiles, drawn, make, onPress } from '../elements.j
 import { addressOf, post, upload } from '../server.js';
 import { recallValue } from '../storage.js';
 import { goTo, place } from '../tabs.js';
-import { changed, facts, onDescribed, put, putPicture, restoreForm } from './describe.js';
-import { onWritten, pictureNames, read, values, write } from './values.js';
+import { changed, facts, onDescribed, onWritten, pictureNames, put, putPicture, read, restoreForm, values, write } from './describe.js';
+import { chooseLora } from './loras.js';
 
 const START = 'image';
 const LEAST_ROOM = 0.5; // percent of the picture; the crop cannot be moved by less
@@ -186,7 +186,6 @@ class Field {
 
 pictureNames().forEach((name) => new Field(name));
 
-/** Put back the pictures that the browser names and the server still has. */
 export async function restorePictures() {
   const kept = recallValue('form') ?? {};
   for (const name of pictureNames()) {
@@ -219,20 +218,14 @@ let reading = null; // whether all of them can be used
 let open = 0; // the files that are being read
 const problem = make('p', { className: 'lt-refusal', role: 'alert' });
 
-async function addLora(file, { path }) {
-  const name = await post('form/lora/add', { file: { path }, name: file.name });
-  put('lora', await post('form/lora', { lora: read('lora'), name, weight: 1 }));
-}
-
-/** Let the form take the settings in a file, or the field of a setting the picture that is meant for it. */
 async function giveFile(file, name) {
   const given = await upload(file);
   if (LORA.test(file.name)) {
-    await addLora(file, given);
+    chooseLora(await post('lora_add', { file: { path: given.path }, name: file.name }), 1);
     return;
   }
   const isMeant = name && file.type.startsWith('image/');
-  const found = await (isMeant ? post('form/picture', { file: given }) : post('form/file', { file: given, name: given.orig_name }));
+  const found = await (isMeant ? post('picture_check', { file: given }) : post('file_read', { file: given, name: given.orig_name }));
   if (found.text) await restoreForm(found);
   else putPicture(name ?? START, given);
 }
@@ -243,7 +236,7 @@ async function addBatch(file, others) {
   const { image, ...form } = values();
   if (image) pictures[''] = { path: image.path };
   const { path } = await upload(file);
-  await post('form/batch', { file: { path }, pictures, form: JSON.stringify(form) });
+  await post('batch_add', { file: { path }, pictures, form: JSON.stringify(form) });
   goTo('queue');
 }
 

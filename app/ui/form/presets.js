@@ -1,6 +1,6 @@
 // The presets: a button beside the form's end, and a dialog in which settings are saved, used and passed on.
 import { chooseFiles, make, makeButton, onPress, onSubmit, saveFile, setText } from '../elements.js';
-import { get, post, upload } from '../server.js';
+import { post, upload } from '../server.js';
 import { keptSettings, restoreForm } from './describe.js';
 
 const START = 'start'; // the preset with which the page begins
@@ -22,7 +22,7 @@ const makeAct = (label, ariaLabel, act) => makeButton(label, () => act().catch((
 
 async function take(preset, given) {
   const { path } = await upload(given);
-  show(await post('form/presets/import', { name: preset, file: { path } }));
+  show(await post('preset_import', { name: preset, file: { path } }));
 }
 
 function makeRow(preset) {
@@ -32,17 +32,17 @@ function makeRow(preset) {
     'li', {},
     make('b', { textContent: title }),
     act('Use', async () => {
-      await restoreForm(await get('form/presets/load', { name: preset }));
+      await restoreForm(await post('preset_load', { name: preset }));
       dialog.close();
     }),
     ...(preset === START ? [] : [act('Make default', async () => {
-      show(await post('form/presets/default', { name: preset }));
+      show(await post('preset_default', { name: preset }));
       report(`New pages and “Reset to defaults” now use “${title}”.`);
     })]),
-    act('Export', async () => saveFile(asFile(preset, await get('form/presets/export', { name: preset })))),
+    act('Export', async () => saveFile(asFile(preset, await post('preset_export', { name: preset })))),
     act('Remove', async () => {
-      const text = await get('form/presets/export', { name: preset });
-      show(await post('form/presets/remove', { name: preset }));
+      const text = await post('preset_export', { name: preset });
+      show(await post('preset_remove', { name: preset }));
       const undo = makeAct('Undo', `Bring ${title} back`, async () => {
         await take(preset, asFile(preset, text));
         report('The preset is back.');
@@ -57,12 +57,12 @@ async function open() {
   report('');
   dialog.showModal();
   name.focus();
-  show(await get('form/presets'));
+  show(await post('preset_list'));
 }
 
 async function save() {
   const preset = name.value.trim();
-  show(await post('form/presets/save', { name: preset, form: keptSettings() || '{}' }));
+  show(await post('preset_save', { name: preset, form: keptSettings() || '{}' }));
   name.value = '';
   report(`“${titleOf(preset)}” is saved.`);
 }
@@ -76,10 +76,7 @@ async function takeFile() {
 }
 
 export function startPresets() {
-  const [importing, closing] = find('.lt-preset-ends').children;
   onPress(document.querySelector('#open-presets'), open, report);
   onSubmit(find('form'), save, report);
-  onPress(importing, takeFile, report);
-  onPress(closing, () => dialog.close());
-  dialog.addEventListener('click', ({ target }) => { if (target === dialog) dialog.close(); });
+  onPress(find('.lt-preset-ends button'), takeFile, report);
 }

@@ -4,13 +4,11 @@
 import { actOnce, fromTemplate, onPress, setText } from '../elements.js';
 import { sceneNow, onJobsReported } from '../jobs.js';
 import { expectStage, showStage } from '../live/live.js';
-import { get, post, postUntil } from '../server.js';
+import { post, postUntil } from '../server.js';
 import { keep, recallValue } from '../storage.js';
 import { goTo } from '../tabs.js';
-import { changed, restoreForm, take } from './describe.js';
-import { refuse, showNotice } from './notice.js';
+import { changed, newSeed, pictureNames, read, refuse, restoreForm, showNotice, take, values, write } from './describe.js';
 import { filesRead } from './pictures.js';
-import { newSeed, pictureNames, read, values, write } from './values.js';
 
 const SLOW = 2000; // milliseconds after which an answer is missed
 const AGAIN = 2000; // milliseconds between two attempts
@@ -41,7 +39,7 @@ async function deliver(pressed) {
   const missed = setTimeout(sayWaiting, SLOW);
   let show = null;
   while (isWanted() && !show) {
-    show = await postUntil(AbortSignal.timeout(LIMIT), 'form/start', message).then(
+    show = await postUntil(AbortSignal.timeout(LIMIT), 'form_start', message).then(
       (markup) => () => showNotice(markup),
       ({ isAway, message: words, setting }) => (isAway ? null : () => refuse(words, setting)),
     );
@@ -91,7 +89,6 @@ export function resume() {
 const bar = find('.lt-editing');
 const [words, leave] = bar.children;
 
-/** Show a sentence about the editing, with the label of the button that ends it; none without a sentence. */
 function say(text = '', label = '') {
   document.documentElement.dataset.editing = job?.id ?? '';
   setText(words, text);
@@ -101,7 +98,7 @@ function say(text = '', label = '') {
 
 async function end() {
   const form = before;
-  const restored = form && await post('form/restore', { kept: JSON.stringify(form) });
+  const restored = form && await post('form_restore', { kept: JSON.stringify(form) });
   [job, before] = [null, null];
   say();
   goTo('queue');
@@ -114,7 +111,7 @@ async function end() {
 
 export async function editJob(found) {
   if (!found.offered) throw new Error('This page does not offer the model of this video. Change it with longtake jobs, or duplicate it.');
-  const restored = await get(`history/${encodeURIComponent(found.id)}/settings`);
+  const restored = await post('history_settings', { job: found.id });
   before ??= values();
   job = found;
   await restoreForm(restored);
@@ -126,13 +123,13 @@ export async function editJob(found) {
 }
 
 async function save() {
-  showNotice(await post('form/save', { job: job?.id ?? '', settings: values() }));
+  showNotice(await post('form_save', { job: job?.id ?? '', settings: values() }));
   if (find('#notice [data-saved]')) await end();
 }
 
 export function press(button) {
   if (button.id === 'start') begin();
-  else if (button.id === 'end') actOnce(button, async () => showNotice(await post('form/end')), refuse);
+  else if (button.id === 'end') actOnce(button, async () => showNotice(await post('form_end')), refuse);
   else {
     showNotice('');
     actOnce(button, () => save().catch(({ message, setting }) => refuse(message, setting)));
@@ -144,7 +141,7 @@ find('#notice').addEventListener('click', ({ target }) => {
   const offered = target.closest('[data-continue]');
   if (offered) {
     const { continue: path, name } = offered.dataset;
-    actOnce(offered, async () => restoreForm(await post('form/continue', { file: { path }, name })), refuse);
+    actOnce(offered, async () => restoreForm(await post('file_continue', { file: { path }, name })), refuse);
   }
   if (target.closest('[data-answer="yes"]')) begin(true);
   else if (target.closest('.lt-withdraw')) keepPresses([]);

@@ -1,11 +1,8 @@
-// The prompt: those that were started in this browser, in a menu above it, and the help while one is typed. It names
-// the words that the model does not know, and says on the start button what to expect of a video without a
-// prompt.
+// The prompt: a menu of earlier ones, and help while one is typed, such as the words that the model does not know.
 import { make, makeButton, setOptions, setText } from '../elements.js';
 import { translated } from '../language.js';
 import { keep, recallTexts } from '../storage.js';
-import { facts, onDescribed, put } from './describe.js';
-import { onWritten } from './values.js';
+import { facts, onDescribed, onWritten, put } from './describe.js';
 
 const box = document.querySelector('#set-prompt textarea');
 const WORD = /[\p{L}\p{N}]+/gu;

@@ -1,62 +1,9 @@
 // The strip of the video's sections, each with a field for its words. The server says what each field holds, and turns
 // what is written there into a prompt with times; meanwhile a hidden field keeps it, and a start sends that as well.
-import { chooseFiles, hasChanged, make, makeButton, setText } from '../elements.js';
+import { chooseFiles, fromTemplate, hasChanged, make, onPress, render, setText } from '../elements.js';
 import { addressOf, post, upload } from '../server.js';
-import { changed, facts, onDescribed } from './describe.js';
+import { changed, facts, onDescribed, read, write } from './describe.js';
 import { makeMovable, within } from './pictures.js';
-import { read, write } from './values.js';
-
-/**
- * Make a tile: a button that chooses a picture, or the picture, which is moved like the start picture's crop. `save` is
- * called with a section's index and its picture, `{ path, crop }` or null, and `report` with an error's text.
- */
-function makeTile(save, report) {
-  const choose = makeButton('+ Picture', take, {}, report);
-  const image = make('img', { tabIndex: 0, draggable: false, role: 'slider', ariaValueMin: 0, ariaValueMax: 100 });
-  const remove = makeButton('×', () => { save(section.place, null); choose.focus(); });
-  let section = {};
-  let crop = 0.5;
-
-  async function take() {
-    const { place } = section;
-    const [file] = await chooseFiles();
-    if (!file) return;
-    const { path } = await upload(file);
-    await post('form/picture', { file: { path } });
-    save(place, { path, crop: 0.5 });
-  }
-
-  function move(position) {
-    crop = position;
-    image.setAttribute('aria-valuenow', Math.round(100 * crop));
-    image.style.objectPosition = `${100 * crop}% ${100 * crop}%`;
-  }
-
-  makeMovable(image, {
-    at: () => crop,
-    way: (x, y) => [-x / image.getBoundingClientRect().width, -y / image.getBoundingClientRect().height],
-    move: (start, [right, down]) => move(within(start + right + down)),
-    done: () => save(section.place, { ...section.picture, crop }),
-  });
-  return {
-    element: make('div', { className: 'lt-placed' }, choose, image, remove),
-    /** Show the picture of a section; the first one begins with the start picture, which has its own field. */
-    show(now) {
-      section = now;
-      const { picture, time, place } = now;
-      image.parentElement.hidden = place === 0;
-      choose.hidden = Boolean(picture);
-      for (const element of [image, remove]) element.hidden = !picture;
-      choose.ariaLabel = `Choose a picture for ${time}`;
-      remove.ariaLabel = `Remove the picture for ${time}`;
-      image.ariaLabel = `Part of the picture for ${time} that the video shows`;
-      if (!picture) return;
-      if (image.getAttribute('src') !== addressOf(picture.path)) image.src = addressOf(picture.path);
-      image.style.aspectRatio = facts().ratio;
-      move(picture.crop);
-    },
-  };
-}
 
 const WRITTEN = 'section_words';
 const list = make('ol', { className: 'lt-sections' });
@@ -97,28 +44,63 @@ function savePicture(place, picture) {
   sections[place] = { ...sections[place], picture };
   const lines = sections.filter((section) => section.picture).map((section) => `${section.begin}s@${section.picture.crop}: ${section.picture.path}`);
   write('pictures', [...lines, ...facts().timeline.later].join('\n'));
-  rows[place].tile.show(sections[place]);
+  rows[place].show(sections[place]);
   changed();
 }
 
+/** Make the row of a section, whose tile chooses a picture, or shows it and moves it like the start picture's crop. */
 function makeRow() {
-  const time = make('time');
-  const field = make('textarea', { rows: 1, maxLength: document.querySelector('#set-prompt textarea').maxLength });
-  const change = make('span');
-  const tile = makeTile(savePicture, (words) => setText(change, words));
-  const element = make('li', {}, time, field, change, tile.element);
-  return { element, time, field, change, tile };
-}
+  const element = fromTemplate('section-row');
+  const [, field, change, tile] = element.children;
+  const [choose, image, remove] = tile.children;
+  let section = {};
+  let crop = 0.5;
 
-function fill({ element, time, field, change, tile }, section) {
-  tile.show(section);
-  setText(time, section.time);
-  setText(change, section.change);
-  field.setAttribute('aria-label', section.label);
-  field.placeholder = section.begins ? 'No words' : 'same as above';
-  if (document.activeElement !== field) field.value = section.begins ? section.words : '';
-  Object.assign(element.dataset, { begins: section.begins, tone: section.tone });
-  element.style.setProperty('--share', `${section.share}%`);
+  async function take() {
+    const { place } = section;
+    const [file] = await chooseFiles();
+    if (!file) return;
+    const { path } = await upload(file);
+    await post('picture_check', { file: { path } });
+    savePicture(place, { path, crop: 0.5 });
+  }
+
+  function move(position) {
+    crop = position;
+    image.setAttribute('aria-valuenow', Math.round(100 * crop));
+    image.style.objectPosition = `${100 * crop}% ${100 * crop}%`;
+  }
+
+  field.maxLength = document.querySelector('#set-prompt textarea').maxLength;
+  onPress(choose, take, (words) => setText(change, words));
+  remove.addEventListener('click', () => {
+    savePicture(section.place, null);
+    choose.focus();
+  });
+  makeMovable(image, {
+    at: () => crop,
+    way: (x, y) => [-x / image.getBoundingClientRect().width, -y / image.getBoundingClientRect().height],
+    move: (start, [right, down]) => move(within(start + right + down)),
+    done: () => savePicture(section.place, { ...section.picture, crop }),
+  });
+  return {
+    element,
+    field,
+    /** Show a section; the first one begins with the start picture, which has its own field. */
+    show(now) {
+      section = now;
+      const { picture, time, begins } = now;
+      render(element, {
+        ...now, begins: String(begins), share: `--share:${now.share}%`, hint: begins ? 'No words' : 'same as above', hasTile: now.place > 0,
+        isFree: !picture, src: picture && addressOf(picture.path), choose: `Choose a picture for ${time}`,
+        remove: `Remove the picture for ${time}`, part: `Part of the picture for ${time} that the video shows`,
+      });
+      if (document.activeElement !== field) field.value = begins ? now.words : '';
+      if (!picture) return;
+      image.style.aspectRatio = facts().ratio;
+      move(picture.crop);
+    },
+  };
 }
 
 function show() {
@@ -141,7 +123,7 @@ function show() {
       changed();
       return;
     }
-    rows.forEach((row, index) => { if (hasChanged(row.element, said[index])) fill(row, said[index]); });
+    rows.forEach((row, index) => { if (hasChanged(row.element, said[index])) row.show(said[index]); });
   }
   if (!of[1]) return;
   write(WRITTEN, '');
@@ -157,7 +139,7 @@ export function startSections(place) {
   list.addEventListener('focusin', () => { entered = null; });
   list.addEventListener('focusout', ({ target }) => {
     const index = rowOf(target);
-    if (!read(WRITTEN) && !early.size) requestAnimationFrame(() => { if (rows[index]) fill(rows[index], sections[index]); });
+    if (!read(WRITTEN) && !early.size) requestAnimationFrame(() => { rows[index]?.show(sections[index]); });
   });
   onDescribed(show);
 }

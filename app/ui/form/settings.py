@@ -65,12 +65,7 @@ PAGE_ONLY |= {name: control.default for name, control in START_CONTROLS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """The settings without controls.
-
-    Attributes:
-        settings: Those such as the sampler, by name.
-        spans: The spans of first sections that were made with other settings.
-    """
+    """Settings without controls, such as the sampler, and spans of sections made with others."""
 
     settings: Mapping[str, Any]
     spans: tuple[Span, ...] = ()
@@ -121,7 +116,6 @@ class Extras:
 
 
 def defaults(info: ModelInfo, planner: Planner) -> dict[str, Any]:
-    """Collect a model's and this machine's defaults of all settings but pictures, prompt and model."""
     values: dict[str, Any] = {name: setting.default for name, setting in PAGE_SETTINGS.items()}
     values |= {**info.default_settings, "resolution": info.side, **planner.defaults, **PAGE_ONLY}
     excluded = (*PICTURES, TIMED_PICTURES, "prompt", "model")
@@ -209,7 +203,6 @@ class Restored:
 
     @classmethod
     def of_job(cls, job: Job, catalogue: Catalogue) -> Self:
-        """Take the settings of a job; refuse one whose folder cannot be read."""
         folder = JobFolder(job.folder)
         if job.request.finish:  # what was finished has settings for the form, if Longtake made it
             return cls.of_recipe(read_recipe(folder.original), title_of(job), catalogue)

@@ -1,7 +1,6 @@
-// The number fields and their sliders. One that is left empty gets its value back, and a hint says how an unusable
-// entry was changed. Most of the slider of the video's length is for short videos.
+// The number fields, which say how an entry of no use was changed, and their sliders.
 import { make } from '../elements.js';
-import { onWritten } from './values.js';
+import { onWritten } from './describe.js';
 
 const FINE_END = 20; // seconds
 const FINE_SHARE = 0.6; // of the slider, for the lengths up to that one

@@ -38,7 +38,7 @@ function preparePlay(element, find) {
 
 export function makeCard(onError) {
   const element = fromTemplate('video-card');
-  const [link, still, star, pick, stack] = ['a', 'img', '.lt-star', '.lt-pick input', '.lt-stack'].map((part) => element.querySelector(part));
+  const [link, star, pick] = ['a', '.lt-star', '.lt-pick input'].map((part) => element.querySelector(part));
   const card = {
     element,
     data: {},
@@ -48,17 +48,11 @@ export function makeCard(onError) {
     /** Show a video, below the heading of a day, alone or in front of its versions, which are `isOpen` or not. */
     show(data, day, isOpen = false) {
       card.data = data;
-      Object.assign(element.dataset, { job: data.job, state: data.state });
-      link.href = `#history/${data.job}`;
-      still.hidden = !data.still;
-      if (data.still && still.getAttribute('src') !== data.still) still.src = data.still;
-      const { words, created, seed, model, root } = data;
+      const { words, created, seed, model } = data;
       const time = dayOf(created) === day ? clock(created) : `${dayOf(created)}, ${clock(created)}`;
       const facts = `${time} · seed ${seed} · ${model}`;
-      render(element, { ...data, words: words || 'No prompt', facts, count: `${data.versions} versions` });
-      pick.ariaLabel = `Select: ${words.slice(0, 60) || 'no prompt'}`;
-      stack.dataset.root = root;
-      stack.setAttribute('aria-expanded', String(isOpen));
+      const pickName = `Select: ${words.slice(0, 60) || 'no prompt'}`;
+      render(element, { ...data, words: words || 'No prompt', facts, count: `${data.versions} versions`, href: `#history/${data.job}`, pickName, isOpen: String(isOpen) });
       showStar(star, data.favourite, words);
     },
   };
@@ -71,9 +65,8 @@ export function makeCard(onError) {
   return card;
 }
 
-/** Mark a video as a favourite, or remove the mark. The result is its data with the new mark. */
 export async function setFavourite(data) {
-  const [{ favourite }] = await post('queue/favourite', { jobs: [data.job], favourite: !data.favourite });
+  const [{ favourite }] = await post('jobs_favourite', { jobs: [data.job], favourite: !data.favourite });
   return { ...data, favourite };
 }
 

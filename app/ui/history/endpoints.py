@@ -1,7 +1,4 @@
-"""The calls of the History tab, and the plain data of its cards and of an opened video.
-
-The browser inserts the data as text only.
-"""
+"""The calls of the History tab, and the plain data of its cards and of an opened video."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -9,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import StreamingResponse
 from typing_extensions import TypedDict
 
@@ -16,7 +14,7 @@ from app.jobs.history import Stack, TreeNode
 from app.jobs.job import Command, Job
 from app.jobs.service import JobService
 from app.jobs.view import GROUPS, WORDS, states_named, view
-from app.ui.api import api_router, zip_answer
+from app.ui.api import zip_answer
 from app.ui.catalogue import Catalogue
 from app.ui.errors import page_words
 from app.ui.form.settings import Restored, RestoredForm, continuation_of
@@ -39,10 +37,7 @@ _NO_VIDEO = "There is no video yet. Make one in the Create tab, and it appears h
 
 
 def card(job: Job, commands: Collection[Command], stack: Stack | None = None) -> Shown:
-    """Gather the data of a job's card, given the commands for it if it is being made.
-
-    With a stack, the card stands for its jobs.
-    """
+    """Gather the data of a job's card, which stands for all jobs of a stack."""
     named = download(job)
     length = f"{job.frames / plan_of(job.request).fps:.2f} s" if job.frames else ""
     return view(job, commands) | {
@@ -70,7 +65,6 @@ def model_title(model: str) -> str:
 
 
 def _still(job: Job) -> str:
-    """Build the address of a picture of the video's beginning, or else of the one that it starts with."""
     number = 1
     with suppress(OSError):
         number = num_finished_sections(JobFolder(job.folder)) if job.request.mode == "inverted" else 1
@@ -184,8 +178,6 @@ def _tree_row(twig: TreeNode, parent: Job, opened: str) -> Shown:
 
 
 class CardsPage(TypedDict):
-    """A page of the history; see `history_search`."""
-
     cards: list[Shown]
     next: str
     total: int
@@ -202,10 +194,10 @@ class HistoryCalls:
     def history_search(
         self,
         text: str = "",
-        states: Annotated[list[str] | None, Query(max_length=_MOST_STATES)] = None,
+        states: Annotated[list[str] | None, Field(max_length=_MOST_STATES)] = None,
         model: str = "",
-        min_seconds: Annotated[float | None, Query(allow_inf_nan=False)] = None,
-        max_seconds: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+        min_seconds: float | None = None,
+        max_seconds: float | None = None,
         favourites: bool = False,
         before: str = "",
         limit: int = 24,
@@ -241,6 +233,10 @@ class HistoryCalls:
             "models": sorted({model_title(key) for key in models}),
         }
 
+    def jobs_scene(self, job: str) -> Shown:
+        """Tell what the page's stage shows of a job: video, sections, figures, settings and memory."""
+        return self._presenter.show_job(job)
+
     def history_open(self, job: str) -> Shown:
         """Gather everything that the page shows of one video, with its states, files and tree of branches."""
         record = self._service.job(job)
@@ -274,17 +270,9 @@ class HistoryCalls:
         return continuation_of(self._service.job(job), self._catalogue).to_dict()
 
 
-def history_router(calls: HistoryCalls, service: JobService) -> APIRouter:
-    router = api_router("history")
-    router.get("")(calls.history_search)
-
-    @router.get("/zip")
+def add_zip(router: APIRouter, service: JobService) -> None:
+    @router.get("/history/zip")
     def history_zip(jobs: Annotated[list[str], Query(max_length=MOST_CARDS)]) -> StreamingResponse:
         """Send the files of finished or unfinished videos as one ZIP file."""
         files = [file_entry(*named) for job in jobs if (named := download(service.job(job)))]
         return zip_answer("longtake.zip", stored_zip(files))
-
-    router.get("/{job}")(calls.history_open)
-    router.get("/{job}/settings")(calls.history_settings)
-    router.get("/{job}/continue")(calls.history_continue)
-    return router

@@ -1,12 +1,11 @@
-// The History tab: all videos of the outputs folder as cards, with a search, filters and further pages, or one opened
-// video, which has its own address, its records, the tree of its branches, and the actions on it.
-import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, onPress, setOptions, setText } from '../elements.js';
+// The History tab: all videos as cards with a search and filters, or one opened video, which has its own address.
+import { actOnce, arrange, fillRows, hasChanged, make, makeButton, offerCopy, onPress, render, setOptions, setText } from '../elements.js';
 import { restoreForm } from '../form/describe.js';
 import { queueNow, onJobsReported } from '../jobs.js';
 import { compare } from '../live/compare.js';
 import { offerToFinish } from '../live/finishing.js';
 import { makeFilm, pastView } from '../live/film.js';
-import { get, post } from '../server.js';
+import { post } from '../server.js';
 import { goTo, place, whenShown } from '../tabs.js';
 import { clock, dayOf, exactly } from '../text.js';
 import { focusUndo, offerUndo } from '../undo.js';
@@ -93,7 +92,7 @@ function show(found, before) {
 }
 
 async function readStack(root) {
-  const found = await get('history', { ...wanted(), root, limit: MOST });
+  const found = await post('history_search', { ...wanted(), root, limit: MOST });
   stacks.set(root, found.cards);
 }
 
@@ -104,7 +103,7 @@ async function load(before = '', limit = PAGE) {
   more.setAttribute('aria-busy', 'true');
   try {
     const [found] = await Promise.all([
-      get('history', { ...wanted(), stacked: true, before, limit }), ...(before ? [] : [...stacks.keys()].map(readStack)),
+      post('history_search', { ...wanted(), stacked: true, before, limit }), ...(before ? [] : [...stacks.keys()].map(readStack)),
     ]);
     if (own === asked) show(found, before);
   } catch (error) {
@@ -122,14 +121,14 @@ function showPicked() {
   const videos = picked();
   const bytes = videos.reduce((sum, video) => sum + video.bytes, 0);
   const isTooMuch = bytes > MOST_BYTES;
-  find('.lt-picked').hidden = !videos.length;
+  const box = find('.lt-picked');
+  box.hidden = !videos.length;
   past.dataset.picking = videos.length > 0;
   const size = bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB${isTooMuch ? ': select less than 2 GB' : ''}`;
-  setText(find('.lt-picked span'), `${videos.length} selected · ${size}`);
-  find('.lt-picked-zip').hidden = !bytes || isTooMuch;
-  find('.lt-picked-zip').href = `api/history/zip?${new URLSearchParams(videos.map(({ job }) => ['jobs', job]))}`;
-  find('.lt-picked-compare').hidden = videos.length !== 2 || !videos.every(({ video }) => video);
-  find('.lt-picked-remove').hidden = !videos.length || !videos.every(({ actions }) => actions.includes('remove'));
+  render(box, {
+    picked: `${videos.length} selected · ${size}`, mayZip: bytes && !isTooMuch, mayCompare: videos.length === 2 && videos.every(({ video }) => video),
+    zip: `api/history/zip?${new URLSearchParams(videos.map(({ job }) => ['jobs', job]))}`, mayRemove: videos.every(({ actions }) => actions.includes('remove')),
+  });
 }
 
 function comparePicked() {
@@ -165,7 +164,6 @@ function fileRow({ name, size, url }) {
   return make('li', {}, title, make('span', { textContent: size }));
 }
 
-/** The row of a video in the tree, which starts beneath the section that it follows. */
 function treeRow({ job, begin, cells, words, spoken, isOpened }, index) {
   const strip = make('span', {}, ...cells.map((src) => (src ? make('img', { src, alt: '', loading: 'lazy' }) : make('i'))));
   const link = make('a', { href: `#history/${job}`, ariaLabel: spoken }, strip, make('small', { textContent: words }));
@@ -195,7 +193,7 @@ function prepareVideo() {
   find('.lt-past-open').replaceChildren(pastView);
   film = makeFilm(ofVideo('view'), (job) => goTo('history', job));
   ofVideo('status').ariaLabel = 'This video';
-  onPress(ofVideo('settings-use'), async () => restoreForm(await get(`history/${encodeURIComponent(open)}/settings`)), film.report);
+  onPress(ofVideo('settings-use'), async () => restoreForm(await post('history_settings', { job: open })), film.report);
   onPress(ofVideo('remove'), () => remove([shown]));
   offerCopy(ofVideo('copy-link'), ofVideo('address'));
 }
@@ -216,7 +214,7 @@ function showVideo(video) {
 async function refreshVideo() {
   const job = open;
   try {
-    const video = await get(`history/${encodeURIComponent(job)}`);
+    const video = await post('history_open', { job });
     if (job === open) showVideo(video);
   } catch (error) {
     if (error.isAway) lookAgain();
@@ -270,7 +268,7 @@ function follow() {
 async function remove(videos) {
   const jobs = videos.map(({ job }) => job);
   try {
-    await post('queue/remove', { jobs });
+    await post('jobs_remove', { jobs });
   } catch (error) {
     (open ? sayAbove : report)(error.message);
     return;
@@ -283,7 +281,7 @@ async function remove(videos) {
 }
 
 async function erase(action, jobs) {
-  await post(`queue/${action}`, jobs);
+  await post(`jobs_${action}`, jobs);
   await lookAtAll();
 }
 
@@ -302,7 +300,7 @@ function spaceRow({ id, title, size }) {
 
 async function showSpace() {
   if (!find('.lt-space').open) return;
-  const usage = await get('queue/usage');
+  const usage = await post('jobs_usage');
   setText(find('.lt-space-say'), usage.say);
   find('.lt-space-empty').hidden = !usage.removed_bytes;
   find('.lt-space-videos').replaceChildren(...usage.jobs.map(spaceRow));

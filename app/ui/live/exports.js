@@ -1,6 +1,6 @@
 // The fold "Download as", which names the formats of a video with their sizes, and makes and saves a file in one of them.
 import { make, makeButton, setText } from '../elements.js';
-import { get, linesOf } from '../server.js';
+import { linesOf, post } from '../server.js';
 
 /** Set up the fold. The result shows it for a scene. */
 export function prepareExports(fold, report) {
@@ -16,7 +16,7 @@ export function prepareExports(fold, report) {
     button.after(stop);
     button.focus();
     try {
-      for await (const { share, refusal, url, name, size } of linesOf(own.signal, `exports/${encodeURIComponent(job)}`, { format })) {
+      for await (const { share, refusal, url, name, size } of linesOf(own.signal, 'exports_make', { job, format })) {
         if (refusal) throw new Error(refusal);
         if (url) {
           make('a', { href: url, download: name }).click();
@@ -35,7 +35,7 @@ export function prepareExports(fold, report) {
     if (!fold.open || !scene.video || shown === scene.video.url) return;
     shown = scene.video.url;
     setText(say, 'Looking for formats…');
-    const offers = await get(`exports/${encodeURIComponent(scene.job)}`).catch((error) => {
+    const offers = await post('exports_list', { job: scene.job }).catch((error) => {
       shown = '';
       report(error.message);
       return [];
@@ -44,7 +44,7 @@ export function prepareExports(fold, report) {
     list.replaceChildren(...offers.map((offer) => {
       const properties = { className: 'lt-tile' };
       const press = offer.format === 'png' // its frames are sent at once, and the browser tells how far it is
-        ? make('a', { href: `api/exports/${encodeURIComponent(scene.job)}/frames`, download: '', ...properties })
+        ? make('a', { href: `api/exports/frames?job=${encodeURIComponent(scene.job)}`, download: '', ...properties })
         : makeButton('', () => save(press, offer), properties, report);
       press.append(offer.label, make('small', { textContent: offer.size }));
       return make('li', {}, press);

@@ -3,44 +3,41 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Body
 from starlette.responses import StreamingResponse
 
 from app.jobs.exports import Offer, export_file, frames_zip, make_export, offers
 from app.jobs.job import Job
 from app.jobs.service import JobService
-from app.ui.api import api_router, zip_answer
+from app.ui.api import zip_answer
 from app.ui.errors import page_words
-from app.ui.fields import Text
 from app.ui.live.scene import download_name, file_url
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.units import size_text
 
+_Text = Annotated[str, Body(embed=True)]
 
-def exports_router(service: JobService) -> APIRouter:
-    router = api_router("exports")
 
-    @router.get("/{job}")
-    def exports_list(job: str) -> list[Offer]:
+def add_exports(router: APIRouter, service: JobService) -> None:
+    @router.post("/exports_list")
+    def exports_list(job: _Text) -> list[Offer]:
         return [
             offer | {"size": f"{'' if offer['is_exact'] else 'about '}{size_text(offer['bytes'])}"}
             for offer in offers(service.job(job))
         ]
 
-    @router.get("/{job}/frames")
+    @router.get("/exports/frames")
     def exports_frames(job: str) -> StreamingResponse:
         record = service.job(job)
         return zip_answer(_name(record).with_suffix(".zip"), frames_zip(record))
 
-    @router.post("/{job}")
-    def exports_make(job: str, format: Text) -> StreamingResponse:
+    @router.post("/exports_make")
+    def exports_make(job: _Text, format: _Text) -> StreamingResponse:
         """Export a video, and tell of it in lines of JSON, the last of which names the file."""
         lines = (json.dumps(line) + "\n" for line in _steps(service.job(job), format))
         return StreamingResponse(lines, media_type="application/x-ndjson")
-
-    return router
 
 
 def _steps(job: Job, format: str) -> Iterator[dict[str, Any]]:

@@ -1,12 +1,10 @@
-// A video with all that belongs to it: stage, sections, state, actions and records. The Create tab shows the one that
-// is being made, and the History tab any other.
+// A video with all that belongs to it, as the Create tab shows the one that is made, and the History tab any other.
 import { fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, render, roam, setText } from '../elements.js';
-import { prepareActions, prepareReport } from './actions.js';
+import { prepareActions, prepareReport, prepareStill } from './actions.js';
 import { prepareExports } from './exports.js';
 import { prepareFinishing } from './finishing.js';
 import { Panel } from './panel.js';
 import { Player } from './player.js';
-import { prepareStill } from './still.js';
 import { prepareTakes } from './takes.js';
 
 const PAUSE = 2000; // milliseconds between two readings
@@ -18,6 +16,7 @@ const stageView = document.querySelector('.lt-view');
 export const pastView = stageView.cloneNode(true);
 for (const part of [...pastView.querySelectorAll('.lt-of-now'), ...stageView.querySelectorAll('.lt-of-past')]) part.remove();
 
+/** Set up the log of a job. The result shows it for a scene. */
 function prepareLog(fold) {
   const box = fold.querySelector('pre');
   let shown = { log: '', isRunning: false };
@@ -40,14 +39,12 @@ function prepareLog(fold) {
   }
 
   fold.addEventListener('toggle', read);
-  return {
-    show({ log, isRunning }) {
-      fold.hidden = !log;
-      if (!log || (log === shown.log && isRunning === shown.isRunning)) return;
-      if (log !== shown.log) setText(box, '');
-      shown = { log, isRunning };
-      read();
-    },
+  return ({ log, isRunning }) => {
+    fold.hidden = !log;
+    if (!log || (log === shown.log && isRunning === shown.isRunning)) return;
+    if (log !== shown.log) setText(box, '');
+    shown = { log, isRunning };
+    read();
   };
 }
 
@@ -55,7 +52,6 @@ const factRow = ([name, value, isWritten]) => make('div', {}, make('dt', { textC
 
 const stageRow = ({ name, text, share }) => makeRow([name, make('i', { style: `width: ${100 * share}%` }), text]);
 
-/** Show how time and memory were spent. What came near the cap is in sight without a press. */
 function showFigures(find, { job, figures, memory }) {
   const { facts = [], stages = [] } = figures || {};
   const fold = find('.lt-details');
@@ -65,16 +61,6 @@ function showFigures(find, { job, figures, memory }) {
   fillRows(find('.lt-memory tbody'), memory?.rows ?? [], makeRow);
 }
 
-// While a video is made, space is reserved for the link before there is something to download, so nothing moves.
-function showDownload(link, { video, isOpen }) {
-  link.hidden = !video && !isOpen;
-  link.classList.toggle('lt-reserved', !video);
-  if (!video) return;
-  link.href = video.file;
-  link.download = video.name;
-  setText(link, video.download);
-}
-
 function showStatus(view, scene) {
   const find = (selector) => view.querySelector(selector);
   const { state, job, section = '', sections = '', step = '', percent = 0, video, memory, failure } = scene;
@@ -82,15 +68,12 @@ function showStatus(view, scene) {
   Object.assign(find('.lt-status').dataset, { state, job, section, sections, step, percent: whole, frames: video?.frames ?? 0 });
   find('.lt-records').hidden = !job;
   const facts = job && {
-    ...scene, ...failure, id: `Job ${job}`, prompt: scene.prompt || 'No prompt', whole: `${whole} %`, ...(!scene.isRunning && { eta: scene.took }),
+    ...scene, ...failure, ...video, id: `Job ${job}`, prompt: scene.prompt || 'No prompt', whole: `${whole} %`, ...(!scene.isRunning && { eta: scene.took }),
     memoryNote: memory?.note ?? '', peak: memory?.say ?? '', hasWarnings: scene.warnings.length > 0, hasFigures: scene.figures?.stages.length > 0,
+    mayDownload: video || scene.isOpen, wholePercent: whole, sectionPercent: Math.floor(scene.sectionPercent), done: `transform:scaleX(${percent / 100})`,
   };
-  for (const part of ['.lt-film', '.lt-records']) render(find(part), facts || {});
+  for (const part of ['.lt-status', '.lt-records']) render(find(part), facts || { wholePercent: 0, sectionPercent: 0 });
   if (!job) return;
-  find('.lt-meter').firstElementChild.style.transform = `scaleX(${percent / 100})`;
-  find('.lt-meter').setAttribute('aria-valuenow', whole);
-  find('.lt-section-meter').setAttribute('aria-valuenow', Math.floor(scene.sectionPercent));
-  showDownload(find('.lt-download'), scene);
   fillRows(find('.lt-warnings'), scene.warnings, makeItem);
   showFigures(find, scene);
   fillRows(find('.lt-settings'), scene.settings, factRow);
@@ -98,7 +81,6 @@ function showStatus(view, scene) {
 
 function makeCell(first, press) {
   const button = fromTemplate('section-cell');
-  const [picture, words, label, state] = button.children;
   let cell = first;
   button.dataset.section = first.number;
   button.addEventListener('click', () => { if (cell.isDone) press(cell); });
@@ -109,21 +91,12 @@ function makeCell(first, press) {
     show(now) {
       if (!hasChanged(button, now)) return;
       cell = now;
-      label.textContent = cell.label;
-      button.dataset.state = cell.state;
-      button.setAttribute('aria-disabled', String(!cell.isDone));
-      button.setAttribute('aria-label', `Section ${cell.label}, ${cell.spoken}`);
-      button.style.setProperty('--done', `${cell.percent}%`);
-      state.dataset.said = cell.mark; // the style draws what the button's name has in another order
-      words.dataset.said = button.title = cell.words;
-      if (!cell.thumb || picture.getAttribute('src') === cell.thumb) return;
-      picture.src = cell.thumb;
-      picture.hidden = false;
+      // The style draws what the button's name has in another order.
+      render(button, { ...cell, rests: String(!cell.isDone), name: `Section ${cell.label}, ${cell.spoken}`, done: `--done:${cell.percent}%` });
     },
   };
 }
 
-/** The index of the section that is made next; -1 if all of them are made. */
 const nextOf = (sections) => (
   sections.reduce((best, cell, index) => (cell.isDone || sections[best]?.number < cell.number ? best : index), -1)
 );
@@ -134,10 +107,7 @@ function reveal(strip, button) {
   strip.scrollLeft = Math.max(least, Math.min(left, strip.scrollLeft));
 }
 
-/**
- * The strip of sections in order of the video, with a button for each. One button is in the tab order, and the arrow
- * keys lead to the others. A press on a finished one calls `jump` with its time, and `press` with the section.
- */
+/** The strip of sections in order of the video. A press on a finished one calls `jump` with its time, and `press` with it. */
 function makeStrip(strip, jump, press) {
   let cells = [];
   let made = ''; // the job and the number of sections that the buttons were made for
@@ -206,7 +176,7 @@ export function makeFilm(view, open, expect = () => {}) {
   const showFinishing = prepareFinishing(view, player, report, expect);
   const showStill = prepareStill(find('.lt-still'), player, report);
   const showExports = prepareExports(find('.lt-export'), report);
-  const log = prepareLog(find('.lt-log'));
+  const showLog = prepareLog(find('.lt-log'));
   let shown = {};
   const place = () => { if (shown.poster) placePicture(find('.lt-poster'), shown); };
   find('.lt-poster').addEventListener('load', place);
@@ -233,11 +203,11 @@ export function makeFilm(view, open, expect = () => {}) {
       place();
       showStill(scene);
       showExports(scene);
-      log.show(scene);
+      showLog(scene);
     },
     clear() {
       player.show(NOTHING);
-      log.show({ log: '' });
+      showLog({ log: '' });
       showTakes(null);
     },
   };

@@ -1,7 +1,7 @@
 // What is done to a finished video in a job of its own: it becomes larger, smoother, is cut, joined with others, or gets
 // another sound. And the comparison with the video from before.
 import { actOnce, chooseFiles, fromTemplate, make, makeButton, onPress, onSubmit, setOptions, setText } from '../elements.js';
-import { get, post, upload } from '../server.js';
+import { post, upload } from '../server.js';
 import { goTo } from '../tabs.js';
 import { clock, dayOf } from '../text.js';
 import { offerUndo } from '../undo.js';
@@ -28,7 +28,7 @@ function prepareJoin(form, change, report) {
     item.dataset.job = job;
     list.append(item);
   });
-  get('history', { limit: MOST }).then(({ cards }) => {
+  post('history_search', { limit: MOST }).then(({ cards }) => {
     const name = ({ created, words }) => `${dayOf(created)}, ${clock(created)} · ${words || 'No prompt'}`.slice(0, MOST_WORDS);
     const videos = cards.filter((card) => card.video && !card.sentence && card.length !== 'Picture');
     setOptions(other, [['', 'Add a video…'], ...videos.map((card) => [card.job, name(card)])]);
@@ -60,7 +60,7 @@ function makeForm(video, { time, close, done }) {
   async function plan() {
     asked += 1;
     const [own, now] = [asked, message()];
-    const answer = now ? await post('finish/plan', now).then(({ words }) => words, (error) => error.message) : ASK;
+    const answer = now ? await post('finish_plan', now).then(({ words }) => words, (error) => error.message) : ASK;
     if (own === asked) report(answer);
   }
 
@@ -87,7 +87,7 @@ function makeForm(video, { time, close, done }) {
   onSubmit(form, async () => {
     const now = message();
     if (!now) return;
-    const { id } = await post('finish/start', now);
+    const { id } = await post('finish_start', now);
     close();
     done('The new video is in the queue.', id);
   }, report);
@@ -111,7 +111,7 @@ export const offerToFinish = (button, report) => onPress(button, async () => {
 
 function compareWithBefore({ job, prompt, before, video }) {
   const remove = (gone) => async () => {
-    await post('queue/remove', { jobs: [gone] });
+    await post('jobs_remove', { jobs: [gone] });
     offerUndo([gone], prompt || gone);
   };
   compare([
@@ -136,7 +136,7 @@ export function prepareFinishing(view, player, report, expect) {
     panel.querySelector('select').focus({ preventScroll: true });
   });
   onPress(find('enlarge'), async () => {
-    const { id } = await post('finish/start', { video: { job: scene.job }, steps: 'enlarge:4' });
+    const { id } = await post('finish_start', { video: { job: scene.job }, steps: 'enlarge:4' });
     done('The larger video is in the queue.', id);
   }, report);
   find('before').addEventListener('click', () => compareWithBefore(scene));

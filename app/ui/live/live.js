@@ -1,12 +1,9 @@
-// The live view, which shows each scene that `app/ui/live/scene.py` makes and tells screen readers what changed.
-//
-// The server sends the scene of the job that is being made. A video that has just finished stays on the stage while
-// the next one is made; an announcement beside it leads to that one. In windows in which the stage may be out of view, a
-// line of progress above the buttons leads to it.
+// The live view. A video that has just finished stays on the stage while the next one is made; an announcement beside it leads
+// to that one, and in windows in which the stage may be out of view, a line of progress above the buttons leads to it.
 import { render, setText } from '../elements.js';
 import { describe } from '../form/describe.js';
 import { reportJobs } from '../jobs.js';
-import { get } from '../server.js';
+import { post } from '../server.js';
 import { keep, recall } from '../storage.js';
 import { makeFilm } from './film.js';
 import { preparePreview } from './preview.js';
@@ -31,7 +28,7 @@ let watched = false; // whether this page was open when the job on the stage end
 // An id begins with the time of its creation.
 const comesAfter = (scene, other) => scene.isOpen || scene.job > other.job;
 const say = (words) => setText(find('.lt-say'), words.trim());
-const load = (job) => get(`live/${encodeURIComponent(job)}`);
+const load = (job) => post('jobs_scene', { job });
 
 /** Give the stage to the job that a user is about to start, or not, unless another one is being made. */
 export function expectStage(isExpected = true) {
@@ -58,7 +55,6 @@ export function watchRunning(job = now?.job) {
   if (now) showOnStage(now);
 }
 
-/** Show a job that rests or waits, while another one may be made. */
 export async function openOnStage(job) {
   const scene = await load(job);
   watched = true;
@@ -70,27 +66,20 @@ export async function openOnStage(job) {
 
 /** Show on the line what the card shows of a scene, or, after a word such as "Next", the headline of another job. */
 function showLine({ isOpen, percent, headline: other }, word = '') {
-  const [words, bar] = line.children;
   line.hidden = !narrow.matches || !isOpen;
-  if (line.hidden) {
-    words.textContent = '';
-    return;
-  }
+  if (line.hidden) return;
   const [headline, times] = ['.lt-headline', '.lt-eta'].map((part) => find(part).textContent);
   const parts = word ? [`${word}: ${other}`] : [headline, times.split(' · ')[0]];
-  setText(words, parts.filter(Boolean).join(' · '));
-  bar.style.transform = `scaleX(${percent / 100})`;
+  render(line, { words: parts.filter(Boolean).join(' · '), done: `transform:scaleX(${percent / 100})` });
 }
 
 function announce(scene) {
   const box = find('.lt-next');
   box.hidden = !scene;
   if (!scene) return;
-  const { prompt, label } = scene.announcement;
-  Object.assign(box.dataset, { job: scene.job, state: scene.state });
-  render(box, scene.announcement);
-  box.querySelector('i').style.transform = `scaleX(${(scene.isRunning ? scene.percent : 0) / 100})`;
-  box.querySelector('button').ariaLabel = `${label}: ${prompt}`;
+  const { job, state, isRunning, percent, announcement } = scene;
+  const done = `transform:scaleX(${(isRunning ? percent : 0) / 100})`;
+  render(box, { ...announcement, job, state, done, name: `${announcement.label}: ${announcement.prompt}` });
 }
 
 const canNotify = () => 'Notification' in window && window.isSecureContext;
@@ -211,7 +200,6 @@ function titleOf(scene) {
   return watched ? `${scene.ending.title} · Longtake` : 'Longtake';
 }
 
-/** Take a scene from the server, or only the times that have moved since the last one. */
 function receive(news) {
   const before = now;
   now = 'job' in news ? news : { ...before, ...news };

@@ -1,8 +1,7 @@
-// The panel under the strip, in which a user directs a video: other words for what comes next while it grows, other
-// sections from a cut on the strip on, or further sections.
-import { actOnce, make, onPress, onSubmit, setText } from '../elements.js';
-import { newSeed } from '../form/values.js';
-import { get, post } from '../server.js';
+// The panel under the strip: other words for what comes next, other sections from a cut on, or further ones.
+import { actOnce, make, onPress, onSubmit, render } from '../elements.js';
+import { newSeed } from '../form/describe.js';
+import { post } from '../server.js';
 
 const LABELS = {
   steer: { title: 'What comes next', words: 'What happens next', act: 'Change the words', takes: 'Three takes of the next section' },
@@ -30,10 +29,7 @@ export class Panel {
   #known = ''; // the words that the server said last, so that its news does not replace what is being typed
   #shown = ''; // the same as the field has it
 
-  /**
-   * `cut` shows on the strip how many sections stay, null for all; `report` shows a sentence, with a link to a job if
-   * one is passed; `expect` is called when a user has queued a video.
-   */
+  /** `cut` shows how many sections stay, `report` a sentence with a link to a job; `expect` hears that a video is queued. */
   constructor(form, cut, report, expect) {
     this.#form = form;
     this.#find = (name) => form.querySelector(`.lt-panel-${name}`);
@@ -71,8 +67,8 @@ export class Panel {
   async goOn(waits = true) {
     const { job } = this.#scene;
     await this.#saveWords();
-    if (!waits) await post('queue/wait', { jobs: [job], wait: false });
-    await post('queue/resume', { jobs: [job] });
+    if (!waits) await post('jobs_wait', { jobs: [job], wait: false });
+    await post('jobs_resume', { jobs: [job] });
   }
 
   show(scene) {
@@ -90,7 +86,7 @@ export class Panel {
   }
 
   #draw() {
-    const [form, find, mode, branch] = [this.#form, this.#find, this.#mode, this.#branch];
+    const [form, mode, branch] = [this.#form, this.#mode, this.#branch];
     form.hidden = !mode;
     const isHead = mode !== 'steer' && !branch;
     const why = { cut: branch?.whyNot, longer: branch?.whyNotLonger }[mode] ?? '';
@@ -105,11 +101,9 @@ export class Panel {
     const { title = why ? 'Change from a section' : this.#titleOfCut(), words = '', act, takes = '' } = LABELS[mode];
     const longer = branch && `Whole sections of ${branch.section} s are added. ${branch.keptByLonger}`;
     const hints = { steer: steering?.hint, cut: branch?.kept[this.#keep - 1], longer };
-    setText(form.querySelector('h3'), title);
-    for (const [name, text] of Object.entries({ label: words, act, takes, hint: why || hints[mode] || '' })) setText(find(name), text);
-    find('here').hidden = !isHead;
-    find('takes').hidden = !takes || Boolean(why);
-    find('takes').disabled = mode === 'steer' && !steering.mayTake;
+    render(form, {
+      title, words, act, takes, hint: why || hints[mode] || '', isHead, hasTakes: takes && !why, isTooEarly: mode === 'steer' && !steering.mayTake,
+    });
   }
 
   #titleOfCut() {
@@ -127,7 +121,7 @@ export class Panel {
 
   async #askBranch() {
     const { job } = this.#scene;
-    const { branch } = await get(`history/${encodeURIComponent(job)}`);
+    const { branch } = await post('history_open', { job });
     if (job !== this.#scene.job) return;
     const find = this.#find;
     this.#branch = branch;
@@ -140,7 +134,7 @@ export class Panel {
 
   async #wait() {
     const { checked } = this.#find('wait');
-    await post('queue/wait', { jobs: [this.#scene.job], wait: checked });
+    await post('jobs_wait', { jobs: [this.#scene.job], wait: checked });
     this.#report(checked ? 'It waits for you after each section; the device is free meanwhile.' : 'It goes on by itself.');
   }
 
@@ -150,7 +144,7 @@ export class Panel {
 
   async #changeWords() {
     const { value } = this.#find('words');
-    await post('queue/change', { job: this.#scene.job, changes: { prompt: value.trim() } });
+    await post('jobs_change', { job: this.#scene.job, changes: { prompt: value.trim() } });
     this.#shown = value;
     this.#report('What comes next has the new words. What is made keeps its own.');
   }
@@ -164,14 +158,14 @@ export class Panel {
       const value = field.value.trim();
       if (value !== String(before).trim()) changes[name] = name === 'seed' || typeof before === 'number' ? Number(value) : value;
     }
-    const made = await post('queue/branch', { job, keep, changes });
-    if (isOpen) await post('queue/pause', { jobs: [job] }); // the branch comes first
+    const made = await post('jobs_branch', { job, keep, changes });
+    if (isOpen) await post('jobs_pause', { jobs: [job] }); // the branch comes first
     this.#tell(`The branch is in the queue. ${branch.kept[keep - 1]}`, made.id);
   }
 
   async #extend() {
     const { keptByLonger } = this.#branch;
-    const made = await post('queue/branch', { job: this.#scene.job, longer: Number(this.#find('add').value) });
+    const made = await post('jobs_branch', { job: this.#scene.job, longer: Number(this.#find('add').value) });
     this.#tell(`The longer video is in the queue. ${keptByLonger}`, made.id);
   }
 
@@ -185,12 +179,12 @@ export class Panel {
     const { job } = this.#scene;
     if (this.#mode === 'steer') {
       await this.#saveWords();
-      await post('queue/takes', { job });
+      await post('jobs_takes', { job });
       this.#close();
       this.#report('Three takes are in the queue. Each waits after one section, so that you can keep the best.');
       return;
     }
-    const takes = await post('queue/takes', { job, keep: this.#keep });
+    const takes = await post('jobs_takes', { job, keep: this.#keep });
     this.#report('Three takes of this section are in the queue. What was made stays.', takes[0].id);
   }
 }

@@ -5,7 +5,7 @@ const FRAME = 1 / 30; // the shortest duration of a frame, in seconds
 const LOAD_LIMIT = 30000; // milliseconds
 const SEEK_LIMIT = 15000;
 const RETRY_AFTER = 1000;
-const ROUNDS = 6; // attempts to catch up with a video that plays
+const [SHORTEST_LEAD, LONGEST_LEAD] = [0.1, 5]; // seconds by which a video that plays is caught up with
 const CLOSE_ENOUGH = 0.05; // seconds
 const SPEEDS = [0.25, 0.5, 1, 1.5, 2];
 const EVENTS = ['play', 'pause', 'ended', 'seeked', 'durationchange'];
@@ -54,7 +54,6 @@ class Videos {
   #isSwapping = false;
   #loops = false;
   #isHeld = false; // whether the top video stands at its end only because a swap keeps it from starting over
-  #seekSeconds = 0.05; // the duration of the last seek
   #rewind = null; // what calls off playing backwards
   #job = new AbortController(); // aborts the work that is under way for a job
 
@@ -84,7 +83,6 @@ class Videos {
 
   get isPlaying() { return !this.#top.paused || (this.#isHeld && isOver(this.#top)); }
 
-  /** Pause or continue, from the start if the video is over. */
   toggle() {
     if (this.#stopRewind()) return;
     if (this.isPlaying) {
@@ -166,9 +164,13 @@ class Videos {
       try {
         await this.#swap(version, calledOff);
       } catch (error) {
-        if (!calledOff.aborted) this.#askAgain(version, error);
+        // A newer version has replaced it, or the connection was lost. If it is still wanted, the next scene asks again.
+        console.info('video:', error.message);
+        if (!calledOff.aborted) setTimeout(() => { if (this.#asked === version.url) this.#asked = ''; }, RETRY_AFTER);
       }
-      this.#release();
+      this.#top.loop = this.#loops;
+      if (this.#isHeld && this.#top.ended && this.#loops && this.hasVideo) begin(this.#top);
+      this.#isHeld = false;
     }
     this.#isSwapping = false;
   }
@@ -189,33 +191,18 @@ class Videos {
     if (plays) begin(this.#top);
   }
 
-  // A newer version has replaced it, or the connection was lost. If it is still wanted, the next scene asks again.
-  #askAgain(version, error) {
-    console.info('video:', error.message);
-    setTimeout(() => { if (this.#asked === version.url) this.#asked = ''; }, RETRY_AFTER);
-  }
-
-  #release() {
-    this.#top.loop = this.#loops;
-    if (this.#isHeld && this.#top.ended && this.#loops && this.hasVideo) begin(this.#top);
-    this.#isHeld = false;
-  }
-
-  // Brings the lower video to the upper one's time, or, while that one plays, to the time at which it will be after
-  // the seek, which takes about as long as the last one. `added` is the length that the new version has in front.
+  // Brings the lower video to the upper one's time, or, while that one plays, to a time at which it will be a moment after
+  // the seek, which may take longer than thought. `added` is the length that the new version has in front.
   async #align(added, calledOff) {
     const [top, under] = [this.#top, this.#under];
     const goal = () => top.currentTime + added;
-    for (let lead = 0, round = 0; round < ROUNDS; round += 1) {
-      lead = Math.max(2 * lead, 1.5 * this.#seekSeconds + FRAME);
-      const isMoving = this.isPlaying && !isOver(top);
-      const reach = Math.min(goal() + (isMoving ? lead : 0), top.duration + added);
-      const began = performance.now();
-      await seekTo(under, Math.max(0, Math.min(reach, under.duration - FRAME / 2)), calledOff);
-      this.#seekSeconds = (performance.now() - began) / 1000;
+    const isMoving = () => !top.paused && !isOver(top);
+    for (let lead = SHORTEST_LEAD; lead < LONGEST_LEAD; lead *= 2) {
+      const reach = Math.min(goal() + (isMoving() ? lead : 0), top.duration + added, under.duration - FRAME / 2);
+      await seekTo(under, Math.max(0, reach), calledOff);
+      const isAhead = () => goal() < under.currentTime - FRAME / 2 && goal() > under.currentTime - 2 * lead;
       const deadline = performance.now() + 1000 + 2000 * lead;
-      while (!top.paused && !isOver(top) && goal() < under.currentTime - FRAME / 2) {
-        if (performance.now() > deadline || under.currentTime - goal() > lead + 0.1) break;
+      while (isMoving() && isAhead() && performance.now() < deadline) {
         await wait(8);
         calledOff.throwIfAborted();
       }

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.jobs.job import BEGUN, Job
+from app.jobs.job import BEGUN, Command, Job
 from app.jobs.pace import Effort, Pace
 from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
@@ -25,13 +25,7 @@ _TAIL: tuple[Stage, ...] = ("decode", "write")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A section at its time in the video.
-
-    Attributes:
-        number: Its number in the order in which sections are made, from 1.
-        start, end: In seconds of the video, the one that is continued included.
-        text: Its prompt, if the prompt changes within the video.
-    """
+    """A section, numbered as made, at its time in the whole video, with its text if that changes."""
 
     number: int
     start: float
@@ -45,8 +39,8 @@ class LiveJob:
     """A job as its events so far describe it; `apply` takes them in order, from the first.
 
     Attributes:
-        job: A snapshot from the store, which may be replaced by a newer one. Its state changes before the
-            final event is read.
+        job: A snapshot from the store, which may be replaced by a newer one, like `commands`, `jobs_first`,
+            `queue_is_paused` and `awake`. Its state changes before the final event is read.
         width, height: In pixels; 0 while they are unknown.
         num_kept: The number of sections that a branch has from another job; the last one is decoded again.
         section: The number of the section that is being made, as in `Cell`; 0 before the first.
@@ -66,6 +60,10 @@ class LiveJob:
     timing: Timing = field(init=False)
     section_texts: Mapping[int, str] = field(init=False)
     num_kept: int = field(init=False)
+    commands: frozenset[Command] = frozenset()
+    jobs_first: int = 0
+    queue_is_paused: bool = False
+    awake: bool = False
     stage: Stage | None = None
     section: int = 0
     sections_done: int = 0
@@ -255,7 +253,6 @@ class LiveJob:
 
     @property
     def hidden_in_front(self) -> float:
-        """The seconds of the finished video before the part that can be watched now."""
         if self.job.request.mode == "forward" or not self.video_frames:
             return 0.0
         # The section that closes a loop comes last, behind the others.
@@ -269,7 +266,6 @@ class LiveJob:
 
     @property
     def section_percent(self) -> float:
-        """The share of the current section that is done, 0 to 100; it never falls."""
         return 100.0 * (1.0 - self._section_remaining)
 
     @property
@@ -279,10 +275,7 @@ class LiveJob:
         return TimelinePoint(self.section, self.steps if self.in_tail else self.step, self.tail_share)
 
     def _advance(self, previous: TimelinePoint) -> None:
-        """Move both shares from the previous point to the present one.
-
-        A share that was shown stays when the estimate changes; only what remains is divided anew.
-        """
+        """Move both shares on. One that was shown stays; only what remains is divided by a new estimate."""
         point = self._point
         timing = self.timing
         if max(point.section, previous.section) > self.sections:
@@ -302,10 +295,7 @@ class LiveJob:
         return max(0.0, elapsed - self._stage_began)
 
     def seconds_to_video(self, elapsed: float) -> float | None:
-        """Estimate the time to the first section that can be watched.
-
-        It is None if it is unknown, or if there is such a section.
-        """
+        """Estimate the time to the first section that can be watched; None if unknown, or if there is one."""
         if self.sections_made or self.job.is_over:
             return None
         if (seconds_left := self.seconds_left(elapsed)) is not None:

@@ -22,9 +22,7 @@ let take = () => {};
 
 // A server that was started again may ask for the password first.
 async function open() {
-  const asking = new AbortController();
-  const { status } = await fetch('live', { signal: asking.signal }).catch(() => ({}));
-  asking.abort();
+  const { status } = await fetch('api/live', { method: 'HEAD' }).catch(() => ({}));
   if (status === 401) window.location.reload();
   connect();
 }

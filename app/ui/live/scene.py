@@ -19,9 +19,7 @@ from app.report_text import report_text
 from app.ui.errors import page_words
 from app.ui.form.markup import data_url
 from app.ui.live import words
-from app.ui.live.memory_record import memory_of
 from app.ui.live.progress import Cell, LiveJob
-from app.ui.live.watch import Scene
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Finished
 from diffusers_helper.files import read_file
@@ -58,15 +56,11 @@ def thumb_url(job: Job, number: int) -> str | None:
 
 
 def start_picture(job: Job) -> str | None:
-    """Build the address of a job's start picture; None for a video that starts from words."""
     return None if job.request.is_from_words else file_url(job, JobFolder(job.folder).input.name)
 
 
 def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
-    """Build a name such as `longtake-the-red-ball-moves-right-3f9a.mp4`, in plain letters for any prompt.
-
-    That of an unfinished video includes its frames so far.
-    """
+    """Build a name such as `longtake-the-red-ball-3f9a.mp4`, with the frames so far if there are any."""
     ascii_prompt = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
     slug = re.sub("[^a-z0-9]+", "-", ascii_prompt).strip("-")
     if len(slug) > _MAX_SLUG:
@@ -76,7 +70,6 @@ def download_name(prompt: str, job_id: str, frames_so_far: int = 0) -> str:
 
 
 def download(job: Job) -> tuple[str, Path] | None:
-    """Return the name under which a job's video or picture is downloaded, and its file; None for none."""
     first = JobFolder(job.folder).first
     file = first if job.request.one_frame and first.exists() else job.video
     if file is None:
@@ -85,9 +78,8 @@ def download(job: Job) -> tuple[str, Path] | None:
     return str(Path(name).with_suffix(file.suffix)), file
 
 
-def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneData:
-    """Collect what the live view shows of a scene at a time; `report` writes a failed job's report."""
-    live = scene.live
+def scene_data(live: LiveJob | None, now: float, report: Callable[[Job], str]) -> SceneData:
+    """Collect what the live view shows of a job at a time; `report` writes a failed job's report."""
     if live is None:
         return {"job": "", "state": "idle", "beat": round(now, 1)}
     end = live.job.ended or (now if live.job.state in BEGUN else None)
@@ -95,17 +87,16 @@ def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneD
     warnings = Counter(page_words(warning, live.job.folder.parent) for warning in live.warnings)
     running = live.job.state == "running"
     took = f"took {duration(elapsed)}" if live.job.is_over else f"{duration(elapsed)} so far"
-    is_paused = scene.queue_is_paused
-    headline = words.headline(live, scene.jobs_first, scene.commands, queue_is_paused=is_paused)
+    headline = words.headline(live)
     seconds_left = words.trusted_seconds_left(live, live.seconds_left(elapsed)) if running else None
-    data: SceneData = _state_data(scene, live, headline) | {
+    data: SceneData = _state_data(live, headline) | {
         "announcement": words.announcement(live, headline, seconds_left),
         "job": live.job.id,
         "state": live.job.state,
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
         "headline": headline,
-        "remark": words.remark(live, scene.commands, awake=scene.awake, queue_is_paused=is_paused),
+        "remark": words.remark(live),
         "section": live.section,
         "sections": live.sections,
         "sectionsDone": live.sections_done,
@@ -120,7 +111,7 @@ def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneD
         "cells": [] if live.job.request.one_frame else [_cell_data(live, cell) for cell in live.cells],
         "settings": words.settings(live.job.request),
         "log": file_url(live.job, JobFolder(live.job.folder).log.name),
-        "memory": memory_of(JobFolder(live.job.folder).memory),
+        "memory": words.memory_of(JobFolder(live.job.folder).memory),
     }
     data |= _pulse_data(live, elapsed, seconds_left) if running else {}
     data |= _picture_data(live)
@@ -136,14 +127,14 @@ def scene_data(scene: Scene, now: float, report: Callable[[Job], str]) -> SceneD
     return data
 
 
-def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
+def _state_data(live: LiveJob, headline: str) -> SceneData:
     state = WORDS[live.job.state]
-    state_view = view(live.job, scene.commands, is_paused=scene.queue_is_paused, work=headline)
+    state_view = view(live.job, live.commands, is_paused=live.queue_is_paused, work=headline)
     return state_view | {
         "percent": round(live.percent, 1) if live.job.state == "running" else state_view["percent"],
         "sentence": page_words(state_view["sentence"], live.job.folder.parent),
-        "buttons": buttons(live.job, scene.commands, live.section, live.sections),
-        "steering": _steering_data(scene, live),
+        "buttons": buttons(live.job, live.commands, live.section, live.sections),
+        "steering": _steering_data(live),
         "isRunning": live.job.state == "running",
         "plays": live.job.state == "running",
         "favourite": live.job.favourite,
@@ -152,14 +143,14 @@ def _state_data(scene: Scene, live: LiveJob, headline: str) -> SceneData:
     }
 
 
-def _steering_data(scene: Scene, live: LiveJob) -> SceneData | None:
+def _steering_data(live: LiveJob) -> SceneData | None:
     """Say what a user may direct while the video grows; None if nothing comes next."""
     num_begun = live.sections_made + (live.job.state == "running" and live.section > live.sections_made)
     next_cell = next((cell for cell in live.cells if cell.number == num_begun + 1), None)
     if live.job.is_over or not live.job.started or next_cell is None:
         return None
     return {
-        "waits": "wait" in scene.commands,
+        "waits": "wait" in live.commands,
         "words": live.job.request.prompt,
         "hint": words.what_comes_next(next_cell, live.job.request.mode, live.sections),
         "mayTake": live.job.state == "paused" and live.sections_done > 0,
@@ -301,16 +292,14 @@ def _inline(path: Path) -> str | None:
 
 
 class Presenter:
-    """A presenter of one service's jobs, which keeps the last reports of failures."""
-
     def __init__(self, service: JobService) -> None:
         self._service = service
         self._reports = lru_cache(8)(lambda job_id, _log_bytes: report_text(service, job_id))
         # The takes between which a user has to choose change only with the index.
         self._takes = lru_cache(1)(lambda job_id, _revision: takes_for(service, job_id) if job_id else None)
 
-    def show(self, scene: Scene) -> SceneData:
-        data = scene_data(scene, time.time(), self._report)
+    def show(self, live: LiveJob | None) -> SceneData:
+        data = scene_data(live, time.time(), self._report)
         return data | {"takes": self._takes(data["job"], self._service.revision)}
 
     def _report(self, job: Job) -> str:
@@ -322,11 +311,11 @@ class Presenter:
         live = LiveJob(job, None, *size_of(job))
         for event in self._service.events(job_id):
             live.apply(event)
-        return self.show(Scene(live, None, (), frozenset(self._service.commands(job))))
+        live.commands = frozenset(self._service.commands(job))
+        return self.show(live)
 
 
 def takes_for(service: JobService, job_id: str) -> SceneData | None:
-    """Collect the takes that concern a job; None if there is nothing to choose."""
     try:
         choice = service.steering.choice(job_id)
     except (InputError, OSError):  # the job was removed, or a file of it is damaged

@@ -1,20 +1,28 @@
-"""The connection that keeps an open page up to date, and the watch over the jobs that all pages share."""
+"""The connection that keeps an open page up to date, and the watch over the jobs that all pages share.
+
+It only reads: no job depends on it.
+"""
 
 import asyncio
 import json
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from app.jobs.job import MOVABLE
+from fastapi import APIRouter
+from starlette.responses import StreamingResponse
+
+from app.jobs.job import BEGUN, MOVABLE, Job, NoSuchJob, size_of
+from app.jobs.pace import PaceBook
 from app.jobs.service import JobService
 from app.jobs.storage.trouble import TROUBLE
 from app.ui import scripts
-from app.ui.live import scene
-from app.ui.live.scene import Presenter
-from app.ui.live.watch import watch
+from app.ui.live.progress import LiveJob
+from app.ui.live.scene import Presenter, SceneData
+from diffusers_helper.errors import LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
 
 # Each update of a page costs time, so many pages get fewer of them; a page expects one every few seconds.
@@ -23,55 +31,104 @@ _AWAY_SECONDS = 1.0
 # A page advances these by itself. Each message costs it milliseconds, so these alone are only a sign of life.
 _MOVING_VALUES = ("beat", "elapsed", "spent", "quiet", "left")
 _BEAT_SECONDS = 2.5
+_MIN_PAUSE_SECONDS = 0.2  # between two updates; more updates would only cost the browser work
+_RECENT_SECONDS = 600.0  # for which a job without a video is still shown on a new page
+
+
+def watch(service: JobService, chosen_id: str = "") -> Iterator[LiveJob | None]:
+    """Yield a job for ever, once a second or more often: the chosen or first running one, or the newest."""
+    live: LiveJob | None = None
+    paces = PaceBook(service)
+    while True:
+        changes = service.changes
+        running, waiting = service.open_jobs()
+        running_job = next((job for job in waiting if job.id == chosen_id and job.state in BEGUN), running)
+        job = running_job or (waiting[0] if waiting else _newest(service, live))
+        if job is None or (live is not None and live.job.id == job.id and job.is_over):
+            yield live
+            service.wait(changes)
+        else:
+            try:
+                pace = None if job.is_over else paces.pace(job.request.model)
+                live = LiveJob(job, pace, *size_of(job))
+                yield from _watch_job(service, live)
+            except NoSuchJob:  # a user removed it
+                live = None
+            except LongtakeError:  # the service was stopped, and the server ends with it
+                return
+
+
+def _watch_job(service: JobService, live: LiveJob) -> Iterator[LiveJob]:
+    shown_at = math.inf  # what happened earlier is shown as a whole, not replayed
+    for item in service.follow(live.job.id):
+        if item is not None:
+            live.apply(item[1])
+            if time.monotonic() < shown_at + _MIN_PAUSE_SECONDS:
+                continue  # the change comes with the next event, or with the pause after it
+        job = service.job(live.job.id)
+        if job.request != live.job.request:  # a user has changed what comes next
+            return
+        live.job = job
+        live.commands = frozenset(service.commands(live.job))
+        live.jobs_first = service.queue_position(live.job.id) if live.job.state == "queued" else 0
+        live.queue_is_paused = live.job.state == "queued" and service.queue.is_paused
+        live.awake = any(worker.keeps_awake for worker in service.crew.workers)
+        yield live
+        shown_at = time.monotonic()
+        if live.job.state in MOVABLE and service.open_jobs()[0] is not None:
+            return
+    live.job, live.commands = service.job(live.job.id), frozenset()
+    yield live
+
+
+def _newest(service: JobService, live: LiveJob | None) -> Job | None:
+    """Find the job that changed its state last; if none was shown yet, with a video or a recent end."""
+    for job in service.recent_jobs():
+        if live is not None or job.video is not None or time.time() - (job.ended or 0) < _RECENT_SECONDS:
+            return job
+    return None
 
 
 class _Update(NamedTuple):
-    """What pages are sent.
-
-    Attributes:
-        steady: The values that do not move. Equal ones are the same object as before.
-        whole, beat: Server-sent events with all values, and with those that move.
-    """
+    """Events with all values, or with those that move. Equal steady values are one object."""
 
     steady: dict[str, Any]
     whole: str
     beat: str
 
 
-class _Watch:
-    """A thread that watches the jobs until `is_wanted` is false."""
-
+class _Watch(threading.Thread):
     def __init__(self, service: JobService, job_id: str) -> None:
+        super().__init__(name="live-view", daemon=True)
         self._service, self._job_id = service, job_id
         self.latest: _Update | None = None
         self.is_wanted = True
-        self.thread = threading.Thread(target=self._run, name="live-view", daemon=True)
-        self.thread.start()
+        self.start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        presenter = Presenter(self._service)
         while self.is_wanted:
             try:
-                return self._follow()
+                for live in watch(self._service, self._job_id):
+                    if not self.is_wanted:
+                        return
+                    self.latest = self._update(self._data(presenter, live))
+                return
             except TROUBLE:  # the outputs folder is away
                 time.sleep(_AWAY_SECONDS)
 
-    def _follow(self) -> None:
-        presenter = Presenter(self._service)
-        for current in watch(self._service, self._job_id):
-            if not self.is_wanted:
-                return
-            data = presenter.show(current)
-            data["open"] = [job.id for job in (current.running, *current.waiting) if job is not None]
-            number = f" (number {current.open_jobs + 1})" if current.open_jobs else ""
-            data["queue"] = {
-                "waiting": self._service.history.count(MOVABLE), "held": self._service.queue.is_paused,
-                "revision": self._service.revision, "download": self._service.downloads.share,
-                "models": ADDED_MODELS.revision, "start": f"Start Generation{number}",
-                "can_end": current.open_jobs > 0,
-            }  # fmt: skip
-            self.latest = self._update(data)
+    def _data(self, presenter: Presenter, live: LiveJob | None) -> SceneData:
+        running, waiting = self._service.open_jobs()
+        open_jobs = sum(not job.waits for job in waiting) + (running is not None)
+        number = f" (number {open_jobs + 1})" if open_jobs else ""
+        queue = {
+            "waiting": self._service.history.count(MOVABLE), "held": self._service.queue.is_paused,
+            "revision": self._service.revision, "download": self._service.downloads.share,
+            "models": ADDED_MODELS.revision, "start": f"Start Generation{number}", "can_end": open_jobs > 0,
+        }  # fmt: skip
+        return presenter.show(live) | {"queue": queue}
 
-    def _update(self, data: scene.SceneData) -> _Update:
+    def _update(self, data: SceneData) -> _Update:
         steady = {name: data[name] for name in data if name not in _MOVING_VALUES}
         moving = {name: data[name] for name in data if name in _MOVING_VALUES}
         if self.latest and steady == self.latest.steady:
@@ -81,35 +138,24 @@ class _Watch:
 
 
 class Updates:
-    """The updates of one service for every open page, within one event loop. A page needs no thread.
-
-    One watch serves all pages that show the same job, as long as there are any.
-    """
+    """The updates for every open page, which needs no thread: one watch serves all that show the same job."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
         self._pages = list[str]()  # the jobs that users have chosen, one for each page
         self._watches = dict[str, _Watch]()  # by those jobs
 
-    def is_open(self, job_id: str) -> bool:
-        running, waiting = self._service.open_jobs()
-        return any(job.id == job_id for job in (running, *waiting) if job is not None)
-
     async def stream(self, job: str = "") -> AsyncGenerator[str, None]:
-        """Keep one page, which may have chosen a running job, up to date until it or the service ends.
-
-        Yields:
-            Server-sent events: the live view and the version of the scripts, or only the values that moved.
-        """
+        """Keep a page, which may have chosen a running job, up to date until it or the service ends."""
         self._pages.append(job)
-        if job not in self._watches or not self._watches[job].thread.is_alive():
+        if job not in self._watches or not self._watches[job].is_alive():
             self._watches[job] = _Watch(self._service, job)
         last = last_sent = None
         sent_at = -math.inf
         is_alive = True
         try:
             while is_alive and (job_watch := self._watches.get(job)):
-                is_alive = job_watch.thread.is_alive()
+                is_alive = job_watch.is_alive()
                 update = job_watch.latest
                 if update is not None and update is not last:
                     last = update
@@ -123,3 +169,14 @@ class Updates:
             self._pages.remove(job)
             if job not in self._pages and (unused_watch := self._watches.pop(job, None)):
                 unused_watch.is_wanted = False
+
+
+def add_updates(router: APIRouter, service: JobService) -> None:
+    updates = Updates(service)
+
+    @router.get("/live")
+    def follow(job: str = "") -> StreamingResponse:
+        with suppress(*TROUBLE):  # the stream goes on once the folder is there again
+            running, waiting = service.open_jobs()
+            job = job if any(other.id == job for other in (running, *waiting) if other is not None) else ""
+        return StreamingResponse(updates.stream(job), media_type="text/event-stream")

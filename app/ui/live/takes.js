@@ -1,13 +1,12 @@
 // The takes of a section, of which a user keeps one.
-import { arrange, dropVideo, fromTemplate, onPress, reducedMotion, setText } from '../elements.js';
+import { arrange, dropVideo, fromTemplate, onPress, reducedMotion, render, setText } from '../elements.js';
 import { post } from '../server.js';
 import { compare } from './compare.js';
 
-/** A take, which plays over and over. A press shows it on the stage, at the end of the film so far. */
 function makeTake(open, report) {
   const element = fromTemplate('take');
   const [button] = element.children;
-  const [video, name, about] = button.children;
+  const [video] = button.children;
   video.muted = true; // its attribute alone does not mute a copy in every browser
   let take = {};
   const again = () => {
@@ -21,21 +20,13 @@ function makeTake(open, report) {
     element,
     show(now, isChosen) {
       take = now;
-      element.dataset.job = take.job;
-      button.setAttribute('aria-pressed', String(isChosen));
-      setText(name, take.name);
-      setText(about, take.now || `seed ${take.seed}`);
-      video.poster = take.still;
-      if (take.video && !take.now && video.getAttribute('src') !== take.video) video.src = take.video;
+      render(element, { ...take, isChosen: String(isChosen), about: take.now || `seed ${take.seed}`, clip: (!take.now && take.video) || video.getAttribute('src') });
     },
     remove: () => dropVideo(video),
   };
 }
 
-/**
- * Set up the takes of a section, of which a user keeps one. `open` shows the video of a job. The result shows takes
- * while a job is on the stage; null for none.
- */
+/** Set up the takes of a section. `open` shows a job's video. The result shows takes, null for none, and the job on the stage. */
 export function prepareTakes(box, panel, open, report) {
   const find = (name) => box.querySelector(`.lt-takes-${name}`);
   const shown = new Map(); // by job
@@ -47,8 +38,8 @@ export function prepareTakes(box, panel, open, report) {
   const watchable = () => takes.tiles.filter(({ video, now }) => video && !now);
 
   async function choose(job, name) {
-    if (!takes.waits) await post('queue/wait', { jobs: [job], wait: false });
-    await post('queue/resume', { jobs: [job] });
+    if (!takes.waits) await post('jobs_wait', { jobs: [job], wait: false });
+    await post('jobs_resume', { jobs: [job] });
     report(`${name} goes on. The others stay in the history.`);
   }
 
@@ -65,7 +56,7 @@ export function prepareTakes(box, panel, open, report) {
       name, url: video, begin, end, keep: mayGoOn && keep, act: () => choose(job, name),
     })), [first, first ? 0 : 1]);
   });
-  on('more', () => post('queue/takes', { job: takes.of, keep: takes.keep }));
+  on('more', () => post('jobs_takes', { job: takes.of, keep: takes.keep }));
   return (now, job) => {
     [takes, shownJob] = [now, job];
     box.hidden = !takes;

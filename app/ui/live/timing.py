@@ -13,8 +13,6 @@ _RECENT_STEPS, _RECENT_SECTIONS = 30, 3
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:
-    """A point in a job: its section, the finished steps of it, and the finished share of its decode."""
-
     section: int
     step: int = 0
     tail_share: float = 0.0
@@ -97,10 +95,7 @@ class Timing:
 
     @property
     def _rates(self) -> tuple[float, float, float]:
-        """The costs of a section's first step, of each further one, and of a latent frame of its tail.
-
-        They are in seconds, or in steps until one has been measured.
-        """
+        """The seconds of a section's first step, each further one, and a latent frame of the tail."""
         step = self.step or 1.0
         lead = median(self._lead_seconds[-_RECENT_SECTIONS:]) if self._lead_seconds else step
         if self.start_up is None and len(self._lead_seconds) == 1:

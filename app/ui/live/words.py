@@ -1,8 +1,9 @@
 """The texts for a watched job: what happens now, what it waits for, and its settings."""
 
-from collections.abc import Collection
+import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from app.jobs.job import Command, JobState
 from app.jobs.storage.commands import PAUSED
@@ -11,12 +12,15 @@ from app.ui.live.progress import Cell, LiveJob
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import STAGES, Stage
 from diffusers_helper.families.packing import Mode
+from diffusers_helper.files import read_file
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.request import PICTURES, SETTINGS, GenerationRequest
 from diffusers_helper.units import about, count_text, duration, gb_text
 
 _MIN_GUESS_SECONDS = 60.0
 _MAX_TITLE = 120  # characters
+_NEAR = 0.9  # the share of the cap from which a peak is near it
+_MAX_RECORD_BYTES = 4_000_000
 _MIN_EXPECTED_SECONDS = 7.5  # below this, an estimate says only "a few seconds"
 _WORK: dict[Stage | None, str] = {
     "sample": "the step being computed", "decode": "the part being decoded",
@@ -29,21 +33,18 @@ _WRITTEN = {name for name, setting in SETTINGS.items() if not setting.is_number 
 _STOPS: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
 
 
-def headline(
-    live: LiveJob, jobs_first: int, commands: Collection[Command] = (), *, queue_is_paused: bool = False
-) -> str:
-    """Say what happens now, or how the job ended; `jobs_first` come before one that waits."""
+def headline(live: LiveJob) -> str:
     if state_headline := WORDS[live.job.state].headline:
         return state_headline
     for command, word in _STOPS.items():
-        if command in commands:
+        if command in live.commands:
             return f"{word}: {_WORK.get(live.stage, 'the current work')} is finished first"
-    if live.job.state == "queued" and queue_is_paused:
+    if live.job.state == "queued" and live.queue_is_paused:
         return "Waiting until the queue is resumed"
     if live.job.waits:
         return "Waiting"
     if live.job.state == "queued":
-        first = f" ({count_text(jobs_first, 'job')} first)" if jobs_first else ""
+        first = f" ({count_text(live.jobs_first, 'job')} first)" if live.jobs_first else ""
         return f"Waiting for its turn{first}"
     return work(live)
 
@@ -74,10 +75,7 @@ def _prepares_kernels(live: LiveJob) -> bool:
 
 
 def shown_estimate(live: LiveJob) -> float | None:
-    """Estimate the seconds of a stage whose time is shown, 0 for unknown; None if no time is shown.
-
-    It is shown until there is something to watch, except for steps, each of which is a sign of life.
-    """
+    """Estimate the seconds of a stage before there is something to watch, 0 for unknown; None for steps."""
     if (
         live.sections_made
         or live.job.is_over
@@ -88,7 +86,6 @@ def shown_estimate(live: LiveJob) -> float | None:
 
 
 def first_video(live: LiveJob, elapsed: float) -> str:
-    """Say when there will be something to watch; "" if that is unknown, or if the whole time is known."""
     seconds = live.seconds_to_video(elapsed)
     if seconds is None or live.pace or (live.is_guess and not live.timing.expected_tail):
         return ""
@@ -144,19 +141,15 @@ def what_comes_next(cell: Cell, mode: Mode, sections: int) -> str:
     )
 
 
-def remark(
-    live: LiveJob, commands: Collection[Command] = (), *,
-    awake: bool = False, queue_is_paused: bool = False,
-) -> str:  # fmt: skip
-    """Write the short text beside the headline; `awake` and `queue_is_paused` are those of `Scene`."""
+def remark(live: LiveJob) -> str:
     if live.job.waits:
         return f"{live.job.message} {live.job.remedy}".strip()
     if live.job.state == "queued":
-        return f"{'You' if queue_is_paused else 'It starts by itself; you'} may close this tab."
+        return f"{'You' if live.queue_is_paused else 'It starts by itself; you'} may close this tab."
     if live.job.state in ("waiting", "paused", "interrupted"):
         reason = f"{live.job.message} {live.job.remedy}".strip()
         return "" if reason == PAUSED["message"] else reason
-    if "stop_after_section" in commands:
+    if "stop_after_section" in live.commands:
         return "It ends after the current section."
     if live.job.is_over:
         return _outcome(live)
@@ -165,7 +158,7 @@ def remark(
         sentences = []
         if shown_estimate(live) is None and not live.job.request.finish:
             sentences.append(f"Model, prompt and picture come first, then {section}.")
-        if awake:
+        if live.awake:
             sentences.append("The computer stays awake meanwhile.")
         return " ".join(sentences)
     if shown_estimate(live) is not None:
@@ -231,3 +224,32 @@ def settings(request: GenerationRequest) -> list[tuple[str, str, bool]]:
         for name, setting in SETTINGS.items()
         if name not in PICTURES and (value := values[name]) != usual.get(name)
     ]
+
+
+def memory_of(file: Path) -> dict[str, Any] | None:
+    """Describe a job's memory.json as plain data for the page's table; None if it cannot be read."""
+    try:
+        record = json.loads(read_file(file, _MAX_RECORD_BYTES))
+        uses = [(stage, [use for use in record["stages"] if use["stage"] == stage]) for stage in STAGES]
+        rows = [_memory_row(stage, stage_uses) for stage, stage_uses in uses if stage_uses]
+        cap_bytes, peak_bytes, reserve = (
+            record[f"{name}_bytes"] for name in ("cap", "peak_device", "reserve")
+        )
+        cap, peak = gb_text(cap_bytes), gb_text(peak_bytes)
+        note = (
+            f"Only tensors are counted. {gb_text(reserve)} GB of the cap are reserved for all other memory."
+        )
+        facts = [("Peak on the device", f"{peak} of {cap} GB")]
+        if record["retries"]:
+            facts.append(("Smaller plans tried", str(record["retries"])))
+        is_near = peak_bytes > _NEAR * cap_bytes
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+        return None
+    say = f"peak {peak} of {cap} GB"
+    return {"facts": facts, "say": say, "isNear": is_near, "rows": rows, "note": note if reserve else ""}
+
+
+def _memory_row(stage: str, uses: list[dict[str, Any]]) -> list[str]:
+    streamed = sum(use["streamed_bytes"] for use in uses)
+    most = (gb_text(max(use[f"{name}_bytes"] for use in uses)) for name in ("predicted", "measured"))
+    return [STAGES[stage].network, *most, gb_text(streamed) if streamed else "–"]

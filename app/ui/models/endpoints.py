@@ -1,8 +1,4 @@
-"""The calls of the models. Those with the name of a verb of `longtake models` have its effect.
-
-The weights in a user's own folder are known to the page by name alone. Their calls may take
-seconds.
-"""
+"""The calls of the models. Those with the name of a verb of `longtake models` have its effect."""
 
 import os
 from collections.abc import Callable, Collection
@@ -11,16 +7,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter
-
 from app.jobs.job import BEGUN
 from app.jobs.service import JobService
 from app.redact import plain_paths
-from app.ui.api import api_router
 from app.ui.catalogue import Catalogue
-from app.ui.fields import File, Text, Values
 from app.ui.models.present import ModelPresenter, component_title, copy_offer
-from app.ui.pictures import add_upload, uploaded
+from app.ui.pictures import Upload, add_upload, uploaded
 from diffusers_helper.errors import InputError, LongtakeError, first_line, short_repr
 from diffusers_helper.families.registry import models_by_component
 from diffusers_helper.files import file_signature
@@ -47,20 +39,20 @@ class ModelCalls:
         """List the models, with their parts, sizes, needs and downloads, and the disk that downloads fill."""
         return self._presenter.describe_all()
 
-    def models_get(self, model: Text) -> dict[str, Any]:
+    def models_get(self, model: str) -> dict[str, Any]:
         """Download a model beside the queue, or resume a download that is paused or has failed."""
         self._downloads.get(model)
         return self._presenter.describe(model)
 
-    def models_pause(self, model: Text) -> dict[str, Any]:
+    def models_pause(self, model: str) -> dict[str, Any]:
         """Pause a download until `models_get` is called; the downloaded files stay."""
         return self._asked(model, self._downloads.pause)
 
-    def models_cancel(self, model: Text) -> dict[str, Any]:
+    def models_cancel(self, model: str) -> dict[str, Any]:
         """Withdraw a download, a check or a conversion; downloaded files stay until the model is removed."""
         return self._asked(model, self._downloads.cancel)
 
-    def models_verify(self, model: Text) -> dict[str, Any]:
+    def models_verify(self, model: str) -> dict[str, Any]:
         """Begin to compare the checksums of a model's files; `problems` of `models_list` has the result."""
         return self._asked(model, partial(self._downloads.begin, "verify"))
 
@@ -73,7 +65,7 @@ class ModelCalls:
         """Tell what a conversion would write and where, or why it is not possible."""
         return copy_offer(self._catalogue.info(model), weight_dtype)
 
-    def models_convert(self, model: Text, weight_dtype: Text) -> dict[str, Any]:
+    def models_convert(self, model: str, weight_dtype: str) -> dict[str, Any]:
         """Write a copy of a model's transformer in another type, beside the queue, as a model of its own."""
         offer = copy_offer(self._catalogue.info(model), weight_dtype)
         if offer["refusal"]:
@@ -81,7 +73,7 @@ class ModelCalls:
         self._downloads.begin("convert", model, weight_dtype)
         return self._presenter.describe(model)
 
-    def models_remove(self, model: Text) -> dict[str, Any]:
+    def models_remove(self, model: str) -> dict[str, Any]:
         """Remove a downloaded model, except for parts that another one uses, or forget an added one."""
         first, others = self._service.open_jobs()
         begun = (job for job in (first, *others) if job is not None and job.state in BEGUN)
@@ -116,14 +108,61 @@ class ModelCalls:
         settings = {"mode": info.modes[0], "steps": info.steps, "weight_dtype": weight_dtype}
         return GenerationRequest(image="any", model=name, **settings), info
 
+    def models_files(self) -> dict[str, Any]:
+        """List the weights in the folder for them, with the part that each file or folder can be.
+
+        `adding` is the model that is being added now, if any, or why the last one was not.
+        """
+        return listed_files(weights_folder(os.environ), self._catalogue.names) | {
+            "adding": self._downloads.adding.facts()
+        }
+
+    def models_inspect(self, file: str) -> dict[str, Any]:
+        """Tell what the headers of a file or folder of that list say, as `longtake inspect` does."""
+        return facts_of(weights_folder(os.environ), file)
+
+    def models_file_add(self, file: Upload, name: str) -> str:
+        """Copy an uploaded file with weights to the folder for them, and return its name there."""
+        if problems := inspect_weights(uploaded(file)).problems:
+            raise InputError(plain_paths(problems[0]), "Choose another file.")
+        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"))
+
+    def models_add(self, model: str, parts: dict[str, Any], base: str = "") -> dict[str, Any]:
+        """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
+
+        The other parts are those of `base`, or of the model that fits the transformer.
+        """
+        check_new_name(model)
+        if model in self._catalogue.names:
+            raise InputError(f"There is already a model {model}.", "Choose another name.")
+        components = models_by_component()
+        if not parts or parts.keys() - components.keys():
+            given_parts = ", ".join(map(short_repr, parts)) or "empty"
+            raise InputError(
+                f"parts is {given_parts}; expected some of {', '.join(components)}.", "Correct it."
+            )
+        paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
+        for part, path in zip(parts, paths, strict=True):
+            for problem in inspected(path).problems:  # a process without limits reads it next, with torch
+                raise InputError(
+                    f"The {part} cannot be used: {plain_paths(problem)} Nothing was added.",
+                    "Choose another file.",
+                )
+        if base:
+            self._catalogue.info(base)  # which refuses what is none of the models
+        key = self._catalogue.key(base) if base else ""
+        self._downloads.adding.add(model, dict(zip(parts, paths, strict=True)), key)
+        return self._presenter.describe(model)
+
 
 def listed_files(folder: Path, taken: Collection[str]) -> dict[str, Any]:
-    """List what can be chosen from the folder: first what can be a part, then the rest with its problems.
-
-    The names of models that are `taken` are not suggested for a new one.
-    """
+    """List what can be a part of a model, then the rest; no name that is `taken` is suggested."""
     names = weights_names(folder)
-    files = [_entry(folder, name) | {"model": name_for(_stem(name), taken)} for name in names[:_MOST_LISTED]]
+    files = list[dict[str, Any]]()
+    for name in names[:_MOST_LISTED]:
+        last = Path(name).name.removesuffix(INDEX)
+        stem = Path(last).stem if last.lower().endswith(SUFFIXES) else last
+        files.append(_entry(folder, name) | {"model": name_for(stem, taken)})
     more = max(0, len(names) - _MOST_LISTED)
     say = f"Put files with weights into the folder “{folder.name}”."
     if files:
@@ -149,7 +188,6 @@ def facts_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def paths_of(folder: Path, names: Collection[str]) -> list[Path]:
-    """Find the paths of entries of the folder; refuse all else, and so each path outside of it."""
     allowed_names = set(weights_names(folder))
     for name in names:
         if name not in allowed_names:
@@ -201,81 +239,6 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
     if not problem and path.is_dir() and not weight_files(path):
         problem = "In a folder, only safetensors files can be used."
     part = "" if problem else part
-    return {
-        "name": name, "part": part, "title": component_title(part), "words": _words(facts),
-        "problem": problem,
-    }  # fmt: skip
-
-
-def _stem(name: str) -> str:
-    last = Path(name).name.removesuffix(INDEX)
-    return Path(last).stem if last.lower().endswith(SUFFIXES) else last
-
-
-def _words(facts: Inspection) -> str:
     model = " ".join(filter(None, (facts.model, facts.variant)))
-    return ", ".join(filter(None, (model, facts.types, size_text(facts.file_bytes))))
-
-
-class OwnFileCalls:
-    def __init__(self, service: JobService, catalogue: Catalogue) -> None:
-        self._adding = service.downloads.adding
-        self._catalogue, self._presenter = catalogue, ModelPresenter(service, catalogue)
-
-    def models_files(self) -> dict[str, Any]:
-        """List the weights in the folder for them, with the part that each file or folder can be.
-
-        `adding` is the model that is being added now, if any, or why the last one was not.
-        """
-        return listed_files(weights_folder(os.environ), self._catalogue.names) | {
-            "adding": self._adding.facts()
-        }
-
-    def models_inspect(self, file: str) -> dict[str, Any]:
-        """Tell what the headers of a file or folder of that list say, as `longtake inspect` does."""
-        return facts_of(weights_folder(os.environ), file)
-
-    def models_file_add(self, file: File, name: Text) -> str:
-        """Copy an uploaded file with weights to the folder for them, and return its name there."""
-        if problems := inspect_weights(uploaded(file)).problems:
-            raise InputError(plain_paths(problems[0]), "Choose another file.")
-        return add_upload(file, name, weights_folder(os.environ), (".safetensors", ".gguf"))
-
-    def models_add(self, model: Text, parts: Values, base: Text = "") -> dict[str, Any]:
-        """Add a model of files in the folder for weights: `parts` has the name of a file by that of a part.
-
-        The other parts are those of `base`, or of the model that fits the transformer.
-        """
-        check_new_name(model)
-        if model in self._catalogue.names:
-            raise InputError(f"There is already a model {model}.", "Choose another name.")
-        components = models_by_component()
-        if not parts or parts.keys() - components.keys():
-            given_parts = ", ".join(map(short_repr, parts)) or "empty"
-            raise InputError(
-                f"parts is {given_parts}; expected some of {', '.join(components)}.", "Correct it."
-            )
-        paths = paths_of(weights_folder(os.environ), [str(file) for file in parts.values()])
-        for part, path in zip(parts, paths, strict=True):
-            for problem in inspected(path).problems:  # a process without limits reads it next, with torch
-                raise InputError(
-                    f"The {part} cannot be used: {plain_paths(problem)} Nothing was added.",
-                    "Choose another file.",
-                )
-        if base:
-            self._catalogue.info(base)  # which refuses what is none of the models
-        key = self._catalogue.key(base) if base else ""
-        self._adding.add(model, dict(zip(parts, paths, strict=True)), key)
-        return self._presenter.describe(model)
-
-
-def models_router(models: ModelCalls, files: OwnFileCalls) -> APIRouter:
-    gets = models.models_copy, files.models_files, files.models_inspect
-    posts = (
-        models.models_get, models.models_pause, models.models_cancel, models.models_verify,
-        models.models_convert, models.models_remove, files.models_add,
-    )  # fmt: skip
-    router = api_router("models", get=gets, post=posts)
-    router.get("")(models.models_list)
-    router.post("/files/add")(files.models_file_add)
-    return router
+    words = ", ".join(filter(None, (model, facts.types, size_text(facts.file_bytes))))
+    return {"name": name, "part": part, "title": component_title(part), "words": words, "problem": problem}

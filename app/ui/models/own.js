@@ -1,6 +1,6 @@
 // The user's own files below the models: what each of them is, and the form that makes a model of some of them.
 import { chooseFiles, fromTemplate, hasChanged, make, makeTable, onPress, onSubmit, render, setOptions, setText } from '../elements.js';
-import { get, postLong, upload } from '../server.js';
+import { post, postLong, upload } from '../server.js';
 
 const PAUSE = 1000; // milliseconds between two looks at a model that is being added
 const section = document.querySelector('.lt-own');
@@ -28,22 +28,19 @@ function factsTable(facts) {
 
 function makeRow(file) {
   const element = fromTemplate('own-file');
-  const box = element.querySelector('input');
-  const about = element.querySelector('div');
-  const fold = element.querySelector('details');
-  const [summary, inside] = fold.children;
+  const [box, fold] = ['input', 'details'].map((part) => element.querySelector(part));
+  const inside = fold.lastElementChild;
   const row = { element, box, file };
   box.disabled = !file.part;
   box.addEventListener('change', () => choose(row));
-  render(element, { ...file, about: [file.title, file.words].filter(Boolean).join(': ') });
-  about.id = `own: ${file.name}`.replaceAll(' ', '-');
-  box.setAttribute('aria-describedby', about.id);
-  summary.ariaLabel = `Inspect ${file.name}`;
-  inside.ariaLabel = `Inside ${file.name}`;
+  render(element, {
+    ...file, about: [file.title, file.words].filter(Boolean).join(': '), id: `own: ${file.name}`.replaceAll(' ', '-'),
+    inspect: `Inspect ${file.name}`, inside: `Inside ${file.name}`,
+  });
   fold.addEventListener('toggle', async () => {
     if (!fold.open) return;
     const failed = (error) => make('p', { textContent: error.message });
-    inside.replaceChildren(await get('models/inspect', { file: file.name }).then(factsTable).catch(failed));
+    inside.replaceChildren(await post('models_inspect', { file: file.name }).then(factsTable).catch(failed));
   });
   return row;
 }
@@ -89,7 +86,6 @@ function follow({ name, seconds, problem }) {
   if (!isSubmitting) setBusy(Boolean(name));
 }
 
-/** Ask the server for the files; a quiet look does not say so. */
 export async function loadFiles(isQuiet = false) {
   clearTimeout(timer);
   asked += 1;
@@ -97,7 +93,7 @@ export async function loadFiles(isQuiet = false) {
   const before = find('say').textContent;
   try {
     if (!isQuiet) setText(find('say'), 'Looking…');
-    const { files, words, adding } = await get('models/files');
+    const { files, words, adding } = await post('models_files');
     if (own !== asked) return;
     show(files);
     follow(adding);
@@ -117,7 +113,7 @@ async function submit() {
   setBusy(true);
   timer = setTimeout(loadFiles, PAUSE / 4, true);
   try {
-    await postLong('models/add', { model: name, parts, base: base.value }); // it takes its time, which stands here
+    await postLong('models_add', { model: name, parts, base: base.value }); // it takes its time, which stands here
     await added(name); // the focus moves to the new card before the form goes
     for (const { box } of chosen()) box.checked = false;
     isNamed = false;
@@ -143,7 +139,7 @@ async function addFile() {
   if (!given) return;
   report(`${given.name} is being copied…`);
   const { path } = await upload(given);
-  report(`${await postLong('models/files/add', { file: { path }, name: given.name })} is in the list now.`);
+  report(`${await postLong('models_file_add', { file: { path }, name: given.name })} is in the list now.`);
   await loadFiles(true);
 }
 

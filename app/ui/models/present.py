@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -50,7 +51,10 @@ class ModelPresenter:
 
     def describe_all(self) -> dict[str, Any]:
         infos = self._catalogue.infos
-        models = [self._describe(name, info) for name, info in infos.items()]
+        models = list[dict[str, Any]]()
+        for name, info in infos.items():
+            with suppress(InputError):  # it has just been removed
+                models.append(self._describe(name, info))
         disk = "All models are on this machine."
         if absence := next(filter(None, map(absence_of, infos.values())), None):
             folder, free = plain_paths(str(absence.folder)), gb_text(absence.free_bytes)
@@ -150,36 +154,38 @@ class ModelPresenter:
 
 
 def copy_offer(info: ModelInfo, weight_dtype: str) -> dict[str, str]:
-    """Say what a converted copy of a model would need, or why it is refused."""
     dtype = SETTINGS["weight_dtype"].check(weight_dtype)
     name = f"{info.name}-{dtype}"
+    try:
+        return {"name": name, "words": _copy_words(info, name, dtype), "refusal": ""}
+    except InputError as error:
+        return {"name": "", "words": "", "refusal": error.message}
+
+
+def _copy_words(info: ModelInfo, name: str, dtype: str) -> str:
     folder = ADDED_MODELS.copy_folder(name)
     if dtype in (AUTO, SETTINGS["weight_dtype"].default):
-        return _refused_copy("A copy needs a type of its own.")
+        raise InputError("A copy needs a type of its own.")
     if folder is None:
-        return _refused_copy("There is no folder for the copy. Set HOME or XDG_DATA_HOME.")
+        raise InputError("There is no folder for the copy. Set HOME or XDG_DATA_HOME.")
     if name in model_names():
-        return _refused_copy(f"There is already a model {name}.")
+        raise InputError(f"There is already a model {name}.")
     if absence_of(info):
-        return _refused_copy(f"{info.title} is not completely on this machine. Download it first.")
+        raise InputError(f"{info.title} is not completely on this machine. Download it first.")
     try:
         size = set_ups.transformer_in(info, dtype).file_bytes
-    except InputError:
-        return _refused_copy("Its transformer is stored in GGUF or with scales, which cannot be converted.")
+    except InputError as error:
+        problem = "Its transformer is stored in GGUF or with scales, which cannot be converted."
+        raise InputError(problem) from error
     free = shutil.disk_usage(next(parent for parent in folder.parents if parent.is_dir())).free
     if size >= free:
         needs = f"The copy needs {size_text(size)}, and {size_text(free)} are free."
-        return _refused_copy(f"{needs} Free some space, or use models convert with --output.")
+        raise InputError(f"{needs} Free some space, or use models convert with --output.")
     location = plain_paths(str(folder))
-    text = (
+    return (
         f"The copy, {name}, needs {size_text(size)} in {location}, where {size_text(free)} are free. "
         f"{info.title} stays as it is."
     )
-    return {"name": name, "words": text, "refusal": ""}
-
-
-def _refused_copy(reason: str) -> dict[str, str]:
-    return {"name": "", "words": "", "refusal": reason}
 
 
 def _state(here_bytes: int, *, complete: bool = False) -> str:
@@ -276,7 +282,6 @@ def _progress(progress: DownloadProgress) -> dict[str, Any]:
 
 
 def _removal(info: ModelInfo) -> dict[str, Any] | None:
-    """Say what the removal of a model would free; None if it has no files of its own here."""
     try:
         removal = plan_removal(info)
     except InputError:

@@ -4,20 +4,17 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter
 from typing_extensions import TypedDict
 
 from app.jobs.job import BEGUN, MOVABLE, Job, allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
 from app.jobs.view import row_buttons, states_named, title_of
-from app.ui.api import api_router
+from app.ui.api import Jobs
 from app.ui.catalogue import Catalogue
-from app.ui.fields import Count, Flag, Jobs, MaybeCount, MaybeNumber, MaybeValues, Text, Values
 from app.ui.live.scene import rounded_seconds
 from app.ui.loras import with_lora_files
-from app.ui.queue.cards import CardCalls, CardLine, lines
-from app.ui.queue.records import Record, Records
+from app.ui.queue.records import CardLine, Record, Records, card_lines
 from diffusers_helper.errors import InputError, short_repr
 from diffusers_helper.request import FILES, FINISHING, SETTINGS, TIMED_PICTURES, GenerationRequest
 from diffusers_helper.units import about, count_text, size_text
@@ -42,31 +39,6 @@ class QueuePage(TypedDict):
     say: str
     cards: list[CardLine]
     jobs: list[Record]
-
-
-class JobSize(TypedDict):
-    """What a job takes on the disk."""
-
-    id: str
-    title: str
-    bytes: int
-    size: str
-
-
-class UsagePage(TypedDict):
-    """What takes space; see `jobs_usage`."""
-
-    jobs: list[JobSize]
-    bytes: int
-    removed_bytes: int
-    free_bytes: int
-    say: str
-
-
-class QueueState(TypedDict):
-    """Whether the whole queue is paused."""
-
-    held: bool
 
 
 class JobCalls:
@@ -127,7 +99,7 @@ class JobCalls:
         whole = max(free) if is_known else None
         return {
             "total": len(jobs), "first": first, "held": held, "left": rounded_seconds(whole),
-            "say": _say(len(jobs), whole, held=held), "cards": lines(self._service),
+            "say": _say(len(jobs), whole, held=held), "cards": card_lines(self._service),
             "jobs": [self._row(jobs[n], turns[n], left[n], begins[n], is_paused=held) for n in indices],
         }  # fmt: skip
 
@@ -148,7 +120,7 @@ class JobCalls:
         """Gather everything about a job, with the states that it went through."""
         return self._records.everything_of(job)
 
-    def jobs_cancel(self, jobs: Jobs, after_section: Flag = False) -> list[Record]:
+    def jobs_cancel(self, jobs: Jobs, after_section: bool = False) -> list[Record]:
         """End jobs, at once or after the current section. `asked` is false for jobs that cannot be ended."""
         return self._each(jobs, self._queue.stop_after_section if after_section else self._queue.cancel)
 
@@ -170,17 +142,17 @@ class JobCalls:
         """Resume jobs that failed or were cancelled."""
         return self.jobs_resume(jobs)
 
-    def jobs_hold(self) -> QueueState:
+    def jobs_hold(self) -> dict[str, bool]:
         """Pause the whole queue: the job that is being made, and all that would follow."""
         self._queue.pause_queue()
         return {"held": True}
 
-    def jobs_go_on(self) -> QueueState:
+    def jobs_go_on(self) -> dict[str, bool]:
         """Resume the whole queue."""
         self._queue.resume_queue()
         return {"held": False}
 
-    def jobs_reorder(self, job: Text, before: Text = "", after: Text = "", first: Flag = False) -> Record:
+    def jobs_reorder(self, job: str, before: str = "", after: str = "", first: bool = False) -> Record:
         """Move a job before or after another one, to the front, or, if none is given, to the end."""
         if first:
             return self._records.of(self._queue.move_first(job))
@@ -207,7 +179,7 @@ class JobCalls:
         """Delete all removed jobs for good, and return their ids."""
         return self._queue.empty_trash()
 
-    def jobs_usage(self) -> UsagePage:
+    def jobs_usage(self) -> dict[str, Any]:
         """Return the jobs that take the most space, the largest first, and what removed ones take, in bytes.
 
         `say` is a sentence about it.
@@ -224,22 +196,22 @@ class JobCalls:
             f"{size_text(usage.removed_bytes)}. {size_text(usage.free_bytes)} of the disk are free.",
         }  # fmt: skip
 
-    def jobs_duplicate(self, job: Text, changes: MaybeValues = None) -> Record:
+    def jobs_duplicate(self, job: str, changes: dict[str, Any] | None = None) -> Record:
         """Queue a new job like an earlier one, with other values for the settings in `changes`."""
         if changes:
             self._request(job, changes)
         return self._records.of(self._queue.duplicate(job, self._inward(changes)))
 
-    def jobs_edit(self, job: Text, changes: Values) -> Record:
+    def jobs_edit(self, job: str, changes: dict[str, Any]) -> Record:
         """Change settings of a job that has not begun."""
         return self._records.of(self._queue.edit(job, self._request(job, changes)))
 
     def jobs_branch(
         self,
-        job: Text,
-        keep: MaybeCount = None,
-        longer: MaybeNumber = None,
-        changes: MaybeValues = None,
+        job: str,
+        keep: int | None = None,
+        longer: float | None = None,
+        changes: dict[str, Any] | None = None,
     ) -> Record:
         """Queue a job that keeps the first sections of another one, or makes a finished one longer."""
         if (keep is None) == (longer is None):
@@ -249,24 +221,43 @@ class JobCalls:
             return self._records.of(self._queue.branch(job, keep, **settings))
         return self._records.of(self._queue.extend(job, longer or 0.0, **settings))
 
-    def jobs_change(self, job: Text, changes: Values) -> Record:
+    def jobs_change(self, job: str, changes: dict[str, Any]) -> Record:
         """Change settings, such as the words, for the sections of a job that are not made yet."""
         return self._records.of(self._service.steering.change(job, self._inward(changes)))
 
-    def jobs_wait(self, jobs: Jobs, wait: Flag = True) -> list[Record]:
+    def jobs_wait(self, jobs: Jobs, wait: bool = True) -> list[Record]:
         """Have jobs wait for a user after each section, with the device free, or go on by themselves."""
         return [self._records.of(self._service.steering.wait(job_id, wait)) for job_id in jobs]
 
-    def jobs_takes(self, job: Text, count: Count = 3, keep: MaybeCount = None) -> list[Record]:
+    def jobs_takes(self, job: str, count: int = 3, keep: int | None = None) -> list[Record]:
         """Queue takes of a job's next section with other seeds; the one that is resumed goes on.
 
         They keep `keep` finished sections, by default all. With one less, the last section is made again.
         """
         return [self._records.of(take) for take in self._service.steering.takes(job, count, keep)]
 
-    def jobs_favourite(self, jobs: Jobs, favourite: Flag = True) -> list[Record]:
+    def jobs_favourite(self, jobs: Jobs, favourite: bool = True) -> list[Record]:
         """Mark jobs as favourites, which are never removed automatically, or remove the mark."""
         return [self._records.of(self._service.history.set_favourite(job_id, favourite)) for job_id in jobs]
+
+    def cards_list(self) -> list[CardLine]:
+        """List the cards, if there are several: `card`, `name`, `memory`, `job`, and what it does `now`."""
+        return card_lines(self._service)
+
+    def cards_leave(self, card: str) -> list[CardLine]:
+        """Take a card out of service after the video that it makes, until `cards_return`."""
+        self._service.crew.serve(card, leaves=True)
+        return card_lines(self._service)
+
+    def cards_pause(self, card: str) -> list[CardLine]:
+        """Free a card at once, until `cards_return`; another card goes on with its video."""
+        self._service.crew.serve(card, leaves=True, now=True)
+        return card_lines(self._service)
+
+    def cards_return(self, card: str) -> list[CardLine]:
+        """Put a card back into service."""
+        self._service.crew.serve(card)
+        return card_lines(self._service)
 
     def _each(self, jobs: list[str], ask: Callable[[str], bool]) -> list[Record]:
         for job_id in jobs:
@@ -294,21 +285,6 @@ class JobCalls:
         if name in self._catalogue.names and not request.finish:
             self._catalogue.planner.check(request, self._catalogue.info(name))
         return request
-
-
-def queue_router(jobs: JobCalls, cards: CardCalls) -> APIRouter:
-    posts = (
-        jobs.jobs_hold, jobs.jobs_go_on, jobs.jobs_cancel, jobs.jobs_pause, jobs.jobs_resume,
-        jobs.jobs_reorder, jobs.jobs_remove, jobs.jobs_restore, jobs.jobs_delete, jobs.jobs_empty_trash,
-        jobs.jobs_duplicate, jobs.jobs_branch, jobs.jobs_change, jobs.jobs_wait, jobs.jobs_takes,
-        jobs.jobs_favourite,
-    )  # fmt: skip
-    router = api_router("queue", get=[jobs.jobs_usage], post=posts)
-    router.get("")(jobs.jobs_queue)
-    router.post("/cards/leave")(cards.cards_leave)
-    router.post("/cards/pause")(cards.cards_pause)
-    router.post("/cards/return")(cards.cards_return)
-    return router
 
 
 def _say(total: int, left: float | None, *, held: bool) -> str:

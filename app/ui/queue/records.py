@@ -1,11 +1,14 @@
-"""The records of jobs, as programs and the Queue tab read them."""
+"""The records of jobs, and the lines of cards, as programs and the Queue tab read them."""
 
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.jobs.job import Job
+from typing_extensions import TypedDict
+
+from app.jobs.job import Job, NoSuchJob
+from app.jobs.making.worker import Worker
 from app.jobs.service import JobService
 from app.jobs.view import Address, full_record, record, title_of, view
 from app.ui.catalogue import Catalogue
@@ -16,10 +19,14 @@ from diffusers_helper.models.added import ADDED_MODELS
 from diffusers_helper.models.registry import plan_of
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from diffusers_helper.setting import lines_of, text_of
+from diffusers_helper.units import gb_text
 
 Record = dict[str, Any]
 SMALL_PICTURE = "picture.webp"
 """The name by which the page serves a small copy of a job's start picture, beside the job's files."""
+_OUT = "Out of service"
+_PAUSE, _LEAVE = ("pause", "Pause this card"), ("leave", "Take out of service")
+_RETURN = ("return", "Put back into service")
 
 
 class Records:
@@ -32,9 +39,7 @@ class Records:
     def of(self, job: Job, turn: int = 0, *, is_paused: bool | None = None) -> dict[str, Any]:
         """Make the record and the view of a job, with the address of a small picture and a few words.
 
-        `offered` is whether the page offers the job's model, so its form can take the settings. `turn` is the
-        job's number among those that will begin, if it is known. `is_paused` is whether the whole queue is
-        paused; None to look.
+        `turn` is its number among those that will begin, if known, and `is_paused` None to look at the queue.
         """
         commands = self._service.commands(job)
         if is_paused is None:
@@ -62,7 +67,10 @@ class Records:
     def everything_of(self, job_id: str) -> dict[str, Any]:
         """Gather everything about a job, as `longtake jobs show --json` prints it."""
         outputs = self._service.job(job_id).folder.parent
-        return self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
+        made = self._outward(full_record(self._service, job_id, _address(outputs)), outputs)
+        for state in made["states"]:
+            state["reason"] = page_words(state["reason"], outputs)
+        return made
 
     def _outward(self, made: dict[str, Any], outputs: Path) -> dict[str, Any]:
         made["request"] = with_lora_names(made["request"])
@@ -82,3 +90,48 @@ def _length(request: GenerationRequest) -> float:
 
 def _address(outputs: Path) -> Address:
     return lambda path: f"jobs/{quote(path.relative_to(outputs).as_posix())}"
+
+
+class CardLine(TypedDict):
+    """What the page shows of a card; `buttons` are pairs of an action and a label."""
+
+    card: str
+    name: str
+    memory: str
+    job: str
+    now: str
+    isOut: bool
+    buttons: list[tuple[str, str]]
+
+
+def card_lines(service: JobService) -> list[CardLine]:
+    return [_line(service, worker) for worker in service.crew.workers] if service.engines > 1 else []
+
+
+def _line(service: JobService, worker: Worker) -> CardLine:
+    card, is_in = worker.card, worker.is_in_service
+    used = 0 if card.away else worker.used_bytes
+    offered = [_PAUSE, _LEAVE] if is_in else [_RETURN, *([_PAUSE] if worker.is_busy else [])]
+    offered = [] if card.away and not worker.trouble else offered  # nothing helps but its return
+    return {
+        "card": card.key,
+        "name": card.label,
+        "memory": f"{gb_text(used)} GB of {card.size}" if used and card.size else card.size,
+        "job": worker.job,
+        "now": _now(service, worker),
+        "isOut": not is_in,
+        "buttons": offered,
+    }
+
+
+def _now(service: JobService, worker: Worker) -> str:
+    if worker.is_busy:
+        try:
+            prompt = title_of(service.job(worker.job))
+        except NoSuchJob:  # it has just been removed
+            prompt = "a video"
+        return f"Makes {prompt}" if worker.is_in_service else f"{_OUT} after this video: {prompt}"
+    if not worker.is_in_service:
+        why = worker.trouble or worker.card.away
+        return f"{_OUT}. {why}" if why else _OUT
+    return "Free" if service.crew.uses(worker) else "Another program uses it"

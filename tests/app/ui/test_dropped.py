@@ -9,7 +9,7 @@ from gradio.utils import get_upload_folder
 
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.form.endpoints import DropCalls
+from app.ui.form.endpoints import FormCalls
 from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError
 from tests.support.films import adds_cover, adds_sound, write_film, write_streams
@@ -26,8 +26,8 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobServ
 
 
 @pytest.fixture
-def calls(service: JobService) -> DropCalls:
-    return DropCalls(service, Catalogue())
+def calls(service: JobService) -> FormCalls:
+    return FormCalls(service, Catalogue())
 
 
 def upload(name: str, content: bytes = b"") -> Upload:
@@ -42,7 +42,7 @@ def upload(name: str, content: bytes = b"") -> Upload:
 
 
 def test_lines_take_their_pictures_from_the_drop_and_the_rest_from_the_form(
-    service: JobService, calls: DropCalls
+    service: JobService, calls: FormCalls
 ) -> None:
     file = upload(
         "w.jsonl", b'{"prompt": "a", "image": "own.png"}\n{"prompt": "b", "seed": 5, "seconds": 1}\n'
@@ -54,7 +54,7 @@ def test_lines_take_their_pictures_from_the_drop_and_the_rest_from_the_form(
 
 
 def test_a_dropped_table_is_read_as_its_spreadsheet_program_wrote_it(
-    service: JobService, calls: DropCalls
+    service: JobService, calls: FormCalls
 ) -> None:
     table = "sep=;\r\nImage;PROMPT;seconds;;\r\nown.png;the caméra, left;1,5;;\r\n"
     file = upload("w.csv", table.encode("utf-16"))
@@ -76,7 +76,7 @@ def test_a_dropped_table_is_read_as_its_spreadsheet_program_wrote_it(
     ],
 )
 def test_a_line_names_no_file_of_this_machine(
-    service: JobService, calls: DropCalls, line: str, words: str
+    service: JobService, calls: FormCalls, line: str, words: str
 ) -> None:
     file = upload("w.jsonl", f'{{"image": "x.png"}}\n{line}\n'.encode())
     with pytest.raises(InputError, match=r"Line 2 of w\.jsonl cannot be used") as refused:
@@ -85,7 +85,7 @@ def test_a_line_names_no_file_of_this_machine(
     assert service.jobs() == []
 
 
-def test_only_a_picture_passes_as_one(calls: DropCalls) -> None:
+def test_only_a_picture_passes_as_one(calls: FormCalls) -> None:
     assert calls.picture_check(upload("x.png")) == [320, 240]
     with pytest.raises(InputError, match=r"The file .*table\.csv is not a picture"):
         calls.picture_check(upload("table.csv", b"a,b"))
@@ -93,7 +93,7 @@ def test_only_a_picture_passes_as_one(calls: DropCalls) -> None:
         calls.picture_check(Upload(path="/etc/passwd"))
 
 
-def test_a_file_brings_its_settings_or_is_a_picture(calls: DropCalls) -> None:
+def test_a_file_brings_its_settings_or_is_a_picture(calls: FormCalls) -> None:
     assert calls.file_read(upload("x.png"), "x.png") == {}
     found = calls.file_read(upload("request.json", b'{"prompt": "a ball", "steps": 7}'), "request.json")
     assert json.loads(found["text"])["settings"]["steps"] == 7
@@ -117,7 +117,7 @@ FILMS = {
 
 
 @pytest.mark.parametrize("name", FILMS)
-def test_a_video_with_any_usual_ending_is_continued(name: str, calls: DropCalls, tmp_path: Path) -> None:
+def test_a_video_with_any_usual_ending_is_continued(name: str, calls: FormCalls, tmp_path: Path) -> None:
     film = write_film(tmp_path / name.lower(), codec=FILMS[name])
     file = upload(name, film.read_bytes())
     for called, answer in ((name, calls.file_read(file, name)), ("the file", calls.file_read(file))):
@@ -125,7 +125,7 @@ def test_a_video_with_any_usual_ending_is_continued(name: str, calls: DropCalls,
         assert answer["pictures"]["image"].endswith("last-frame.png")
 
 
-def test_a_song_is_refused_for_what_it_lacks(calls: DropCalls, tmp_path: Path) -> None:
+def test_a_song_is_refused_for_what_it_lacks(calls: FormCalls, tmp_path: Path) -> None:
     song = write_streams(tmp_path / "song.mp4", adds_cover, adds_sound(1))
     with pytest.raises(InputError, match=r"The video song\.m4a has no picture; expected a video"):
         calls.file_read(upload("song.m4a", song.read_bytes()), "song.m4a")

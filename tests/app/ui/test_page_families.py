@@ -119,4 +119,4 @@ def test_a_video_of_helios_from_the_choice_of_the_model_to_its_frames(
     assert len(imageio.imread(video, plugin="pyav")) == 66
     assert imageio.immeta(video, plugin="pyav")["fps"] == 24
     page.close()
-    assert [address.rpartition("/api/")[2] for address in failed] == ["form/start"]  # which was refused
+    assert [address.rpartition("/api/")[2] for address in failed] == ["form_start"]  # which was refused

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from app.jobs.service import JobService
-from app.ui.live.watch import Scene, watch
+from app.ui.live.progress import LiveJob
+from app.ui.live.subscribe import watch
 from diffusers_helper.families.packing import MODES, Mode, plan_sections
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import gb_text
@@ -323,7 +324,7 @@ def test_a_connection_that_hangs_is_reported_and_replaced(
 ) -> None:
     hanging, over = threading.Event(), threading.Event()
 
-    def hang(service: JobService, chosen: str) -> Iterator[Scene]:
+    def hang(service: JobService, chosen: str) -> Iterator[LiveJob | None]:
         is_later = hanging.is_set()
         for scene in watch(service, chosen):
             if hanging.is_set() and not is_later:

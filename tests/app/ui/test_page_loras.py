@@ -8,7 +8,9 @@ import pytest
 from diffusers import HunyuanVideoFramepackTransformer3DModel
 from gradio_client import Client, handle_file
 
-from app.ui.loras import LoraCalls
+from app.jobs.service import JobService
+from app.ui.catalogue import Catalogue
+from app.ui.form.endpoints import FormCalls
 from diffusers_helper.lora_choice import MAX_LORAS
 from diffusers_helper.models.registry import find_model
 from tests.app.ui.test_accessibility import violations
@@ -55,11 +57,6 @@ def test_files_are_chosen_by_buttons_too(page: Any, stand: Stand, folder: Path, 
 def test_a_user_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: Path, photo: Path) -> None:
     open_folds(page)
     balloon = page.get_by_role("checkbox", name="balloon")
-    page.route("**/api/form/lora", lambda route: route.abort("internetdisconnected"))
-    balloon.click()
-    page.get_by_text("The server does not answer.").wait_for()
-    assert not balloon.is_checked()
-    page.unroute("**/api/form/lora")
     balloon.check()
     weight = page.get_by_role("spinbutton", name="Weight of balloon")
     weight.fill("0.6")
@@ -99,7 +96,7 @@ def test_a_user_chooses_loras_from_the_folder(page: Any, stand: Stand, folder: P
 
 
 def test_a_choice_keeps_the_others_their_checksums_and_their_order() -> None:
-    choose, pinned = LoraCalls().lora_choose, f"sha256:{'ab' * 32}"
+    choose, pinned = FormCalls(JobService(Path("unused")), Catalogue()).lora_choose, f"sha256:{'ab' * 32}"
     assert choose("", "a.safetensors", 1) == "a.safetensors:1"
     assert choose(f"b:0.5 {pinned}\na", "b", -0.75) == f"b:-0.75 {pinned}\na:1"
     assert choose("b:0.5\na:2\nc", "a", None) == "b:0.5\nc:1"

@@ -123,13 +123,13 @@ def test_presses_of_start_that_are_not_answered_are_sent_in_turn_each_once(
     page: Any, stand: Stand, photo: Path
 ) -> None:
     held: list[Any] = []
-    page.route("**/api/form/start", lambda route: held.append(route))
+    page.route("**/api/form_start", lambda route: held.append(route))
     start(page, photo, "the first")
     page.wait_for_selector("#start[aria-busy=true]")
     page.get_by_label("Prompt", exact=True).fill("the second")
     page.locator("#start").click()
     page.wait_for_function("JSON.parse(sessionStorage['longtake.press']).length === 2")
-    page.unroute("**/api/form/start")
+    page.unroute("**/api/form_start")
     page.reload()  # both outlast it
     page.wait_for_selector("html[data-ready]")
     wait_until(lambda: len(stand.service.jobs()) == 2)

@@ -15,30 +15,30 @@ pytestmark = [*needs_chromium, pytest.mark.usefixtures("lit_hub")]
 Press = tuple[str, str, str]
 VIEW, ROW, CARD = ".lt-live", ".lt-row[data-state=queued]", ".lt-model-card[data-model=framepack-f1]"
 WHILE_MADE: tuple[Press, ...] = (
-    ("Pause Generation", "queue/pause", f"create {VIEW}"),
-    ("Stop after this section", "queue/cancel", f"create {VIEW}"),
-    ("Change the words", "queue/change", f"create {VIEW}"),
-    ("End Generation", "form/end", "create #form"),
-    ("Reset to defaults", "form/reset?*", "create #form"),
-    ("Pause everything", "queue/hold", "queue .lt-queue"),
-    ("Edit:", "history/*/settings", f"queue {ROW}"),
-    ("Pause:", "queue/pause", f"queue {ROW}"),
-    ("Duplicate:", "queue/duplicate", f"queue {ROW}"),
-    ("Remove:", "queue/remove", f"queue {ROW}"),
-    ("Download it", "models/get", f"models {CARD}"),
+    ("Pause Generation", "jobs_pause", f"create {VIEW}"),
+    ("Stop after this section", "jobs_cancel", f"create {VIEW}"),
+    ("Change the words", "jobs_change", f"create {VIEW}"),
+    ("End Generation", "form_end", "create #form"),
+    ("Reset to defaults", "form_reset", "create #form"),
+    ("Pause everything", "jobs_hold", "queue .lt-queue"),
+    ("Edit:", "history_settings", f"queue {ROW}"),
+    ("Pause:", "jobs_pause", f"queue {ROW}"),
+    ("Duplicate:", "jobs_duplicate", f"queue {ROW}"),
+    ("Remove:", "jobs_remove", f"queue {ROW}"),
+    ("Download it", "models_get", f"models {CARD}"),
 )
 WHILE_IT_WAITS: tuple[Press, ...] = (
-    ("Keep take 2 and go on", "queue/resume", f"create {VIEW}"),
-    ("Three more", "queue/takes", f"create {VIEW}"),
-    ("Three takes of the next section", "queue/takes", f"create {VIEW}"),
-    ("Resume", "queue/resume", f"create {VIEW}"),
+    ("Keep take 2 and go on", "jobs_resume", f"create {VIEW}"),
+    ("Three more", "jobs_takes", f"create {VIEW}"),
+    ("Three takes of the next section", "jobs_takes", f"create {VIEW}"),
+    ("Resume", "jobs_resume", f"create {VIEW}"),
 )
 AFTERWARDS: tuple[Press, ...] = (
-    ("Another seed", "queue/duplicate", f"create {VIEW}"),
-    ("Make it longer", "queue/branch", f"create {VIEW}"),
-    ("Make this branch", "queue/branch", f"create {VIEW}"),
-    ("Favourite", "queue/favourite", f"create {VIEW}"),
-    ("☆", "queue/favourite", "history .lt-video-card"),
+    ("Another seed", "jobs_duplicate", f"create {VIEW}"),
+    ("Make it longer", "jobs_branch", f"create {VIEW}"),
+    ("Make this branch", "jobs_branch", f"create {VIEW}"),
+    ("Favourite", "jobs_favourite", f"create {VIEW}"),
+    ("☆", "jobs_favourite", "history .lt-video-card"),
 )
 
 # What opens the panel with a press.
@@ -49,6 +49,7 @@ OPENERS = {
 OPEN_FOLDS = """(one) => {
     const folds = [...document.querySelectorAll('details')].filter((fold) => fold.contains(one));
     for (const fold of folds) fold.open = true;
+    one.closest('[popover]')?.showPopover();
 }"""
 # Notes what the line about the connection says, which the next update may end at any time.
 LISTEN = """() => {
@@ -116,8 +117,8 @@ def test_presses_are_heard_while_a_video_is_made(page: Any, stand: Stand, photo:
         hear(page, press)
     button(page, ("Edit:", "", f"queue {ROW}")).click()
     page.get_by_text("You are editing a video in the queue").wait_for()
-    hear(page, ("Save Changes", "form/save", "create #form"))
-    hear(page, ("Cancel editing", "form/restore", "create #form"))
+    hear(page, ("Save Changes", "form_save", "create #form"))
+    hear(page, ("Cancel editing", "form_restore", "create #form"))
     page.get_by_text("You are editing a video in the queue").wait_for()  # nothing is lost
     assert [job.state for job in stand.service.jobs()] == states
     assert not stand.service.queue.is_paused
@@ -132,7 +133,7 @@ def test_presses_are_heard_while_a_video_waits_with_its_takes(page: Any, stand: 
     wait_until(lambda: [one.state for one in stand.service.jobs()] == ["paused"] * 4)
     page.get_by_text("3 of 3 takes ready").wait_for()
     page.evaluate(LISTEN)
-    take = ("Take 2", "live/*", f"create {VIEW}")
+    take = ("Take 2", "jobs_scene", f"create {VIEW}")
     hear(page, take)
     button(page, take).click()
     page.get_by_role("button", name="Keep take 2 and go on").wait_for()
@@ -146,7 +147,7 @@ def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo:
     start(page, photo, FAILING_PROMPT)
     status(page, state="failed")
     page.evaluate(LISTEN)
-    hear(page, ("Resume", "queue/resume", f"create {VIEW}"))
+    hear(page, ("Resume", "jobs_resume", f"create {VIEW}"))
     start(page, None, seconds=2.4)
     status(page, state="finished")
     for press in AFTERWARDS:
@@ -154,7 +155,7 @@ def test_presses_are_heard_after_a_video_is_made(page: Any, stand: Stand, photo:
     assert [job.state for job in stand.service.jobs()] == ["finished", "failed"]
     # A late answer is waited for, and the press is carried out once.
     held: list[Any] = []
-    page.route("**/api/queue/duplicate", lambda route: held.append(route))
+    page.route("**/api/jobs_duplicate", lambda route: held.append(route))
     again = button(page, AFTERWARDS[0])
     again.evaluate("one => { one.click(); one.click(); }")
     page.locator(".lt-lost").get_by_text("Still waiting for the server…").wait_for()

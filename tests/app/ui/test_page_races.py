@@ -25,7 +25,7 @@ window.fetch = (address, { body = '{}' } = {}) => new Promise((resolve, reject) 
   const reply = (value, status) => resolve(
     new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } }));
   calls.push({
-    path: address.replace('api/', ''), sent: JSON.parse(body), answer: (value) => reply(value, 200),
+    address, path: address.replace('api/', ''), sent: JSON.parse(body), answer: (value) => reply(value, 200),
     refuse: (message) => reply({ message }, 409), lose: () => reject(new TypeError('away')),
   });
 });
@@ -151,6 +151,7 @@ def test_a_chosen_video_stays_chosen_when_the_connection_breaks(page: Any) -> No
         }
         connect('');
         connect();
+        if (calls.some(({ address }) => address !== 'api/live')) return [];
         return streams.map(({ address, readyState }) => `${address.split('=')[1]} ${readyState}`);
     }""")
     assert addresses == [" 2", "job-1 2", "job-1 2", "job-1 2", " 2", " 1"]
@@ -178,7 +179,7 @@ def start_queue(page: Any) -> None:
         document.documentElement.dataset.tab = 'queue';
         await load('queue/queue.js').then((queue) => queue.default());
         await settle();
-        named('queue')[0].answer(queued('a', 'b', 'c'));
+        named('jobs_queue')[0].answer(queued('a', 'b', 'c'));
         await settle();
     }""")
 
@@ -189,17 +190,17 @@ def test_of_crossed_answers_of_the_queue_the_last_question_counts(page: Any) -> 
         const { reportJobs } = await load('jobs.js');
         const hear = async (revision) => { reportJobs({ queue: { revision } }); await settle(); };
         await hear('1'); await hear('2');
-        const [, first, second] = named('queue');
+        const [, first, second] = named('jobs_queue');
         second.answer(queued('c', 'b')); await settle();
         first.answer(queued('a', 'b', 'c')); await settle();
         const crossed = rows();
         await hear('3');
         document.querySelector('.lt-row [data-action=remove]').click(); await settle();
         const before = rows();
-        named('queue').at(-1).answer(queued('c', 'b')); await settle();
+        named('jobs_queue').at(-1).answer(queued('c', 'b')); await settle();
         const meanwhile = rows();
-        named('queue/remove')[0].answer([]); await settle();
-        named('queue').at(-1).answer(queued('b', 'd')); await settle();
+        named('jobs_remove')[0].answer([]); await settle();
+        named('jobs_queue').at(-1).answer(queued('b', 'd')); await settle();
         return [crossed, before, meanwhile, rows()];
     }""")
     assert found == ["cb", "b", "b", "bd"]
@@ -217,7 +218,7 @@ def test_a_row_follows_its_video_also_if_the_one_before_looked_the_same(page: An
         const answer = async (running) => {
             const all = queued('a', 'b');
             all.jobs.find(({ id }) => id === running).actions = [];
-            named('queue').at(-1).answer(all);
+            named('jobs_queue').at(-1).answer(all);
             await settle();
         };
         const states = [];
@@ -240,11 +241,11 @@ def test_news_while_a_row_is_dragged_do_not_move_it(page: Any) -> None:
     during = page.evaluate("""async () => {
         const { reportJobs } = await load('jobs.js');
         reportJobs({ queue: { revision: 'new' } }); await settle();
-        named('queue').at(-1).answer(queued('x', 'a', 'b', 'c')); await settle();
+        named('jobs_queue').at(-1).answer(queued('x', 'a', 'b', 'c')); await settle();
         return rows();
     }""")
     page.mouse.up()
-    moved = page.evaluate("async () => { await settle(); return [rows(), named('queue/reorder')[0].sent]; }")
+    moved = page.evaluate("async () => { await settle(); return [rows(), named('jobs_reorder')[0].sent]; }")
     assert during == "abc"
     assert moved == ["bca", {"job": "a", "before": "", "after": "c", "first": False}]
 
@@ -261,7 +262,10 @@ def test_of_crossed_answers_of_a_search_the_last_question_counts(page: Any) -> N
         const all = (selector) => [...document.querySelectorAll(selector)];
         const cards = () => all('.lt-video-card').map((card) => card.dataset.job).join('');
         const press = async (part) => { document.querySelector(part).click(); await settle(); };
-        const answer = async (number, value) => { named('history')[number].answer(value); await settle(); };
+        const answer = async (number, value) => {
+          named('history_search')[number].answer(value);
+          await settle();
+        };
         location.hash = 'history';
         await load('history/history.js').then((history) => history.default());
         await settle();
@@ -269,7 +273,7 @@ def test_of_crossed_answers_of_a_search_the_last_question_counts(page: Any) -> N
         await answer(0, found('a', 'next'));
         shown.push(cards());
         await press('.lt-more');
-        const more = named('history').length - 1;
+        const more = named('history_search').length - 1;
         await press('.lt-find-favourites');
         await press('.lt-find-favourites');
         await answer(more + 2, found('d'));
@@ -277,13 +281,13 @@ def test_of_crossed_answers_of_a_search_the_last_question_counts(page: Any) -> N
         await answer(more, found('b'));
         shown.push(cards(), textOf('.lt-gallery-count'));
         await press('.lt-find-favourites');
-        named('history').at(-1).refuse('No.');
+        named('history_search').at(-1).refuse('No.');
         await settle();
         shown.push(cards(), textOf('.lt-gallery-count'));
         await press('.lt-find-favourites');
-        await answer(named('history').length - 1, found('e', 'next', 'tree'));
+        await answer(named('history_search').length - 1, found('e', 'next', 'tree'));
         await press('.lt-more');  // meanwhile, the tree has got another first video
-        await answer(named('history').length - 1, found('f', '', 'tree'));
+        await answer(named('history_search').length - 1, found('f', '', 'tree'));
         return [...shown, cards()];
     }""")
     assert shown == ["a", "d", "d", "d", "No.", "f"]
@@ -306,19 +310,19 @@ def test_what_a_model_was_before_a_press_is_not_shown_after_it(page: Any) -> Non
         location.hash = 'models';
         await load('models/models.js').then((module) => module.default());
         await settle();
-        await answer(named('models').at(-1), models('getting'));
+        await answer(named('models_list').at(-1), models('getting'));
         document.querySelector('.lt-model-card [data-action=pause]').click();
         document.querySelector('.lt-model-card [data-action=pause]').click();
         reportJobs({ queue: { revision: 'new', models: '' } });
         await settle();
-        await answer(named('models').at(-1), models('before'));
-        await answer(named('models/pause').at(-1), {});
-        const late = named('models').at(-1);
+        await answer(named('models_list').at(-1), models('before'));
+        await answer(named('models_pause').at(-1), {});
+        const late = named('models_list').at(-1);
         reportJobs({ queue: { revision: 'newer', models: '' } });
         await settle();
-        await answer(named('models').at(-1), models('paused'));
+        await answer(named('models_list').at(-1), models('paused'));
         await answer(late, models('late'));
-        return [...labels, named('models/pause').length];
+        return [...labels, named('models_pause').length];
     }""")
     assert labels == ["getting", "getting", "getting", "paused", "paused", 1]
 
@@ -330,7 +334,7 @@ def test_presses_of_start_are_sent_in_turn_each_until_it_is_answered(page: Any) 
         const { press } = await load('form/press.js');
         const start = document.querySelector('#start');
         const prompt = document.querySelector('#form [name=prompt]');
-        const of = () => named('form/start');
+        const of = () => named('form_start');
         prompt.value = 'a';
         press(start); press(start);
         await settle();

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.jobs.service import JobService
-from app.ui.live import watch
+from app.ui.live import subscribe
 from diffusers_helper.setting import MAX_PROMPT_CHARACTERS
 from tests.support.jobs import ROOT, TIMEOUT, wait_until
 from tests.support.pages import (
@@ -106,7 +106,7 @@ def subscriptions(service: JobService) -> int:
     """Return how many watches over the service's jobs go on."""
     return sum(
         isinstance(watched, types.GeneratorType)
-        and watched.gi_code is watch.watch.__code__
+        and watched.gi_code is subscribe.watch.__code__
         and watched.gi_frame is not None
         and watched.gi_frame.f_locals.get("service") is service
         for watched in gc.get_objects()

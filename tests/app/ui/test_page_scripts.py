@@ -43,7 +43,7 @@ def test_a_line_of_an_answer_may_come_in_parts(browser: Any, stand: Stand) -> No
       } });
       window.fetch = async () => new Response(body);
       const lines = [];
-      for await (const line of linesOf(null, 'history/export', {})) lines.push(line);
+      for await (const line of linesOf(null, 'exports_make', {})) lines.push(line);
       return lines;
     }"""
     assert page.evaluate(answer, f"/{scripts.folder()}/server.js") == [{"share": 0.5}, {"share": 1}]

@@ -32,6 +32,7 @@ from tests.support.staged_engine import StagedEngine
 
 DEMO = find_model("demo")
 CATALOGUE = Catalogue()
+CALLS = FormCalls(JobService(Path("unused")), CATALOGUE)
 SPAN = Span(1, {"prompt": "before", "seed": 3})
 
 
@@ -85,7 +86,7 @@ def test_what_cannot_be_restored_is_told(folder: Path) -> None:
     text = recipe(
         prompt="a ball", seed=MAX_SEED, **{"sparkle <b>": 1}, steps=1000, model="gone", mode="forward"
     )
-    reported = FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", text.encode()), "a.json")
+    reported = CALLS.recipe_read(upload(folder, "a.json", text.encode()), "a.json")
     values = filled(reported)
     notice = values["notice"]
     for part in ("sparkle", "&lt;b&gt;", "Steps is 1000", "Seed is 9223372036854775807", "gone"):
@@ -101,10 +102,10 @@ def test_only_uploads_are_read(folder: Path) -> None:
     outside.write_text(recipe(prompt="secret"))
     inside = f"{folder}/uploads/../request.json"
     with pytest.raises(InputError):
-        FormCalls(CATALOGUE).recipe_read(upload(folder, "a.json", b"{}"), "a.json")
+        CALLS.recipe_read(upload(folder, "a.json", b"{}"), "a.json")
     for path in (str(outside), inside, "uploads/../request.json", "uploads/\0", "uploads/", ""):
         with pytest.raises(InputError):
-            FormCalls(CATALOGUE).recipe_read(Upload(path=path))
+            CALLS.recipe_read(Upload(path=path))
 
 
 anything = st.recursive(
@@ -125,38 +126,36 @@ def test_whatever_a_browser_sends_fills_the_form_or_is_refused(restored: Any, ke
 
 
 def test_a_preset_changes_only_what_it_holds(folder: Path) -> None:
-    calls = FormCalls(CATALOGUE)
     look = form.defaults(DEMO, Planner()) | {"model": "demo", "prompt": "a ball", "steps": 17, "seed": 4}
-    assert calls.preset_save("Soft look", json.dumps(look)) == ["Soft look"]
+    assert CALLS.preset_save("Soft look", json.dumps(look)) == ["Soft look"]
     with pytest.raises(InputError):
-        calls.preset_save("../up", json.dumps(look))
+        CALLS.preset_save("../up", json.dumps(look))
     saved = json.loads((presets_folder() / "Soft look.json").read_text())
     assert saved["steps"] == 17
     assert not saved.keys() & {"prompt", "image", "crop", "extras", "variants", "random_seed"}
     assert saved["resolution"] is None  # the model's own
     save_preset(presets_folder(), "Steps", {"steps": 5, "sampler": "euler"})
-    values = filled(calls.preset_load("Steps"), prompt="mine", seed=8, guidance=3.0, random_seed=True)
+    values = filled(CALLS.preset_load("Steps"), prompt="mine", seed=8, guidance=3.0, random_seed=True)
     assert (values["steps"], values["prompt"], values["seed"], values["guidance"]) == (5, "mine", 8, 3.0)
     assert values["random_seed"] is True
     assert Extras.from_text(values["extras"]).settings == {"sampler": "euler"}
     save_preset(presets_folder(), "Seed", {"seed": 5})  # one that somebody has chosen holds
-    values = filled(calls.preset_load("Seed"), random_seed=True)
+    values = filled(CALLS.preset_load("Seed"), random_seed=True)
     assert (values["seed"], values["random_seed"]) == (5, False)
 
 
 def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
-    calls = FormCalls(CATALOGUE)
-    assert calls.preset_import("Given", upload(folder, "a.json", b'{"steps": 21, "prompt": "p"}')) == [
+    assert CALLS.preset_import("Given", upload(folder, "a.json", b'{"steps": 21, "prompt": "p"}')) == [
         "Given"
     ]
-    assert json.loads(calls.preset_export("Given")) == {"steps": 21, "prompt": "p"}
+    assert json.loads(CALLS.preset_export("Given")) == {"steps": 21, "prompt": "p"}
     actions = Actions(JobService(Path("unused")), CATALOGUE)
     assert "steps" not in actions.form_restore("")["values"]  # the page has the defaults
     assert actions.form_reset("demo")["values"]["steps"] == 4
-    assert calls.preset_default("Given") == ["Given", "start"]
+    assert CALLS.preset_default("Given") == ["Given", "start"]
     assert actions.form_restore("")["values"]["steps"] == actions.form_reset("demo")["values"]["steps"] == 21
     assert actions.form_restore(json.dumps({"model": "demo", "steps": 6}))["values"]["steps"] == 6
-    assert calls.preset_remove("start") == ["Given"]
+    assert CALLS.preset_remove("start") == ["Given"]
     assert actions.form_reset("demo")["values"]["steps"] == 4
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from app.jobs.service import JobService
 from app.ui import generate
-from app.ui.catalogue import Catalogue
 from app.ui.live import subscribe
 from diffusers_helper.request import FINISHING, SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
@@ -48,7 +47,7 @@ class Visitor:
         return self.join(self.generate, [*settings.values(), waits], f"call{seed}")
 
     def end(self) -> str:
-        answer = ask(self.url, "/api/form/end", method="POST", data={})
+        answer = ask(self.url, "/api/form_end", method="POST", data={})
         assert answer.status == 200
         return json.loads(answer.body)
 
@@ -93,7 +92,7 @@ def test_calls_are_stored_at_once_and_stop_nobody(stand: Stand, tmp_path: Path) 
     wait_until(lambda: len(stand.service.jobs(2 * CALLS)) == CALLS)
     assert len(list(stand.outputs.glob("*/request.json"))) == CALLS
     newest = stand.service.jobs(1)[0]
-    assert ask(stand.url, "/api/queue/cancel", method="POST", data={"jobs": [newest.id]}).status == 200
+    assert ask(stand.url, "/api/jobs_cancel", method="POST", data={"jobs": [newest.id]}).status == 200
     assert stand.service.job(newest.id).state == "cancelled"
     assert "Ending" in visitor.end()
     assert visitor.is_served()
@@ -129,7 +128,7 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
         pages = [sender.stream() for _ in range(5)]
         shown = [json.loads((await anext(page)).removeprefix("data: "))["state"] for page in pages]
         assert shown == ["idle"] * 5
-        (thread,) = (one.thread for one in sender._watches.values())
+        (thread,) = sender._watches.values()
         for page in pages:
             await page.aclose()
         assert not sender._watches
@@ -140,14 +139,13 @@ def test_one_watch_serves_all_pages_and_ends_with_the_last(
     assert len(watches) == 1
 
 
-def test_a_call_ends_with_its_job_and_gives_its_room_back(tmp_path: Path) -> None:
+def test_a_call_ends_with_its_job(tmp_path: Path) -> None:
     service = JobService(tmp_path / "outputs", StagedEngine())
     photo = write_photo(tmp_path / "photo.png")
     first, second = (service.queue.add(GenerationRequest(image=str(photo), seconds=1)) for _ in range(2))
 
     async def wait() -> None:
-        calls = generate._Jobs(service, Catalogue())
-        waits = [asyncio.create_task(calls.wait(job)) for job in (first, first, second)]
+        waits = [asyncio.create_task(generate.finished(service, job)) for job in (first, first, second)]
         await asyncio.sleep(0)
         service.queue.cancel(first.id)
         assert [job.state for job in await asyncio.gather(*waits[:2])] == ["cancelled"] * 2
@@ -155,6 +153,5 @@ def test_a_call_ends_with_its_job_and_gives_its_room_back(tmp_path: Path) -> Non
         waits[2].cancel()
         (ended,) = await asyncio.gather(waits[2], return_exceptions=True)
         assert isinstance(ended, asyncio.CancelledError)
-        assert not calls._waiting
 
     asyncio.run(wait())

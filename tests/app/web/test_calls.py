@@ -106,25 +106,25 @@ def test_text_that_is_not_whole_is_refused_everywhere(
 def test_what_is_not_json_or_not_whole_is_refused(stand: Stand, message: object) -> None:
     for path in (
         "/gradio_api/run/jobs_list", "/gradio_api/call/generate", "/gradio_api/queue/join",
-        "/gradio_api/cancel", "/api/queue/pause", "/api/form/end",
+        "/gradio_api/cancel", "/api/jobs_pause", "/api/form_end",
     ):  # fmt: skip
         assert refusal(post(stand, path, message)).startswith(NOT_WHOLE)
 
 
 def test_a_message_that_is_nested_too_deep_is_refused(stand: Stand) -> None:
-    for path in ("/gradio_api/run/jobs_list", "/gradio_api/queue/join", "/api/queue/pause"):
+    for path in ("/gradio_api/run/jobs_list", "/gradio_api/queue/join", "/api/jobs_pause"):
         assert refusal(post(stand, path, DEEP))
 
 
 @pytest.mark.parametrize(
     ("path", "message", "sentence"),
     [
-        ("queue/pause", {}, "jobs is missing. Pass jobs."),
-        ("queue/pause", {"jobs": "one"}, "jobs is 'one'; expected a valid list. Correct jobs."),
-        ("queue/pause", {"jobs": ["x"] * 5001}, "jobs cannot be used (List should have at most 5000 items"),
-        ("queue/branch", {"job": "x", "keep": 1.5}, "keep is 1.5; expected a valid integer"),
-        ("form/picture", {"file": {"path": 3}}, "file.path is 3; expected a valid string."),
-        ("form/start", {"press": "x", "settings": {}, "may_download": False}, "press is 'x'; expected"),
+        ("jobs_pause", {}, "jobs is missing. Pass jobs."),
+        ("jobs_pause", {"jobs": "one"}, "jobs is 'one'; expected a valid list. Correct jobs."),
+        ("jobs_pause", {"jobs": ["x"] * 5001}, "jobs cannot be used (List should have at most 5000 items"),
+        ("jobs_branch", {"job": "x", "keep": 1.5}, "keep is 1.5; expected a valid integer"),
+        ("picture_check", {"file": {"path": 3}}, "file.path is 3; expected a valid string."),
+        ("form_start", {"press": "x", "settings": {}, "may_download": False}, "press is 'x'; expected"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
@@ -176,20 +176,22 @@ def test_a_queued_call_that_fits_no_endpoint_is_refused_in_words(stand: Stand) -
 
 
 @pytest.mark.parametrize(
-    ("query", "sentence"),
+    ("message", "sentence"),
     [
-        ("min_seconds=nan", "min_seconds is "),
-        ("max_seconds=-inf", "max_seconds is "),
-        ("limit=1e3", "limit is '1e3'; expected a valid integer"),
-        ("before=99999999999999999999:x", "The page after '99999999999999999999:x' is not known"),
+        ({"min_seconds": "nan"}, "min_seconds is "),
+        ({"max_seconds": "-inf"}, "max_seconds is "),
+        ({"limit": "1e3"}, "limit is '1e3'; expected a valid integer"),
+        ({"before": "99999999999999999999:x"}, "The page after '99999999999999999999:x' is not known"),
     ],
 )
-def test_a_search_that_cannot_be_made_is_refused_in_words(stand: Stand, query: str, sentence: str) -> None:
-    assert refusal(ask(stand.url, f"/api/history?{query}")).startswith(sentence)
+def test_a_search_that_cannot_be_made_is_refused_in_words(
+    stand: Stand, message: dict[str, Any], sentence: str
+) -> None:
+    assert refusal(post(stand, "/api/history_search", message)).startswith(sentence)
 
 
 def test_a_form_without_its_values_is_described(stand: Stand) -> None:
-    answer = post(stand, "/api/form/describe", {"settings": {}})
+    answer = post(stand, "/api/form_describe", {"settings": {}})
     assert answer.status == 200
     assert json.loads(answer.body)["markup"]["length"].startswith("5 s becomes <b>4.83 s</b> (145 frames")
 
@@ -201,7 +203,7 @@ def test_a_mistake_of_the_server_is_answered_in_words_and_described_in_its_log(
         raise ZeroDivisionError(stand.outputs)
 
     monkeypatch.setattr(stand.service.queue, "jobs", fail)
-    answer = ask(stand.url, "/api/queue")
+    answer = post(stand, "/api/jobs_queue", {})
     assert answer.status == 500
     assert json.loads(answer.body) == {
         "code": "error",
@@ -219,15 +221,17 @@ def test_each_error_of_the_page_s_calls_has_one_shape(stand: Stand, monkeypatch:
         assert facts.keys() == {"code", "message", "remedy", "setting"}
         return facts["message"]
 
-    assert told(ask(stand.url, "/api/history/nothing"), 404).startswith("There is no job 'nothing'")
+    assert told(post(stand, "/api/history_open", {"job": "nothing"}), 404).startswith(
+        "There is no job 'nothing'"
+    )
     assert told(ask(stand.url, "/api/nothing"), 404) == "Not Found."
-    assert told(ask(stand.url, "/api/queue?first=x"), 400).startswith(
+    assert told(post(stand, "/api/jobs_queue", {"first": "x"}), 400).startswith(
         "first is 'x'; expected a valid integer"
     )
-    assert told(ask(stand.url, "/api/queue", headers={"Origin": "http://evil.example"}), 403)
-    assert told(post(stand, "/api/queue/pause", "x" * (MAX_MESSAGE_BYTES + 1)), 413)
+    assert told(ask(stand.url, "/api/jobs_queue", headers={"Origin": "http://evil.example"}), 403)
+    assert told(post(stand, "/api/jobs_pause", "x" * (MAX_MESSAGE_BYTES + 1)), 413)
     monkeypatch.setattr(stand.service.queue, "jobs", cannot_be_read(stand.outputs / "x"))
-    assert told(ask(stand.url, "/api/queue"), 500).endswith("cannot be used now (Permission denied).")
+    assert told(post(stand, "/api/jobs_queue", {}), 500).endswith("cannot be used now (Permission denied).")
 
 
 def test_programs_find_the_documented_endpoints_and_no_others(endpoints: dict[str, list[str]]) -> None:
@@ -266,7 +270,7 @@ def test_a_download_is_named_by_a_model_and_never_by_a_path(stand: Stand, name: 
     (stand.outputs / ".longtake" / "downloads").mkdir(parents=True, exist_ok=True)
     for verb in ("cancel", "pause", "get", "verify", "remove"):
         assert "expected one of demo" in refusal(call(stand, f"run/models_{verb}", {"data": [name]}))
-        assert "expected one of demo" in refusal(post(stand, f"/api/models/{verb}", {"model": name}))
+        assert "expected one of demo" in refusal(post(stand, f"/api/models_{verb}", {"model": name}))
     assert victim.read_text() == "kept"
 
 
@@ -275,7 +279,7 @@ def test_trouble_with_a_folder_names_no_path(stand: Stand, monkeypatch: pytest.M
     (place / "config").write_text("no folder")
     sentence = "The preset cannot be written to $XDG_CONFIG_HOME/longtake/presets (Not a dir"
     message = {"name": "x", "form": '{"steps": 5}'}
-    assert refusal(post(stand, "/api/form/presets/save", message)).startswith(sentence)
+    assert refusal(post(stand, "/api/preset_save", message)).startswith(sentence)
     assert refusal(call(stand, "run/preset_save", {"data": [*message.values()]})).startswith(sentence)
     monkeypatch.setattr(stand.service.history, "transitions", cannot_be_read(stand.outputs / "x"))
     stand.outputs.rename(place / "moved")
@@ -284,8 +288,8 @@ def test_trouble_with_a_folder_names_no_path(stand: Stand, monkeypatch: pytest.M
             text = call(stand, f"run/{name}", {"data": data}).text
             assert str(place) not in text
             assert "named place" not in text
-        for path in ("queue", "history", "models", "live/x", "form/loras"):
-            text = ask(stand.url, f"/api/{path}").text
+        for name in ("jobs_queue", "history_search", "models_list", "jobs_scene", "lora_list"):
+            text = post(stand, f"/api/{name}", {"job": "x"}).text
             assert str(place) not in text
             assert "named place" not in text
     finally:

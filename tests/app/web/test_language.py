@@ -10,11 +10,12 @@ from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from app.languages import translation as languages
 from app.languages.translation import LANGUAGES
 from app.ui.page import language_options
-from app.web.language import Translated
+from app.web.language import in_language
 
 TEXTS = {"Watch it": "Sieh es an ü", "Start {name}": "{name} starten", "Later </script>": "Später </script>"}
 DOCUMENT = (
@@ -42,7 +43,12 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
     routes.append(
         Route("/api/updates", lambda request: StreamingResponse(events(), media_type="text/event-stream"))
     )
-    yield TestClient(Translated(Starlette(routes=routes)))
+    pages = Starlette(routes=routes)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await pages(scope, receive, in_language(scope, send))
+
+    yield TestClient(app)
     languages.translation.cache_clear()
 
 

@@ -60,7 +60,7 @@ def test_without_the_password_only_the_way_to_log_in_is_open(locked: tuple[str, 
             opened.add(path.rstrip("/") or "/")
     assert opened <= {"/", "/login", "/favicon.ico", "/robots.txt"}
     assert {"/", "/login"} <= opened
-    assert {"/api/form/start", "/api/queue/hold", "/api/live", "/api/openapi.json"} <= own
+    assert {"/api/form_start", "/api/jobs_hold", "/api/live", "/api/openapi.json"} <= own
     assert b"Prompt" not in ask(url).body
     assert ask(url, "/gradio_api/heartbeat/abc").status == 401
 

@@ -90,8 +90,8 @@ def test_names_where_other_machines_reach_the_page() -> None:
     [
         ("POST", "/gradio_api/queue/join"), ("POST", "/gradio_api/run/predict"), ("POST", UPLOAD),
         ("POST", "/gradio_api/call/generate"), ("POST", "/login"), ("GET", "/config"), ("GET", "/logout"),
-        ("OPTIONS", "/gradio_api/queue/join"), ("OPTIONS", "/api/queue/hold"), ("GET", "/api/queue"),
-        ("POST", "/api/queue/hold"), ("POST", "/api/form/start"), ("POST", "/api/models/remove"),
+        ("OPTIONS", "/gradio_api/queue/join"), ("OPTIONS", "/api/jobs_hold"), ("GET", "/api/jobs_queue"),
+        ("POST", "/api/jobs_hold"), ("POST", "/api/form_start"), ("POST", "/api/models_remove"),
     ],
 )  # fmt: skip
 def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method: str, path: str) -> None:
@@ -133,7 +133,7 @@ def test_another_site_hears_no_events_and_sees_no_file(
     for path in (
         file, "/gradio_api/queue/data?session_hash=x", "/gradio_api/heartbeat/x",
         "/gradio_api/call/generate/x", "/gradio_api/upload_progress?upload_id=x", "/api/live",
-        f"/api/live/{job.id}", f"/api/history/{job.id}",
+        f"/api/history/zip?jobs={job.id}",
     ):  # fmt: skip
         answer = ask(stand.url, path, headers=stream)
         assert answer.status == 403, path
@@ -221,7 +221,7 @@ def test_a_message_is_bounded(stand: Stand) -> None:
         "/gradio_api/run/predict",
         "/gradio_api/queue/join",
         "/gradio_api/call/generate",
-        "/api/form/start",
+        "/api/form_start",
     ):
         assert ask(stand.url, path, method="POST", headers=headers, body=text).status == 413
     answer = ask(stand.url, "/gradio_api/run/predict", method="POST", headers=headers, body=[text])

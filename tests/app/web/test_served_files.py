@@ -269,9 +269,9 @@ def test_the_server_decodes_no_picture_of_a_job_itself(
 
 def messages(image: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     settings = {name: setting.default for name, setting in SETTINGS.items()} | {"image": image, "seconds": 1}
-    yield "api/form/start", {"press": os.urandom(16).hex(), "settings": settings, "may_download": False}
-    yield "api/form/picture", {"file": image}
-    yield "api/form/file", {"file": image, "name": "x.png"}
+    yield "api/form_start", {"press": os.urandom(16).hex(), "settings": settings, "may_download": False}
+    yield "api/picture_check", {"file": image}
+    yield "api/file_read", {"file": image, "name": "x.png"}
     yield "gradio_api/run/picture_check", {"data": [image]}
     yield "gradio_api/call/v2/generate", {"image": image, "seconds": 1}
 

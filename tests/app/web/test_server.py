@@ -202,7 +202,7 @@ def test_gradio_looks_for_calls_less_often_than_it_would_and_a_call_ends_its_con
 ) -> None:
     page, url = open_page(JobService(tmp_path / "outputs"), tmp_path / "outputs", port=free_port())
     with httpx.Client() as client:
-        answer = client.post(f"{url}api/form/end", json={})
+        answer = client.post(f"{url}api/form_end", json={})
     close_page(page)
     assert answer.headers["Connection"] == "close"  # so no call meets one that uvicorn is just closing
     ours, theirs = vars(page.calls._queue), vars(Queue(False, 1, 1, None, gr.Blocks()))

@@ -122,5 +122,6 @@ def test_the_page_says_so() -> None:
         Job(id="job", state="running", request=request, folder=Path("job"), created=0.0), None, 0, 0
     )
     live.apply(JobStarted(job="job", time=0.0, sections=3, frames=109, width=64, height=64))
-    assert words.remark(live, awake=True) == "The computer stays awake meanwhile."
     assert words.remark(live) == ""
+    live.awake = True
+    assert words.remark(live) == "The computer stays awake meanwhile."

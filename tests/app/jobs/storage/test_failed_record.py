@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.ui.live.memory_record import memory_of
+from app.ui.live.words import memory_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.making import load_tiny, make, tiny_request, write_scene
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.jobs.job import Job, JobState
 from app.jobs.storage.store import JobStore
-from app.ui.live.watch import watch
+from app.ui.live.subscribe import watch
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Failed, Finished, StepDone
 from tests.support.jobs import Studio, wait_until
@@ -65,7 +65,7 @@ def test_following_what_nobody_makes_any_more_is_refused(studio: Studio) -> None
     items = studio.service.follow(queued.id)
     assert next(items) is None
     pages = watch(studio.service)
-    assert next(pages).live is not None
+    assert next(pages) is not None
     studio.service.stop()
     with pytest.raises(LongtakeError, match=f"stopped before job {queued.id} ended"):
         list(items)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from app.jobs.job import Command
 from app.jobs.storage.logs import append_event
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
 from app.ui.live.scene import download_name, scene_data
-from app.ui.live.watch import Scene, watch
+from app.ui.live.subscribe import watch
 from diffusers_helper.events import (
     Failed,
     Finished,
@@ -33,11 +34,11 @@ def test_a_changed_job_is_shown_with_its_new_words(tmp_path: Path) -> None:
     studio = Studio(tmp_path)
     job = studio.submit("a ball", seconds=2.4)
     scenes = watch(studio.service)
-    live = next(scenes).live
+    live = next(scenes)
     assert live is not None
     assert [cell.text for cell in live.cells] == ["", ""]
     studio.service.steering.change(job.id, {"prompt": "a ball [1.2s: it stops]"})
-    live = next(scenes).live
+    live = next(scenes)
     assert live is not None
     assert [cell.text for cell in live.cells] == ["a ball", "it stops"]
 
@@ -48,7 +49,7 @@ def test_a_page_begins_with_all_that_has_happened(tmp_path: Path) -> None:
     for event in history(job, load=0, first=1, step=1, latent=0):
         if not isinstance(event, Finished):
             append_event(job.folder / "events.jsonl", event)
-    live = next(watch(studio.service)).live
+    live = next(watch(studio.service))
     assert live is not None
     assert live.sections_done == len(live.plan) == 4
 
@@ -71,7 +72,7 @@ def test_sections_that_a_branch_kept_have_their_pictures(tmp_path: Path) -> None
             (thumbs / f"{event.section:04}.webp").touch()
             if event.section == 2:
                 live.apply(event)
-    shown = scene_data(Scene(live, live.job, ()), 1000.0, lambda job: "")
+    shown = scene_data(live, 1000.0, lambda job: "")
     found = [cell["thumb"] and Path(cell["thumb"]).name for cell in shown["cells"]]
     assert found == ["0001.webp", "0002.webp", None]
 
@@ -124,7 +125,7 @@ def test_the_words_follow_the_work() -> None:
     reported = []
     for event in history(live.job, load=1, first=1, step=1, latent=0.1, write=0.1):
         live.apply(event)
-        line = words.headline(live, 0)
+        line = words.headline(live)
         reported += [] if reported[-1:] == [line] else [line]
     assert reported[:2] == ["Starting the engine", "Loading the model"]
     assert reported[2] == "First step: one-time kernel setup"
@@ -135,14 +136,16 @@ def test_the_words_follow_the_work() -> None:
     live.apply(StageStarted(job=live.job.id, time=60, stage="decode", section=2))
     live.sections_done = 1
     live.apply(PieceDone(job=live.job.id, time=61, stage="decode", section=2, piece=3, pieces=6))
-    assert words.headline(live, 0) == "Decoding section 2 of 2, part 3 of 6"
+    assert words.headline(live) == "Decoding section 2 of 2, part 3 of 6"
     assert words.section_activity(live) == "decoding, part 3 of 6"
     live.apply(StageStarted(job=live.job.id, time=62, stage="write", section=2))
-    assert words.headline(live, 0) == "Writing section 2 of 2"
+    assert words.headline(live) == "Writing section 2 of 2"
     queued = LiveJob(job_of(state="queued", started=None))
-    assert words.headline(queued, 2) == "Waiting for its turn (2 jobs first)"
-    assert words.headline(queued, 1) == "Waiting for its turn (1 job first)"
-    assert words.headline(queued, 1, queue_is_paused=True) == "Waiting until the queue is resumed"
+    assert words.headline(queued) == "Waiting for its turn"
+    for queued.jobs_first, words_first in ((2, "2 jobs"), (1, "1 job")):
+        assert words.headline(queued) == f"Waiting for its turn ({words_first} first)"
+    queued.queue_is_paused = True
+    assert words.headline(queued) == "Waiting until the queue is resumed"
 
 
 @pytest.mark.parametrize(
@@ -152,8 +155,10 @@ def test_the_words_follow_the_work() -> None:
 def test_after_a_cancel_it_says_what_is_waited_for(stage: Any, waits_for: str) -> None:
     live = LiveJob(job_of())
     live.apply(StageStarted(job=live.job.id, time=1.0, stage=stage, section=1))
-    assert words.headline(live, 0, {"cancel"}) == f"Ending: the {waits_for} is finished first"
-    assert words.headline(live, 0, {"pause"}) == f"Pausing: the {waits_for} is finished first"
+    endings: dict[Command, str] = {"cancel": "Ending", "pause": "Pausing"}
+    for command, ending in endings.items():
+        live.commands = frozenset({command})
+        assert words.headline(live) == f"{ending}: the {waits_for} is finished first"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -195,8 +200,9 @@ def test_silence_is_measured_by_the_pace_of_this_job() -> None:
 
 
 def scene_of(live: LiveJob, now: float = 1010.0, **facts: Any) -> dict[str, Any]:
-    scene = Scene(live, None, (), **facts)
-    shown = scene_data(scene, now, lambda job: f"report of {job.id}")
+    for name, value in facts.items():
+        setattr(live, name, value)
+    shown = scene_data(live, now, lambda job: f"report of {job.id}")
     assert json.loads(json.dumps(shown, allow_nan=False)) == json.loads(json.dumps(shown))
     return shown
 
@@ -326,18 +332,18 @@ def test_a_download_is_named_after_its_prompt(prompt: str, name: str) -> None:
 def test_the_reading_of_a_model_is_told_by_bytes_until_the_model_is_loaded() -> None:
     live = LiveJob(job_of())
     live.apply(StageStarted(job="j", time=0.0, stage="load"))
-    assert words.headline(live, 0) == "Loading the model"
+    assert words.headline(live) == "Loading the model"
     live.apply(Reading(job="j", time=1.0, done_bytes=3 * 2**30, total_bytes=40 * 2**30))
-    assert words.headline(live, 0) == "Reading the model: 3 of 40 GB"
+    assert words.headline(live) == "Reading the model: 3 of 40 GB"
     live.apply(Reading(job="j", time=9.0, done_bytes=40 * 2**30, total_bytes=40 * 2**30))
-    assert words.headline(live, 0) == "Loading the model"
+    assert words.headline(live) == "Loading the model"
     # A network that is used later may have to be read between two other stages.
     live.apply(StageStarted(job="j", time=10.0, stage="text"))
     live.apply(StageStarted(job="j", time=12.0, stage="load"))
     live.apply(Reading(job="j", time=13.0, done_bytes=2 * 2**30, total_bytes=24 * 2**30))
-    assert words.headline(live, 0) == "Reading the model: 2 of 24 GB"
+    assert words.headline(live) == "Reading the model: 2 of 24 GB"
     live.apply(StageStarted(job="j", time=20.0, stage="sample", section=1))
-    assert words.headline(live, 0) == "First step: one-time kernel setup"
+    assert words.headline(live) == "First step: one-time kernel setup"
 
 
 @pytest.mark.parametrize(("mode", "extend", "joined"), [
@@ -370,7 +376,7 @@ def test_one_frame_is_shown_as_a_picture(tmp_path: Path) -> None:
     (tmp_path / "first.png").write_bytes(b"picture")
     live = LiveJob(replace(job, request=request, state="finished", started=0.0, ended=1.0))
     live.apply(SectionFinished(job=job.id, time=1.0, section=1, sections=1, video="video.mp4", frames=1))
-    data = scene_data(Scene(live, None, ()), 2.0, lambda _: "")
+    data = scene_data(live, 2.0, lambda _: "")
     assert data["cells"] == []
     assert data["remark"] == "One picture"
     assert data["video"]["isPicture"]

@@ -103,10 +103,10 @@ def test_while_the_engine_starts_the_machine_s_history_tells_the_time_left() -> 
     assert live.seconds_left(30.0) == pytest.approx(events[-1].time - 30.0, rel=0.05)
     assert words.line(live, 30.0) == "Starting the engine · 30 s · about 30 min left"
     assert words.remark(live) == ""  # the page shows how long it has been starting
-    assert words.remark(live, awake=True) == "The computer stays awake meanwhile."
     waiting = LiveJob(replace(job_of(), state="queued"))
     assert words.remark(waiting).startswith("It starts by itself")
-    assert words.remark(waiting, queue_is_paused=True) == "You may close this tab."
+    waiting.queue_is_paused = True
+    assert words.remark(waiting) == "You may close this tab."
     live.apply(events[0])  # it tells the same size, and so changes nothing
     assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
 
@@ -144,7 +144,7 @@ def test_a_choice_of_convolutions_before_the_first_decode_does_not_count_for_lat
         live.apply(event)
         left[live.sections_done] = live.seconds_left(event.time) or 0.0
         if event is events[at]:
-            assert words.headline(live, 0) == "Choosing convolutions"
+            assert words.headline(live) == "Choosing convolutions"
             assert live.seconds_left(event.time + 30.0) == pytest.approx(left[0] - 30.0)
         if live.sections_done == 1:
             break

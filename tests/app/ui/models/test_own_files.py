@@ -16,7 +16,7 @@ from app.jobs.downloads import process
 from app.jobs.downloads.process import Adding
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
-from app.ui.models.endpoints import OwnFileCalls
+from app.ui.models.endpoints import ModelCalls
 from app.ui.pictures import Upload
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.models.added import ADDED_MODELS
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.usefixtures("weights")
 
 
 @pytest.fixture
-def calls(tmp_path: Path) -> Iterator[OwnFileCalls]:
+def calls(tmp_path: Path) -> Iterator[ModelCalls]:
     service = JobService(tmp_path / "outputs", StagedEngine())
     service.start()
-    yield OwnFileCalls(service, Catalogue())
+    yield ModelCalls(service, Catalogue())
     service.stop()
 
 
-def test_the_list_tells_what_each_file_can_be(calls: OwnFileCalls, weights: Path, tmp_path: Path) -> None:
+def test_the_list_tells_what_each_file_can_be(calls: ModelCalls, weights: Path, tmp_path: Path) -> None:
     listed = calls.models_files()
     assert str(tmp_path) not in str(listed)
     assert (listed["folder"], listed["more"]) == ("own", 0)
@@ -52,7 +52,7 @@ def test_the_list_tells_what_each_file_can_be(calls: OwnFileCalls, weights: Path
 
 
 def test_a_file_is_added_by_upload_unless_it_is_no_weights(
-    calls: OwnFileCalls, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calls: ModelCalls, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
     upload = tmp_path / "uploads" / "new.safetensors"
@@ -67,7 +67,7 @@ def test_a_file_is_added_by_upload_unless_it_is_no_weights(
     assert not (weights / "page.gguf").exists()
 
 
-def test_a_layout_that_only_comfyui_reads_is_told(calls: OwnFileCalls, weights: Path) -> None:
+def test_a_layout_that_only_comfyui_reads_is_told(calls: ModelCalls, weights: Path) -> None:
     tensors = {name: tensor.clone() for name, tensor in load_file(weights / FILE).items()}
     mark = torch.tensor([*b'{"format": "nvfp4"}'], dtype=torch.uint8)
     save_file(tensors | {"proj_out.comfy_quant": mark}, weights / "a4.safetensors")
@@ -97,7 +97,7 @@ def test_shards_hidden_folders_and_the_files_of_a_part_are_not_listed_by_themsel
     assert weights_names(tmp_path / "missing") == []
 
 
-def test_a_folder_of_a_part_is_no_model(calls: OwnFileCalls, weights: Path, tmp_path: Path) -> None:
+def test_a_folder_of_a_part_is_no_model(calls: ModelCalls, weights: Path, tmp_path: Path) -> None:
     shutil.copytree(DEMO.components["vae"].location, weights / "mine")
     (weights / "mine" / "tokenizer").mkdir()
     facts = calls.models_inspect("mine")
@@ -106,7 +106,7 @@ def test_a_folder_of_a_part_is_no_model(calls: OwnFileCalls, weights: Path, tmp_
     assert {one["name"]: one["part"] for one in calls.models_files()["files"]}["mine"] == "vae"
 
 
-def test_an_index_cannot_be_chosen_without_its_folder(calls: OwnFileCalls, weights: Path) -> None:
+def test_an_index_cannot_be_chosen_without_its_folder(calls: ModelCalls, weights: Path) -> None:
     tensors = {"decoder.conv_in.conv.weight": torch.zeros(2), "post_quant_conv.weight": torch.zeros(2)}
     (weights / "big").mkdir()
     save_file(tensors, weights / "big" / "model-00001-of-00001.safetensors")
@@ -123,7 +123,7 @@ def test_the_folder_is_named_by_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "", ".", "diffusion_models"])
-def test_nothing_outside_of_the_list_can_be_named(calls: OwnFileCalls, weights: Path, name: str) -> None:
+def test_nothing_outside_of_the_list_can_be_named(calls: ModelCalls, weights: Path, name: str) -> None:
     (weights.parent / "secret.safetensors").write_bytes(b"no")
     with pytest.raises(InputError, match="is not in the folder for weights"):
         calls.models_inspect(name)
@@ -133,7 +133,7 @@ def test_nothing_outside_of_the_list_can_be_named(calls: OwnFileCalls, weights: 
 
 
 def test_the_inspection_is_that_of_the_command(
-    calls: OwnFileCalls, weights: Path, capsys: pytest.CaptureFixture[str]
+    calls: ModelCalls, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inspect", str(weights / FILE), "--json"]) == 0
     by_command = json.loads(capsys.readouterr().out)
@@ -141,7 +141,7 @@ def test_the_inspection_is_that_of_the_command(
     assert json.loads(json.dumps(calls.models_inspect(FILE))) == by_command | {"file": FILE}
 
 
-def test_a_model_is_added_by_the_command_that_checks_it(calls: OwnFileCalls, weights: Path) -> None:
+def test_a_model_is_added_by_the_command_that_checks_it(calls: ModelCalls, weights: Path) -> None:
     facts = calls.models_add("mine", {"transformer": FILE, "vae": "vae/small"}, "demo")
     assert (facts["model"], facts["title"], facts["state"]) == ("mine", "mine", "complete")
     added = ADDED_MODELS.find("mine")
@@ -153,7 +153,7 @@ def test_a_model_is_added_by_the_command_that_checks_it(calls: OwnFileCalls, wei
         calls.models_add("mine", {"transformer": SECOND}, "demo")
 
 
-def test_a_refusal_is_that_of_the_command_without_paths(calls: OwnFileCalls, weights: Path) -> None:
+def test_a_refusal_is_that_of_the_command_without_paths(calls: ModelCalls, weights: Path) -> None:
     with pytest.raises(InputError) as refused:
         calls.models_add("mine", {"transformer": "page.safetensors"}, "demo")
     assert str(refused.value).startswith("The transformer cannot be used: page.safetensors is a web page")

@@ -69,7 +69,7 @@ def test_a_press_of_add_is_heard_while_the_server_is_away(browser: Any, stand: S
         own = open_files(page)
         own.get_by_label(FILE, exact=True).check()
         page.evaluate(LISTEN)
-        hear(page, ("Add model", "models/add", "models .lt-own"))
-        hear(page, ("Look again", "models/files", "models .lt-own"))
+        hear(page, ("Add model", "models_add", "models .lt-own"))
+        hear(page, ("Look again", "models_files", "models .lt-own"))
         assert own.get_by_label(FILE, exact=True).is_checked()
     assert ADDED_MODELS.find("framepack-f1-2") is None
