@@ -59,7 +59,8 @@ _TRANSLATE = """(translations) => {
 # Elements whose text is wider than they show, but for rows that may end in an ellipsis, and the page itself
 # if it is wider than the window
 CUT = """async () => {
-    const ENDING = '.lt-sr, .lt-remark, .lt-undo, .lt-row-about, .lt-line-words, .lt-video-card-facts';
+    const ENDING = '.lt-sr, .lt-remark, .lt-undo, .lt-row-about, .lt-row-first, .lt-line-words, '
+        + '.lt-video-card-facts';
     for (let frame = 0; frame < 2; frame += 1) await new Promise(requestAnimationFrame);
     const wide = document.documentElement.scrollWidth - window.innerWidth;
     return [...document.querySelectorAll('button, a, label, summary, h1, h2, p, li, th, td, dd, span')]
