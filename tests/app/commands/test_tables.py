@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.commands import terminal
+from app.cluster import ClusterTask
+from app.commands import bench, terminal
 from app.commands.arguments import _without_language, aligned, command_words
 from app.commands.generate import Signals, _exit_code, _reason_to_wait
 from app.commands.jobs import _line
@@ -20,7 +21,9 @@ from app.commands.terminal import ProgressBar, progress
 from app.commands.tune import _report
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished
+from diffusers_helper.machine.local import Speeds
 from diffusers_helper.machine.signals import SIGINT, SIGTERM
+from tests.support.jobs import write_picture
 from tests.support.reported_jobs import job_of
 from tests.support.shared import Sharing
 
@@ -248,3 +251,75 @@ def test_changes_of_what_comes_next_say_what_they_did(
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         take.id for take in made[::-1]
     ]
+
+
+def test_what_a_command_is_told_reaches_what_does_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(
+        "app.commands.join.check_cluster", lambda at, _, is_public: heard.append((at, is_public))
+    )
+    monkeypatch.setattr("app.commands.join.join", heard.append)
+    for words, task in (
+        (["a:1", "--name", "desk", "--devices", "0,1", "--public"], ("a:1", True, "0,1", "desk")),
+        (["auto"], ("auto", False, "auto", ClusterTask("auto").machine)),
+    ):
+        heard.clear()
+        assert main(["join", *words]) == 0
+        checked, made = heard
+        assert (checked, (made.address, made.is_public, made.devices, made.machine)) == (task[:2], task)
+
+    film, other, sound = (tmp_path / name for name in ("film.mp4", "other.mp4", "sound.mp3"))
+    for file in (film, other, sound):
+        file.touch()
+
+    def ask(*given: Any, **more: Any) -> None:
+        heard[:] = [*given, more]
+        raise InputError("It was asked for.")
+
+    monkeypatch.setattr("app.commands.finish.finishing_request", ask)
+    words = [
+        "--reverse",
+        "--speed",
+        "0.5",
+        "--join",
+        str(other),
+        "--fade",
+        "6",
+        "--sound",
+        str(sound),
+        "--crf",
+        "20",
+    ]
+    assert main(["finish", str(film), *words, "--out", str(tmp_path / "outputs")]) == 2
+    steps = heard.pop(1)
+    assert sorted(steps.split(",")) == ["join:6", "reverse", "speed:0.5"]
+    assert heard == [film, {"join": [other], "sound": str(sound), "crf": 20}]
+
+    def exported(*given: Any, **more: Any) -> Any:
+        heard[:] = [*given, more]
+        yield 1, 1
+
+    monkeypatch.setattr("diffusers_helper.output.export.exported", exported)
+    target = tmp_path / "frame.png"
+    assert main(["export", str(film), str(target), "--at", "1.5"]) == 0
+    assert (heard[:2], heard[-1]) == ([film, target], {"at": 1.5})
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    picture = str(write_picture(tmp_path / "picture.png"))
+    given = ["generate", "--image", picture, "--prompt", "a ball"]
+    assert main([*given, "--steps", "7", "--seed", "3", "--save-preset", "mine"]) == 0
+    capsys.readouterr()
+    assert main([*given, "--preset", "mine", "--steps", "9", "--variants", "2", "--dry-run", "--json"]) == 0
+    made = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(request["steps"], request["seed"]) for request in made] == [(9, 3), (9, 4)]
+
+    monkeypatch.setattr("app.commands.bench.store_speeds", lambda facts, card, speeds: heard.append(speeds))
+    cases = {"a": {"figures": {"host_to_device_bytes_per_second": 5.0}}, "b": {}}
+    heard.clear()
+    for parts in (
+        {"bus": {"cases": cases}}, {"memory": {"cases": {"b": {}}}, "steps": {"cases": cases}},
+    ):  # fmt: skip
+        bench._keep_speeds({"parts": parts})
+    assert heard == [Speeds(host_to_device_bytes_per_second=5.0)]

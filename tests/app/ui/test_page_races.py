@@ -160,6 +160,47 @@ def test_a_row_follows_its_video_also_if_the_one_before_looked_the_same(page: An
     assert states == ["Starting", "Waiting", "Waiting", "Waiting", "Waiting", "Starting"]
 
 
+def test_a_key_moves_a_row_by_its_neighbours(page: Any) -> None:
+    rows: list[tuple[int, str, list[Any]]] = [
+        (0, "d ArrowUp", ["c", "", False]),
+        (0, "c ArrowUp", ["b", "", True]),
+        (0, "b ArrowUp", []),
+        (0, "b ArrowDown", ["d", "", False]),
+        (0, "c ArrowDown", ["", "d", False]),
+        (0, "d ArrowDown", []),
+        (0, "d Home", [None, None, True]),
+        (0, "b End", [None, None, False]),
+        (9, "b ArrowUp", ["a", "", False]),
+    ]
+    start_queue(page)
+    found = page.evaluate(
+        """async (all) => {
+        const { reportJobs } = await load('jobs.js');
+        const answer = async (path, value) => { named(path).at(-1).answer(value); await settle(); };
+        const found = [];
+        for (const [revision, [first, keys]] of all.entries()) {
+            const some = { ...queued('a', 'b', 'c', 'd'), first };
+            if (!first) some.jobs[0].actions = [];
+            reportJobs({ queue: { revision } });
+            await settle();
+            await answer('queue', some);
+            const [job, key] = keys.split(' ');
+            const before = named('queue/reorder').length;
+            press(key, {}, document.querySelector(`[data-job=${job}] .lt-row-grip`));
+            await settle();
+            const moves = named('queue/reorder').slice(before);
+            found.push(moves.flatMap(({ sent }) => [sent.before, sent.after, sent.first]));
+            if (!moves.length) continue;
+            await answer('queue/reorder', {});
+            await answer('queue', some);
+        }
+        return found;
+    }""",
+        rows,
+    )
+    assert found == [sent for *_, sent in rows]
+
+
 def test_news_while_a_row_is_dragged_do_not_move_it(page: Any) -> None:
     start_queue(page)
     grips = page.locator(".lt-row-grip")

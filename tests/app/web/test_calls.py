@@ -93,30 +93,6 @@ def test_text_that_is_not_whole_is_refused_everywhere(
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        "", "{", "\xff", "[" * 5000, "nan", '{"data": [1]', *(
-            f'{{"data": [{number}, 1], "fn_index": 0, "keep": {number}}}'
-            for number in ("NaN", "Infinity", "-Infinity", "1e999")
-        ),
-        {"data": ["a\0b"]}, {"data": [["x", "\udfff"]]}, {"data": [{"a": {"\0": 1}}]}, {"\ud800": 1},
-    ],
-    ids=lambda message: ascii(message)[:40],
-)  # fmt: skip
-def test_what_is_not_json_or_not_whole_is_refused(stand: Stand, message: object) -> None:
-    for path in (
-        "/gradio_api/run/jobs_list", "/gradio_api/call/generate", "/gradio_api/queue/join",
-        "/gradio_api/cancel", "/api/queue/pause", "/api/form/end",
-    ):  # fmt: skip
-        assert refusal(post(stand, path, message)).startswith(NOT_WHOLE)
-
-
-def test_a_message_that_is_nested_too_deep_is_refused(stand: Stand) -> None:
-    for path in ("/gradio_api/run/jobs_list", "/gradio_api/queue/join", "/api/queue/pause"):
-        assert refusal(post(stand, path, DEEP))
-
-
-@pytest.mark.parametrize(
     ("path", "message", "sentence"),
     [
         ("queue/pause", {}, "jobs is missing. Pass jobs."),

@@ -43,7 +43,7 @@ def test_a_job_that_comes_back_to_the_stage_is_shown_anew_and_a_lost_video_is_as
         const wait = window.setTimeout;
         window.setTimeout = (act, time) => wait(act, time === 1000 ? 0 : time);
         const shown = [await show('1', 'a'), await show('1', 'a'), await show('1', 'b'), await show('2', '')];
-        shown.push(await show('1', 'a'));
+        shown.push(await show('1', 'b'));
         shown.push(await show('1', 'gone'), await show('1', 'gone'));
         lengths.gone = 4;
         shown.push(await show('1', 'gone'));
@@ -52,7 +52,7 @@ def test_a_job_that_comes_back_to_the_stage_is_shown_anew_and_a_lost_video_is_as
     """,
     )
     assert shown == [
-        "video a 1", "video a 1", "video b 2", "empty  0", "video a 1", "video a 1", "video a 1",
+        "video a 1", "video a 1", "video b 2", "empty  0", "video b 1", "video b 1", "video b 1",
         "video gone 2", "picture  0", "empty  0",
     ]  # fmt: skip
 
