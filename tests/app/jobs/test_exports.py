@@ -1,5 +1,6 @@
 """Tests of the exports of jobs: their process, its turn and end, their files, and the commands for them."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ def test_an_export_is_made_once_and_replaces_the_one_before(job: Job) -> None:
         assert len(list(container.decode(video=0))) == 30
     list(make_export(job, "gif"))
     assert [file.name for file in (job.folder / "exports").iterdir()] == ["30-gif.gif"]
+    assert list(make_export(job, "gif")) == []
+    os.utime(job.folder / "exports" / "30-gif.gif", (1.0, 1.0))  # it is older than the video
+    assert list(make_export(job, "gif"))[-1] == 1
 
 
 def test_a_second_export_waits_and_a_closed_one_ends(job: Job) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.jobs.finishing import add_following, forecast, press_after
+from app.jobs.finishing import add_finishing, add_following, finishing_request, forecast, press_after
 from app.jobs.job import allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService
@@ -123,12 +123,14 @@ def test_programs_finish_jobs_and_uploads(
 
 def test_a_full_disk_is_foreseen(sharing: Sharing, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = sharing.open(start=False)
-    sharing.add(service)
-    usage = shutil.disk_usage(sharing.outputs)._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(film.parent))
-    with pytest.raises(InputError, match=r"takes about .* KB on the way, and 1000 bytes are free"):
-        calls(service).finish_start(VideoSource(path=str(film)), "reverse")
+    request = finishing_request(film, "reverse")
+    needed = 3 * forecast(service.queue.store, request).bytes + film.stat().st_size
+    usage = shutil.disk_usage(film.parent)
+    monkeypatch.setattr("app.jobs.finishing.shutil.disk_usage", lambda _: usage._replace(free=needed - 1))
+    with pytest.raises(InputError, match=r"takes about .* KB on the way, and .* KB are free"):
+        add_finishing(service.queue, request, film)
+    monkeypatch.setattr("app.jobs.finishing.shutil.disk_usage", lambda _: usage._replace(free=needed))
+    assert add_finishing(service.queue, request, film, press="p") == service.history.made_by("p")[0]
 
 
 def test_the_command_tells_what_it_would_make(
