@@ -155,7 +155,10 @@ ENDS: list[tuple[Event, list[str], str]] = [
         Cancelled(**ABOUT, video="/v.mp4", frames=37), ["Cancelled.", "The video so far has 37 frames."],
         "/v.mp4\n",
     ),
-    (Failed(**ABOUT, message="It broke.", remedy="Set `steps`."), ["It broke. Set --steps."], ""),
+    (
+        Failed(**ABOUT, message="It broke.", remedy="Set `steps`.", video="/v.mp4", frames=37),
+        ["It broke. Set --steps.", "The video so far has 37 frames."], "/v.mp4\n",
+    ),
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.commands import terminal
 from app.commands.terminal import JsonLines, ProgressBar
-from diffusers_helper.events import Event, Failed, Finished, event_name
+from diffusers_helper.events import Event, Finished, event_name
 from tests.support.jobs import ROOT
 from tests.support.reported_jobs import history, job_of, later, slow_start
 from tests.support.scripted_engine import Clock
@@ -125,16 +125,6 @@ def test_programs_get_share_and_estimate_of_each_stage() -> None:
     pieces = {line["stage"]: line["pieces"] for line in lines if line["event"] == "piece_done"}
     assert pieces == {"attention": 4, "convolutions": 12, "decode": 3}
     assert max(line["done_bytes"] for line in lines if line["event"] == "reading") == 40 * 2**30
-
-
-def test_a_failure_is_told_with_its_remedy_and_the_video_so_far() -> None:
-    stdout, told = io.BytesIO(), io.StringIO()
-    facts = {"code": "error", "video": "/o/v.mp4", "frames": 37}
-    bar_for(told, stdout).show(
-        Failed(job="j", time=1.0, message="It broke.", remedy="Lower `vae_tile`.", **facts)
-    )
-    assert told.getvalue().endswith("It broke. Lower --vae-tile.\nThe video so far has 37 frames.\n")
-    assert stdout.getvalue() == b"/o/v.mp4\n"
 
 
 class Full(io.StringIO):
