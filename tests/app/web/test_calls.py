@@ -14,7 +14,6 @@ from tests.support.asking import Answer, ask
 from tests.support.jobs import ROOT, wait_until
 from tests.support.pages import Stand, staged_page
 
-DEEP = f'{{"job": {"[" * 600}{"]" * 600}}}'
 HEADERS = {"Content-Type": "application/json"}
 WAYS = ("run", "api", "call", "call/v2")
 
@@ -299,8 +298,3 @@ def test_an_upload_that_cannot_be_stored_is_answered(stand: Stand) -> None:
     assert (
         answer.text == "The upload cannot be stored now. Free some space on the disk, or try again later.\n"
     )
-
-
-@pytest.mark.parametrize("path", ["/scripts/%00", f"/scripts/{'x' * 300}", f"/jobs/{'é' * 200}/video.mp4"])
-def test_a_name_that_no_file_can_have_is_not_found(stand: Stand, path: str) -> None:
-    assert ask(stand.url, path.replace("é", "%C3%A9")).status == 404

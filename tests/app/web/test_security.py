@@ -12,8 +12,6 @@ from tests.support.asking import ask
 from tests.support.pages import Stand, staged_page_with_uploads, write_photo
 
 FILE = "/gradio_api/file="
-UPLOAD = "/gradio_api/upload"
-SMALL_UPLOAD = 2**20
 EVIL = "http://evil.example"
 
 
@@ -56,34 +54,6 @@ def test_it_answers_to_one_name_at_a_time(stand: Stand) -> None:
 
 
 # Origins: the sites on whose behalf a browser may ask
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": EVIL}, {"Origin": "null"}, {"Origin": "http://localhost:3000"}, {"Origin": "file://"},
-        {"Origin": "http://127.0.0.1"}, {"Origin": "http://["}, {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"}, {"Origin": EVIL, "Sec-Fetch-Site": "none"},
-        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
-    ],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/gradio_api/queue/join"), ("POST", "/gradio_api/run/predict"), ("POST", UPLOAD),
-        ("POST", "/gradio_api/call/generate"), ("POST", "/login"), ("GET", "/config"), ("GET", "/logout"),
-        ("OPTIONS", "/gradio_api/queue/join"), ("OPTIONS", "/api/queue/hold"), ("GET", "/api/queue"),
-        ("POST", "/api/queue/hold"), ("POST", "/api/form/start"), ("POST", "/api/models/remove"),
-    ],
-)  # fmt: skip
-def test_another_site_gets_nothing(stand: Stand, headers: dict[str, str], method: str, path: str) -> None:
-    given = {**headers, "Access-Control-Request-Method": "POST"} if method == "OPTIONS" else headers
-    answer = ask(stand.url, path, method=method, headers=given)
-    assert answer.status == 403
-    assert not [name for name in answer.headers if name.lower().startswith("access-control")]
-    assert not stand.service.jobs() or stand.service.jobs()[0].request.prompt == ""
-    assert not stand.service.queue.is_paused
 
 
 def handshake(origin: str) -> dict[str, str]:
@@ -166,22 +136,3 @@ def test_every_answer_has_the_headers(stand: Stand) -> None:
 
 
 # Routes
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/gradio_api/proxy=http://localhost/", "/gradio_api/dev/reload", "/gradio_api/vibe-code",
-        "/monitoring",
-        "/monitoring/summary", "/gradio_api/custom_component/x/client/component/index.js",
-        "/gradio_api/token",
-        "/gradio_api/deep_link", "/gradio_api/runs", "/docs", "/redoc", "/openapi.json",
-        "/gradio_api/file/etc/passwd",
-        "/gradio_api/stream/a/b/1/playlist.m3u8", "/..%2f..%2fetc/passwd", "//evil.example/",
-        "/gradio_api/mcp",
-        "/gradio_api/profiling/traces", "/run_history", "/api/",
-    ],
-)  # fmt: skip
-def test_routes_that_the_page_does_not_need_are_not_there(stand: Stand, path: str) -> None:
-    for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"):
-        assert ask(stand.url, path, method=method, body=b"{}").status == 404

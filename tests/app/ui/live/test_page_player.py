@@ -10,7 +10,6 @@ from tests.support.pages import VIDEO, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 AT = "document.querySelector('.lt-stage video.lt-top').currentTime"
-RATE = "document.querySelector('.lt-stage video.lt-top').playbackRate"
 
 
 @pytest.fixture
