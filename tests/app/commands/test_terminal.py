@@ -10,7 +10,7 @@ import pytest
 
 from app.commands import terminal
 from app.commands.terminal import JsonLines, ProgressBar
-from diffusers_helper.events import Event, Finished, event_name
+from diffusers_helper.events import Event, Finished, SectionFinished, event_name
 from tests.support.jobs import ROOT
 from tests.support.reported_jobs import history, job_of, later, slow_start
 from tests.support.scripted_engine import Clock
@@ -108,6 +108,16 @@ def test_a_terminal_shows_one_line_through_all_stages() -> None:
     for words in ("Loading the model", "Section 1 of 5, step 11 of 25", "Finished: 37 frames in 2.0 s."):
         assert words in told.getvalue()
     assert stdout.getvalue() == b"/o/j/video.mp4\n"
+
+
+def test_a_video_that_goes_on_is_told_from_where_it_is() -> None:
+    job, told = job_of("forward", 3.6, steps=2), Terminal()
+    earlier = history(job, load=0, first=1, step=1, latent=0.1)
+    made = next(at for at, event in enumerate(earlier, 1) if isinstance(event, SectionFinished))
+    bar = ProgressBar(io.BytesIO(), told)
+    bar.begin(job, earlier_events=earlier[:made])
+    bar.tick()
+    assert "Section 1 of 3 is finished" in told.getvalue()
 
 
 def test_programs_get_share_and_estimate_of_each_stage() -> None:

@@ -14,6 +14,7 @@ from app.jobs.service import JobService, _final_event
 from app.jobs.storage.commands import ended_by
 from app.jobs.storage.folders import size_of
 from app.jobs.storage.logs import append_event
+from app.jobs.storage.rows import add_transition
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Cancelled, Failed, Finished, SectionFinished, StepDone
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -66,6 +67,16 @@ def test_the_queue_is_told_in_the_order_in_which_it_is_made(sharing: Sharing, se
     assert [job.id for job in service.recent_jobs(2)] == [over.id, paused.id]
     service.queue.resume(paused.id)
     assert [job.id for job in service.recent_jobs(1)] == [paused.id]
+
+
+def test_a_state_of_an_old_version_has_no_time(sharing: Sharing, service: JobService) -> None:
+    job, store = sharing.add(service), service.queue.store
+    with store.transaction() as database:
+        add_transition(database, job.id, "running", "Long ago.", 0.0)
+        add_transition(database, job.id, "paused", "Then.", 12.34567)
+    assert [(line.reason, line.time) for line in service.history.transitions(job.id)[1:]] == [
+        ("Long ago.", 0.0), ("Then.", 12.346),
+    ]  # fmt: skip
 
 
 def test_of_jobs_that_are_added_together_all_are_queued_or_none(

@@ -181,6 +181,8 @@ def test_answers_of_gradio_name_no_folder_and_programs_send_uploads_by_name() ->
     assert told.headers["content-length"] == str(len(told.content))
     assert client.get("/api/x").json()["a"] == f"{UPLOADS}/a.png"
     assert client.head("/gradio_api/info").headers["x"] == "1"
+    app.answer = Response(headers={"content-length": "5"}, media_type="application/json")
+    assert client.head("/gradio_api/info").headers["content-length"] == "5"  # of the body that GET would have
     app.answer = StreamingResponse(parts(), media_type="text/event-stream")
     assert client.get("/gradio_api/queue/data").text == "data: uploads/a.png\n\ndata: outputs\n\n"
     for status, content, expected in (

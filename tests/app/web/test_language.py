@@ -42,6 +42,10 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
     routes.append(
         Route("/api/updates", lambda request: StreamingResponse(events(), media_type="text/event-stream"))
     )
+    parts = ('{"label": ', '"Watch it"}')
+    routes.append(
+        Route("/api/parts", lambda request: StreamingResponse(iter(parts), media_type="application/json"))
+    )
     yield TestClient(Translated(Starlette(routes=routes)))
     languages.translation.cache_clear()
 
@@ -68,6 +72,7 @@ def test_a_browser_gets_its_language(client: TestClient, headers: dict[str, str]
         {"beat": beat, "now": "Sieh es an ü"} for beat in (1, 2)
     ]
     assert client.get("/page.js", headers=headers).text == "Watch it"
+    assert client.get("/api/parts", headers=headers).json() == {"label": "Sieh es an ü"}
 
 
 @pytest.mark.parametrize(
