@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from app.jobs.downloads import manager
+from app.jobs.downloads import process as process_module
 from app.jobs.downloads.manager import DownloadOrder, DownloadProgress, Downloads
-from app.jobs.downloads.process import ModelProcess
+from app.jobs.downloads.process import Adding, ModelProcess
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from diffusers_helper.errors import InputError
 from diffusers_helper.models import downloads as core
 from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME, AddedComponent, AddedModel
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -296,3 +298,22 @@ def test_a_model_is_told_by_what_happens_to_it(tmp_path: Path, monkeypatch: pyte
     assert downloads.problems(name) == ["Why. Do."]
     over.has_failed = False
     assert downloads.problems(name) == ["p"]
+
+
+def test_one_model_is_added_at_a_time_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    adding, told = Adding(), list[dict[str, Any]]()
+
+    def add(name: str, *_: object) -> None:
+        told.append(adding.facts())
+        with pytest.raises(InputError, match="Another model is being checked"):
+            adding.add("another", {}, "")
+        if name == "bad":
+            raise InputError("It is damaged.", "Choose another.")
+
+    monkeypatch.setattr(process_module, "_add", add)
+    with pytest.raises(InputError, match="damaged"):
+        adding.add("bad", {}, "")
+    assert adding.facts() == {"name": "", "seconds": 0, "problem": "It is damaged. Choose another."}
+    adding.add("good", {}, "")
+    assert adding.facts() == {"name": "", "seconds": 0, "problem": ""}
+    assert [(facts["name"], facts["problem"]) for facts in told] == [("bad", ""), ("good", "")]
