@@ -245,3 +245,45 @@ def test_what_can_be_done_with_selected_videos_depends_on_all_of_them(page: Any)
         "api/history/zip?jobs=a&jobs=b",
     ]  # fmt: skip
     assert "min_seconds=3&max_seconds=10&favourites=false&stacked=true" in query
+
+
+def test_words_of_a_section_stay_in_use_and_go_on_to_where_other_words_began(page: Any) -> None:
+    found = page.evaluate("""async () => {
+        const { startSections } = await load('form/sections.js');
+        const { take } = await load('form/describe.js');
+        const { read } = await load('form/values.js');
+        const place = document.querySelector('#sections');
+        for (let fold = place; fold; fold = fold.parentElement.closest('details')) fold.open = true;
+        startSections(place);
+        const tell = async (all, prompt = '') => {
+            const sections = all.map((words, at) => ({
+                words, place: at, time: `${at} s`, label: `${at}`, begins: words !== all[at - 1],
+                tone: 0, share: 30, change: '', picture: null, begin: at,
+            }));
+            const of = ['prompt', 'section_words', 'pictures'].map(read);
+            take({ facts: { unused: [], ratio: 1.5, timeline: { of, prompt, sections, later: [] } } });
+            await settle();
+        };
+        await tell(['a', 'a', 'b']);
+        const fields = [...place.querySelectorAll('textarea')];
+        const shown = () => fields.map(({ value }) => value).join('|');
+        const found = [shown()];
+        const type = (index, words) => {
+            fields[index].focus();
+            fields[index].value = words;
+            fields[index].dispatchEvent(new Event('input', { bubbles: true }));
+            found.push(read('section_words'));
+        };
+        type(0, 'x'); type(0, 'xx');
+        await tell(['x', 'x', 'b'], 'x [2s: b]');
+        found.push(shown(), read('section_words'), read('prompt'));
+        await tell(['x', 'x', 'b']);
+        type(2, '');
+        await tell(['x', 'x', 'x'], 'x');
+        fields[2].blur();
+        await settle();
+        return [...found, shown()];
+    }""")
+    assert found == [
+        "a||b", '["x","x","b"]', '["xx","xx","b"]', "xx||b", "", "x [2s: b]", '["x","x","x"]', "x||",
+    ]  # fmt: skip

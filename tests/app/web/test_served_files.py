@@ -350,6 +350,18 @@ def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: 
     assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.iterdir())
 
 
+def test_room_is_made_for_the_largest_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = UploadRoom(tmp_path, max_bytes=100, max_total_bytes=250)
+    for name in "abc":
+        (tmp_path / name).write_bytes(bytes(60))
+    now = (tmp_path / "c").stat().st_ctime
+    for later, has_room, left in ((10, False, 3), (700, True, 2), (700, True, 2)):
+        monkeypatch.setattr("time.time", lambda later=later: now + later)
+        assert (room.make_room(), len([*tmp_path.iterdir()])) == (has_room, left)
+    (tmp_path / "d").write_bytes(bytes(30))
+    assert (room.make_room(), len([*tmp_path.iterdir()])) == (True, 3)  # exactly as much as there may be
+
+
 def test_a_torn_upload_goes_without_the_folder_it_lies_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
