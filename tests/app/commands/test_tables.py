@@ -17,6 +17,7 @@ from app.commands import bench, terminal
 from app.commands.arguments import _without_language, aligned, command_words
 from app.commands.generate import Signals, _exit_code, _reason_to_wait
 from app.commands.jobs import _line
+from app.commands.models import command as models
 from app.commands.terminal import ProgressBar, progress
 from app.commands.tune import _report
 from diffusers_helper.errors import InputError
@@ -254,6 +255,18 @@ def test_changes_of_what_comes_next_say_what_they_did(
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         take.id for take in made[::-1]
     ]
+
+
+@pytest.mark.parametrize(("is_added", "code"), [(True, 0), (False, 2)])
+def test_a_copy_whose_files_are_gone_is_forgotten(
+    is_added: bool, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added, removed = SimpleNamespace(name="copy", copy="/gone") if is_added else None, list[Any]()
+    monkeypatch.setattr(models, "ADDED_MODELS", SimpleNamespace(find=lambda _: added))
+    monkeypatch.setattr(models, "plan_removal", lambda _: SimpleNamespace(files={}, num_bytes=0, kept={}))
+    monkeypatch.setattr(models, "remove", removed.append)
+    assert main(["models", "remove", "demo", "--yes"]) == code
+    assert len(removed) == is_added
 
 
 def test_what_a_command_is_told_reaches_what_does_its_work(

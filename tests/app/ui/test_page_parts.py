@@ -98,6 +98,7 @@ def test_the_panel_sends_what_was_changed_and_a_branch_comes_first(page: Any) ->
 def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
     found = page.evaluate("""async () => {
         const { prepareTakes } = await load('live/takes.js');
+        await load('live/compare.js').then((compare) => compare.default());
         const box = document.querySelector('.lt-takes');
         const find = (name) => box.querySelector(`.lt-takes-${name}`);
         for (const video of document.querySelectorAll('#compare video')) film(video, { v1: 3, v2: 3 });
@@ -131,8 +132,11 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         await settle();
         const dialog = document.querySelector('#compare');
         found.push([...dialog.querySelectorAll('select')].map(({ value }) => value));
+        const before = calls.length;
         dialog.querySelectorAll('.lt-compare-keep')[0].click();
-        return found;
+        for (let n = 0; n < 2; n += 1) { await settle(); calls.at(-1).answer([]); }
+        await settle();
+        return [...found, calls.slice(before).map(({ path, sent }) => [path, sent]), dialog.open];
     }""")
     assert found[:5] == [
         [False, True, False, "Press a take to see it after the film so far."],
@@ -145,7 +149,10 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
     assert found[7:11] == [
         [False], ["steer"], {"job": "p", "keep": 2}, "Take 2 goes on. The others stay in the history.",
     ]  # fmt: skip
-    assert found[11] == ["1", "0"]
+    assert found[11:] == [
+        ["1", "0"],
+        [["queue/wait", {"jobs": ["2"], "wait": False}], ["queue/resume", {"jobs": ["2"]}]], False,
+    ]  # fmt: skip
 
 
 def test_another_picture_has_a_crop_of_its_own(page: Any) -> None:
