@@ -84,9 +84,8 @@ def test_the_time_left_is_that_of_the_share_that_is_not_done() -> None:
     half, whole = job_of("forward", 3.6), job_of("forward", 3.6, frames=10**6)
     frames = plan_sections(3.6, mode="forward").total_frames
     half = replace(half, frames=frames // 2)
-    left = seconds_left(
-        [half, job_of("forward", model="helios-base"), whole, job_of(model="/gone", mode="forward")], asked
-    )
+    away = [job_of("forward", model=model) for model in ("helios-base", "/gone")]
+    left = seconds_left([half, *away, whole], asked)
     seconds = pace.seconds(effort_of(half.request, info_of("demo")))
     assert left == [pytest.approx(seconds * (1 - (frames // 2) / frames)), None, None, 0.0]
 
