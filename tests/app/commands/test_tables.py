@@ -125,7 +125,7 @@ def test_a_download_is_told_now_and_then_and_at_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     now = [1000.0]
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with progress("m", "downloading", "It is kept.", as_json=as_json) as show:
         for at, done in times:
             now[0] = 1000.0 + at

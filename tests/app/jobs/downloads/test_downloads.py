@@ -254,7 +254,7 @@ def test_a_model_is_told_by_what_happens_to_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(manager, "installed_components", lambda _: parts)
     monkeypatch.setattr(manager, "missing_components", lambda _: parts)
     now = [0.0]
-    monkeypatch.setattr(manager.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(manager, "time", SimpleNamespace(monotonic=lambda: now[0]))
     downloads, name = Downloads(tmp_path / "longtake" / "downloads", lambda: None), INFO.name
     (tmp_path / "longtake").mkdir()
     remedy = f"Download it on the page under Models, or with longtake models get {name}."
