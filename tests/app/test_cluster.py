@@ -110,17 +110,6 @@ def with_remote(sharing: Sharing, here: str = "0.001") -> tuple[JobService, Stag
     return service, engine
 
 
-def test_a_card_of_another_machine_has_a_line_of_its_own(sharing: Sharing) -> None:
-    service, engine = with_remote(sharing)
-    line = card_lines(service)[1]
-    assert (line["card"], line["name"], line["memory"]) == ("desk-0", "card 0 of desk", "5 GB of 24 GB")
-    assert line["buttons"]
-    engine.card.update(remote(away="Its machine is out of reach."))
-    line = card_lines(service)[1]
-    assert (line["now"], line["memory"]) == ("Out of service. Its machine is out of reach.", "24 GB")
-    assert (line["isOut"], line["buttons"]) == (True, [])
-
-
 def test_a_job_is_not_placed_on_a_machine_that_lacks_its_files(sharing: Sharing) -> None:
     service, _ = with_remote(sharing, here="4")
     plain = sharing.add(service)

@@ -68,7 +68,7 @@ function showStatus(view, scene) {
   Object.assign(find('.lt-status').dataset, { state, job, section, sections, step, percent: whole, frames: video?.frames ?? 0 });
   find('.lt-records').hidden = !job;
   const facts = job && {
-    ...scene, ...failure, ...video, id: `Job ${job}`, prompt: scene.prompt || 'No prompt', whole: `${whole} %`, ...(!scene.isRunning && { eta: scene.took }),
+    ...scene, ...failure, ...video, id: `Job ${job}`, prompt: scene.prompt || translated('No prompt'), whole: `${whole} %`, ...(!scene.isRunning && { eta: scene.took }),
     memoryNote: memory?.note ?? '', peak: memory?.say ?? '', hasWarnings: scene.warnings.length > 0, hasFigures: scene.figures?.stages.length > 0,
     mayDownload: video || scene.isOpen, wholePercent: whole, sectionPercent: Math.floor(scene.sectionPercent), done: `transform:scaleX(${percent / 100})`,
   };

@@ -10,7 +10,7 @@ import pytest
 
 from app.commands import terminal
 from app.commands.terminal import JsonLines, ProgressBar
-from diffusers_helper.events import Event, Failed, Finished, event_name
+from diffusers_helper.events import Event, Finished, SectionFinished, event_name
 from tests.support.jobs import ROOT
 from tests.support.reported_jobs import history, job_of, later, slow_start
 from tests.support.scripted_engine import Clock
@@ -110,6 +110,16 @@ def test_a_terminal_shows_one_line_through_all_stages() -> None:
     assert stdout.getvalue() == b"/o/j/video.mp4\n"
 
 
+def test_a_video_that_goes_on_is_told_from_where_it_is() -> None:
+    job, told = job_of("forward", 3.6, steps=2), Terminal()
+    earlier = history(job, load=0, first=1, step=1, latent=0.1)
+    made = next(at for at, event in enumerate(earlier, 1) if isinstance(event, SectionFinished))
+    bar = ProgressBar(io.BytesIO(), told)
+    bar.begin(job, earlier_events=earlier[:made])
+    bar.tick()
+    assert "Section 1 of 3 is finished" in told.getvalue()
+
+
 def test_programs_get_share_and_estimate_of_each_stage() -> None:
     stdout = io.BytesIO()
     display = JsonLines(stdout, io.StringIO())
@@ -125,16 +135,6 @@ def test_programs_get_share_and_estimate_of_each_stage() -> None:
     pieces = {line["stage"]: line["pieces"] for line in lines if line["event"] == "piece_done"}
     assert pieces == {"attention": 4, "convolutions": 12, "decode": 3}
     assert max(line["done_bytes"] for line in lines if line["event"] == "reading") == 40 * 2**30
-
-
-def test_a_failure_is_told_with_its_remedy_and_the_video_so_far() -> None:
-    stdout, told = io.BytesIO(), io.StringIO()
-    facts = {"code": "error", "video": "/o/v.mp4", "frames": 37}
-    bar_for(told, stdout).show(
-        Failed(job="j", time=1.0, message="It broke.", remedy="Lower `vae_tile`.", **facts)
-    )
-    assert told.getvalue().endswith("It broke. Lower --vae-tile.\nThe video so far has 37 frames.\n")
-    assert stdout.getvalue() == b"/o/v.mp4\n"
 
 
 class Full(io.StringIO):

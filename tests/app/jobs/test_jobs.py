@@ -72,24 +72,6 @@ def test_following_speaks_up_while_nothing_happens(open_studio: Studio) -> None:
     open_studio.service.queue.cancel(job.id)
 
 
-def test_jobs_run_one_at_a_time_in_order_and_say_where_they_stand(open_studio: Studio) -> None:
-    service = open_studio.service
-    first = open_studio.submit("fault=wait at=2")
-    open_studio.until(first, StepDone, 2)
-    second, third = open_studio.submit("steps=1"), open_studio.submit("steps=1")
-    assert [service.job(job.id).state for job in (first, second, third)] == ["running", "queued", "queued"]
-    assert [service.queue_position(job.id) for job in (first, second, third)] == [0, 1, 2]
-    assert [job.id for job in service.jobs()] == [third.id, second.id, first.id]
-    assert [job.id for job in service.jobs(limit=1)] == [third.id]
-    assert service.queue.cancel(first.id)
-    assert isinstance(open_studio.events(third)[-1], Finished)
-    ended = [service.job(job.id) for job in (first, second, third)]
-    assert [job.state for job in ended] == ["cancelled", "finished", "finished"]
-    assert (ended[0].ended or 0) <= (ended[1].started or 0)
-    assert (ended[1].ended or 0) <= (ended[2].started or 0)
-    assert service.queue_position(third.id) == 0
-
-
 def test_a_queued_job_is_cancelled_without_the_engine(open_studio: Studio) -> None:
     running = open_studio.submit("fault=wait")
     queued = open_studio.submit("steps=1")

@@ -2,13 +2,14 @@
 
 from dataclasses import astuple, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.jobs.job import Job
-from app.jobs.pace import Effort, Pace, PaceBook, pace_of, usual
+from app.jobs.pace import Effort, Pace, PaceBook, effort_of, pace_of, seconds_left, usual
 from app.jobs.service import JobService
 from app.jobs.storage.logs import EventReader
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
@@ -20,6 +21,7 @@ from diffusers_helper.families.packing import (
     plan_sections,
     window_sizes,
 )
+from diffusers_helper.models.registry import info_of
 from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import write_picture
 from tests.support.reported_jobs import history, job_of
@@ -61,6 +63,31 @@ def test_what_a_card_tries_once_is_no_part_of_its_pace() -> None:
         made.append(replace(event, time=event.time + spent))
     assert made[-1].time == plain[-1].time + 180
     assert pace_of(made, job.request) == pace_of(plain, job.request)
+
+
+@pytest.mark.parametrize(("cfg", "passes"), [(1.0, 1), (1.01, 2), (6.0, 2)])
+def test_the_effort_is_that_of_the_request(cfg: float, passes: int) -> None:
+    job = job_of("forward", 3.6)
+    info = info_of("demo")
+    for resolution, side in ((None, info.side), (320, 320)):
+        request = replace(job.request, resolution=resolution, cfg=cfg, vae_chunk=5, steps=7)
+        effort = effort_of(request, info)
+        assert (effort.steps, effort.pixels) == ([7] * len(effort.plan), side**2)
+        assert effort.step == pytest.approx(passes * side**2 / 1e6)
+        windows = [side**2 / 1e6 * latents for latents in decode_work(effort.plan, 5)]
+        assert effort.tails == pytest.approx(windows)
+
+
+def test_the_time_left_is_that_of_the_share_that_is_not_done() -> None:
+    pace = Pace(10, 1, 2, 3)
+    asked = SimpleNamespace(pace={"demo": pace, "helios-base": None}.get, finishing=5.0)
+    half, whole = job_of("forward", 3.6), job_of("forward", 3.6, frames=10**6)
+    frames = plan_sections(3.6, mode="forward").total_frames
+    half = replace(half, frames=frames // 2)
+    away = [job_of("forward", model=model) for model in ("helios-base", "/gone")]
+    left = seconds_left([half, *away, whole], asked)
+    seconds = pace.seconds(effort_of(half.request, info_of("demo")))
+    assert left == [pytest.approx(seconds * (1 - (frames // 2) / frames)), None, None, 0.0]
 
 
 @settings(max_examples=20)

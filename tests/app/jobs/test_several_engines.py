@@ -104,13 +104,6 @@ def test_a_job_waits_for_a_card_that_it_fits_and_leaves_no_card_idle(sharing: Sh
     assert sorted(range(4), key=lambda n: began[n]) == [0, 1, 3, 2]
 
 
-def test_a_job_that_fits_no_card_goes_to_the_largest(sharing: Sharing) -> None:
-    service, _ = on_cards(sharing, {CAP_VARIABLE: "0.1"}, SMALL_CARD)
-    job = sharing.add(service, resolution=BIG)
-    service.start()
-    assert until_state(service, job, "running").card == "processor 2 (0.2 GB)"
-
-
 def test_a_job_says_from_which_section_on_another_card_made_it(sharing: Sharing) -> None:
     service, (first,) = on_cards(sharing, SMALL_CARD)
     job = sharing.add(service, seconds=3.6)

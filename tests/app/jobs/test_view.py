@@ -3,14 +3,25 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 import app.ui
-from app.jobs.job import ALLOWED, COMMANDS, TRANSITIONS, Action, Command, Job, JobState, allows
+from app.jobs.job import ALLOWED, TRANSITIONS, Action, Job, JobState, allows
 from app.jobs.storage.commands import PAUSED
-from app.jobs.view import WORDS, actions, buttons, sentence, view
+from app.jobs.view import (
+    WORDS,
+    actions,
+    buttons,
+    full_record,
+    row_buttons,
+    sentence,
+    share_done,
+    states_named,
+    title_of,
+    view,
+)
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import GenerationRequest
 from tests.support.shared import Sharing
@@ -56,49 +67,134 @@ def test_a_job_that_has_begun_is_not_edited_and_a_lost_request_is_not_used() -> 
     for state in STATES:
         assert not allows(replace(JOB, state=state, started=1.0), "edit")
     assert actions(replace(JOB, state="failed", damage="request")) == ["remove"]
+    assert states_named(None) == []
+    assert states_named(["paused", "failed"]) == ["paused", "failed"]
+    with pytest.raises(InputError, match="'begun' is not a state; expected queued, running, waiting"):
+        states_named(["paused", "begun"])
 
 
-@pytest.mark.parametrize("command", COMMANDS[:3])
-def test_what_was_asked_is_said_and_not_offered_again(command: Command) -> None:
-    job = replace(JOB, state="running", started=1.0)
-    words = {
-        "cancel": "Ending after the current work", "pause": "Pausing after the current step",
-        "stop_after_section": "Ends after this section",
+PAUSING, STOPS = ("Pausing …", False), ("Ends after this section", False)
+PAUSE, STOP, RESUME, END = (
+    ("Pause Generation", True), ("Stop after this section", True), ("Resume", True), ("End it here", True)
+)  # fmt: skip
+ON_STAGE: list[tuple[str, str, int, int, dict[str, tuple[str, bool]]]] = [
+    ("running", "", 1, 2, {"pause": PAUSE, "stop_after_section": STOP}),
+    ("running", "change wait", 1, 2, {"pause": PAUSE, "stop_after_section": STOP}),
+    ("running", "", 2, 2, {"pause": PAUSE, "stop_after_section": (STOP[0], False)}),
+    ("waiting", "", 1, 1, {"pause": PAUSE}),
+    ("running", "pause", 1, 2, {"pause": PAUSING}),
+    ("waiting", "stop_after_section", 1, 2, {"stop_after_section": STOPS}),
+    ("running", "stop_after_section pause", 1, 2, {"pause": PAUSING}),
+    ("running", "cancel", 1, 2, {}),
+    ("running", "cancel pause", 1, 2, {}),
+    ("running", "cancel stop_after_section", 1, 2, {}),
+    ("queued", "", 0, 2, {"pause": PAUSE}),
+    ("paused", "", 1, 2, {"resume": RESUME, "cancel": END}),
+    ("interrupted", "", 1, 2, {"resume": RESUME, "cancel": END}),
+    ("failed", "", 1, 2, {"resume": RESUME}),
+    ("cancelled", "", 1, 2, {"resume": RESUME}),
+    ("finished", "", 2, 2, {}),
+]
+
+
+@pytest.mark.parametrize(("state", "commands", "section", "sections", "expected"), ON_STAGE)
+def test_the_stage_has_the_buttons_of_a_state_and_of_what_was_asked(
+    state: JobState, commands: str, section: int, sections: int, expected: dict[str, tuple[str, bool]]
+) -> None:
+    asked: Any = commands.split()
+    shown = buttons(replace(JOB, state=state, started=1.0), asked, section, sections)
+    assert {name: (button["label"], button["enabled"]) for name, button in shown.items()} == expected
+    is_ending = bool({"cancel", "pause", "stop_after_section"} & {*asked})
+    left_out = ("edit", "pause", "stop_after_section") if is_ending else ("edit",)
+    offered = [action for action in EXPECTED[state].split() if action not in left_out]
+    assert actions(replace(JOB, state=state, started=1.0), asked) == offered
+
+
+def test_a_row_offers_what_is_allowed_and_moves_instead_of_an_end() -> None:
+    every = list(get_args(Action))
+    shown = ["edit", "resume", "pause", "stop_after_section", "remove"]
+    moves = ["first", "earlier", "later", "last"]
+    for allowed, in_sight, more in (
+        (every, shown, [*moves, "watch", "duplicate"]),
+        ([name for name in every if name != "reorder"], shown, ["watch", "duplicate", "cancel"]),
+        (["reorder"], [], moves),
+        ([], [], []),
+    ):
+        row = row_buttons(allowed)  # pyright: ignore[reportArgumentType]
+        assert [name for name, _ in row["shown"]] == in_sight
+        assert [name for name, _ in row["more"]] == more
+
+
+QUEUED = replace(JOB, message="No model.", remedy="Get it.")
+RUNS, SECTION = replace(JOB, state="running", message="Full.", remedy="Free it."), {"work": "Section 2"}
+SENTENCES: list[tuple[Job, dict[str, Any], str]] = [
+    (JOB, {}, "Waiting"),
+    (JOB, {"turn": 1}, "Next"),
+    (JOB, {"turn": 2}, "Number 2"),
+    (JOB, {"turn": 1, "card": "Waits for a card"}, "Waits for a card"),
+    (JOB, {"turn": 1, "card": "Waits for a card", "is_paused": True}, "Waiting until the queue is resumed"),
+    (QUEUED, {"is_paused": True, "card": "Waits for a card"}, "No model. Get it."),
+    (replace(JOB, state="paused"), {}, "Paused"),
+    (replace(JOB, state="paused", message="Waits.", remedy="Go on."), SECTION, "Waits"),
+    (replace(JOB, state="running"), {}, "Being made"),
+    (RUNS, SECTION, "Section 2"),
+    (RUNS, {}, "Being made"),
+    (replace(RUNS, state="waiting"), SECTION, "Full. Free it."),
+    (replace(JOB, state="waiting"), SECTION, "Section 2"),
+    (replace(JOB, state="interrupted", message="Gone."), {}, "Interrupted: Gone."),
+    (replace(JOB, state="failed", message="Gone.", remedy="Try."), {}, "Failed: Gone. Try."),
+    (replace(JOB, state="finished"), {"is_paused": True, "card": "Waits"}, "Finished"),
+    *(
+        (RUNS, {"commands": commands.split(), **SECTION}, words)
+        for commands, words in (
+            ("change wait", "Section 2"), ("cancel", "Ending after the current work"),
+            ("pause", "Pausing after the current step"), ("stop_after_section", "Ends after this section"),
+            ("stop_after_section pause cancel", "Ending after the current work"),
+            ("stop_after_section pause", "Pausing after the current step"),
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("job", "facts", "expected"), SENTENCES)
+def test_a_sentence_says_why_a_job_stands_where_it_is(job: Job, facts: dict[str, Any], expected: str) -> None:
+    assert sentence(job, **facts) == expected
+
+
+def test_a_job_has_a_title_and_a_share_of_at_most_all() -> None:
+    words = replace(JOB.request, prompt=" a\n red  ball ")
+    assert title_of(replace(JOB, request=words)) == "a red ball"
+    assert title_of(JOB) == "a video without a prompt"
+    assert [share_done(replace(JOB, frames=frames)) for frames in (0, 73, 74)] == [0.0, 1.0, 1.0]
+
+
+def test_a_record_tells_every_fact_of_a_job(sharing: Sharing) -> None:
+    service = sharing.open(start=False)
+    first, job = sharing.add(service, "before"), sharing.add(service, "a ball")
+    service.steering.wait(job.id)
+    facts = {
+        "created": 10.0, "started": 20.5, "ended": 30.0, "place": 5.0, "frames": 7, "message": "Why.",
+        "remedy": "Do.", "card": "W7900", "favourite": True, "video": "video-0007.mp4",
     }  # fmt: skip
-    given: set[Command] = {command}
-    assert sentence(job, given) == words[command]
-    assert actions(job, given) == ["watch", "cancel", "duplicate", "branch", "change", "wait"]
-    shown = buttons(job, given, 1, 2)
-    assert list(shown) == ([] if command == "cancel" else [command])
-    assert not any(one["enabled"] for one in shown.values())
-
-
-def test_steering_takes_no_button_away() -> None:
-    job = replace(JOB, state="running", started=1.0)
-    assert actions(job, {"change", "wait"}) == EXPECTED["running"].split()
-    assert sentence(job, {"change", "wait"}, work="Section 2") == "Section 2"
-
-
-def test_the_stage_has_the_buttons_of_a_state() -> None:
-    job = replace(JOB, state="running", started=1.0)
-    assert [(name, one["enabled"]) for name, one in buttons(job, (), 1, 2).items()] == [
-        ("pause", True), ("stop_after_section", True),
+    service.queue.store.enter(job.id, "running", reason="It is its turn.")
+    service.queue.store.enter(job.id, "paused", **facts)
+    service.steering.wait(job.id)
+    made = full_record(service, job.id, lambda path: f"at {path.name}")
+    request = made.pop("request")
+    assert (request["prompt"], request["image"], request["end_image"]) == ("a ball", "at input.png", "")
+    states = made.pop("states")
+    assert [(line["state"], line["reason"]) for line in states] == [
+        ("queued", "You started it."), ("running", "It is its turn."), ("paused", "Why."),
     ]  # fmt: skip
-    assert not buttons(job, (), 2, 2)["stop_after_section"]["enabled"]
-    assert list(buttons(job, (), 1, 1)) == ["pause"]
-    for state in STATES:
-        assert ("resume" in buttons(replace(JOB, state=state), (), 0, 2)) == ("resume" in ALLOWED[state])
-
-
-def test_the_sentences_of_a_job_in_the_queue() -> None:
-    assert [sentence(JOB, turn=turn) for turn in range(3)] == ["Waiting", "Next", "Number 2"]
-    assert sentence(JOB, is_paused=True, turn=1) == "Waiting until the queue is resumed"
-    waiting = replace(JOB, message="No model.", remedy="Get it.")
-    assert sentence(waiting, is_paused=True) == "No model. Get it."
-    assert sentence(replace(JOB, state="paused")) == "Paused"
-    assert sentence(replace(JOB, state="paused", message="Waits.")) == "Waits"
-    assert sentence(replace(JOB, state="interrupted", message="Gone.")) == "Interrupted: Gone."
-    assert sentence(replace(JOB, state="waiting", message="Full.")) == "Full."
+    place = facts.pop("place")
+    assert made == facts | {
+        "id": job.id, "state": "paused", "place": place, "video": "at video-0007.mp4", "damage": "",
+        "folder": f"at {job.id}", "sentence": "Why", "percent": pytest.approx(100 * 7 / 37, abs=0.05),
+        "actions": [name for name in EXPECTED["paused"].split() if name != "edit"], "jobs_before": 0,
+        "wishes": ["wait"],
+    }  # fmt: skip
+    service.queue.pause_queue()
+    assert full_record(service, first.id)["sentence"] == "Waiting until the queue is resumed"
 
 
 @pytest.mark.parametrize("state", ["queued", "paused", "cancelled"])

@@ -304,21 +304,6 @@ def test_a_job_that_is_over_at_once_is_told_all_the_same(page: Any, stand: Stand
     assert page.title() == "Longtake"
 
 
-def test_silence_is_told_with_the_usual_pace(
-    page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.ui.live.scene._CALM_SECONDS", 1.0)
-    submit(stand, photo)
-    stand.engine.go(FIRST + 2)
-    status(page, state="running", section=2, step=1)
-    quiet = page.locator('.lt-pulse[data-kind="quiet"]')
-    quiet.get_by_text("No sign of life for").wait_for()
-    assert "a step usually takes" in quiet.inner_text()
-    monkeypatch.setattr("app.ui.live.scene._CALM_SECONDS", 1000.0)
-    stand.engine.go(1)
-    page.locator('.lt-pulse[data-kind="alive"]').wait_for()
-
-
 def test_a_connection_that_hangs_is_reported_and_replaced(
     page: Any, stand: Stand, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

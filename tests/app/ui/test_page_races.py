@@ -1,85 +1,15 @@
 """Races of the page's scripts: late, lost and crossed answers, news meanwhile, and second presses.
 
-The scripts run over the real document without a server. A test answers their requests itself, in any order.
+The scripts run over the real document without a server; see `tests/support/page_scripts.py`.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from app.jobs.service import JobService
-from app.ui import scripts
-from app.ui.catalogue import Catalogue
-from app.ui.page import build_page
-from tests.support.jobs import TIMEOUT
+from tests.support.page_scripts import document, page
 from tests.support.pages import needs_chromium
 
+__all__ = ["document", "page"]
 pytestmark = needs_chromium
-SITE = "http://page.test/"
-# `calls` are the requests so far, each with `answer`, `refuse` and `lose`; `load` imports one of the scripts.
-HARNESS = """
-window.calls = [];
-window.streams = [];
-window.fetch = (address, { body = '{}' } = {}) => new Promise((resolve, reject) => {
-  const reply = (value, status) => resolve(
-    new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } }));
-  calls.push({
-    address, path: address.replace('api/', ''), sent: JSON.parse(body), answer: (value) => reply(value, 200),
-    refuse: (message) => reply({ message }, 409), lose: () => reject(new TypeError('away')),
-  });
-});
-window.EventSource = class {
-  constructor(address) { Object.assign(this, { address, readyState: 1 }); streams.push(this); }
-  close() { this.readyState = 2; }
-};
-window.EventSource.CLOSED = 2;
-window.load = (name) => import(`/SCRIPTS/${name}`);
-window.settle = () => new Promise((done) => { setTimeout(() => requestAnimationFrame(done), 20); });
-window.named = (path) => calls.filter((call) => call.path.split('?')[0] === path);
-window.textOf = (selector) => document.querySelector(selector).textContent;
-window.queued = (...names) => ({
-  total: names.length, first: 0, held: false, say: names.join(), cards: [], left: null,
-  jobs: names.map((id) => ({
-    id, title: id, about: '', now: 'Waiting', time: '', percent: 0, state: 'queued', picture: '',
-    actions: ['reorder'], buttons: { shown: [['remove', 'Remove']], more: [] },
-  })),
-});
-window.rows = () => [...document.querySelectorAll('.lt-row')].map((row) => row.dataset.job).join('');
-"""
-
-
-@pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> str:
-    service = JobService(tmp_path_factory.mktemp("races") / "outputs")
-    made = build_page(service, Catalogue()).document
-    assert "page.js" in made
-    return made.replace("page.js", "elements.js")
-
-
-@pytest.fixture
-def page(browser: Any, document: str) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(TIMEOUT * 1000)
-
-    def serve(route: Any) -> None:
-        name = route.request.url.removeprefix(SITE)
-        if not name:
-            route.fulfill(body=document, content_type="text/html")
-        elif found := scripts.content(name.removeprefix(f"{scripts.ROUTE}/")):
-            route.fulfill(body=found[0], content_type=found[1])
-        else:
-            route.fulfill(status=404)
-
-    context.route(f"{SITE}**", serve)
-    context.add_init_script(HARNESS.replace("SCRIPTS", scripts.folder()))
-    page = context.new_page()
-    failed: list[str] = []
-    page.on("pageerror", lambda error: failed.append(str(error)))
-    page.goto(SITE)
-    yield page
-    context.close()
-    assert not failed, failed
 
 
 def test_removals_that_follow_each_other_are_undone_together(page: Any) -> None:
@@ -229,6 +159,47 @@ def test_a_row_follows_its_video_also_if_the_one_before_looked_the_same(page: An
         return states;
     }""")
     assert states == ["Starting", "Waiting", "Waiting", "Waiting", "Waiting", "Starting"]
+
+
+def test_a_key_moves_a_row_by_its_neighbours(page: Any) -> None:
+    rows: list[tuple[int, str, list[Any]]] = [
+        (0, "d ArrowUp", ["c", "", False]),
+        (0, "c ArrowUp", ["b", "", True]),
+        (0, "b ArrowUp", []),
+        (0, "b ArrowDown", ["d", "", False]),
+        (0, "c ArrowDown", ["", "d", False]),
+        (0, "d ArrowDown", []),
+        (0, "d Home", [None, None, True]),
+        (0, "b End", [None, None, False]),
+        (9, "b ArrowUp", ["a", "", False]),
+    ]
+    start_queue(page)
+    found = page.evaluate(
+        """async (all) => {
+        const { reportJobs } = await load('jobs.js');
+        const answer = async (path, value) => { named(path).at(-1).answer(value); await settle(); };
+        const found = [];
+        for (const [revision, [first, keys]] of all.entries()) {
+            const some = { ...queued('a', 'b', 'c', 'd'), first };
+            if (!first) some.jobs[0].actions = [];
+            reportJobs({ queue: { revision } });
+            await settle();
+            await answer('queue', some);
+            const [job, key] = keys.split(' ');
+            const before = named('queue/reorder').length;
+            press(key, {}, document.querySelector(`[data-job=${job}] .lt-row-grip`));
+            await settle();
+            const moves = named('queue/reorder').slice(before);
+            found.push(moves.flatMap(({ sent }) => [sent.before, sent.after, sent.first]));
+            if (!moves.length) continue;
+            await answer('queue/reorder', {});
+            await answer('queue', some);
+        }
+        return found;
+    }""",
+        rows,
+    )
+    assert found == [sent for *_, sent in rows]
 
 
 def test_news_while_a_row_is_dragged_do_not_move_it(page: Any) -> None:

@@ -43,6 +43,10 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
     routes.append(
         Route("/api/updates", lambda request: StreamingResponse(events(), media_type="text/event-stream"))
     )
+    parts = ('{"label": ', '"Watch it"}')
+    routes.append(
+        Route("/api/parts", lambda request: StreamingResponse(iter(parts), media_type="application/json"))
+    )
     pages = Starlette(routes=routes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,6 +78,7 @@ def test_a_browser_gets_its_language(client: TestClient, headers: dict[str, str]
         {"beat": beat, "now": "Sieh es an ü"} for beat in (1, 2)
     ]
     assert client.get("/page.js", headers=headers).text == "Watch it"
+    assert client.get("/api/parts", headers=headers).json() == {"label": "Sieh es an ü"}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from app.jobs.job import size_of
-from app.web import serving
-from app.web.served_files import UploadRoom
+from app.web import served_files, serving
+from app.web.served_files import ServedFiles, UploadRoom
+from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.asking import ask, form
 from tests.support.heic import heic
@@ -108,6 +109,27 @@ def test_the_end_of_a_jobs_log_is_served_without_paths(stand: Stand, job: Path) 
     (job / "job.log").unlink()
     (job / "job.log").symlink_to(stand.outputs.parent / "secret.png")
     assert ask(stand.url, f"{JOBS}{job.name}/job.log").status == 404
+
+
+@pytest.mark.parametrize(("extra", "first"), [(0, "begin"), (1, "next")])
+def test_a_log_begins_with_a_whole_line(extra: int, first: str, tmp_path: Path) -> None:
+    text = "begin\nnext\n"
+    JobFolder(tmp_path).log.write_text(text + "x" * (served_files._LOG_BYTES - len(text) + extra))
+    body = bytes(served_files._served_log(tmp_path, tmp_path).body).decode()
+    assert body.split("\n")[0] == first
+
+
+def test_a_job_is_served_by_its_own_name_alone(tmp_path: Path) -> None:
+    files = ServedFiles(tmp_path / "outputs", tmp_path / "uploads")
+    for name in ("job", ".longtake/trash/removed"):
+        folder = tmp_path / "outputs" / name
+        folder.mkdir(parents=True)
+        (folder / "request.json").write_text("{}")
+        (folder / "video.mp4").write_bytes(b"video")
+    for link, name in (("same", "job"), ("gone", ".longtake/trash/removed")):
+        (tmp_path / "outputs" / link).symlink_to(tmp_path / "outputs" / name)
+    served = [files.of_job(f"{name}/video.mp4").status_code for name in ("job", "same", "gone", "other", "")]
+    assert served == [200, 404, 404, 404, 404]
 
 
 def test_nothing_else_of_the_disk_is_served(stand: Stand, job: Path) -> None:
@@ -326,6 +348,18 @@ def test_old_uploads_make_room_and_young_ones_stay(tmp_path: Path, monkeypatch: 
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"2.png", "3.png"}
     assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.iterdir())
+
+
+def test_room_is_made_for_the_largest_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = UploadRoom(tmp_path, max_bytes=100, max_total_bytes=250)
+    for name in "abc":
+        (tmp_path / name).write_bytes(bytes(60))
+    now = (tmp_path / "c").stat().st_ctime
+    for later, has_room, left in ((10, False, 3), (700, True, 2), (700, True, 2)):
+        monkeypatch.setattr("time.time", lambda later=later: now + later)
+        assert (room.make_room(), len([*tmp_path.iterdir()])) == (has_room, left)
+    (tmp_path / "d").write_bytes(bytes(30))
+    assert (room.make_room(), len([*tmp_path.iterdir()])) == (True, 3)  # exactly as much as there may be
 
 
 def test_a_torn_upload_goes_without_the_folder_it_lies_in(

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import gradio as gr
@@ -15,10 +16,13 @@ from gradio.queueing import Queue
 from gradio_client import Client, handle_file
 
 from app.jobs.service import JobService
+from app.web import server
 from app.web.server import AUTH_VARIABLE
 from app.web.serving import close_page, open_page
+from diffusers_helper.errors import InputError
 from diffusers_helper.events import StepDone
 from diffusers_helper.planning.profiles import CAP_VARIABLE, PRESERVED_VARIABLE
+from diffusers_helper.units import GB
 from tests.app.conftest import Longtake
 from tests.support.asking import ask
 from tests.support.jobs import STAND_IN, TIMEOUT, processes_in_group, wait_until
@@ -208,3 +212,27 @@ def test_gradio_looks_for_calls_less_often_than_it_would_and_a_call_ends_its_con
     ours, theirs = vars(page.calls._queue), vars(Queue(False, 1, 1, None, gr.Blocks()))
     for pause in ("sleep_when_free", "progress_update_sleep_when_free"):
         assert ours[pause] >= 20 * theirs[pause]
+
+
+def test_the_page_gets_what_the_program_was_told_and_plans_for_its_largest_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: dict[str, Any] = {}
+
+    def open_page(service: JobService, outputs: Path, **settings: Any) -> None:
+        heard.update(settings, outputs=outputs, engines=service.engines)
+        raise InputError("That is enough.")
+
+    monkeypatch.setattr(server, "open_page", open_page)
+    monkeypatch.setattr(server, "handle", lambda _: None)
+    told = [
+        "--devices", "cpu=4,cpu=1", "--outputs", str(tmp_path / "videos"), "--allowed-host", "Video.Example",
+        "--model", "demo", "--server", "0.0.0.0", "--share",
+    ]  # fmt: skip
+    with pytest.raises(InputError):
+        server._serve(server.page_parser("page").parse_args(told), ("anna", "geheim"), 1234)
+    assert heard.pop("profile").cap_bytes.value == 4 * GB
+    assert heard == {
+        "outputs": tmp_path / "videos", "engines": 2, "model": "demo", "server": "0.0.0.0", "port": 1234,
+        "share": True, "inbrowser": False, "auth": ("anna", "geheim"), "allowed_hosts": ["Video.Example"],
+    }  # fmt: skip

@@ -4,13 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from app.jobs.downloads.manager import Downloads
-from app.jobs.downloads.process import ModelProcess
+from app.jobs.downloads import manager
+from app.jobs.downloads import process as process_module
+from app.jobs.downloads.manager import DownloadOrder, DownloadProgress, Downloads
+from app.jobs.downloads.process import Adding, ModelProcess
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from diffusers_helper.errors import InputError
 from diffusers_helper.models import downloads as core
 from diffusers_helper.models.added import ADDED_MODELS, FILE_NAME, AddedComponent, AddedModel
 from diffusers_helper.models.downloads import NotHere, absence_of
@@ -241,3 +245,75 @@ def test_a_model_that_was_removed_before_its_check_is_named() -> None:
     assert check.has_failed
     assert check.message.startswith("`model` is 'gone'")
     check.end()
+
+
+def test_a_model_is_told_by_what_happens_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [
+        SimpleNamespace(here_bytes=here, missing_bytes=missing) for here, missing in ((30, 50), (10, 10))
+    ]
+    monkeypatch.setattr(manager, "installed_components", lambda _: parts)
+    monkeypatch.setattr(manager, "missing_components", lambda _: parts)
+    now = [0.0]
+    monkeypatch.setattr(manager, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    downloads, name = Downloads(tmp_path / "longtake" / "downloads", lambda: None), INFO.name
+    (tmp_path / "longtake").mkdir()
+    remedy = f"Download it on the page under Models, or with longtake models get {name}."
+
+    def told() -> tuple[Any, ...]:
+        progress, reason = downloads.progress(name), downloads.reason_to_wait(name)
+        return progress.activity, progress.done_bytes, progress.total_bytes, *reason.values(), downloads.share
+
+    assert told() == ("", 0, 0, "Its model is not on this machine.", remedy, "")
+    for order, expected in (
+        (DownloadOrder("wanted"), ("getting", 40, 100, "Its model is being downloaded: 40 %.", "", "40 %")),
+        (DownloadOrder("paused"), ("paused", 40, 100, "The download of its model is paused.", remedy, "")),
+        (
+            DownloadOrder("failed", "No room.", "Free it."),
+            ("failed", 40, 100, "Its model was not downloaded. No room.", "Free it.", ""),
+        ),
+    ):
+        downloads._order(name, order)
+        assert told() == expected
+    downloads._order(name, DownloadOrder("wanted"))
+    process: Any = SimpleNamespace(total=200, done=50, bytes_per_second=10.0, is_over=False, has_failed=False)
+    downloads._running["get", name] = process
+    now[0] = 0.5
+    downloads.reason_to_wait(name)
+    process.done = 100
+    assert "25 %" in downloads.reason_to_wait(name)["message"]  # for a second
+    now[0] = 1.6
+    assert told() == ("getting", 100, 200, "Its model is being downloaded: 50 %.", "", "50 %")
+    assert downloads.progress(name) == DownloadProgress("getting", 100, 200, 10.0, 10.0)
+    process.bytes_per_second = 0.0
+    assert downloads.progress(name).seconds_left is None
+    over: Any = SimpleNamespace(is_over=True, has_failed=True, message="Why.", remedy="Do.", problems=["p"])
+    downloads._running["convert", name] = over
+    assert downloads.progress(name) == DownloadProgress(message="It was not converted. Why.", remedy="Do.")
+    assert downloads.problems(name) is None
+    downloads._running["convert", name] = process
+    assert downloads.progress(name).activity == "converting"
+    downloads._running["verify", name] = process
+    assert (downloads.progress(name).activity, downloads.problems(name)) == ("verifying", None)
+    downloads._running["verify", name] = over
+    assert downloads.problems(name) == ["Why. Do."]
+    over.has_failed = False
+    assert downloads.problems(name) == ["p"]
+
+
+def test_one_model_is_added_at_a_time_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    adding, told = Adding(), list[dict[str, Any]]()
+
+    def add(name: str, *_: object) -> None:
+        told.append(adding.facts())
+        with pytest.raises(InputError, match="Another model is being checked"):
+            adding.add("another", {}, "")
+        if name == "bad":
+            raise InputError("It is damaged.", "Choose another.")
+
+    monkeypatch.setattr(process_module, "_add", add)
+    with pytest.raises(InputError, match="damaged"):
+        adding.add("bad", {}, "")
+    assert adding.facts() == {"name": "", "seconds": 0, "problem": "It is damaged. Choose another."}
+    adding.add("good", {}, "")
+    assert adding.facts() == {"name": "", "seconds": 0, "problem": ""}
+    assert [(facts["name"], facts["problem"]) for facts in told] == [("bad", ""), ("good", "")]

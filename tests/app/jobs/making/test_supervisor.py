@@ -16,6 +16,7 @@ from app.jobs.making.watchdog import FIRST_SECONDS, WatchdogTimeouts, card_in_us
 from diffusers_helper.events import Event, JobStarted, SectionFinished, StageStarted, Warned
 from diffusers_helper.families.packing import Mode
 from diffusers_helper.planning.profiles import Machine
+from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.reported_jobs import job_of, slow_start
 from tests.support.scripted_engine import (
     ABOUT,
@@ -178,6 +179,24 @@ def test_a_hang_inside_a_trial_is_charged(clock: Clock) -> None:
     engine = Hanging([[STARTED, stage(1, "decode"), 200.0], [END]], clock)
     assert make(engine, timeouts)[-1] == END
     assert list(engine.blocklist) == [Trial("a", "taps")]
+
+
+@pytest.mark.parametrize(
+    ("deaths", "is_smaller"),
+    [("sample", False), ("sample sample", True), ("sample decode", False), ("sample! sample", False)],
+)
+def test_the_second_death_of_a_stage_for_lack_of_memory_has_a_smaller_plan(
+    deaths: str, is_smaller: bool, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job").mkdir()
+    runs: list[list[Any]] = []
+    for name in deaths.split():
+        died = EngineDied(-signal.SIGABRT)
+        died.errors = "" if name.endswith("!") else "torch.OutOfMemoryError: HIP out of memory. Tried 2 GiB."
+        runs.append([STARTED, stage(1, name.rstrip("!")), died])
+    assert make(Script([*runs, [END]], clock))[-1] == END
+    assert JobFolder(Path("job")).crash_record.exists() == is_smaller
 
 
 def test_an_engine_that_cannot_start_again_is_left_alone(clock: Clock) -> None:

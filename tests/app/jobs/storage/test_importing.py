@@ -6,15 +6,19 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.jobs.job import Job
 from app.jobs.service import JobService
+from app.jobs.storage import importing
 from app.jobs.storage.database import Database
+from app.jobs.storage.importing import mark_for_old_versions
+from app.jobs.storage.logs import append_event, append_line
 from diffusers_helper.errors import InputError
-from diffusers_helper.events import Finished
-from diffusers_helper.files import read_file
+from diffusers_helper.events import Cancelled, Event, Finished, SectionFinished, StepDone
+from diffusers_helper.files import json_line, read_file
 from diffusers_helper.machine.file_locks import Lock
 from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -228,3 +232,41 @@ def test_a_folder_that_comes_later_arrives_paused_beside_a_queue_that_goes_on(
     queued.rename(tmp_path / "here" / queued.name)
     here.queue.rebuild()
     assert (here.job(queued.name).state, here.queue.is_paused) == ("paused", False)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "state"),
+    [
+        ([], "", "queued"),
+        (["queued"], "", "queued"),
+        (["queued", "running"], "", "interrupted"),
+        (["running", "waiting"], "", "interrupted"),
+        (["running", "paused"], "", "paused"),
+        (["running", "failed"], "step", "failed"),
+        ([], "step", "interrupted"),
+        ([], "section", "interrupted"),
+        ([], "cancelled", "cancelled"),
+        (["marked"], "cancelled", "cancelled"),  # what this version writes says nothing of the state
+        (["marked"], "step", "interrupted"),
+    ],
+)
+def test_a_state_is_what_the_lines_say_or_else_the_events(
+    lines: list[str], said: str, state: str, tmp_path: Path
+) -> None:
+    folder = JobFolder(tmp_path)
+    about: dict[str, Any] = {"job": folder.job, "time": 1.0}
+    events: dict[str, Event] = {
+        "step": StepDone(**about, section=1, step=1, steps=2),
+        "section": SectionFinished(**about, section=1, sections=2, video="v.mp4", frames=9),
+        "cancelled": Cancelled(**about, video=None, frames=0),
+    }
+    if said:
+        append_event(folder.events, events[said])
+    for line in lines:
+        if line == "marked":
+            mark_for_old_versions(folder, created=5.0, place=6.0, press="p")
+        else:
+            append_line(folder.states, json_line({"state": line, "time": 1.0}), sync=False)
+    facts = importing._facts_of(folder, list(importing._lines(folder)))
+    assert facts["state"] == state
+    assert ((facts["created"], facts["place"]) == (5.0, 6.0)) == (lines == ["marked"])

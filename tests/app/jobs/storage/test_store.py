@@ -187,20 +187,3 @@ def test_a_job_whose_folder_was_away_is_resumed_once_it_is_back(studio: Studio, 
     (tmp_path / "aside").rename(job.folder)
     assert studio.service.queue.resume(job.id).state == "queued"
     assert store.claim(lambda job: "") is not None
-
-
-def test_open_jobs_are_those_that_run_or_wait(studio: Studio) -> None:
-    over = studio.submit()
-    studio.service.queue.cancel(over.id)
-    assert studio.service.open_jobs() == (None, ())
-    studio.service.start()
-    first = studio.submit("sections=2 steps=1 at=1 fault=wait")
-    section = studio.until(first, SectionFinished)
-    assert isinstance(section, SectionFinished)
-    later = [studio.submit(), studio.submit()]
-    running, waiting = studio.service.open_jobs()
-    assert (running.id, [job.id for job in waiting]) == (first.id, [job.id for job in later])
-    assert (running.state, running.frames, str(running.video)) == ("running", 37, section.video)
-    for job in (*later, first):
-        studio.service.queue.cancel(job.id)
-    studio.events(first)

@@ -10,7 +10,6 @@ from PIL import Image
 
 from tests.app.ui.history.test_page_history import cards, gallery, make
 from tests.app.ui.test_accessibility import check, screen
-from tests.support.films import write_film
 from tests.support.pages import Stand, needs_chromium
 
 __all__ = ["make", "screen"]
@@ -99,17 +98,3 @@ def test_a_video_is_finished_as_the_panel_says(page: Any, stand: Stand, make: An
     result = made.request.finishing.result
     assert words.startswith(f"{result.width}x{result.height}, {result.frames} frames, ")
     assert Path(made.request.join).read_bytes() == other.video.read_bytes()
-
-
-def test_a_file_is_finished_without_a_job(page: Any, stand: Stand, make: Any, tmp_path: Path) -> None:
-    page.goto(f"{stand.url}#history")
-    with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Finish a file").click()
-    chooser.value.set_files(str(write_film(tmp_path / "clip.mp4")))
-    dialog = page.get_by_role("dialog", name="Finish a file")
-    dialog.get_by_label("To and fro").check()
-    dialog.get_by_text("58 frames, ").wait_for()
-    check(page, "finishing a file")
-    dialog.get_by_role("button", name="Make it").click()
-    page.wait_for_selector(".lt-past-open:not([hidden])")
-    assert stand.service.jobs()[0].request.finishing.words == "loop"

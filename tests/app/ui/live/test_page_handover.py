@@ -72,16 +72,6 @@ def test_a_finished_video_stays_and_plays_until_the_user_moves_on(
     announced.wait_for(state="hidden")
 
 
-def test_a_start_with_nothing_in_the_making_takes_the_stage(page: Any, stand: Stand, photo: Path) -> None:
-    stand.engine.go(FIRST + 1)
-    start(page, photo, "one", seconds=1)
-    first = status(page, state="finished").get_attribute("data-job")
-    page.get_by_role("button", name="Start Generation").click()
-    status(page, state="running")
-    assert page.locator(".lt-status").get_attribute("data-job") != first
-    assert not page.locator(".lt-next").is_visible()
-
-
 def test_the_stage_follows_to_what_is_made_of_a_video_after_it(page: Any, stand: Stand, photo: Path) -> None:
     first = submit(stand, photo, "one", then="enlarge:4")
     stand.engine.go(FIRST)
@@ -99,22 +89,6 @@ def test_the_stage_follows_to_what_is_made_of_a_video_after_it(page: Any, stand:
     stand.engine.go(1000)
     status(page, state="finished", job=second)
     page.wait_for_selector(f'.lt-stage[data-url*="{second}/video.mp4"]')
-
-
-def test_a_video_of_another_program_is_announced_and_does_not_take_the_stage(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    first = submit(stand, photo, "one")
-    status(page, state="running", job=first)
-    stand.engine.go(FIRST + 1)
-    status(page, state="finished", job=first)
-    second = submit(stand, photo, "two")
-    page.locator(f'.lt-next[data-job="{second}"][data-state="running"]').wait_for()
-    stand.engine.go(FIRST + 1)
-    page.locator(f'.lt-next[data-job="{second}"][data-state="finished"]').wait_for()
-    status(page, state="finished", job=first)
-    page.get_by_role("button", name="Show it: two").click()
-    status(page, state="finished", job=second)
 
 
 def test_a_paused_job_gives_its_place_on_the_stage_to_the_next(page: Any, stand: Stand, photo: Path) -> None:

@@ -10,7 +10,6 @@ from tests.support.pages import VIDEO, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 AT = "document.querySelector('.lt-stage video.lt-top').currentTime"
-RATE = "document.querySelector('.lt-stage video.lt-top').playbackRate"
 
 
 @pytest.fixture
@@ -48,24 +47,3 @@ def test_a_frame_is_saved_and_becomes_a_picture_of_the_form(finished: Any, tmp_p
         page.wait_for_function(
             "(name) => document.querySelector(`#set-${name} img`)?.src.includes('-at-0.50-s.png')", arg=name
         )
-
-
-def test_keys_and_speed_move_through_the_video(finished: Any) -> None:
-    page = finished
-    page.keyboard.press("l")
-    page.wait_for_function(f"{AT} > 0.4")
-    page.keyboard.press("l")
-    assert page.evaluate(RATE) == 1.5
-    page.keyboard.press("k")
-    page.wait_for_selector('.lt-stage[data-playing="false"]')
-    page.keyboard.press("End")
-    page.wait_for_function(f"{AT} > 2.3")
-    page.keyboard.press("j")
-    page.wait_for_function(f"{AT} < 1.5")
-    page.keyboard.press("k")
-    rest = page.evaluate(AT)
-    assert rest > 0
-    page.keyboard.press(",")
-    page.wait_for_function(f"Math.abs({AT} - {rest} + 1 / 30) < 0.001")
-    page.get_by_label("Speed", exact=True).select_option(label="0.25×")
-    assert page.evaluate(RATE) == 0.25

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from app.jobs.job import Job
-from app.jobs.storage.commands import commands_of
 from app.ui.live.scene import takes_for
 from diffusers_helper.families.packing import MODES, Mode
 from diffusers_helper.provenance.branch import num_finished_sections
@@ -16,7 +15,7 @@ from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.request import GenerationRequest
 from tests.app.ui.test_accessibility import violations
 from tests.support.jobs import wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, start, status
+from tests.support.pages import Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 # Notes each sentence beneath the stage from now on.
@@ -165,31 +164,6 @@ def test_a_video_waits_from_its_first_section_on(page: Any, stand: Stand, photo:
     page.get_by_role("button", name="Resume").click()
     status(page, state="paused", section=2)
     assert num_finished_sections(JobFolder(job.folder)) == 2
-
-
-def test_words_are_changed_and_the_video_waits_while_it_is_made(page: Any, stand: Stand, photo: Path) -> None:
-    start(page, photo, seconds=3.6)
-    stand.engine.go(FIRST)
-    status(page, state="running")
-    page.wait_for_selector('.lt-cell[data-state="done"]')
-    (job,) = stand.service.jobs()
-    page.get_by_text("Direct it").click()
-    fold = page.locator(".lt-live .lt-panel")
-    words = fold.get_by_label("What happens next")
-    assert words.input_value() == "the red ball moves right"
-    fold.get_by_text("New words are used from").wait_for()
-    assert fold.get_by_role("button", name="Three takes").is_disabled()
-    fold.get_by_label("Wait for me after each section").check()
-    page.get_by_text("It waits for you after each section; the device is free meanwhile.").wait_for()
-    words.fill("the red ball moves up")
-    fold.get_by_role("button", name="Change the words").press("Enter")
-    page.get_by_text("What comes next has the new words.").wait_for()
-    assert commands_of(JobFolder(job.folder)) == {"change", "wait"}
-
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    fold.get_by_label("Wait for me after each section").uncheck()
-    wait_until(lambda: commands_of(JobFolder(job.folder)) == {"change"})
 
 
 def test_other_words_for_a_take_that_was_kept_leave_it_on_the_stage(

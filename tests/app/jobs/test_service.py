@@ -1,0 +1,179 @@
+"""Tests of what the service tells of a queue in every order, over states that are written by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs.downloads.manager import Downloads
+from app.jobs.history import Retention, tidy
+from app.jobs.job import Job
+from app.jobs.making.worker import _needed_bytes, _timed
+from app.jobs.service import JobService, _final_event
+from app.jobs.storage.commands import ended_by
+from app.jobs.storage.folders import size_of
+from app.jobs.storage.logs import append_event
+from app.jobs.storage.rows import add_transition
+from diffusers_helper.errors import InputError
+from diffusers_helper.events import Cancelled, Failed, Finished, SectionFinished, StepDone
+from diffusers_helper.provenance.job_folder import JobFolder
+from tests.support.reported_jobs import job_of
+from tests.support.shared import Sharing
+
+AWAY = "framepack-i2v"
+
+
+@pytest.fixture
+def service(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> JobService:
+    """Return a service to which one of the models is missing."""
+    words = {"message": "Its model is away.", "remedy": ""}
+    monkeypatch.setattr(Downloads, "reason_to_wait", lambda _, model: words if model == AWAY else {})
+    return sharing.open(start=False)
+
+
+def begin(service: JobService, job: Job, started: float, state: Any = "running") -> None:
+    service.queue.store.enter(job.id, "running", started=started)
+    service.queue.store.enter(job.id, state)
+
+
+def test_the_queue_is_told_in_the_order_in_which_it_is_made(sharing: Sharing, service: JobService) -> None:
+    late, early, away, last, paused, over, interrupted = (
+        sharing.add(service, name, model=AWAY if name == "away" else "demo")
+        for name in ("late", "early", "away", "last", "paused", "over", "interrupted")
+    )
+    begin(service, late, 20.0)
+    begin(service, early, 10.0, "waiting")
+    begin(service, interrupted, 5.0, "interrupted")
+    service.queue.pause(paused.id)
+    service.queue.cancel(over.id)
+    first, others = service.open_jobs()
+    assert first == service.job(early.id)
+    assert [job.id for job in others] == [late.id, last.id, away.id]
+    assert service.open_jobs() is service.open_jobs()
+    positions = {job.request.prompt: service.queue_position(job.id) for job in service.jobs()}
+    assert positions == {
+        "late": 0,
+        "early": 0,
+        "away": 2,
+        "last": 2,
+        "paused": 0,
+        "over": 0,
+        "interrupted": 0,
+    }
+    service.queue.move(last.id, before=late.id)
+    assert [job.id for job in service.open_jobs()[1]] == [late.id, last.id, away.id]
+    assert (service.queue_position(last.id), service.queue_position(away.id)) == (2, 3)
+    assert [job.id for job in service.recent_jobs(2)] == [over.id, paused.id]
+    service.queue.resume(paused.id)
+    assert [job.id for job in service.recent_jobs(1)] == [paused.id]
+
+
+def test_a_state_of_an_old_version_has_no_time(sharing: Sharing, service: JobService) -> None:
+    job, store = sharing.add(service), service.queue.store
+    with store.transaction() as database:
+        add_transition(database, job.id, "running", "Long ago.", 0.0)
+        add_transition(database, job.id, "paused", "Then.", 12.34567)
+    assert [(line.reason, line.time) for line in service.history.transitions(job.id)[1:]] == [
+        ("Long ago.", 0.0), ("Then.", 12.346),
+    ]  # fmt: skip
+
+
+def test_of_jobs_that_are_added_together_all_are_queued_or_none(
+    sharing: Sharing, service: JobService
+) -> None:
+    assert len(service.all_or_none(sharing.add(service, name) for name in "ab")) == 2
+    with pytest.raises(InputError, match="nope"):
+        service.all_or_none(sharing.add(service, name, model=name) for name in ("demo", "demo", "nope"))
+    assert [job.state for job in service.jobs()] == ["cancelled", "cancelled", "queued", "queued"]
+
+
+def test_commands_count_for_a_job_that_has_begun_and_is_not_over(
+    sharing: Sharing, service: JobService
+) -> None:
+    job = sharing.add(service)
+    service.steering.wait(job.id)
+    assert service.commands(service.job(job.id)) == set()
+    begin(service, job, 1.0)
+    assert service.commands(service.job(job.id)) == {"wait"}
+    service.recover()
+    assert service.job(job.id).state == "queued"  # it goes on here
+
+
+def test_a_job_whose_log_has_no_end_ends_for_who_follows_it() -> None:
+    video = Path("/o/j/video.mp4")
+    job = job_of(id="j", started=30.0, created=10.0, ended=40.0, frames=7, message="Why.", remedy="Do.")
+    facts: dict[str, Any] = {"job": "j", "time": 10.0, "video": str(video), "frames": 7}
+    failed = Failed(**facts | {"video": None}, message="Why.", remedy="Do.")
+    for state, shown, end in (
+        ("finished", video, Finished(**facts, seconds=10.0)), ("finished", None, failed),
+        ("cancelled", video, Cancelled(**facts)), ("failed", None, failed),
+    ):  # fmt: skip
+        assert _final_event(replace(job, state=state, video=shown)) == end
+    unbegun = replace(job, started=None, ended=None, state="cancelled", video=None)
+    assert _final_event(unbegun) == Cancelled(job="j", time=0.0, video=None, frames=7)
+
+
+def section(number: int, sections: int) -> SectionFinished:
+    return SectionFinished(job="j", time=1.0, section=number, sections=sections, video="v", frames=9)
+
+
+@pytest.mark.parametrize(
+    ("commands", "last", "finished", "end"),
+    [
+        ("stop_after_section", section(1, 3), 0, "cancel"),
+        ("stop_after_section", section(1, 3), 1, "cancel"),
+        ("stop_after_section wait", section(2, 3), 0, "cancel"),
+        ("stop_after_section", section(3, 3), 0, None),
+        ("wait", section(1, 3), 0, "pause"),
+        ("change", section(2, 3), 1, "pause"),
+        ("wait change", section(2, 3), 2, None),
+        ("wait", section(3, 3), 0, None),
+        ("pause cancel", section(1, 3), 0, None),
+        ("", section(1, 3), 0, None),
+        ("stop_after_section wait", StepDone(job="j", time=1.0, section=1, step=2, steps=2), 0, None),
+        ("stop_after_section wait", None, 0, None),
+    ],
+)
+def test_a_command_ends_a_job_after_a_section_that_is_new(
+    commands: Any, last: Any, finished: int, end: str | None
+) -> None:
+    assert ended_by(commands.split(), last, finished) == end
+
+
+def test_a_job_needs_room_for_the_sections_that_are_left_and_counts_from_its_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(folder=tmp_path, started=1000.0, created=900.0)
+    (tmp_path / "video.mp4").write_bytes(bytes(100_000))
+    assert _needed_bytes(job) == 0
+    for number, sections_left in ((1, 4), (2, 3), (5, 1)):
+        append_event(JobFolder(tmp_path).events, section(number, 5))
+        assert _needed_bytes(job) == size_of(tmp_path) * sections_left // number
+    monkeypatch.setattr("time.time", lambda: 1012.34567)
+    assert _timed(job, section(1, 5)).time == 12.346
+    assert _timed(job_of(started=None, created=1000.0), section(1, 5)).time == 12.346
+    assert _timed(job_of(started=2000.0), section(1, 5)).time == 0.0
+
+
+def test_a_job_is_deleted_alone_and_the_trash_goes_after_a_week_or_for_room(
+    sharing: Sharing, service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third, ended = (sharing.add(service, name) for name in "abcd")
+    for job in (first, second, third):
+        service.queue.remove(job.id)
+    service.queue.delete(second.id)
+    trash = sharing.outputs / ".longtake" / "trash"
+    assert {path.name for path in trash.iterdir()} == {first.id, third.id}
+    service.queue.cancel(ended.id)
+    size_bytes = sum(size_of(folder) for folder in (*trash.iterdir(), ended.folder))
+    assert tidy(service.queue.store, Retention(size_bytes=size_bytes)) == []
+    assert len([*trash.iterdir()]) == 2
+    assert tidy(service.queue.store, Retention(size_bytes=size_bytes - 1)) == []
+    assert {path.name for path in trash.iterdir()} == {third.id}  # the one that was removed first went
+    now = third.created
+    for later, left in ((7 * 86400 - 60, {third.id}), (7 * 86400 + 600, set())):
+        monkeypatch.setattr("time.time", lambda later=later: now + later)
+        tidy(service.queue.store, Retention())
+        assert {path.name for path in trash.iterdir()} == left
+    assert service.queue.empty_trash() == []
