@@ -84,6 +84,26 @@ def test_a_video_carries_its_recipe_and_every_player_can_show_it(video: Path, tm
         read_recipe(bare)
 
 
+def test_a_picture_is_where_every_version_looks_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "video.mp4"
+    file.write_bytes(b"frames")
+    append_pictures(file, {"image": b"abc", "end_image": b"de"})
+    boxes = b"\0\0\0\x1buuidlongtake\x80pictureabc" + b"\0\0\0\x24uuidlongtake\x80namepicend_image\0de"
+    assert file.read_bytes() == b"frames" + boxes
+    png = plain_png(Image.new("RGB", (4, 4)), png_chunks("{}", {"image": b"abc", "end_image": b"de"}))
+    assert [png.count(chunk) for chunk in (b"\0\0\0\x03ltPcabc", b"\0\0\0\x0cltNpend_image\0de")] == [1, 1]
+
+
+def test_a_video_from_words_alone_needs_no_picture_and_any_other_does() -> None:
+    words = GenerationRequest(image="", prompt="a boat", model="wan-t2v")
+    for request, pictures in ((words, {}), (replace(words, image="boat.png"), {"image": "boat.png"})):
+        made = Recipe.of(request, (), (), model=request.model, side=480, made_with={}, pictures={})
+        back = read_recipe(made.to_json().encode())
+        assert back.request(pictures).image == request.image
+        assert back.notices == ()
+        assert (back.settings.get("image") == "") == (not pictures)
+
+
 @pytest.mark.parametrize("kind", ["mp4", "png", "json"])
 def test_every_setting_comes_back(video: Path, kind: str) -> None:
     made = recipe_of(seed=5, steps=7, mode="forward", weight_dtype="bf16")
