@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from diffusers_helper.finish import enlarge
 from diffusers_helper.finish.enlarge import Enlarge, Upscaler
 from diffusers_helper.finish.smooth import Smooth
 from diffusers_helper.finish.step import Frames, Shape, Workshop
+from diffusers_helper.units import GB
 from tests.support.clips import scene
 
 NOTES: list[str] = []
@@ -54,6 +57,48 @@ def test_each_frame_is_enlarged_once_even_if_segments_share_it(monkeypatch: pyte
     first, second = [*frames(0, 8)], [*frames(5, 12)]
     assert np.array_equal([frame[::2, ::2] for frame in (*first, *second)], [*clip[:8], *clip[5:]])
     assert enlarged == [*range(12)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "cap", "side"),
+    [("x4plus", 4 * GB, 400), ("x4plus", 4 * GB - 1, 200), ("x4plus", GB // 2, 100),
+     ("x4plus", GB // 2 - 1, 64), ("animevideov3", GB, 400), ("animevideov3", GB - 1, 200),
+     ("animevideov3", 0, 64)],
+)  # fmt: skip
+def test_tiles_on_a_card_are_as_large_as_its_memory_allows(
+    weights: str, cap: int, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = list[int]()
+    net = SimpleNamespace(
+        opt=SimpleNamespace(use_vulkan_compute=False), set_vulkan_device=used.append, load_param=str,
+        load_model=str,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ncnn", SimpleNamespace(Net=lambda: net))
+    assert Upscaler(weights, 4, 1, cap).tile == side
+    assert (net.opt.use_vulkan_compute, used) == (True, [1])
+    assert Upscaler(weights, 4, None, cap).tile == 256
+    assert used == [1]
+
+
+def test_the_first_card_of_vulkan_that_is_no_processor_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [3, 1, 0]
+    double = SimpleNamespace(
+        get_gpu_count=lambda: len(kinds),
+        get_gpu_info=lambda index: SimpleNamespace(type=lambda: kinds[index]),
+    )
+    monkeypatch.setitem(sys.modules, "ncnn", double)
+    monkeypatch.setattr(enlarge.ctypes, "CDLL", str)
+    assert enlarge.vulkan_device() == 1
+    kinds[:] = [3]
+    assert enlarge.vulkan_device() is None
+
+    def lacks(name: str) -> None:
+        raise OSError(name)
+
+    kinds[:] = [0]
+    assert enlarge.vulkan_device() == 0
+    monkeypatch.setattr(enlarge.ctypes, "CDLL", lacks)
+    assert enlarge.vulkan_device() is None
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
