@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,10 +12,12 @@ from PIL import Image
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.packing import plan_sections
-from diffusers_helper.job import card, setup
+from diffusers_helper.job import card, plans, setup
 from diffusers_helper.job.card import card_alone, card_name
 from diffusers_helper.job.original import Original
+from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage
 from diffusers_helper.provenance.recipe import VaeUse, read_uses, record_use
@@ -213,3 +215,74 @@ def test_the_end_of_a_video_that_meets_the_new_part_is_its_context(
     monkeypatch.setattr(f"{module}.all_frames", lambda path, fps: iter(many))
     assert len([*original.frames(lambda: progress.append(1))]) == 61
     assert len(progress) == 3
+
+
+# ---- the plans ----------------------------------------------------------------------------------------
+
+FP32, FP16, BF16, FP8 = torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "has_bf16", "widened", "stored", "own", "expected"),
+    [
+        ("vae", "bf16", True, None, FP16, None, FP32),
+        ("vae", "bf16", False, None, BF16, None, FP32),
+        ("vae", "bf16", True, ("vae", BF16), FP16, None, BF16),
+        ("transformer", "default", True, None, BF16, None, BF16),
+        ("transformer", "default", True, None, BF16, FP32, FP32),
+        ("transformer", "default", False, None, BF16, None, FP32),
+        ("transformer", "default", False, None, FP16, None, FP16),
+        ("transformer", "bf16", False, None, FP16, FP32, BF16),
+        ("transformer", "fp8_e4m3fn", True, None, BF16, None, BF16),
+        ("transformer", "fp8_e4m3fn", False, None, BF16, None, FP32),
+        ("transformer", "bf16", True, ("transformer", FP32), BF16, None, FP32),
+        ("transformer", "bf16", True, ("text_encoder", FP32), BF16, None, BF16),
+        ("text_encoder", "bf16", True, None, FP16, None, FP16),
+        ("text_encoder", "bf16", False, None, BF16, FP16, FP32),
+        ("text_encoder", "default", True, ("text_encoder", FP32), FP16, None, FP32),
+    ],
+)
+def test_each_network_computes_in_the_type_that_is_asked_for_or_that_the_card_can(
+    name: str, weights: str, has_bf16: bool, widened: Any, stored: torch.dtype, own: torch.dtype | None,
+    expected: torch.dtype,
+) -> None:  # fmt: skip
+    memory_plans = object.__new__(MemoryPlans)
+    memory_plans._profile = cast(
+        Any, SimpleNamespace(vae_dtype=SimpleNamespace(value="fp32"), has_bf16=has_bf16)
+    )
+    memory_plans.request = replace(REQUEST, weight_dtype=weights)
+    memory_plans.models = cast(
+        Any, SimpleNamespace(compute_dtype=lambda name: own, stored_dtype=lambda name: stored)
+    )
+    memory_plans.widened = widened
+    assert memory_plans.dtype_of(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "hip", "detected", "integrated", "expected"),
+    [
+        (False, None, 0, False, Machine("cpu", "", "CPU", 64)),
+        (True, None, 0, False, Machine("cuda", "", "Card", 16)),
+        (True, "7.2", 0, False, Machine("rocm", "gfx1100", "Card", 16)),
+        (True, "7.2", 90, True, Machine("rocm", "gfx1100", "Card", 90, True)),
+        (True, "7.2", 8, True, Machine("rocm", "gfx1100", "Card", 16, True)),
+        (True, "7.2", 90, False, Machine("rocm", "gfx1100", "Card", 16)),
+    ],
+)
+def test_a_machine_is_what_torch_and_the_system_say_of_its_card(
+    has_gpu: bool, hip: str | None, detected: int, integrated: bool, expected: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    properties = SimpleNamespace(name="Card", gcnArchName="gfx1100:sramecc+", is_integrated=integrated)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1100"])
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(plans, "detect", lambda environ: Machine("rocm", "gfx1100", "x", detected))
+    monkeypatch.setattr(plans, "host_memory", lambda: SimpleNamespace(total=64))
+    device: Any = SimpleNamespace(has_gpu=has_gpu, torch_device=torch.device("cpu"), total_bytes=16)
+    assert plans.machine_of(device, {}) == expected
+    if hip:
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1030"])
+        with pytest.raises(LongtakeError) as caught:
+            plans.machine_of(device, {})
+        assert caught.value.code == "installation"
