@@ -16,6 +16,11 @@ from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae, Wan
 from tests.support.node_runs import noise, picture, run
 
 GB = 1024**3
+IDLE = {
+    "compatibility_mode": True, "cpu_offload": False, "mixed_precision": True, "enable_hip_memory": False,
+    "attention_optimization": False, "kernel_tuning": False, "memory_fraction": 0.5, "synchronization": False,
+    "fallback": "fp32",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -53,6 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[VaeSettings, bool]]:
          {"memory_threshold": 1.0}),
         (PictureVae, {"cleanup_frequency": 5}, {"cleanup_frequency": 5}),
         (PictureVae, {"batch_optimization": False}, {"batch": False}),
+        (PictureVae, IDLE, {}),
     ],
 )  # fmt: skip
 def test_each_input_of_the_decoder_is_a_setting_of_the_engine(
