@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,25 +249,3 @@ def test_damaged_encodings_are_made_again(
     encodings = [load_file(f / "encodings.safetensors") for f in (broken, whole.video.parent)]
     assert encodings[0].keys() == encodings[1].keys() == {"states_0", "pooled_0", "start", "vision"}
     assert all(torch.equal(encodings[0][name], encodings[1][name]) for name in encodings[0])
-
-
-@ONE_ORDER
-@pytest.mark.parametrize(
-    ("name", "harm"), [("segments/0002.mp4", _cut), ("segments/0003.mp4", _flip), ("video-0003.mp4", _empty)]
-)
-def test_a_damaged_segment_is_noticed_and_decoded_again(
-    name: str,
-    harm: Callable[[Path], None],
-    order: GenerationRequest,
-    whole: Result,
-    models: Models,
-    broken: Path,
-) -> None:
-    harm(broken / name)
-    result, events = make(order, models, broken, resume_from=broken)
-    lines = outline(events)
-    assert not [line for line in lines if line.startswith("sample")]
-    assert any("damaged" in e.message for e in events if isinstance(e, Warned))
-    assert result.video.read_bytes() == whole.video.read_bytes()
-    for segment in sorted((broken / "segments").iterdir()):
-        assert segment.read_bytes() == (whole.video.parent / "segments" / segment.name).read_bytes()

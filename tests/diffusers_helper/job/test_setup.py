@@ -12,8 +12,8 @@ from PIL import Image
 
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.families.packing import plan_sections
-from diffusers_helper.job import card, plans, setup
-from diffusers_helper.job.card import card_alone, card_name
+from diffusers_helper.job import plans, setup
+from diffusers_helper.job.card import card_name
 from diffusers_helper.job.original import Original
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.models.registry import find_model
@@ -150,44 +150,10 @@ def test_a_folder_holds_one_video_and_its_files_are_written_once(folder: JobFold
     assert nested.request.exists()
 
 
-# ---- the card -----------------------------------------------------------------------------------------
-
-
-def test_a_card_has_one_job_at_a_time_and_a_name_by_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_is_known_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     place = SimpleNamespace(pci_domain_id=1, pci_bus_id=2, pci_device_id=3, uuid="u")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: place)
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert (card_name(cpu), card_name(gpu)) == ("", "card-1-2-3-u")
-    place.pci_bus_id = 4
-    assert card_name(gpu) == "card-1-4-3-u"
-    locks = tmp_path / "cache" / "locks"
-    with card_alone(gpu, locks), card_alone(cpu, locks), card_alone(gpu, None):
-        with pytest.raises(LongtakeError) as caught, card_alone(gpu, locks):
-            pass
-        assert caught.value.code == "card_busy"
-        place.pci_bus_id = 5
-        with card_alone(gpu, locks):
-            pass
-        place.pci_bus_id = 4
-    with card_alone(gpu, locks):
-        pass
-    (tmp_path / "file").touch()
-    with card_alone(gpu, tmp_path / "file"):  # the lock only prevents trouble
-        pass
-
-
-def test_a_card_that_no_longer_works_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    error, gpu = RuntimeError("HIP error"), torch.device("cuda")
-    for does_work in (True, False):
-        monkeypatch.setattr(card, "works", lambda device, does_work=does_work: does_work)
-        if does_work:
-            card.check_card(gpu, error)
-        else:
-            with pytest.raises(card.CardLost) as caught:
-                card.check_card(gpu, error)
-            assert caught.value.__cause__ is error
+    assert (card_name(torch.device("cpu")), card_name(torch.device("cuda"))) == ("", "card-1-2-3-u")
 
 
 # ---- the video that a job continues -------------------------------------------------------------------

@@ -151,16 +151,6 @@ def test_latents_of_another_origin_are_refused(tmp_path: Path) -> None:
             Run(tmp_path / "again", tmp_path / "first")
 
 
-def test_files_of_version_01_lack_some_facts_and_have_one_too_many(tmp_path: Path) -> None:
-    forward = replace(REQUEST, mode="forward")
-    first = Run(tmp_path / "first", None, forward)
-    first.all()
-    origin = origins(forward).of_section(1)
-    old = {name: value for name, value in origin.items() if not name.startswith("vae")} | {"sections": "9"}
-    change_metadata(first.folder.latents(1), origin=old)
-    assert Run(tmp_path / "again", tmp_path / "first", forward).all() == []
-
-
 def test_carried_frames_are_written_once_and_a_finished_section_ends_its_saved_steps(tmp_path: Path) -> None:
     def carried(run: Run, frames: Tensor | None = None) -> float:
         frames = run.store.carried(1, frames)
