@@ -1,5 +1,6 @@
 """Tests of what the ladder and the trial do on a GPU alone, with doubles of torch's calls to its driver."""
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -185,6 +186,7 @@ def test_a_trial_measures_each_way_and_ends_with_the_device(monkeypatch: pytest.
         "quick": (1.0, iter((9.0, 0.1, 0.5, 0.2))),
         "slow": (1.5, iter((9.0, 1.0, 1.0, 1.0))),  # as far off as is allowed
         "wrong": (1.75, iter((9.0,))),
+        "infinite elsewhere": (1.0, iter((9.0,))),
         "lost": (RuntimeError("HIP error: an illegal memory access was encountered"), iter(())),
         "after it": (1.0, iter(())),
     }
@@ -198,7 +200,8 @@ def test_a_trial_measures_each_way_and_ends_with_the_device(monkeypatch: pytest.
             if isinstance(factor, Exception):
                 raise factor
             clock[0] += next(seconds)
-            return [torch.full((4,), factor)]
+            rest = math.inf if name == "infinite elsewhere" else factor
+            return [torch.tensor([rest, factor, factor, rest])]
 
         yield compute, "kernel"
 
@@ -216,11 +219,12 @@ def test_a_trial_measures_each_way_and_ends_with_the_device(monkeypatch: pytest.
         "quick": {"kernel": "kernel", "milliseconds": pytest.approx(200), "error": 0, "bytes": 250},
         "slow": {"kernel": "kernel", "milliseconds": pytest.approx(1000), "error": 0.5, "bytes": 250},
         "wrong": {"kernel": "kernel", "failed": "its results differ by 0.75 of their size"},
+        "infinite elsewhere": {"kernel": "kernel", "failed": "its results differ by 0 of their size"},
         "lost": {"failed": "HIP error: an illegal memory access was encountered"},
     }
-    assert computed == ["full", *["quick"] * 4, *["slow"] * 3, "wrong", "lost"]
+    assert computed == ["full", *["quick"] * 4, *["slow"] * 3, "wrong", "infinite elsewhere", "lost"]
     before = ["reset_peak_memory_stats", "memory_allocated"]
-    assert log == ["empty_cache", *before, "empty_cache", *3 * before, *before]
+    assert log == ["empty_cache", *before, "empty_cache", *4 * before, *before]
     assert len(made) == 2
 
 

@@ -299,6 +299,7 @@ def test_the_first_decode_counts_for_the_cards_times_only_where_there_is_no_othe
         StageRecord("decode", "vae", section, 0.0, end, 0, 0, 0, 0, True)
         for section, end in enumerate(ends, 1)
     ]
+    memory.store.records.append(StageRecord("decode", "vae", None, 0.0, 1.0, 0, 0, 0, 0, True))  # a picture's
     memory.keep_times([2.0, 9.0, 2.0], [9, 9, 9])
     assert times == pytest.approx([2.0, speed])
 

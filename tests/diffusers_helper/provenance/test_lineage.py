@@ -1,5 +1,6 @@
 """Tests of the arithmetic of branches, without a model."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,14 @@ def test_a_damaged_lineage_is_told(tmp_path: Path, spans: list[Any]) -> None:
     file.write_text(f'{{"parent": "", "kept": 1, "spans": {spans}}}'.replace("'", '"'))
     with pytest.raises(InputError, match=r"lineage\.json is damaged"):
         Lineage.read(file)
+
+
+def test_a_span_of_an_inverted_video_ends_before_its_section_with_the_picture() -> None:
+    shorter = request("inverted", 3).seconds
+    for last, fits in ((2, True), (3, False)):
+        refused = contextlib.nullcontext() if fits else pytest.raises(InputError, match="from 1 to 2")
+        with refused:
+            Lineage((Span(last, {"seconds": shorter}),)).sections(request("inverted", 6))
 
 
 @pytest.mark.parametrize("lasts", [[2, 2], [3, 2], [4], [0]])
