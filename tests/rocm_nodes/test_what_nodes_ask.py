@@ -9,7 +9,7 @@ import torch
 
 from diffusers_helper.memory.measuring import Measured
 from diffusers_helper.planning.vae import VaeSettings
-from rocm_nodes import benchmark, host, monitors, samplers
+from rocm_nodes import benchmark, host, monitors, page, samplers
 from rocm_nodes.benchmark import Row
 from rocm_nodes.monitors import DecodeTrial
 from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae, WanVAE
@@ -273,6 +273,18 @@ def test_the_optimizer_gives_back_what_is_worth_it_and_says_what_more_there_is(
     comfy.calls.clear()
     run("ROCMMemoryOptimizer", **given | {"clear_cache": False})
     assert comfy.calls == calls[:-1]
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_run_has_the_time_and_the_peak_of_its_own(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, peak = iter([10.0, 14.0]), [9 * GB]
+    place = SimpleNamespace(has_gpu=has_gpu, reset_peak=peak.clear, peak_bytes=lambda: max(peak))
+    monkeypatch.setattr(page, "device", lambda: place)
+    monkeypatch.setattr(page.time, "perf_counter", lambda: next(clock))
+    with page.timing() as measured:
+        peak.append(2 * GB)
+    assert (measured.seconds, measured.peak_bytes) == (4.0, 2 * GB if has_gpu else 0)
+    assert measured.peak == ("The peak on the device was 2 GB." if has_gpu else "")
 
 
 def test_steps_are_timed_between_marks_and_the_first_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
