@@ -72,7 +72,7 @@ def test_a_picture_becomes_frames_and_a_file(
     assert Path(video).is_relative_to(comfy.root / "output" / "framepack")
     assert "37 frames in" in text
     assert comfy.shown == [(1, 2), (2, 2)]
-    assert "unload_all_models" in comfy.calls
+    assert comfy.calls == ["unload_all_models", "soft_empty_cache"]
 
 
 def test_words_alone_become_frames(tiny: ModelInfo, comfy: Comfy) -> None:
