@@ -275,6 +275,24 @@ def test_the_optimizer_gives_back_what_is_worth_it_and_says_what_more_there_is(
     assert comfy.calls == calls[:-1]
 
 
+@pytest.mark.parametrize(("hip", "software"), [(None, "CUDA 13.0"), ("7.2", "ROCm 7.2, gfx1100")])
+def test_the_card_its_software_and_its_memory_are_told(
+    hip: str | None, software: str, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = SimpleNamespace(name="Card", gcnArchName="gfx1100:sramecc+")
+    monkeypatch.setattr(host.management(), "get_torch_device", lambda: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(host, "miopen_line", lambda: "MIOpen is off.")
+    comfy.free = 3 * GB
+    assert host.device_lines() == (
+        f"Device: Card ({software}), torch {torch.__version__}. MIOpen is off.",
+        "13 GB used of 16 GB; 3 GB free",
+    )
+    assert host.is_rocm() is (hip is not None)
+
+
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_a_run_has_the_time_and_the_peak_of_its_own(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, peak = iter([10.0, 14.0]), [9 * GB]
