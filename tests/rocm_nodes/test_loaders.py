@@ -85,6 +85,13 @@ def test_the_log_and_the_node_say_what_is_loaded_before_it_is(
     assert seen == [True]
 
 
+def test_plain_weights_in_fp8_get_the_wished_type(comfy: Comfy) -> None:
+    weights = {"blocks.0.ffn.0.weight": torch.zeros(64, 64).to(torch.float8_e4m3fn)}
+    write_weights(comfy, "diffusion_models", "fp8.safetensors", **weights)
+    run("ROCMOptimizedUNetLoader", unet_name="fp8.safetensors", weight_dtype="fp8_e5m2")
+    assert comfy.calls == ["load_diffusion_model ['dtype']"]
+
+
 def test_scaled_weights_keep_their_type(comfy: Comfy) -> None:
     write_weights(
         comfy, "diffusion_models", "a.safetensors", weight=torch.zeros(4, 4, dtype=torch.float8_e4m3fn),
