@@ -15,7 +15,7 @@ from diffusers_helper.errors import InputError, LongtakeError, first_line, short
 from diffusers_helper.files import write_atomic
 from diffusers_helper.memory.measuring import Measured, measure, wait_for
 from diffusers_helper.planning.vae import VaeSettings
-from diffusers_helper.units import gb_text
+from diffusers_helper.units import count_text, gb_text
 from rocm_nodes.decoding import decode
 from rocm_nodes.host import comfy, device, device_lines, is_rocm
 from rocm_nodes.monitors import empty_latent
@@ -201,7 +201,9 @@ def _advice(rows: list[Row], wants_blas: bool) -> str:
     if pairs:
         gain = 1 - sum(a or 0 for a, _ in pairs) / sum(b or 1 for _, b in pairs)
         words = "faster" if gain > 0 else "slower"
-        lines.append(f"hipBLASLt was {abs(gain):.0%} {words} than hipBLAS over {len(pairs)} runs.")
+        lines.append(
+            f"hipBLASLt was {abs(gain):.0%} {words} than hipBLAS over {count_text(len(pairs), 'run')}."
+        )
     slow = [row for row in good if (row.decode_seconds or 0) > (row.sample_seconds or 0)]
     if slow:
         lines.append("Decoding took longer than sampling; measure it with ROCm VAE Performance Monitor.")

@@ -1,9 +1,6 @@
 """Tests of the convolution ladder: why it leaves a rung, what it remembers, and what it never tries again."""
 
 import gc
-import signal
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -322,45 +319,3 @@ def test_a_radeon_takes_the_kernel_that_needs_no_miopen_unless_it_fails(
     (route,) = RouteStore(tmp_path).routes("gfx1100").values()
     assert route.rung == expected
     assert reason in "".join(route.failed.values())
-
-
-DYING = """
-import os
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-
-import torch
-
-from tests.support.drivers import ladder, some_call
-
-folder, note = Path(sys.argv[1]), Path(sys.argv[2])
-call, plain = some_call(), torch.nn.functional.conv3d
-
-
-def driver(x, *rest):
-    if x.shape == call[0].shape:
-        os.abort()
-    return plain(x, *rest)
-
-
-torch.nn.functional.conv3d = driver
-learned = ladder(folder, on_first_call=lambda case, rung: note.write_text(f"{case}\\n{rung}"))
-print(float(learned.conv3d(*call).sum()))
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_in_a_rung_works_the_next_time(tmp_path: Path) -> None:
-    """Read the note of the dead process, as a supervisor does, to learn which rung to mark."""
-    folder, note = tmp_path / "routes", tmp_path / "note"
-    command = [sys.executable, "-c", DYING, str(folder), str(note)]
-    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert first.returncode == -signal.SIGABRT
-    case, rung = note.read_text().splitlines()
-    assert rung == "miopen"
-    ladder(folder).block(case, rung, "the engine was ended by SIGABRT")
-    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    expected = float(functional.conv3d(*some_call()).sum())
-    assert float(second.stdout) == pytest.approx(expected, abs=1e-3)
-    assert note.read_text().splitlines()[1] == "taps"

@@ -1,7 +1,6 @@
 """Tests of the decoders against a double of ComfyUI: bits, shortages, failures, interrupts."""
 
 import os
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from torch import Tensor
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.planning.vae import VaeSettings
 from rocm_nodes.decoding import for_quantised
-from rocm_nodes.vae_nodes import ROCMOptimizedVAEDecode, chosen_precision
+from rocm_nodes.vae_nodes import ROCMOptimizedVAEDecode
 from tests.support.comfy_double import VAE, Comfy, Interrupted, PictureVae, WanVAE
 from tests.support.drivers import as_torchs
 from tests.support.node_runs import SHORT, noise, run
@@ -180,17 +179,6 @@ def test_quantised_weights_get_smaller_pieces_and_no_batches(kind: str, share: f
     assert for_quantised(VaeSettings(memory_threshold=0.1), kind).memory_threshold == 0.1
 
 
-def test_settings_with_nothing_to_do_are_taken() -> None:
-    vae, latents = VAE(PictureVae()), noise(1, 16, 4, 4)
-    idle = {
-        "compatibility_mode": True, "cpu_offload": False, "mixed_precision": True,
-        "enable_hip_memory": False, "attention_optimization": False, "kernel_tuning": False,
-        "memory_fraction": 0.5, "synchronization": False,
-    }  # fmt: skip
-    found, _ = decode(vae, latents, **idle, fallback="fp32")
-    assert torch.equal(found, vae.decode(latents))
-
-
 @pytest.mark.parametrize(
     ("own", "changes", "expected", "why"),
     [
@@ -214,15 +202,6 @@ def test_on_an_amd_card_auto_is_comfyuis_choice_except_for_fp16(
     assert why in text
     if own == expected:
         assert torch.equal(found, vae.decode(latents))
-
-
-def test_off_an_amd_card_and_without_the_switch_fp16_stays() -> None:
-    vae = VAE(PictureVae())
-    vae.vae_dtype = torch.float16
-    given = {"vae": vae, "precision_mode": "auto", "use_rocm_optimizations": True}
-    for preferred in ("fp32", "fp16"):
-        chosen = chosen_precision(SimpleNamespace(**given, rocm_preferred=preferred))
-        assert chosen == ("auto", "The precision float16 is ComfyUI's choice.")
 
 
 def test_each_latent_frame_of_a_picture_vae_is_a_picture_and_it_says_so() -> None:

@@ -13,7 +13,7 @@ from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.request import SETTINGS
 from rocm_nodes import NODE_CLASS_MAPPINGS
-from rocm_nodes.framepack.node import NOT_HERE, take_pictures
+from rocm_nodes.framepack.node import NOT_HERE, request_of, take_pictures
 from tests.support.clips import scene
 from tests.support.comfy_double import Comfy, Interrupted
 from tests.support.films import write_film
@@ -72,7 +72,7 @@ def test_a_picture_becomes_frames_and_a_file(
     assert Path(video).is_relative_to(comfy.root / "output" / "framepack")
     assert "37 frames in" in text
     assert comfy.shown == [(1, 2), (2, 2)]
-    assert "unload_all_models" in comfy.calls
+    assert comfy.calls == ["unload_all_models", "soft_empty_cache"]
 
 
 def test_words_alone_become_frames(tiny: ModelInfo, comfy: Comfy) -> None:
@@ -95,6 +95,22 @@ def test_a_time_that_is_not_understood_is_shown_before_the_work(
         0,
     ) in shown
     assert "'[2s x]' is no time" in text
+
+
+def test_pictures_at_times_and_a_video_are_files_in_comfyuis_input_folder(
+    comfy: Comfy, tmp_path: Path
+) -> None:
+    settings = {
+        "pictures": "1.2s: b.png\n2.4s@1: c.png",
+        "video": "v.mp4",
+        "vae_tile": " ",
+        "mode": "forward",
+    }
+    request = request_of(settings, {"end_image": Image.new("RGB", (4, 4))}, tmp_path)
+    folder = comfy.root / "input"
+    assert request.pictures == f"1.2s: {folder / 'b.png'}\n2.4s@1: {folder / 'c.png'}"
+    assert (request.video, request.end_image) == (str(folder / "v.mp4"), str(tmp_path / "end_image.png"))
+    assert request.vae_tile is None
 
 
 @pytest.mark.slow

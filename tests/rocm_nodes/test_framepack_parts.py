@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.continuing import CLIPS
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import SETTINGS
+from diffusers_helper.vae.engine import VaeEngine
 from rocm_nodes import NODE_CLASS_MAPPINGS
 from rocm_nodes.framepack.node import NOT_HERE
 from tests.support.comfy_double import Comfy
@@ -33,6 +35,10 @@ def test_the_parts_make_the_video_of_the_one_node(
 ) -> None:
     conditions = {"image": picture(), "prompt": "the red ball moves right", "mode": "forward"}
     sampling = {"seconds": 2.0, "seed": 3, "steps": 1}
+    decode, decoded = VaeEngine.decode, list[Tensor]()
+    monkeypatch.setattr(
+        VaeEngine, "decode", lambda self, x, **named: decoded.append(x) or decode(self, x, **named)
+    )
     (expected, *_), _ = run("ROCMFramePackVideo", model="tiny", **conditions, **sampling)
     ((model,), _) = run("ROCMFramePackLoader", model="tiny")
     (encoded,), text = run("ROCMFramePackConditions", model=model, **conditions)
@@ -50,6 +56,7 @@ def test_the_parts_make_the_video_of_the_one_node(
     assert played.file == video
     # The latents are in the scale that ComfyUI's VAE takes.
     assert latent["samples"].shape == (1, 16, (len(frames) + 3) // 4, 8, 8)
+    assert torch.equal(latent["samples"][:, :, -decoded[-1].shape[2] :], decoded[-1])
     (smaller, path, _), _ = run("ROCMFramePackDecode", sampled=sampled, crf=40)
     assert smaller.shape == frames.shape
     assert Path(path).stat().st_size < Path(video).stat().st_size

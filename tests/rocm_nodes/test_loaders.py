@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.failures import LONGTAKE_DRIVER
 from diffusers_helper.planning.out_of_memory import LONGTAKE
-from rocm_nodes import NODE_CLASS_MAPPINGS
+from diffusers_helper.weights.inspection import Inspection
+from rocm_nodes import NODE_CLASS_MAPPINGS, loaders
 from rocm_nodes.page import COMFYUI, COMFYUI_DRIVER
 from tests.support.comfy_double import VAE, Comfy, ModelPatcher
 from tests.support.node_runs import SHORT, run
@@ -81,6 +83,13 @@ def test_the_log_and_the_node_say_what_is_loaded_before_it_is(
     )
     run(node, **{input_name: "large.safetensors"})
     assert seen == [True]
+
+
+def test_plain_weights_in_fp8_get_the_wished_type(comfy: Comfy) -> None:
+    weights = {"blocks.0.ffn.0.weight": torch.zeros(64, 64).to(torch.float8_e4m3fn)}
+    write_weights(comfy, "diffusion_models", "fp8.safetensors", **weights)
+    run("ROCMOptimizedUNetLoader", unet_name="fp8.safetensors", weight_dtype="fp8_e5m2")
+    assert comfy.calls == ["load_diffusion_model ['dtype']"]
 
 
 def test_scaled_weights_keep_their_type(comfy: Comfy) -> None:
@@ -170,3 +179,37 @@ def test_a_pickle_is_refused_where_torch_would_run_its_code(
     monkeypatch.setattr(sys.modules["comfy.utils"], "ALWAYS_SAFE_LOAD", False, raising=False)
     with pytest.raises(InputError, match=r"a\.ckpt is a pickle, and this torch would run the code in it"):
         run("ROCMOptimizedCheckpointLoader", ckpt_name="a.ckpt")
+
+
+@pytest.mark.parametrize(("free", "does_not_fit"), [(2048, False), (2047, True)])
+def test_what_a_load_takes_is_compared_with_what_is_free(
+    free: int, does_not_fit: bool, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: free)
+    model = SimpleNamespace(
+        model_dtype=lambda: torch.float16, model=SimpleNamespace(manual_cast_dtype=torch.bfloat16)
+    )
+    facts = Inspection("/x/a.safetensors", "safetensors", bytes=2048, dtypes={"BF16": 0.75, "F32": 0.25})
+    lines, result = loaders._loaded(facts, lambda: (model,))
+    assert result == (model,)
+    assert lines[0] == "a.safetensors: an unknown model, 0 tensors, 75% BF16, 25% F32."
+    assert ("They do not fit" in lines[1]) == does_not_fit
+    assert lines[-1] == "ComfyUI keeps the weights in torch.float16 and computes in torch.bfloat16."
+    assert any("Memory before: 8 GB used of 16 GB; 8 GB free. After: 8 GB used" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("names", "total", "expected"),
+    [
+        ("", 9, "All 9 keys of the file are used."),
+        ("abcde", 10, "5 of 10 keys of the file fit nothing here: a, b, c, d, e."),
+        ("abcdef", 11,
+         "6 of 11 keys of the file fit nothing here: a, b, c, d, e, .... The LoRA may be for another model."),
+    ],
+)  # fmt: skip
+def test_keys_that_are_not_used_are_counted_and_the_first_are_named(
+    names: str, total: int, expected: str
+) -> None:
+    assert loaders._unused([*names], total) == expected
+    before, after = {"a": [1], "b": [1]}, {"a": [1, 2], "b": [1], "c": [1]}
+    assert loaders._added(before, after) == 2

@@ -131,21 +131,15 @@ def test_a_precision_that_the_device_lacks_is_a_row_with_its_reason() -> None:
     assert settings.startswith("precision_mode fp32")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("level", "calls"),
-    [("conservative", []), ("balanced", []), ("aggressive", ["unload_all_models", "soft_empty_cache"])],
-)
-def test_the_optimizer_does_what_its_level_says_and_passes_on(
-    comfy: Comfy, level: str, calls: list[str]
-) -> None:
-    (status, log, _, passed), _ = run(
-        "ROCMMemoryOptimizer", optimization_level=level, enable_gc=True, clear_cache=True, anything="x"
-    )
-    assert passed == "x"
-    assert comfy.calls == calls
-    assert "8 GB free" in status or level == "aggressive"
-    assert ("1 GB were given back to the driver (1073741824 bytes)" in log) == (level == "aggressive")
+def test_the_optimizer_takes_any_type_and_passes_it_on() -> None:
+    (status, _, _, passed), _ = run(
+        "ROCMMemoryOptimizer",
+        optimization_level="conservative",
+        enable_gc=True,
+        clear_cache=True,
+        anything="x",
+    )  # fmt: skip
+    assert (passed, "8 GB free" in status) == ("x", True)
     kind = NODE_CLASS_MAPPINGS["ROCMMemoryOptimizer"]
     assert math.isnan(kind.IS_CHANGED(anything="x"))
     assert not kind.RETURN_TYPES[3] != "IMAGE"  # noqa: SIM202 - ComfyUI compares in this way

@@ -1,5 +1,6 @@
 // A video with all that belongs to it, as the Create tab shows the one that is made, and the History tab any other.
 import { fillRows, fromTemplate, hasChanged, make, makeItem, makeRow, offerCopy, render, roam, setText } from '../elements.js';
+import { translated } from '../language.js';
 import { prepareActions, prepareReport, prepareStill } from './actions.js';
 import { prepareExports } from './exports.js';
 import { prepareFinishing } from './finishing.js';

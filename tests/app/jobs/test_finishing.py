@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.jobs.finishing import add_finishing, add_following, finishing_request, forecast, press_after
+from app.jobs.finishing import add_following, forecast, press_after
 from app.jobs.job import allows
 from app.jobs.pace import PaceBook, seconds_left
 from app.jobs.service import JobService

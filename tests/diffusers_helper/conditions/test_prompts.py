@@ -1,11 +1,13 @@
 """Tests of the text around a prompt, and of how long a prompt may be."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video_framepack import DEFAULT_PROMPT_TEMPLATE
 
-from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE, check_prompt
+from diffusers_helper.conditions.prompts import HEAD_TOKENS, TEMPLATE, check_prompt, encoded_tokens
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.request import GenerationRequest
@@ -40,6 +42,22 @@ def test_the_negative_prompt_counts_where_it_is_used(info: ModelInfo) -> None:
     check_prompt(request("", negative="red " * 300), info)
     with pytest.raises(InputError, match="negative has 300 tokens"):
         check_prompt(request("", negative="red " * 300, cfg=1.5), info)
+
+
+def test_all_tokens_count_whatever_the_file_cuts_or_fills_up(info: ModelInfo, tmp_path: Path) -> None:
+    content = json.loads((info.components["tokenizer"].folder / "tokenizer.json").read_text())
+    content["truncation"] = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        "strategy": {"Fixed": 300}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "x",
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    source = type(info.components["tokenizer"])(location=str(tmp_path))
+    changed = replace(info, components={**info.components, "tokenizer": source})
+    texts = ("", "red", "red " * 40, "red " * 300)
+    counts = [encoded_tokens(text, info) for text in texts]
+    assert [encoded_tokens(text, changed) for text in texts] == counts == sorted(set(counts))
+    assert counts[0] >= 1
 
 
 def test_a_tokenizer_that_cannot_be_read(tiny_model: Path, tmp_path: Path) -> None:

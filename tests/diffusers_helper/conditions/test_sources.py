@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from diffusers_helper.conditions.footage import all_frames
-from diffusers_helper.conditions.sources import read_source, source_reader
+from diffusers_helper.conditions.sources import rate_and_frames, read_source, source_reader
 from diffusers_helper.errors import InputError, PictureError
 from diffusers_helper.finish.finishing import Finishing
 from diffusers_helper.job.sound import RATE, read_sound, soundtrack, write_sound
@@ -165,3 +165,48 @@ def test_sound_that_cannot_follow_is_left_out(words: str, has_sound: bool, tmp_p
     assert (len(chosen) / RATE, onsets(chosen)) == (finishing.result.seconds, [100])
     with pytest.raises(InputError, match=re.escape("The sound of b.mp4 cannot be used (it has none)")):
         soundtrack(finishing, [film], write_film(tmp_path / "b.mp4"))
+
+
+@pytest.mark.parametrize("silent", [None, 0, 1])
+def test_the_sounds_of_joined_videos_pass_into_each_other(
+    silent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = ("source:96x64*30@30+sound", "source:96x64*20@30+sound", "source:96x64*10@30+sound")
+    parts = [text.removesuffix("+sound") if number == silent else text for number, text in enumerate(sources)]
+    finishing = Finishing.of(",".join([*parts, "trim:0.2-", "join:3"]))
+    read = list[tuple[str, Fraction, Fraction]]()
+
+    def sound(path: Path, begin: Fraction, seconds: Fraction) -> np.ndarray:
+        read.append((path.name, begin, seconds))
+        return np.full((round(seconds * 48_000), 2), 1000, np.int16)
+
+    monkeypatch.setattr("diffusers_helper.conditions.sound.read_sound", sound)
+    track = soundtrack(finishing, [Path("a"), Path("b"), Path("c")], None)
+    assert track is not None
+    lengths = {"a": (6, 24), "b": (0, 20), "c": (0, 10)}
+    heard = [name for number, name in enumerate(lengths) if number != silent]
+    assert read == [(name, *(Fraction(frames, 30) for frames in lengths[name])) for name in heard]
+    assert len(track) == 48 * 1600
+    level = track[800::1600, 0].tolist()  # in the middle of each frame; 21 to 24 and 38 to 41 are the fades
+    fade_in, fade_out = ([round(1000 * share / 6) for share in shares] for shares in ((1, 3, 5), (5, 3, 1)))
+    whole = 3 * [1000]
+    first = 21 * [0 if silent == 0 else 1000] + (
+        fade_in if silent == 0 else fade_out if silent == 1 else whole
+    )
+    second = 14 * [0 if silent == 1 else 1000] + (fade_in if silent == 1 else whole)
+    assert level == pytest.approx([*first, *second, *7 * [1000]], abs=1)
+
+
+@pytest.mark.parametrize(
+    ("times", "stated", "expected"),
+    [
+        ([0, 2, 4, 6, 8], 25, (Fraction(50), 4)), ([0, 2, 4, 6, 8], None, (Fraction(50), 4)),
+        ([0, 2], None, (Fraction(50), 1)),
+        ([0, 1, 2, 3, 4], None, (Fraction(100), 4)), ([0, 300, 600], None, (Fraction(1), 6)),
+        ([5, 7, 9, 21, 23], None, (Fraction(50), 9)),
+    ],
+)  # fmt: skip
+def test_a_rate_is_the_stated_one_where_the_times_agree(
+    times: list[int], stated: int | None, expected: tuple[Fraction, int]
+) -> None:
+    assert rate_and_frames([Fraction(time, 100) for time in times], stated and Fraction(stated)) == expected

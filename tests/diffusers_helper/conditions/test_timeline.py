@@ -91,20 +91,20 @@ def test_each_text_has_the_room_of_a_whole_prompt(tiny_model: object) -> None:
 
 
 def test_a_cue_gives_its_sections_a_seed_and_no_words() -> None:
-    prompt = "a [2.4s: b] [1.2s-2.4s: seed 7] [3.6s: seed 8]"
+    prompt = "a [2.4s: b] [1.2s-2.4s: seed 0] [3.6s: seed 8]"
     one = request(prompt, seconds=6, seed=5, mode="forward")
     assert Timeline.of(prompt).prompts_by_section(5, SECTION) == ("a", "a", "b", "b", "b")
     seeds = [seed_of(number, one, FRAMEPACK) for number in range(1, 6)]
-    assert seeds == [5, 7, 5, 8, 8]
+    assert seeds == [5, 0, 5, 8, 8]
     turned = replace(one, mode="inverted")
     assert [seed_of(number, turned, FRAMEPACK) for number in range(1, 6)] == seeds[::-1]
     kept = Lineage((Span.of(2, one),))
     further = request("c", seconds=6, seed=9, mode="forward")
-    assert seed_of(2, kept.request_for(2, further), FRAMEPACK) == 7
+    assert seed_of(2, kept.request_for(2, further), FRAMEPACK) == 0
     assert all_prompts(one, Lineage(), FRAMEPACK) == ("a", "b")
     # The seeds stay when the words of sections change, and text and parts are the same both ways.
     edited = with_prompts(prompt, ["a", "c", "b", "b", "b"], SECTION)
-    assert Timeline.of(edited).seeds_by_section(5, SECTION) == (None, 7, None, 8, 8)
+    assert Timeline.of(edited).seeds_by_section(5, SECTION) == (None, 0, None, 8, 8)
     assert str(Timeline.of(edited)) == edited
     with pytest.raises(InputError, match="seed"):
         Timeline.of("[1.2s: seed 9999999999999999999]")

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
-from diffusers_helper.finish.edit import Edit, colours_of, with_colours
+from diffusers_helper.finish.edit import Edit, at_speed, colours_of, with_colours
 from diffusers_helper.finish.finishing import Finishing, finishing_lines
+from diffusers_helper.finish.step import Shape, Workshop
 from tests.support.clips import scene
 
 RATE = Fraction(30)
@@ -45,6 +46,63 @@ def test_reverse_loop_and_speed_only_choose_frames(
     indices = [ordered.index(mixture) for mixture in edited]
     assert loop or indices == sorted(indices)
     assert Edit(reverse=reverse, loop=loop, sources=sources).mixtures(RATE) == tuple(ordered)
+
+
+def test_fades_and_speeds_are_weighted_and_rounded_as_written() -> None:
+    faded = Edit(join=2, sources=(4, 5)).mixtures(RATE)
+    assert faded == (
+        ((0, 0, 1),), ((0, 1, 1),), ((0, 2, 2), (1, 0, 1)), ((0, 3, 1), (1, 1, 2)), ((1, 2, 1),),
+        ((1, 3, 1),), ((1, 4, 1),),
+    )  # fmt: skip
+    single = tuple(((0, frame, 1),) for frame in range(6))
+    for speed, frames in {
+        "2": (1, 3, 5),
+        "1/2": (0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5),
+        "3": (1, 4),
+        "10": (5,),
+    }.items():
+        assert [*at_speed(single, Fraction(speed))] == [single[frame] for frame in frames]
+    assert len(Edit(speed=Fraction(1, 2), smooths=True, sources=(6,)).mixtures(RATE)) == 6
+    white, grey = np.full((1, 1, 3), 255, np.uint8), np.full((1, 1, 3), 100, np.uint8)
+    read = {0: {2: white, 3: white}, 1: {0: grey, 1: grey}}
+    shape = Shape(1, 1, RATE, 9)
+    workshop = Workshop(lambda source, wanted: {frame: read[source][frame] for frame in wanted}, [].append)
+    mixed = Edit(join=2, sources=(4, 5)).open(lambda begin, end: iter(()), shape, workshop)(2, 4)
+    assert [frame[0, 0, 0] for frame in mixed] == [203, 152]  # 610 / 3 and 455 / 3, to the nearest
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "speed:0.1", "speed:10", "join:300", "join:0", "enlarge:2", "enlarge:4", "trim:1.125-", "smooth:999",
+        "source:96x64*36000@30", ",".join(32 * ["source:96x64*1@30"]),
+        "source:96x64*8@30,source:96x64*8@30,join:4", "source:96x64*30@60,smooth:120",
+        "source:2048x1536*9@30,enlarge:3",
+    ],
+)  # fmt: skip
+def test_the_last_value_that_is_allowed_is_taken_and_the_next_one_is_not(text: str) -> None:
+    assert Finishing.of(text)
+    beyond = {
+        "0.1": "0.099", ":10": ":10.1", "300": "301", "enlarge:2": "enlarge:1", "enlarge:4": "enlarge:5",
+        "1.125": "1.1251", "999": "1000", "36000": "36001", "*1@30": "*1@30,source:96x64*1@30",
+        "join:4": "join:5", "120": "121", "2048x1536": "2048x2050",
+    }  # fmt: skip
+    for last, further in beyond.items():
+        if last in text:
+            with pytest.raises(InputError):
+                Finishing.of(text.replace(last, further, 1))
+
+
+def test_segments_are_equal_parts_of_what_may_be_in_memory() -> None:
+    for text, sizes in {
+        "source:96x64*72@30": [36, 36], "source:96x64*73@30": [24, 24, 25], "source:96x64*3@30": [3],
+        "source:96x64*20@1": [6, 7, 7], "source:2000x2000*44@30": [22, 22],
+    }.items():  # fmt: skip
+        finishing = Finishing.of(text)
+        assert [len(segment) for segment in finishing.segments] == sizes
+        assert [section.total_frames for section in finishing.plan] == [*np.cumsum(sizes)]
+    both = Finishing.of("source:96x64*30@30,source:50x50*11@25,join:0")
+    assert (both.edit.sources, both.result.frames) == ((30, 13), 43)
 
 
 def test_a_trim_takes_the_frames_of_its_times() -> None:

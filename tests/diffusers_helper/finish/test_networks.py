@@ -131,6 +131,19 @@ def test_segments_are_smoothed_like_the_whole(rate: int | Fraction, smooth: str,
     assert middle < np.abs(clip[8].astype(int) - clip[12]).mean()
 
 
+def test_a_segment_reads_three_frames_on_each_side_as_far_as_there_are_any() -> None:
+    clip, asked = scene(24), list[tuple[int, int]]()
+
+    def frames(begin: int, end: int) -> Iterator[np.ndarray]:
+        asked.append((begin, end))
+        yield from clip[begin:end]
+
+    smoothed = Smooth("60").open(frames, Shape(96, 64, Fraction(30), 24), WORKSHOP)
+    for begin, end in ((0, 12), (12, 24), (36, 48)):
+        assert len([*smoothed(begin, end)]) == 12
+    assert asked == [(0, 9), (3, 15), (15, 24)]
+
+
 def test_a_cut_is_not_blended() -> None:
     clip = np.concatenate([scene(8), scene(8)[:, :, ::-1]])
     smoothed = Smooth("60").open(frames_of(clip), Shape(96, 64, Fraction(30), 16), WORKSHOP)

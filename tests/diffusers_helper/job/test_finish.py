@@ -17,7 +17,16 @@ from diffusers_helper.conditions.footage import all_frames
 from diffusers_helper.conditions.pictures import store_request, stored_request
 from diffusers_helper.conditions.sources import with_sources
 from diffusers_helper.errors import GenerationCancelled
-from diffusers_helper.events import Cancelled, Event, Finished, JobStarted, SectionFinished, StepDone, Warned
+from diffusers_helper.events import (
+    Cancelled,
+    Event,
+    Finished,
+    JobStarted,
+    SectionFinished,
+    StageStarted,
+    StepDone,
+    Warned,
+)
 from diffusers_helper.job.finish import finish
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.recipe import Recipe, read_recipe
@@ -67,6 +76,11 @@ def test_a_killed_finishing_continues_with_the_same_bytes(source: Path, tmp_path
     steps_done = [event for event in events if isinstance(event, StepDone)]
     assert [event.step for event in steps_done if event.section == 1] == [*range(1, steps_done[0].steps + 1)]
     assert steps_done[0].preview
+    stages = [(event.stage, event.section) for event in events if isinstance(event, StageStarted)]
+    assert stages == [
+        ("finish", None),
+        *((stage, number) for number in range(1, 9) for stage in ("finish", "write")),
+    ]
     assert isinstance(events[-1], Finished)
 
     request = submitted(tmp_path / "again", source, steps)

@@ -11,6 +11,7 @@ from diffusers_helper.errors import InputError, LongtakeError
 from diffusers_helper.events import Event, StepDone, Warned
 from diffusers_helper.files import file_sha256
 from diffusers_helper.loading.loaders import Models
+from diffusers_helper.models.sizes import check_loras
 from diffusers_helper.pipeline import generate
 from diffusers_helper.provenance.branch import branch
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -120,6 +121,10 @@ def test_a_lora_of_another_size_is_refused_and_nothing_stays(
     with pytest.raises(InputError, match=r"LoRA large.safetensors fits this model with 0 of its \d+ keys"):
         make(replace(request_with, lora=f"{lora}\n{other}"), deep_models, tmp_path / "job")
     assert equal(weights(deep_models), before)
+    check_loras(str(lora), deep_models.info)
+    for text in (f"{lora}\n{other}", f"{other}\n{lora}"):
+        with pytest.raises(InputError, match=r"LoRA large.safetensors fits this model with 0"):
+            check_loras(text, deep_models.info)
 
 
 def test_a_branch_keeps_the_lora_and_cannot_change_it(

@@ -3,14 +3,15 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Finished, Warned
-from diffusers_helper.job.memory import MemoryPlans
+from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.memory.device import second_device
@@ -149,3 +150,14 @@ def test_a_process_that_sees_one_card_has_no_second(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(InputError, match="sees one card only"):
         second_device(torch.device("cuda", 0))
+
+
+def test_what_both_cards_stream_is_the_use_of_the_job() -> None:
+    memory = object.__new__(JobMemory)
+    first, second = (cast(Any, SimpleNamespace(peak_bytes=3, bytes_streamed=size)) for size in (5, 7))
+    memory.store, memory._stores = first, [first, second]
+    plan = SimpleNamespace(budget=SimpleNamespace(cap_bytes=9), vae_tile_px=64)
+    memory.plans = cast(Any, SimpleNamespace(plan=plan, levels=SimpleNamespace(retries=1)))
+    assert memory.usage() == {
+        "peak_device_bytes": 3, "cap_bytes": 9, "bytes_streamed": 12, "retries": 1, "vae_tile_px": 64,
+    }  # fmt: skip

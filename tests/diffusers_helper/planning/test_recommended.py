@@ -12,7 +12,7 @@ from diffusers_helper.models.added import ADDED_MODELS, AddedComponent, AddedMod
 from diffusers_helper.models.registry import ModelInfo, find_model
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.budget import DoesNotFit
-from diffusers_helper.planning.cards.speeds import Bus, bus_of
+from diffusers_helper.planning.cards.speeds import Bus, bus_of, copies_of, disk_of
 from diffusers_helper.planning.profiles import Machine, profile_for
 from diffusers_helper.planning.set_ups import Recommendation, recommend
 from diffusers_helper.planning.video import VideoPlan, plan_video
@@ -70,6 +70,28 @@ def test_a_measured_speed_takes_the_place_of_the_links() -> None:
     plain = bus_of(machine_of_card("gfx1100:24"), Speeds(host_to_device_bytes_per_second=8e9))
     assert plain == Bus(8e9, "the card's bus", "measured")
     assert bus_of(Machine("cpu", "", "CPU", 8 * GB), Speeds(20e9)) is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "host_speed", "disk_speed", "expected"),
+    [
+        (radeon(24), None, 90e9, ("main memory", "assumed")),
+        (radeon(24), 9e9, 90e9, ("main memory", "measured")),
+        (radeon(24), 40e9, 90e9, ("PCIe 4.0 x16", "from the card's link")),
+        (radeon(24), 40e9, 3e9, ("the disk", "measured")), (radeon(24), 40e9, None, ("the disk", "assumed")),
+        (machine_of_card("gfx1151:96"), 1e9, 90e9, ("the shared memory", "assumed")),
+    ],
+)  # fmt: skip
+def test_streamed_weights_come_as_fast_as_the_slowest_part_of_their_way(
+    machine: Machine, host_speed: float | None, disk_speed: float | None, expected: tuple[str, str]
+) -> None:
+    measured = Speeds(host_copy_bytes_per_second=host_speed)
+    copies = copies_of(machine, measured, disk_of(disk_speed))
+    assert copies
+    assert (copies.name, copies.source) == expected
+    assert copies.seconds(10**9) == (None if copies.source == "assumed" else 1e9 / copies.bytes_per_second)
+    assert copies_of(Machine("cpu", "", "CPU", 8 * GB), measured, disk_of(disk_speed)) is None
+    assert disk_of(2e9).reading(500, 1000) == Bus(4e9, "the disk", "measured")
 
 
 def test_a_plan_says_the_time_of_its_copies_as_this_machine_measured_it(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from safetensors.torch import load_file
 from diffusers_helper.events import Event, Warned
 from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.local import Facts, Local
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.planning.budget import DoesNotFit, StagePlan
-from diffusers_helper.planning.profiles import Machine, profile_for
+from diffusers_helper.models.sizes import Weights
+from diffusers_helper.planning.budget import Demand, DoesNotFit, Stage, StagePlan
+from diffusers_helper.planning.profiles import Machine, Profile, profile_for
 from diffusers_helper.planning.set_ups import plans_by_card
+from diffusers_helper.planning.smaller_plans import FirstPlan, first_plan
 from diffusers_helper.planning.video import VideoPlan, plan_video
 from diffusers_helper.provenance.branch import branch
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -191,3 +193,39 @@ def test_weights_in_8_bit_stay_as_they_are(
     plans = MemoryPlans(narrow, models, 64, 64, Local())
     assert plans.plan.stage("sample").streamed_bytes
     assert (plans.request.weight_dtype, reason in str(plans.notes)) == ("default", True)
+
+
+def test_a_card_that_emulates_bf16_computes_in_it_only_where_fp32_does_not_fit() -> None:
+    request = GenerationRequest(image="x", model="framepack-i2v", vram_cap_gb=8.0)
+    profile = replace(profile_for(Machine("rocm", "gfx1030", "card", 16 * GB), {}), has_bf16=False)
+
+    def begin(fp32_gb: int) -> FirstPlan:
+        def demands(profile: Profile, request: GenerationRequest, height: int, width: int) -> list[Demand]:
+            assert (height, width) == (64, 96)
+            size = 5 * GB if profile.has_bf16 else fp32_gb * GB
+            return [Demand(256, (Stage("sample", Weights("transformer", size), 0),))]
+
+        return first_plan(request, find_model(request.model), profile, 64, 96, demands, Facts(), None)
+
+    for fp32_gb, has_bf16 in ((6, False), (20, True)):
+        first = begin(fp32_gb)
+        assert first.profile.has_bf16 is has_bf16
+        assert ("computes in bf16, which this card emulates" in first.reason) is has_bf16
+
+
+TILES, SLIGHTLY = "The VAE works in tiles of {} pixels", "which changes the pixels slightly."
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        ({}, [TILES.format(256)]), ({"resolution": 128}, []), ({"vae_tile": 128}, [TILES.format(128)]),
+        ({"vae_chunk": 1}, [TILES.format(256), "The VAE chunk is 1 instead of the VAE's own 3"]),
+        ({"vae_chunk": 1, "model": "helios-base", "mode": "forward"}, [TILES.format(256)]),
+    ],
+)  # fmt: skip
+def test_what_changes_pixels_is_said(settings: dict[str, Any], changes: list[str]) -> None:
+    request = GenerationRequest(**{"image": "x", "model": INFO.name, "resolution": 256, **settings})
+    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
+    notes = plan_video(request, find_model(request.model), profile).notes
+    assert [note for note in notes if "pixels" in note] == [f"{change}, {SLIGHTLY}" for change in changes]

@@ -65,3 +65,49 @@ def test_the_content_is_on_disk_before_the_name_is(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "fsync", watch)
     write_atomic(path, b"12345")
     assert seen == [(False, 5)]
+
+
+def test_files_have_the_names_by_which_every_version_knows_them() -> None:
+    folder = JobFolder(Path("job"))
+    files = {
+        name: str(getattr(folder, name))
+        for name in vars(JobFolder)
+        if isinstance(getattr(folder, name), Path)
+    }
+    del files["path"]
+    assert files == {name: f"job/{file}" for name, file in {
+        "input": "input.png", "original": "original", "sound": "sound", "first": "first.png",
+        "request": "request.json", "events": "events.jsonl", "states": "states.jsonl",
+        "memory": "memory.json", "log": "job.log", "vae": "vae.json", "lineage": "lineage.json",
+        "encodings": "encodings.safetensors", "overflow": "vae_fp32", "weight_type": "weight_type",
+        "attention": "attention",
+        "kernels": "kernels", "crash_record": "shortage.json", "engine_errors": "engine_errors.txt",
+        "report": "report.txt",
+        "sections": "sections", "saved_steps": "sections/steps.safetensors", "segments": "segments",
+        "sums": "segments/sums.json", "preview": "preview", "thumbs": "thumbs", "captures": "captures",
+        "exports": "exports", "video": "video.mp4",
+    }.items()}  # fmt: skip
+    numbered = folder.latents(7), folder.segment(7), folder.thumb(7), folder.joined(7)
+    assert [str(file) for file in numbered] == [
+        "job/sections/0007.safetensors", "job/segments/0007.mp4", "job/thumbs/0007.webp", "job/original_7",
+    ]  # fmt: skip
+    assert [folder.picture(name).name for name in ("image", "end_image", "pictures_2")] == [
+        "input.png", "end_image.png", "pictures_2.png",
+    ]  # fmt: skip
+    assert folder.job == "job"
+
+
+def test_a_job_has_begun_with_its_first_file_of_results(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    assert (folder.has_begun, folder.checkpoints) == (False, 0)
+    folder.sections.mkdir()
+    folder.saved_steps.touch()
+    assert (folder.has_begun, folder.checkpoints) == (False, 0)
+    folder.encodings.touch()
+    assert (folder.has_begun, folder.checkpoints) == (True, 1)
+    folder.encodings.unlink()
+    folder.segments.mkdir()
+    folder.latents(1).touch()
+    assert (folder.has_begun, folder.checkpoints) == (True, 1)
+    folder.latents(1).unlink()
+    assert folder.has_begun

@@ -1,5 +1,6 @@
 """Tests of the arithmetic of branches, without a model."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,19 @@ from hypothesis import strategies as st
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES, Mode, count_sections, plan_sections
-from diffusers_helper.provenance.branch import branch, extension, kept_words, may_differ, why_fixed
+from diffusers_helper.provenance.branch import (
+    Branch,
+    branch,
+    change_remaining,
+    extension,
+    kept_words,
+    may_differ,
+    num_finished_sections,
+    why_fixed,
+)
 from diffusers_helper.provenance.job_folder import JobFolder
-from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans
+from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans, setting_names
+from diffusers_helper.provenance.recipe import VaeUse, read_uses, write_uses
 from diffusers_helper.request import SETTINGS, GenerationRequest
 
 both = st.sampled_from(MODES)
@@ -118,7 +129,89 @@ def test_a_damaged_lineage_is_told(tmp_path: Path, spans: list[Any]) -> None:
         Lineage.read(file)
 
 
+def test_a_span_of_an_inverted_video_ends_before_its_section_with_the_picture() -> None:
+    shorter = request("inverted", 3).seconds
+    for last, fits in ((2, True), (3, False)):
+        refused = contextlib.nullcontext() if fits else pytest.raises(InputError, match="from 1 to 2")
+        with refused:
+            Lineage((Span(last, {"seconds": shorter}),)).sections(request("inverted", 6))
+
+
 @pytest.mark.parametrize("lasts", [[2, 2], [3, 2], [4], [0]])
 def test_spans_that_do_not_fit_are_refused(lasts: list[int]) -> None:
     with pytest.raises(InputError, match="expected a section from"):
         Lineage(tuple(Span(last, {}) for last in lasts)).sections(request("inverted", 4))
+
+
+SECTION = {
+    "prompt": "x", "negative": "x", "seconds": 9.0, "seed": 1, "steps": 3, "guidance": 2.0, "cfg": 3.0,
+    "cfg_rescale": 0.5, "sampler": "euler", "prompt_blend": 2, "shift": 9.0, "step_cache": "teacache",
+    "end_strength": 0.2, "vision_change": "constant",
+}  # fmt: skip
+
+
+def test_a_span_restores_each_setting_of_its_sections_and_no_other() -> None:
+    assert SECTION.keys() <= {*setting_names("section")}
+    plain = replace(request("inverted", 4), crf=30, vram_cap_gb=5.0)
+    for name, value in SECTION.items():
+        changed = replace(plain, **{name: value})
+        assert getattr(changed, name) != getattr(plain, name)
+        for own, other in ((plain, changed), (changed, plain)):
+            assert Span.of(1, own).applied_to(replace(other, crf=20)) == replace(own, crf=20)
+    forward = Span.of(1, request("forward", 4)).applied_to(request("forward", 9))
+    assert forward.seconds == request("forward", 9).seconds  # no section of its depends on the length
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_kept_of_a_job_comes_with_the_files_that_say_how_it_was_made(
+    mode: Mode, tmp_path: Path
+) -> None:
+    parent, child = JobFolder(tmp_path / "parent"), JobFolder(tmp_path / "child")
+    child.path.mkdir()
+    for subfolder in (parent.sections, parent.segments, parent.thumbs):
+        subfolder.mkdir(parents=True)
+    for number in range(1, 6):
+        for file in (parent.latents(number), parent.segment(number), parent.thumb(number)):
+            file.write_text(f"{number}")
+    single = "encodings", "overflow", "weight_type", "original", "first"
+    others = "memory", "attention", "crash_record", "preview", "video"
+    for name in (*single, *others):
+        getattr(parent, name).write_text(name)
+    parent.sums.write_text('{"0001.mp4": "a", "0003.mp4": "c"}')  # that of the second was never made
+    uses = tuple(VaeUse(number, 64 * (number + 1), "fp16", 2) for number in (0, 1, 3, 4))
+    write_uses(parent.vae, uses)
+    Lineage((Span(1, {"seed": 5}), Span(4, {"seed": 6})), "grandparent", 4).write(parent.lineage)
+    assert num_finished_sections(parent) == 5
+    old = request(mode, 6)
+    made = branch(parent, old, 3, {"seed": 9, "seconds": old.seconds, "crf": old.crf})
+    assert (made.request.seed, made.request.vae_tile, made.request.vae_precision) == (9, 320, "fp16")
+    assert (made.lineage.parent, made.lineage.kept) == ("parent", 3)
+    assert [(span.last, span.settings["seed"]) for span in made.lineage.spans] == [(1, 5), (3, 6)]
+    made.fill(child)
+    names = {path.relative_to(child.path).as_posix() for path in child.path.rglob("*") if path.is_file()}
+    kept = {f"sections/000{n}.safetensors" for n in (1, 2, 3)} | {f"thumbs/000{n}.webp" for n in (1, 2, 3)}
+    files = {getattr(parent, name).name for name in single}
+    assert names == kept | files | {"segments/0001.mp4", "segments/sums.json", "vae.json", "lineage.json"}
+    assert (child.latents(3).read_text(), child.sums.read_text()) == ("3", '{\n "0001.mp4": "a"\n}')
+    assert read_uses(child.vae) == uses[:2]
+    assert Lineage.read(child.lineage) == made.lineage
+    bare = JobFolder(tmp_path / "bare")
+    bare.path.mkdir()
+    Branch(old, Lineage(kept=0), parent).fill(bare)  # the start picture's encoding and the VAE's use for it
+    assert read_uses(bare.vae) == uses[:1]
+
+
+def test_what_remains_of_a_job_changes_and_what_is_made_stays_of_its_kind(tmp_path: Path) -> None:
+    old = replace(request("forward", 9), vae_tile=64)
+    changed, lineage = change_remaining(JobFolder(tmp_path), old, {"seed": 3})
+    assert (changed, lineage) == (replace(old, seed=3), Lineage())
+    (tmp_path / "sections").mkdir()
+    for number in (1, 2):
+        JobFolder(tmp_path).latents(number).touch()
+    Lineage((Span(1, {"seed": 8}),), "parent", 1).write(tmp_path / "lineage.json")
+    write_uses(JobFolder(tmp_path).vae, (VaeUse(0, 512, "bf16", 4),))
+    changed, lineage = change_remaining(JobFolder(tmp_path), old, {"seed": 3})
+    assert changed == replace(old, seed=3)  # its checkpoints were made with these settings of the VAE
+    assert (lineage.parent, lineage.kept, [span.last for span in lineage.spans]) == ("parent", 1, [1, 2])
+    with pytest.raises(InputError, match="cannot change crf"):
+        change_remaining(JobFolder(tmp_path / "not begun"), old, {"crf": 40})

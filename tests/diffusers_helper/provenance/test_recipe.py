@@ -1,6 +1,7 @@
 """Tests of the recipe in a file: it survives as it is, and a hostile or foreign file is answered in words."""
 
 import contextlib
+import io
 import itertools
 import json
 import struct
@@ -22,7 +23,13 @@ from diffusers_helper.conditions.picture_file import load_picture, plain_png
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import MODES
 from diffusers_helper.provenance.lineage import Span
-from diffusers_helper.provenance.metadata import MAX_PICTURE, MAX_TEXT, append_pictures, png_chunks
+from diffusers_helper.provenance.metadata import (
+    MAX_PICTURE,
+    MAX_TEXT,
+    append_pictures,
+    png_chunks,
+    read_embedded,
+)
 from diffusers_helper.provenance.recipe import Recipe, VaeUse, read_uses, record_use
 from diffusers_helper.provenance.recipe import read_recipe as read_recipe_file
 from diffusers_helper.request import SETTINGS, GenerationRequest
@@ -82,6 +89,32 @@ def test_a_video_carries_its_recipe_and_every_player_can_show_it(video: Path, tm
     assert content.index(b"moov") < content.index(b"mdat") < content.index(PICTURE)
     with pytest.raises(InputError, match="holds no settings of Longtake"):
         read_recipe(bare)
+
+
+def test_a_picture_is_where_every_version_looks_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "video.mp4"
+    file.write_bytes(b"frames")
+    append_pictures(file, {"image": b"abc", "end_image": b"de"})
+    boxes = b"\0\0\0\x1buuidlongtake\x80pictureabc" + b"\0\0\0\x24uuidlongtake\x80namepicend_image\0de"
+    assert file.read_bytes() == b"frames" + boxes
+    # A length of 0 means that a box reaches to the end, and of 1 that the length follows.
+    for length in (b"\0\0\0\x1b", b"\0\0\0\0"):
+        last = io.BytesIO(b"\0\0\0\x10ftypisom\0\0\0\0" + length + boxes[4:27])
+        assert read_embedded(last) == (None, {"image": b"abc"})
+    long = b"\0\0\0\x01uuid\0\0\0\0\0\0\0\x23" + boxes[8:27]
+    assert read_embedded(io.BytesIO(b"\0\0\0\x10ftypisom\0\0\0\0" + long)) == (None, {"image": b"abc"})
+    png = plain_png(Image.new("RGB", (4, 4)), png_chunks("{}", {"image": b"abc", "end_image": b"de"}))
+    assert [png.count(chunk) for chunk in (b"\0\0\0\x03ltPcabc", b"\0\0\0\x0cltNpend_image\0de")] == [1, 1]
+
+
+def test_a_video_from_words_alone_needs_no_picture_and_any_other_does() -> None:
+    words = GenerationRequest(image="", prompt="a boat", model="wan-t2v")
+    for request, pictures in ((words, {}), (replace(words, image="boat.png"), {"image": "boat.png"})):
+        made = Recipe.of(request, (), (), model=request.model, side=480, made_with={}, pictures={})
+        back = read_recipe(made.to_json().encode())
+        assert back.request(pictures).image == request.image
+        assert back.notices == ()
+        assert (back.settings.get("image") == "") == (not pictures)
 
 
 @pytest.mark.parametrize("kind", ["mp4", "png", "json"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mpmath import mp
 from torch import Tensor
 
+from diffusers_helper.helios.schedule import PyramidStage, sample_pyramid
 from diffusers_helper.sampling.euler import sample_euler
 from diffusers_helper.sampling.schedule import flow_sigmas, shift_of
 from diffusers_helper.sampling.unipc import sample_unipc, step_weights
@@ -327,3 +328,24 @@ def test_mu_is_linear_up_to_a_shift_of_seven() -> None:
     assert math.log(shift_of(1000)) == pytest.approx(1.692708e-4 * 1000 + 0.456667, abs=1e-6)
     assert shift_of(8797) < 7
     assert shift_of(8798) == shift_of(13464) == shift_of(14040) == shift_of(10**9) == 7.0
+
+
+def test_a_pyramid_counts_its_steps_over_all_sizes_and_shows_them_in_full_size() -> None:
+    sizes, shown = list[int](), list[tuple[int, int, tuple[int, ...]]]()
+
+    def denoise(x: Tensor, sigma: float) -> Tensor:
+        sizes.append(x.shape[-1])
+        return torch.zeros_like(x)
+
+    stages = [
+        PyramidStage(
+            torch.linspace(1, 0, 1 + count), noise=None if not index else torch.zeros(1, 1, 1, side, side)
+        )
+        for index, (count, side) in enumerate(((2, 4), (1, 8), (3, 16)))
+    ]
+    sample_pyramid(
+        denoise, torch.zeros(1, 1, 1, 16, 16), stages,
+        on_step=lambda step, steps, x0: shown.append((step, steps, tuple(x0.shape[-2:]))),
+    )  # fmt: skip
+    assert sizes == [4, 4, 8, 16, 16, 16]
+    assert shown == [(step, 6, (16, 16)) for step in range(1, 7)]

@@ -1,7 +1,7 @@
 """Tests of the VAE engine on diffusers' own classes, both kinds: exactness, memory, precision, faults."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -212,8 +212,9 @@ def test_a_shortage_is_answered_by_a_smaller_plan(make: Make) -> None:
     assert torch.equal(result, engine_of(vae, tile_px=96).decode(latents))
 
 
-def test_a_shortage_in_every_plan_is_said() -> None:
-    vae: Any = wan()
+def test_a_shortage_in_every_plan_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    vae, emptied = cast(Any, wan()), list[int]()
+    monkeypatch.setattr(Device, "empty_cache", lambda self: emptied.append(1))
 
     def short(*_: Any) -> None:
         raise RuntimeError("HIP out of memory. Tried to allocate 2.00 GiB")
@@ -222,6 +223,7 @@ def test_a_shortage_in_every_plan_is_said() -> None:
     engine = engine_of(vae)
     with pytest.raises(OutOfDeviceMemory):
         engine.decode(noise(1, 16, 2, 16, 16))
+    assert len(emptied) == engine.owner.failures > 1
     assert engine.owner.device.allocated_bytes() == weights_of(vae)
 
 

@@ -164,3 +164,14 @@ def test_a_guest_sets_no_limit_on_the_process(monkeypatch: pytest.MonkeyPatch) -
     assert device.cap_bytes == 123
     device.limit(None)
     assert asked == []
+
+
+def test_pictures_tell_their_pieces_and_end_with_a_cancel_in_both_directions() -> None:
+    engine = engine_of(ComfyVae(VAE(PictureVae())))
+    for work, content in ((engine.decode, noise(1, 16, 4, 4)), (engine.encode, noise(1, 3, 32, 32))):
+        cancel, reported = CancelToken(), list[tuple[int, int]]()
+        work(content, progress=lambda *count, told=reported: told.append(count), cancel=cancel)
+        assert reported == [(1, 1)]
+        cancel.cancel()
+        with pytest.raises(GenerationCancelled):
+            work(content, cancel=cancel)

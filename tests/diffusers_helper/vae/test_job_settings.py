@@ -50,36 +50,16 @@ def test_the_automatic_values_are_todays(
     assert run(picture, models, tmp_path / "job", **defaults)[0] == automatic
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "count"), [({"vae_tile": 64}, 27), ({"vae_chunk": 1}, 9), ({"vae_chunk": 8}, 2)]
-)
-def test_tiles_and_chunk_cut_the_work_and_change_pixels(
-    settings: dict[str, int], count: int, picture: Path, models: Models, tmp_path: Path, automatic: bytes
-) -> None:
-    video, events = run(picture, models, tmp_path / "job", **settings)
-    assert video != automatic
-    assert pieces(events) == count
-
-
-@pytest.mark.slow
-def test_the_precision_changes_pixels_and_the_plan(
-    picture: Path, models: Models, tmp_path: Path, automatic: bytes
-) -> None:
-    assert run(picture, models, tmp_path / "job", vae_precision="bf16")[0] != automatic
-    need = {precision: plan_bytes(picture, models, vae_precision=precision) for precision in ("fp32", "bf16")}
-    assert need["bf16"] < 0.75 * need["fp32"]
-
-
 def plan_bytes(picture: Path, models: Models, **settings: Any) -> int:
     request = tiny_request(picture, resolution=SIDE, **settings)
     return MemoryPlans(request, models, SIDE, SIDE, Local()).plan.stage("decode").working_bytes
 
 
-def test_the_chunk_is_planned_with(picture: Path, models: Models) -> None:
+def test_the_chunk_and_the_precision_are_planned_with(picture: Path, models: Models) -> None:
     need = [plan_bytes(picture, models, vae_chunk=chunk) for chunk in (1, 3, 8)]
     assert need == sorted(set(need))
     assert need[1] == plan_bytes(picture, models)
+    assert plan_bytes(picture, models, vae_precision="bf16") < 0.75 * need[1]
 
 
 @pytest.mark.slow

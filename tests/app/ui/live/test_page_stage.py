@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from app.ui.live.watch import Scene
+
 from app.ui.live.progress import LiveJob
 from app.ui.live.scene import scene_data
-from app.ui.live.watch import Scene
 from tests.support.page_scripts import document, page
 from tests.support.pages import needs_chromium
 from tests.support.reported_jobs import job_of

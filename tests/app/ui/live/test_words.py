@@ -5,12 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from app.ui.queue.cards import lines
 
 from app.jobs.job import NoSuchJob
 from app.jobs.storage.commands import WAITS
 from app.ui.live import words
 from app.ui.live.progress import Cell, LiveJob
-from app.ui.queue.cards import lines
 from tests.support.reported_jobs import job_of
 
 

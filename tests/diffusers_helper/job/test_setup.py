@@ -1,0 +1,254 @@
+"""Tests of the set-up of a job: what an earlier run leaves to it, and what it leaves to the next one."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from diffusers_helper.errors import InputError, LongtakeError
+from diffusers_helper.families.packing import plan_sections
+from diffusers_helper.job import plans, setup
+from diffusers_helper.job.card import card_name
+from diffusers_helper.job.original import Original
+from diffusers_helper.job.plans import MemoryPlans
+from diffusers_helper.models.registry import find_model
+from diffusers_helper.planning.profiles import Machine
+from diffusers_helper.provenance.job_folder import JobFolder
+from diffusers_helper.provenance.lineage import Lineage
+from diffusers_helper.provenance.recipe import VaeUse, read_uses, record_use
+from diffusers_helper.request import START_PICTURE, GenerationRequest
+
+REQUEST = GenerationRequest(image="x", model="framepack-i2v")
+SLICED = "sliced 77"
+FUSED = "fused kernels of comfy-kitchen 0.2"
+OLDER = "fused kernels of comfy-kitchen 0.1"
+DIFFERS = "What follows may differ slightly."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    (tmp_path / "job").mkdir()
+    return JobFolder(tmp_path / "job")
+
+
+@pytest.mark.parametrize(
+    ("attention", "kernels", "problem", "device", "expected", "note"),
+    [
+        (None, FUSED, "", "cuda", ("auto", "auto", None), ""),
+        (SLICED, None, "", "cpu", ("auto", "plain", ("sliced", 77)), ""),
+        (SLICED, FUSED, "", "cuda", ("auto", "fused", ("sliced", 77)), ""),
+        (SLICED, OLDER, "", "cuda", ("auto", "fused", ("sliced", 77)), f"{OLDER} and goes on with {FUSED}"),
+        (SLICED, FUSED, "lacks it", "cuda", ("auto", "plain", ("sliced", 77)), "goes on with PyTorch alone"),
+        (SLICED, "odd", "", "cuda", ("auto", "plain", ("sliced", 77)), "odd and goes on with PyTorch"),
+        ("kitchen 5", FUSED, "", "cuda", ("auto", "fused", ("kitchen", 5)), ""),
+        ("kitchen 5", None, "lacks it", "cuda", ("auto", "plain", None), "attention kitchen; here, lacks"),
+        ("kitchen 5", None, "", "cpu", ("auto", "plain", None), "attention kitchen; here, it needs a GPU"),
+        ("warp 5", None, "", "cuda", ("auto", "plain", None), ""),
+        (f"sliced {10**15}", None, "", "cuda", ("auto", "plain", None), ""),
+        (f"sliced {10**15 - 1}", None, "", "cuda", ("auto", "plain", ("sliced", 10**15 - 1)), ""),
+    ],
+)  # fmt: skip
+def test_a_job_goes_on_with_the_kernels_with_which_it_began_where_this_machine_has_them(
+    attention: str | None, kernels: str | None, problem: str, device: str, expected: tuple[Any, ...],
+    note: str, folder: JobFolder, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(setup, "kitchen_problem", lambda: problem)
+    monkeypatch.setattr(
+        setup, "kitchen_version", lambda name: "" if problem else f"{name} kernels of comfy-kitchen 0.2"
+    )
+    for file, text in ((folder.attention, attention), (folder.kernels, kernels)):
+        if text is not None:
+            file.write_text(text)
+    models: Any = SimpleNamespace(device=torch.device(device))
+    request, stored, told = setup._begun_with(REQUEST, folder, models)
+    assert (request.attention, request.kernels, stored) == expected
+    assert note in told
+    assert told.endswith(DIFFERS) == bool(note)
+    # A person's own choice of attention goes, too, if it was made where there was a way for it.
+    own, _, _ = setup._begun_with(replace(REQUEST, attention="math"), folder, models)
+    assert own.attention == ("auto" if "; here," in note else "math")
+    assert setup._begun_with(REQUEST, None, models) == (REQUEST, None, "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "expected"),
+    [("auto", "int8", "int8"), ("auto", None, "auto"), ("bf16", "int8", "bf16")],
+)
+def test_the_type_that_a_job_has_chosen_stays_where_it_may_choose(
+    asked: str, stored: str | None, expected: str, folder: JobFolder
+) -> None:
+    if stored:
+        folder.weight_type.write_text(stored)
+    request = replace(REQUEST, weight_dtype=asked)
+    assert setup._with_weight_dtype(request, folder).weight_dtype == expected
+    assert setup._with_weight_dtype(request, None) == request
+
+
+@pytest.mark.parametrize(
+    ("kernels", "overflow", "is_same"),
+    [("", None, True), ("", "bf16", False), (FUSED, "fp32", False), (FUSED, "of an earlier version", True)],
+)
+def test_what_a_run_writes_is_what_the_next_one_reads(
+    kernels: str, overflow: str | None, is_same: bool, folder: JobFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    new = folder if is_same else JobFolder(tmp_path / "new")
+    for section in (0, 1):
+        record_use(folder.vae, VaeUse(section, 256 - 64 * section, "fp16", 2))
+    if overflow:
+        folder.overflow.write_text(overflow)
+    folder.kernels.write_text(OLDER)
+    plans: Any = SimpleNamespace(
+        request=replace(REQUEST, weight_dtype="int8"), attention=("sliced", 77), kernels=kernels
+    )
+    auto = replace(REQUEST, weight_dtype="auto")
+    assert setup._write_facts(new, auto, folder, Lineage(parent="another"), plans) == plans.request
+    assert new.weight_type.read_text() == "int8"
+    assert new.attention.read_text() == SLICED
+    if is_same or kernels:  # what an earlier run wrote here is no longer true
+        assert new.kernels.read_text() == kernels
+    else:
+        assert not new.kernels.exists()
+    assert [use.section for use in read_uses(new.vae)] == ([0, 1] if is_same else [0])
+    precision = {None: "", "of an earlier version": "fp32"}.get(overflow, overflow)
+    assert setup._earlier_vae_precision(new) == precision
+    assert setup._earlier_vae_precision(None) == ""
+    setup._write_facts(new, REQUEST, None, Lineage(parent="a third"), plans)
+    assert Lineage.read(new.lineage).parent == "another"
+
+
+def test_a_plan_counts_with_the_most_that_any_section_asks_for() -> None:
+    spans = [
+        replace(REQUEST, prompt="a longer one", negative="x", cfg=1.0, seed=1),
+        replace(REQUEST, prompt="z", negative="blurred", cfg=6.0, seed=2),
+    ]
+    for requests in (spans, spans[::-1]):
+        lineage: Any = SimpleNamespace(requests=lambda request, requests=requests: requests)
+        largest = setup._largest_request(lineage, REQUEST)
+        assert largest == replace(REQUEST, prompt="a longer one", negative="blurred", cfg=6.0)
+
+
+def test_a_folder_holds_one_video_and_its_files_are_written_once(folder: JobFolder, tmp_path: Path) -> None:
+    picture = Image.new("RGB", (8, 8), "red")
+    setup._open_folder(folder, REQUEST, {START_PICTURE: picture}, folder)
+    written = folder.input.read_bytes(), folder.request.read_bytes()
+    folder.segments.mkdir()
+    other = replace(REQUEST, seed=9)
+    setup._open_folder(folder, other, {START_PICTURE: Image.new("RGB", (8, 8), "blue")}, folder)
+    assert (folder.input.read_bytes(), folder.request.read_bytes()) == written
+    with pytest.raises(InputError, match="holds another video"):
+        setup._open_folder(folder, other, {}, None)
+    nested = JobFolder(tmp_path / "outputs" / "new")
+    with pytest.raises(FileNotFoundError):  # a folder that has vanished is not made again
+        setup._open_folder(nested, REQUEST, {}, nested)
+    setup._open_folder(nested, REQUEST, {}, folder)
+    assert nested.request.exists()
+
+
+def test_a_card_is_known_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = SimpleNamespace(pci_domain_id=1, pci_bus_id=2, pci_device_id=3, uuid="u")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: place)
+    assert (card_name(torch.device("cpu")), card_name(torch.device("cuda"))) == ("", "card-1-2-3-u")
+
+
+# ---- the video that a job continues -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_end_of_a_video_that_meets_the_new_part_is_its_context(
+    is_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = [Image.new("RGB", (4, 4), (shade, 0, 0)) for shade in range(0, 70, 10)]
+    original = Original(Path("x"), (4, 4), (1.0, 0.5, 0.5), find_model("framepack-i2v").family, is_last)
+    asked = list[tuple[Any, ...]]()
+    module = "diffusers_helper.job.original"
+    for name, part in (("first_frames", frames[:3]), ("last_frames", frames[-3:])):
+        monkeypatch.setattr(f"{module}.{name}", lambda *given, part=part: asked.append(given) or part)
+    assert np.asarray(original.edge_frame)[0, 0, 0] == (0 if is_last else 60)
+    assert asked == [(Path("x"), original.family.tail_frames, original.family.fps)]
+    plan = plan_sections(6.0)
+    nearest = {section.number for section in plan if original.is_next_to(section)}
+    assert nearest == ({1} if is_last else {section.number for section in plan if section.video_index == 0})
+    assert [original.num_extra_frames(section) for section in plan] == [
+        4 * (is_last and section.number == 1) for section in plan
+    ]
+    progress, many = list[int](), [frames[0]] * 61
+    monkeypatch.setattr(f"{module}.all_frames", lambda path, fps: iter(many))
+    assert len([*original.frames(lambda: progress.append(1))]) == 61
+    assert len(progress) == 3
+
+
+# ---- the plans ----------------------------------------------------------------------------------------
+
+FP32, FP16, BF16, FP8 = torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "has_bf16", "widened", "stored", "own", "expected"),
+    [
+        ("vae", "bf16", True, None, FP16, None, FP32),
+        ("vae", "bf16", False, None, BF16, None, FP32),
+        ("vae", "bf16", True, ("vae", BF16), FP16, None, BF16),
+        ("transformer", "default", True, None, BF16, None, BF16),
+        ("transformer", "default", True, None, BF16, FP32, FP32),
+        ("transformer", "default", False, None, BF16, None, FP32),
+        ("transformer", "default", False, None, FP16, None, FP16),
+        ("transformer", "bf16", False, None, FP16, FP32, BF16),
+        ("transformer", "fp8_e4m3fn", True, None, BF16, None, BF16),
+        ("transformer", "fp8_e4m3fn", False, None, BF16, None, FP32),
+        ("transformer", "bf16", True, ("transformer", FP32), BF16, None, FP32),
+        ("transformer", "bf16", True, ("text_encoder", FP32), BF16, None, BF16),
+        ("text_encoder", "bf16", True, None, FP16, None, FP16),
+        ("text_encoder", "bf16", False, None, BF16, FP16, FP32),
+        ("text_encoder", "default", True, ("text_encoder", FP32), FP16, None, FP32),
+    ],
+)
+def test_each_network_computes_in_the_type_that_is_asked_for_or_that_the_card_can(
+    name: str, weights: str, has_bf16: bool, widened: Any, stored: torch.dtype, own: torch.dtype | None,
+    expected: torch.dtype,
+) -> None:  # fmt: skip
+    memory_plans = object.__new__(MemoryPlans)
+    memory_plans._profile = cast(
+        Any, SimpleNamespace(vae_dtype=SimpleNamespace(value="fp32"), has_bf16=has_bf16)
+    )
+    memory_plans.request = replace(REQUEST, weight_dtype=weights)
+    memory_plans.models = cast(
+        Any, SimpleNamespace(compute_dtype=lambda name: own, stored_dtype=lambda name: stored)
+    )
+    memory_plans.widened = widened
+    assert memory_plans.dtype_of(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "hip", "detected", "integrated", "expected"),
+    [
+        (False, None, 0, False, Machine("cpu", "", "CPU", 64)),
+        (True, None, 0, False, Machine("cuda", "", "Card", 16)),
+        (True, "7.2", 0, False, Machine("rocm", "gfx1100", "Card", 16)),
+        (True, "7.2", 90, True, Machine("rocm", "gfx1100", "Card", 90, True)),
+        (True, "7.2", 8, True, Machine("rocm", "gfx1100", "Card", 16, True)),
+        (True, "7.2", 90, False, Machine("rocm", "gfx1100", "Card", 16)),
+    ],
+)
+def test_a_machine_is_what_torch_and_the_system_say_of_its_card(
+    has_gpu: bool, hip: str | None, detected: int, integrated: bool, expected: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    properties = SimpleNamespace(name="Card", gcnArchName="gfx1100:sramecc+", is_integrated=integrated)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1100"])
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(plans, "detect", lambda environ: Machine("rocm", "gfx1100", "x", detected))
+    monkeypatch.setattr(plans, "host_memory", lambda: SimpleNamespace(total=64))
+    device: Any = SimpleNamespace(has_gpu=has_gpu, torch_device=torch.device("cpu"), total_bytes=16)
+    assert plans.machine_of(device, {}) == expected
+    if hip:
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx1030"])
+        with pytest.raises(LongtakeError) as caught:
+            plans.machine_of(device, {})
+        assert caught.value.code == "installation"
