@@ -267,10 +267,12 @@ def _with_kernels_tried(
             else ""
         )
 
-    if request.kernels == PLAIN:
+    key = shape_key(*shape)
+    if not has_gpu:
+        profile = replace(profile, attention=profile.attention_for(request, key))
+    elif request.kernels == PLAIN:
         profile = replace(profile, backends={})
-    elif has_gpu and is_open and profile.attention.source != YOU:
-        key = shape_key(*shape)
+    elif is_open and profile.attention.source != YOU:
         backend = choice(ATTENTION, key, candidate_backends(), profile.slice_bytes)
         profile = profile.with_measurements(local)
         if backend:

@@ -122,6 +122,17 @@ def test_products_in_fp16_are_close_to_fp32_math(sharpness: float, has_mask: boo
     assert torch.equal(sliced_attention(SMALL, q, k, v), sliced_attention(SMALL, q, k, v, in_fp16=False))
 
 
+def test_slices_in_bf16_on_a_cpu_are_as_exact_as_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffusers_helper.attention.dispatch.multiplies_bf16", lambda: True)
+    q, k, v = (torch.randn(1, 3, 500, 44).bfloat16() for _ in range(3))
+    errors = [
+        error_of(attend(q, k, v), q, k, v)
+        for attend in (scaled_dot_product_attention, partial(sliced_attention, SMALL))
+    ]
+    assert errors[1] < 1.1 * errors[0] < 5e-3
+    assert torch.backends.mkldnn.matmul.fp32_precision == "none"  # other products stay in fp32
+
+
 @pytest.mark.parametrize("scale", [(300.0, 300.0, 1.0), (1.0, 1.0, 1e5), (1e5, 1.0, 1.0)])
 def test_a_head_whose_values_overflow_fp16_is_computed_in_fp32(scale: tuple[float, ...]) -> None:
     inputs = [torch.randn(1, 3, 50, 16) for _ in range(3)]
