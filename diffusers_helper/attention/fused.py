@@ -5,7 +5,8 @@ of the rotation of queries and keys. A kernel of the package does it once.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -15,7 +16,8 @@ from gguf import GGMLQuantizationType
 from torch import Tensor, nn
 
 from cache.kitchen import backend_of, kitchen
-from diffusers_helper.attention.backends import FAST_8_BIT, PLAIN
+from diffusers_helper.attention.backends import COMPILED, FAST_8_BIT, PLAIN
+from diffusers_helper.attention.compiled import compiled_blocks, where_it_can
 from diffusers_helper.errors import InputError
 
 # The attributes of a layer whose weights have scales (`loading.casting`)
@@ -24,10 +26,16 @@ _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ROTATION_ARGUMENT = 3  # of the attention of Helios and Wan; FramePack's has a name
 
 
-def use_kernels(network: nn.Module, kernels: str) -> AbstractContextManager[None]:
-    if kernels == PLAIN or kitchen() is None:
-        return nullcontext()
-    return fused_blocks(network, in_8_bit=kernels == FAST_8_BIT)
+@contextmanager
+def use_kernels(network: nn.Module, kernels: str) -> Iterator[None]:
+    with ExitStack() as restored:
+        if kernels == COMPILED:
+            restored.enter_context(where_it_can())
+            lists = [child for child in network.children() if isinstance(child, nn.ModuleList)]
+            restored.enter_context(compiled_blocks(network, chain.from_iterable(lists)))
+        elif kernels != PLAIN and kitchen() is not None:
+            restored.enter_context(fused_blocks(network, in_8_bit=kernels == FAST_8_BIT))
+        yield
 
 
 @contextmanager

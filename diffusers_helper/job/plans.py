@@ -9,6 +9,7 @@ import torch
 
 from diffusers_helper.attention.backends import (
     BLOCKS,
+    COMPILED,
     FAST_8_BIT,
     FUSED,
     PLAIN,
@@ -27,7 +28,7 @@ from diffusers_helper.machine.local import (
     speeds,
     store_speeds,
 )
-from diffusers_helper.machine.packages import kitchen_problem, kitchen_version
+from diffusers_helper.machine.packages import kernels_version, kitchen_problem
 from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, KernelCase, Task, fastest
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
@@ -41,6 +42,7 @@ from diffusers_helper.planning.estimates import calibration_of
 from diffusers_helper.planning.notes import choice_notes
 from diffusers_helper.planning.profiles import (
     YOU,
+    Kind,
     Machine,
     Profile,
     Setting,
@@ -65,6 +67,8 @@ _log = logging.getLogger(__name__)
 
 TRIAL_SECONDS = 60.0  # of a job that waits
 LATE = f"Trying all kernels takes more than {TRIAL_SECONDS:g} seconds here: the next video tries the others."
+
+COMPILES = "The first step compiles the transformer's blocks, which may take minutes; later steps are faster."
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
@@ -126,7 +130,8 @@ class MemoryPlans:
         self.request, self._profile, self.levels = first.request, first.profile, first.levels
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         _log.info("kernels: %s", self.request.kernels)
-        self.notes = [*choice_notes(first), *([] if has_tried_all else [LATE])]
+        compiles = [COMPILES] if self.request.kernels == COMPILED else []
+        self.notes = [*choice_notes(first), *compiles, *([] if has_tried_all else [LATE])]
         if vae_precision:
             self.widen_vae(vae_precision)
 
@@ -178,8 +183,8 @@ class MemoryPlans:
 
     @property
     def kernels(self) -> str:
-        """Name the package whose kernels the blocks use, as `kitchen_version` does; "" if there is none."""
-        return kitchen_version(self.request.kernels) if self.request.kernels != PLAIN else ""
+        """Name the package whose kernels the blocks use, as `kernels_version` does; "" if there is none."""
+        return kernels_version(self.request.kernels) if self.request.kernels != PLAIN else ""
 
     def expected_seconds(self) -> dict[str, float]:
         plan = self._video
@@ -278,20 +283,24 @@ def _with_kernels_tried(
         if backend:
             profile = replace(profile, backends={**profile.backends, key: backend})
     if request.kernels == AUTO:
-        kernels = PLAIN
-        if has_gpu and not kitchen_problem():
+        kernels, kind = PLAIN, profile.machine.kind
+        problems = {name: _kernels_problem(name, kind) for name in BLOCKS}
+        if has_gpu and len(ways := [name for name, problem in problems.items() if not problem]) > 1:
             spans_heads = networks["transformer"].config.get("qk_norm") != "rms_norm"
             key = blocks_key(shape, spans_heads=spans_heads)
-            kernels = choice(BLOCK_WORK, key, tuple(BLOCKS), spans_heads) or PLAIN
+            kernels = choice(BLOCK_WORK, key, ways, spans_heads) or PLAIN
         request = replace(request, kernels=kernels)
-    _check_kernels(request.kernels)
+    if problem := _kernels_problem(request.kernels, profile.machine.kind):
+        raise InputError(
+            setting="kernels", problem=f"is {request.kernels}, but {problem}",
+            expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
+        )  # fmt: skip
     check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile, is_complete
 
 
-def _check_kernels(name: str) -> None:
+def _kernels_problem(name: str, kind: Kind) -> str:
     if name in (FUSED, FAST_8_BIT) and (problem := kitchen_problem()):
-        raise InputError(
-            setting="kernels", problem=f"is {name}, but comfy-kitchen cannot be used ({problem})",
-            expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
-        )  # fmt: skip
+        return f"comfy-kitchen cannot be used ({problem})"
+    # On RDNA compiling takes minutes, and on a CPU the account of tensors would be compiled, too.
+    return "blocks are compiled on NVIDIA's cards alone" if name == COMPILED and kind != "cuda" else ""

@@ -73,8 +73,9 @@ class Streamer:
         self._hook = module.register_forward_pre_hook(self._before_pass)
         self._blocks = [block for block, _ in blocks]
         # Hooks of torch would run before a step cache, which wraps these functions, could skip a block.
+        self.forwards = {block: block.forward for block in self._blocks}
         self._restores = [
-            replace_forward(block, partial(self._run, index, block.forward))
+            replace_forward(block, partial(self._run, index, block))
             for index, block in enumerate(self._blocks)
         ]
         self._thread = threading.Thread(target=self._copy_requested, name="weights", daemon=True)
@@ -108,9 +109,9 @@ class Streamer:
         self._free.clear()
         self._ready.clear()
 
-    def _run(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _run(self, index: int, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with self._block_on_device(index):
-            return forward(*args, **kwargs)
+            return self.forwards[block](*args, **kwargs)
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
@@ -240,6 +241,15 @@ class Streamer:
 
 def streamer_of(network: nn.Module) -> Streamer | None:
     return network.__dict__.get(_STREAMER_ATTRIBUTE)
+
+
+def replace_beneath(network: nn.Module, block: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
+    """Replace a block's own function as `replace_forward` does, beneath the streaming of its weights."""
+    streamer = streamer_of(network)
+    if streamer is None or block not in streamer.forwards:
+        return replace_forward(block, forward)
+    previous, streamer.forwards[block] = streamer.forwards[block], forward
+    return partial(streamer.forwards.__setitem__, block, previous)
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:

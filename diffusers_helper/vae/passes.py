@@ -17,7 +17,7 @@ from torch import Tensor
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.planning.vae import Tiles
+from diffusers_helper.planning.vae_estimates import Tiles, even_tiles
 from diffusers_helper.vae.families import VaeFamily
 
 
@@ -31,15 +31,10 @@ class Axis:
 
     @classmethod
     def cut(cls, length: int, tile_size: int, overlap: int) -> Axis:
-        """Cut into the fewest tiles of up to `tile_size` that overlap by at least `overlap` < `tile_size`.
-
-        They are no larger than that needs, and evenly distributed.
-        """
-        if length <= tile_size:
-            return cls(length, length, (0,))
-        gaps = -(-(length - tile_size) // (tile_size - overlap))
-        size = -(-(length + gaps * overlap) // (gaps + 1))
-        return cls(length, size, tuple(round(i * (length - size) / gaps) for i in range(gaps + 1)))
+        """Cut into `even_tiles`, evenly distributed."""
+        count, size = even_tiles(length, tile_size, overlap)
+        gaps = max(1, count - 1)
+        return cls(length, size, tuple(round(i * (length - size) / gaps) for i in range(count)))
 
     def weights(self, scale: int) -> list[Tensor]:
         """Compute each tile's blending weights in fp32, linear where two overlap, which add up to 1."""
