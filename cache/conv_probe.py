@@ -9,17 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from cache.conv_rungs import (
-    CHANNELS_LAST,
-    PLAIN,
-    RUNGS,
-    ConvCase,
-    Convolution,
-    FlatConvolution,
-    cpu,
-    input_of,
-    output_shape,
-)
+from cache.conv_rungs import RUNGS, ConvCase, Convolution, FlatConvolution, cpu, input_of, output_shape
 from cache.trial import TrialWork
 from diffusers_helper.machine.routes import RouteStore, Task
 
@@ -47,7 +37,7 @@ def candidates(case: ConvCase) -> list[str]:
     """List the rungs that differ from the plain call on this device; on a CPU, some do not."""
     names: Sequence[str] = [name for name in RUNGS if name != "cpu"]
     if case.rocm == "none":  # cuDNN chooses well among its own kernels
-        names = (PLAIN, "taps", "tiles") if case.arch == "cpu" else (PLAIN, CHANNELS_LAST)
+        names = ("miopen", "taps", "tiles") if case.arch == "cpu" else ("miopen", "channels")
     return [name for name in names if RUNGS[name].supports(case)]
 
 

@@ -21,7 +21,6 @@ STEP_BYTES = 128 * 1024**2
 _HALVES = (torch.float16, torch.bfloat16)
 
 PLAIN = "miopen"  # the rung that is torch's own call
-CHANNELS_LAST = "channels"
 KITCHEN_CARDS = ("gfx110", "gfx115", "gfx120")
 
 Sizes = int | Sequence[int]
@@ -321,7 +320,7 @@ RUNGS: dict[str, Rung] = {
     for rung in (
         Rung("kitchen", kitchen_conv, _suits_kitchen),
         Rung(PLAIN, miopen),
-        Rung(CHANNELS_LAST, channels_last, _is_nvidia),
+        Rung("channels", channels_last, _is_nvidia),
         Rung("taps", taps, _has_frames),
         Rung("native", native),
         Rung("tiles", tiles, _has_two_pixels),
@@ -329,6 +328,6 @@ RUNGS: dict[str, Rung] = {
     )
 }
 # These rungs are never the plain way, and are left out by a person who wants nothing else.
-CHOSEN_RUNGS = "kitchen", CHANNELS_LAST
+CHOSEN_RUNGS = ("kitchen", "channels")
 # These rungs work in steps and need little more memory than the result. They are tried when it runs out.
 SMALLER_RUNGS = ("taps", "tiles", "cpu")

@@ -27,13 +27,6 @@ def compiled_blocks(
         yield
 
 
-@contextmanager
-def where_it_can() -> Iterator[None]:
-    """Let what torch cannot compile within the context run as it is; torch logs the reason."""
-    with torch._dynamo.config.patch(suppress_errors=True):
-        yield
-
-
 @cache
 def _compiled(kind: type[nn.Module], backend: Any) -> Callable[..., Any]:
     return torch.compile(kind.forward, backend=backend)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName, attention_backend, dispatch_attention_fn
@@ -75,7 +75,7 @@ def sliced_attention(
 
 @contextmanager
 def _fp32_products_in_bf16() -> Iterator[None]:
-    products = torch.backends.mkldnn.matmul
+    products = cast(Any, torch.backends.mkldnn).matmul
     previous, products.fp32_precision = products.fp32_precision, "bf16"
     try:
         yield

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cache.kitchen import backend_of, kitchen
 from diffusers_helper.attention.backends import COMPILED, FAST_8_BIT, PLAIN
-from diffusers_helper.attention.compiled import compiled_blocks, where_it_can
+from diffusers_helper.attention.compiled import compiled_blocks
 from diffusers_helper.errors import InputError
 
 # The attributes of a layer whose weights have scales (`loading.casting`)
@@ -30,7 +30,8 @@ _ROTATION_ARGUMENT = 3  # of the attention of Helios and Wan; FramePack's has a 
 def use_kernels(network: nn.Module, kernels: str) -> Iterator[None]:
     with ExitStack() as restored:
         if kernels == COMPILED:
-            restored.enter_context(where_it_can())
+            # What torch cannot compile runs as it is, and torch logs the reason.
+            restored.enter_context(torch._dynamo.config.patch(suppress_errors=True))
             lists = [child for child in network.children() if isinstance(child, nn.ModuleList)]
             restored.enter_context(compiled_blocks(network, chain.from_iterable(lists)))
         elif kernels != PLAIN and kitchen() is not None:

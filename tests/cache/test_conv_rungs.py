@@ -15,7 +15,15 @@ from torch.nn import functional
 
 from cache import conv_rungs
 from cache.conv import case_of
-from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, input_of, output_shape
+from cache.conv_rungs import (
+    CHOSEN_RUNGS,
+    RUNGS,
+    Convolution,
+    FlatConvolution,
+    Rung,
+    input_of,
+    output_shape,
+)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RULES = settings(max_examples=50)
@@ -80,7 +88,7 @@ def expected_and_margin(call: Call) -> tuple[Tensor, Tensor]:
 def check(rung: Rung, call: Call) -> None:
     if rung.name == "kitchen":
         pytest.importorskip("comfy_kitchen")
-    assert rung.supports(case_of(*call)) or rung.name in ("kitchen", "tiles")
+    assert rung.supports(case_of(*call)) or rung.name in (*CHOSEN_RUNGS, "tiles")
     expected, margin = expected_and_margin(call)
     result = rung.run(*call)
     assert result.shape == expected.shape
@@ -100,7 +108,7 @@ def test_any_convolution(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", [name for name in RUNGS if name not in ("kitchen", "taps")])
+@pytest.mark.parametrize("name", [name for name in RUNGS if name not in (*CHOSEN_RUNGS, "taps")])
 def test_any_flat_convolution(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_rungs, "STEP_BYTES", 700)
 

@@ -166,6 +166,13 @@ def test_the_trial_measures_both_ways_with_the_error_of_their_type(spans_heads: 
         assert tried["milliseconds"] > 0
 
 
+@pytest.mark.parametrize(("heads", "spans_heads"), [(24, False), (24, True), (40, True)])
+def test_kernels_with_the_channels_of_the_families_round_as_fp32_does(heads: int, spans_heads: bool) -> None:
+    work = partial(block_work, heads, 32, 128, "float32", spans_heads, device=torch.device("cpu"))
+    for tried in try_here([(work, ["plain", "fused"])]):
+        assert tried["error"] < 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "failure"),
