@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, blocks_of, deviation
 from cache.kitchen import kitchen
-from diffusers_helper.attention.compiled import compiled_blocks
-from diffusers_helper.attention.fused import fused_blocks
+from diffusers_helper.attention.fused import compiled_blocks, fused_blocks
 from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, frame_indices
 from diffusers_helper.framepack.work import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.memory.measuring import wait_for

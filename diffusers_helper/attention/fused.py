@@ -1,11 +1,12 @@
-"""The element-wise work of a transformer's blocks, by the kernels of the package comfy-kitchen.
+"""The blocks of a transformer with kernels of the package comfy-kitchen, or as torch compiles them.
 
 Eager code sends the values of all tokens through memory for each operation of a norm, of its modulation and
 of the rotation of queries and keys. A kernel of the package does it once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from itertools import chain
 from typing import Any, cast
 
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 
 from cache.kitchen import backend_of, kitchen
 from diffusers_helper.attention.backends import COMPILED, FAST_8_BIT, PLAIN
-from diffusers_helper.attention.compiled import compiled_blocks
 from diffusers_helper.errors import InputError
+from diffusers_helper.memory.streaming import replace_beneath
 
 # The attributes of a layer whose weights have scales (`loading.casting`)
 SCALE, ROTATION = "weight_scale", "weight_rotation"
@@ -37,6 +38,27 @@ def use_kernels(network: nn.Module, kernels: str) -> Iterator[None]:
         elif kernels != PLAIN and kitchen() is not None:
             restored.enter_context(fused_blocks(network, in_8_bit=kernels == FAST_8_BIT))
         yield
+
+
+@contextmanager
+def compiled_blocks(
+    network: nn.Module, blocks: Iterable[nn.Module], backend: Any = "inductor"
+) -> Iterator[None]:
+    """Let blocks run as torch compiles them, beneath the streaming of their weights.
+
+    diffusers' `compile_repeated_blocks` names no blocks for FramePack, and compiles what streaming puts
+    around a block, too.
+    """
+    with ExitStack() as restored:
+        for block in blocks:
+            forward = partial(_compiled(type(block), backend), block)
+            restored.callback(replace_beneath(network, block, forward))
+        yield
+
+
+@cache
+def _compiled(kind: type[nn.Module], backend: Any) -> Callable[..., Any]:
+    return torch.compile(kind.forward, backend=backend)
 
 
 @contextmanager

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from cache.kitchen import backend_of
 from cache.trial import TrialWork
 from diffusers_helper.attention.backends import COMPILED, FUSED
-from diffusers_helper.attention.compiled import compiled_blocks
 from diffusers_helper.attention.dispatch import attention_function
-from diffusers_helper.attention.fused import use_kernels
+from diffusers_helper.attention.fused import compiled_blocks, use_kernels
 from diffusers_helper.attention.operation import operation_of
 from diffusers_helper.errors import LongtakeError
 

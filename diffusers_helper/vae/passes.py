@@ -4,11 +4,10 @@ A finished piece leaves the device at once. Tiles overlap, and their frames are 
 of a video have one shape, so the driver searches for kernels only once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 import torch
@@ -30,7 +29,7 @@ class Axis:
     starts: tuple[int, ...]
 
     @classmethod
-    def cut(cls, length: int, tile_size: int, overlap: int) -> Axis:
+    def cut(cls, length: int, tile_size: int, overlap: int) -> Self:
         """Cut into `even_tiles`, evenly distributed."""
         count, size = even_tiles(length, tile_size, overlap)
         gaps = max(1, count - 1)
@@ -62,7 +61,7 @@ class Grid:
     columns: Axis
 
     @classmethod
-    def cut(cls, sides: Sequence[int], tiles: Tiles, spatial_compression: int) -> Grid:
+    def cut(cls, sides: Sequence[int], tiles: Tiles, spatial_compression: int) -> Self:
         tile_size = tiles.side // spatial_compression or max(sides)
         overlap = tiles.overlap // spatial_compression
         return cls(*(Axis.cut(side, tile_size, overlap) for side in sides))

@@ -14,8 +14,7 @@ from torch import nn
 from app.machine import machine_of_card
 from cache.kitchen import kitchen
 from cache.trial import try_candidates as try_here
-from diffusers_helper.attention.compiled import compiled_blocks
-from diffusers_helper.attention.fused import rotation_matrices, use_kernels
+from diffusers_helper.attention.fused import compiled_blocks, rotation_matrices, use_kernels
 from diffusers_helper.attention.trial import block_work
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Warned
