@@ -39,7 +39,7 @@ from diffusers_helper.planning.backend import missing_kernels, wider_types
 from diffusers_helper.planning.budget import JobPlan
 from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
 from diffusers_helper.planning.estimates import calibration_of
-from diffusers_helper.planning.notes import choice_notes
+from diffusers_helper.planning.notes import COMPILES, choice_notes
 from diffusers_helper.planning.profiles import (
     YOU,
     Kind,
@@ -67,8 +67,6 @@ _log = logging.getLogger(__name__)
 
 TRIAL_SECONDS = 60.0  # of a job that waits
 LATE = f"Trying all kernels takes more than {TRIAL_SECONDS:g} seconds here: the next video tries the others."
-
-COMPILES = "The first step compiles the transformer's blocks, which may take minutes; later steps are faster."
 
 
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:

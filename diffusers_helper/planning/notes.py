@@ -12,6 +12,7 @@ _HELPED = (
     "A second card encodes texts and pictures and decodes, so the transformer stays on the first one between "
     "the sections."
 )
+COMPILES = "The first step compiles the transformer's blocks, which may take minutes; later steps are faster."
 # The command that deletes the smaller plans of jobs that ran out of memory.
 FORGET = "longtake doctor --forget-smaller-plans"
 

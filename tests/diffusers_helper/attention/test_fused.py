@@ -18,7 +18,7 @@ from diffusers_helper.attention.fused import compiled_blocks, rotation_matrices,
 from diffusers_helper.attention.trial import block_work
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Warned
-from diffusers_helper.job.plans import COMPILES, MemoryPlans
+from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading.casting import cast_weights
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
@@ -27,6 +27,7 @@ from diffusers_helper.machine.packages import kernels_version, version_of
 from diffusers_helper.machine.routes import BLOCK_WORK, Route, fastest
 from diffusers_helper.memory.residency import Residency
 from diffusers_helper.pipeline import generate
+from diffusers_helper.planning.notes import COMPILES
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.weights.lora_files import loras_of
 from tests.diffusers_helper.attention.test_choice import Tried
