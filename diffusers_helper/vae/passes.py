@@ -6,6 +6,7 @@ of a video have one shape, so the driver searches for kernels only once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Self
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.memory.accounting import to_host
+from diffusers_helper.memory.device import Repeat
 from diffusers_helper.planning.vae_estimates import Tiles, even_tiles
 from diffusers_helper.vae.families import VaeFamily
 
@@ -160,7 +162,9 @@ class Pieces:
         cancel: CancelToken | None = None,
         cleanup: Callable[[], None] = lambda: None,
         cleanup_frequency: int = 0,
+        repeat: Repeat = lambda key, compute: compute(),
     ) -> None:
+        self.repeat = repeat
         self._progress = progress
         self._cancel = cancel or CancelToken()
         self._cleanup = cleanup
@@ -192,7 +196,11 @@ def decode_pass(
     for tile in grid.tiles:
         start_frame = 0
         pending: list[Tensor] = []
-        for frames in family.decode(grid.tile_of(latents, tile)):
+        part = grid.tile_of(latents, tile)
+        passes = family.decode(part)
+        if not family.has_stream:
+            passes = map(pieces.repeat, [(part.shape, family.dtype)], [partial(next, passes)])
+        for frames in passes:
             pending.append(frames)
             num_pending_frames = sum(chunk_frames.shape[2] for chunk_frames in pending)
             if len(pending) == chunk or start_frame + num_pending_frames == num_frames:

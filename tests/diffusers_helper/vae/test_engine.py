@@ -157,7 +157,7 @@ def test_every_plan_keeps_within_what_it_says(make: Make) -> None:
             assert engine.decode(latents).shape == (1, 3, 4 * count - 3, 96, 160)
             assert engine.owner.device.peak_bytes() <= weights + plan.working_bytes
             tried += 1
-    assert tried >= 4
+    assert tried >= 3  # tiles of 128 and of 96 have one size here
 
 
 @each_kind
