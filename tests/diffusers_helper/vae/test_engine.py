@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
-from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.accounting import Account
+from diffusers_helper.memory.device import CudaDevice, Device
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory
 from diffusers_helper.planning.vae import VaePlan, VaeSettings, Video
@@ -65,6 +66,26 @@ def decoded(vae: Any, latents: Tensor) -> Tensor:
     with torch.inference_mode():
         vae.use_framewise_decoding = False
         return torch.cat([vae.decode(item, return_dict=False)[0] for item in latents.split(1)])
+
+
+def test_windows_of_a_shape_have_the_peak_of_the_first_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted, latents, vae = list[int](), noise(1, 16, 13, 4, 6), hunyuan()
+    dispatch = Account.__torch_dispatch__
+    monkeypatch.setattr(
+        Account, "__torch_dispatch__", lambda self, *call: counted.append(1) or dispatch(self, *call)
+    )
+    peaks, counts = list[int](), list[int]()
+    for _ in range(2):
+        engine = engine_of(vae, chunk=1)
+        counted.clear()
+        engine.decode(latents)
+        peaks.append(engine.owner.device.peak_bytes())
+        counts.append(len(counted))
+        monkeypatch.setattr(Device, "repeater", CudaDevice.repeater)  # which counts every one
+    assert peaks[0] == peaks[1]
+    assert 2 * counts[0] < counts[1]
 
 
 @each_kind
