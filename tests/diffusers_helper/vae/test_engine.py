@@ -226,7 +226,7 @@ def test_a_shortage_is_answered_by_a_smaller_plan(make: Make) -> None:
     latents = noise(1, 16, 2, 208 // shrink, 208 // shrink)
     engine = engine_of(vae)
     result = engine.decode(latents)
-    assert len(failures) == 2  # in one piece, and in tiles of up to 192, which are no larger than those of 128
+    assert len(failures) == 2  # in one piece, and in tiles of up to 192, as large as of 128
     assert torch.equal(engine.decode(latents), result)
     assert len(failures) == 2  # a plan that failed is not tried again
     handle.remove()
