@@ -17,9 +17,9 @@ from gguf import GGMLQuantizationType
 from torch import Tensor, nn
 
 from cache.kitchen import backend_of, kitchen
+from cache.replaced import replace_beneath, replace_forward
 from diffusers_helper.attention.backends import COMPILED, FAST_8_BIT, PLAIN
 from diffusers_helper.errors import InputError
-from diffusers_helper.memory.streaming import replace_beneath
 
 # The attributes of a layer whose weights have scales (`loading.casting`)
 SCALE, ROTATION = "weight_scale", "weight_rotation"
@@ -78,28 +78,16 @@ def fused_blocks(network: nn.Module, *, in_8_bit: bool = False) -> Iterator[None
     rotations = _Rotations()
     with ExitStack() as restored:
         for layer in layers:
-            restored.enter_context(_replaced(layer, _fast_product(layer)))
+            restored.callback(replace_forward(layer, _fast_product(layer)))
         modules: Iterator[Any] = network.modules()
         for module in modules:
             if isinstance(module, AdaLayerNormZero | AdaLayerNormZeroSingle):
-                restored.enter_context(_replaced(module, _modulated(module)))
+                restored.callback(replace_forward(module, _modulated(module)))
             elif getattr(module, "norm_q", None) is not None:
-                restored.enter_context(_replaced(module, rotations.attention(module)))
+                restored.callback(replace_forward(module, rotations.attention(module)))
                 for norm in (module.norm_q, module.norm_k):
-                    restored.enter_context(_replaced(norm, rotations.norm(norm, module.heads)))
+                    restored.callback(replace_forward(norm, rotations.norm(norm, module.heads)))
         yield
-
-
-@contextmanager
-def _replaced(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    previous = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        del module.forward
-        if previous is not None:
-            module.forward = previous
 
 
 def _modulated(norm: Any) -> Callable[..., tuple[Tensor, ...]]:

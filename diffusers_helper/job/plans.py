@@ -283,18 +283,22 @@ def _with_kernels_tried(
     if request.kernels == AUTO:
         kernels, kind = PLAIN, profile.machine.kind
         problems = {name: _kernels_problem(name, kind) for name in BLOCKS}
-        if has_gpu and len(ways := [name for name, problem in problems.items() if not problem]) > 1:
+        if has_gpu and len(names := [name for name, problem in problems.items() if not problem]) > 1:
             spans_heads = networks["transformer"].config.get("qk_norm") != "rms_norm"
             key = blocks_key(shape, spans_heads=spans_heads)
-            kernels = choice(BLOCK_WORK, key, ways, spans_heads) or PLAIN
+            kernels = choice(BLOCK_WORK, key, names, spans_heads) or PLAIN
         request = replace(request, kernels=kernels)
-    if problem := _kernels_problem(request.kernels, profile.machine.kind):
-        raise InputError(
-            setting="kernels", problem=f"is {request.kernels}, but {problem}",
-            expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
-        )  # fmt: skip
+    _check_kernels(request.kernels, profile.machine.kind)
     check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile, is_complete
+
+
+def _check_kernels(name: str, kind: Kind) -> None:
+    if problem := _kernels_problem(name, kind):
+        raise InputError(
+            setting="kernels", problem=f"is {name}, but {problem}",
+            expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
+        )  # fmt: skip
 
 
 def _kernels_problem(name: str, kind: Kind) -> str:

@@ -10,7 +10,7 @@ keeps all weights pinned. To stream from disk, it first writes them to a second 
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cache.replaced import BENEATH, replace_forward
 from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.weights import Layout, Weight
 
@@ -73,7 +74,7 @@ class Streamer:
         self._hook = module.register_forward_pre_hook(self._before_pass)
         self._blocks = [block for block, _ in blocks]
         # Hooks of torch would run before a step cache, which wraps these functions, could skip a block.
-        self.forwards = {block: block.forward for block in self._blocks}
+        module.__dict__[BENEATH] = self._forwards = {block: block.forward for block in self._blocks}
         self._restores = [
             replace_forward(block, partial(self._run, index, block))
             for index, block in enumerate(self._blocks)
@@ -102,7 +103,7 @@ class Streamer:
         self._hook.remove()
         for restore in self._restores:
             restore()
-        del self._module.__dict__[_STREAMER_ATTRIBUTE]
+        del self._module.__dict__[_STREAMER_ATTRIBUTE], self._module.__dict__[BENEATH]
         for layout in self._layouts:
             layout.to_host()
         self._in_use = None
@@ -111,7 +112,7 @@ class Streamer:
 
     def _run(self, index: int, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with self._block_on_device(index):
-            return self.forwards[block](*args, **kwargs)
+            return self._forwards[block](*args, **kwargs)
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
@@ -241,27 +242,3 @@ class Streamer:
 
 def streamer_of(network: nn.Module) -> Streamer | None:
     return network.__dict__.get(_STREAMER_ATTRIBUTE)
-
-
-def replace_beneath(network: nn.Module, block: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a block's own function as `replace_forward` does, beneath the streaming of its weights."""
-    streamer = streamer_of(network)
-    if streamer is None or block not in streamer.forwards:
-        return replace_forward(block, forward)
-    previous, streamer.forwards[block] = streamer.forwards[block], forward
-    return partial(streamer.forwards.__setitem__, block, previous)
-
-
-def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Let a module run `forward` in place of its own function, and return a function that undoes this."""
-    attributes: dict[str, Any] = module.__dict__
-    previous = attributes.get("forward")
-    attributes["forward"] = forward
-
-    def undo() -> None:
-        if previous is None:
-            del attributes["forward"]
-        else:
-            attributes["forward"] = previous
-
-    return undo

@@ -249,26 +249,6 @@ def test_a_card_with_only_math_attention_has_a_plan_that_runs() -> None:
         plan("gfx103x:16", attention="native")
 
 
-@pytest.mark.parametrize("suits", [True, False])
-def test_a_cpu_that_is_faster_in_slices_takes_them_for_bf16(
-    suits: bool, deep_models: Models, small_scene: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("diffusers_helper.planning.profiles.suits_slices", lambda: suits)
-    quick = plan("cpu:64")
-    assert quick.attention.value == ("sliced" if suits else "native")
-    assert not any("slices" in note for note in quick.notes)
-    assert plan("cpu:64", kernels="plain").attention.value == "native"
-    assert plan("cpu:64", Local({"LONGTAKE_ATTENTION": "efficient"})).attention.value == "efficient"
-    for settings, dtype, expected in (
-        ({}, "bfloat16", "sliced"), ({}, "float32", "native"), ({"kernels": "plain"}, "bfloat16", "native")
-    ):  # fmt: skip
-        monkeypatch.setattr(
-            "diffusers_helper.job.plans.attention_shape", lambda *_, dtype=dtype: (2, 300, 16, dtype)
-        )
-        plans = MemoryPlans(tiny_request(small_scene, **settings), deep_models, 64, 64, Local())
-        assert plans.attention[0] == (expected if suits else "native")
-
-
 def test_what_was_seen_and_what_is_set_decide(tmp_path: Path) -> None:
     local = Local(folder=tmp_path)
     key = shape_key(24, 18485, 128, "bfloat16")
