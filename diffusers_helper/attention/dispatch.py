@@ -15,7 +15,6 @@ from cache.kitchen import kitchen
 from cache.replaced import ReplacedFunctions
 from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, SLICED, slice_size
 from diffusers_helper.errors import InputError
-from diffusers_helper.machine.sysfs import multiplies_bf16
 
 
 def kitchen_attention(
@@ -64,7 +63,7 @@ def sliced_attention(
             del scores  # before the next ones are made
 
     use_fp16 = query.is_cuda if in_fp16 is None else in_fp16
-    in_bf16 = query.is_cpu and query.dtype == torch.bfloat16 and multiplies_bf16()
+    in_bf16 = query.is_cpu and query.dtype == torch.bfloat16
     with _fp32_products_in_bf16() if in_bf16 else nullcontext():
         for head in product(*map(range, query.shape[:2])):
             attend(head, torch.float16 if use_fp16 else torch.float32)

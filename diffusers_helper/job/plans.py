@@ -264,11 +264,8 @@ def _with_kernels_tried(
             is_complete &= has_all
             route = routes.get(case)
         # If all have failed, with reasons that may be gone next time, this job has the sure way.
-        return (
-            fastest(operation, route, max_error(key, profile.deviation))
-            if has_all or route.candidates
-            else ""
-        )
+        is_known = has_all or route.candidates
+        return fastest(operation, route, max_error(key, profile.deviation)) if is_known else ""
 
     key = shape_key(*shape)
     if not has_gpu:
@@ -281,9 +278,9 @@ def _with_kernels_tried(
         if backend:
             profile = replace(profile, backends={**profile.backends, key: backend})
     if request.kernels == AUTO:
-        kernels, kind = PLAIN, profile.machine.kind
-        problems = {name: _kernels_problem(name, kind) for name in BLOCKS}
-        if has_gpu and len(names := [name for name, problem in problems.items() if not problem]) > 1:
+        kernels = PLAIN
+        names = [name for name in BLOCKS if not _kernels_problem(name, profile.machine.kind)]
+        if has_gpu and len(names) > 1:
             spans_heads = networks["transformer"].config.get("qk_norm") != "rms_norm"
             key = blocks_key(shape, spans_heads=spans_heads)
             kernels = choice(BLOCK_WORK, key, names, spans_heads) or PLAIN

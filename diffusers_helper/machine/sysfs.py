@@ -314,18 +314,13 @@ def computes_bf16(cpuinfo: Path = _CPUINFO) -> bool:
 
 
 @cache
-def multiplies_bf16(cpuinfo: Path = _CPUINFO) -> bool:
-    """Check for the instructions with which oneDNN multiplies in bf16 and adds up in fp32."""
-    return not _cpu_values("flags|Features", cpuinfo).isdisjoint(("avx512_bf16", "amx_bf16", "bf16"))
-
-
-@cache
 def suits_slices(cpuinfo: Path = _CPUINFO) -> bool:
     """Check whether attention in bf16 is faster in slices, whose products are oneDNN's.
 
     SDPA multiplies with MKL, whose products in bf16 take thrice as long on AMD's processors.
     """
-    return multiplies_bf16(cpuinfo) and "AuthenticAMD" in _cpu_values("vendor_id", cpuinfo)
+    is_amd = "AuthenticAMD" in _cpu_values("vendor_id", cpuinfo)
+    return is_amd and "avx512_bf16" in _cpu_values("flags", cpuinfo)
 
 
 def _cpu_values(names: str, cpuinfo: Path) -> set[str]:
