@@ -1,4 +1,4 @@
-"""The rungs of the ladder: six ways to compute a 3D convolution, five of which can also compute a 2D one.
+"""The rungs of the ladder: seven ways to compute a 3D convolution, most of which compute a 2D one, too.
 
 They differ in their kernels and in the memory that they need. Their results are equal up to the rounding of
 the dtype. An input x has the shape (B, C, T, H, W).
@@ -159,6 +159,15 @@ def miopen(x: Tensor, conv: Convolution) -> Tensor:
     return conv(x)
 
 
+def channels_last(x: Tensor, conv: Convolution) -> Tensor:
+    """Make the plain call with the channels of a value side by side, as tensor cores read them.
+
+    The result keeps that layout, so that the next call need not copy it.
+    """
+    weight, padded = (tensor.contiguous(memory_format=torch.channels_last_3d) for tensor in (conv.weight, x))
+    return replace(conv, weight=weight)(padded)
+
+
 def taps(x: Tensor, conv: Convolution) -> Tensor:
     """Compute a 3D convolution by 2D convolutions, with the kernel's taps in time as further channels.
 
@@ -286,6 +295,10 @@ def _suits_kitchen(case: ConvCase) -> bool:
     )
 
 
+def _is_nvidia(case: ConvCase) -> bool:
+    return case.arch.startswith("sm_") and not case.is_flat
+
+
 def _has_frames(case: ConvCase) -> bool:
     # Other numbers have no 2D convolution on a GPU.
     return not case.is_flat and "float" in case.dtype
@@ -307,11 +320,14 @@ RUNGS: dict[str, Rung] = {
     for rung in (
         Rung("kitchen", kitchen_conv, _suits_kitchen),
         Rung(PLAIN, miopen),
+        Rung("channels", channels_last, _is_nvidia),
         Rung("taps", taps, _has_frames),
         Rung("native", native),
         Rung("tiles", tiles, _has_two_pixels),
         Rung("cpu", cpu),
     )
 }
+# These rungs are never the plain way, and are left out by a person who wants nothing else.
+CHOSEN_RUNGS = ("kitchen", "channels")
 # These rungs work in steps and need little more memory than the result. They are tried when it runs out.
 SMALLER_RUNGS = ("taps", "tiles", "cpu")

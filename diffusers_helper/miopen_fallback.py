@@ -4,13 +4,11 @@ On Radeon cards MIOpen sometimes finds no algorithm for a convolution, runs out 
 internally. The ladder then computes it in another way. MIOPEN_FALLBACK_README.md describes the fallback.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -25,6 +23,7 @@ from diffusers_helper.planning.variables import CONV_AUTO, CONV_OFF, CONV_RUNG_V
 from diffusers_helper.units import count_text
 
 _log = logging.getLogger(__name__)
+_Conv = nn.Conv2d | nn.Conv3d
 
 DEVIATION = "Each way rounds once, so pictures differ only by rounding (about 55 dB), which is invisible."
 
@@ -35,7 +34,7 @@ def initialize_miopen_fallback(
     rung: str = CONV_AUTO,
     on_first_call: CallHook | None = None,
     after_first_call: CallHook | None = None,
-) -> MIOpenFallbackHandler:
+) -> "MIOpenFallbackHandler":
     """Create a handler for all models; `rung` is `auto`, `off`, or the only one to use."""
     rung = conv_rung({CONV_RUNG_VARIABLE: rung})
     ladder = None
@@ -73,7 +72,7 @@ class MIOpenFallbackHandler:
     def strategy_on(self, device: torch.device) -> str:
         return self._strategy if self.ladder is None else f"{self._strategy} {self.ladder.changes(device)}"
 
-    def install(self, *modules: nn.Module) -> MIOpenFallbackHandler:
+    def install(self, *modules: nn.Module) -> Self:
         """Install the ladder in every Conv2d and Conv3d in `modules` that does not have it yet.
 
         Each module keeps its own method. While the method runs, the ladder computes the convolutions that it
@@ -107,7 +106,7 @@ class MIOpenFallbackHandler:
             _uninstall(conv, self.ladder)
         self._installed.clear()
 
-    def __enter__(self) -> MIOpenFallbackHandler:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -177,14 +176,13 @@ class _MethodWithFallback:
             self._name = ""  # once is enough
         return result
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _MethodWithFallback:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         copied = copy.copy(self)  # by now, `memo` contains the copy of the module that this belongs to
         copied._conv = weakref.ref(memo.get(id(self._conv()), self._conv()))
         copied.original = copy.deepcopy(self.original, memo)
         return copied
 
 
-_Conv = nn.Conv2d | nn.Conv3d
 _SLOTS = ("_conv_forward", "forward")
 
 

@@ -303,8 +303,9 @@ class GenerationRequest:
     kernels: Annotated[str, SettingInfo(
         "Kernels",
         "Fused kernels compute norms and rotations in fewer passes through memory, which changes the pixels "
-        "slightly. Automatic tries them on the card; plain takes none but PyTorch's. Fast 8 bit also "
-        "rounds what weights in int8, fp8 or Q8_0 are multiplied with, which changes a layer by about 1 %.",
+        "slightly. Compiled lets PyTorch make such kernels on NVIDIA's cards. Automatic tries both on "
+        "the card; plain takes none but PyTorch's own. Fast 8 bit also rounds what weights in int8, fp8 or "
+        "Q8_0 are multiplied with, which changes a layer by about 1 %.",
         "Memory", choices=KERNELS)] = AUTO
     # fmt: on
 

@@ -28,6 +28,7 @@ from diffusers_helper.weights.reading import weight_files
 _TEXT_TOKENS = 256 + 729  # of the longest prompt, and of the picture
 _FP8_MOST, _INT8_MOST = 448, 127
 _COPY_BYTES = 2**30
+_LIBRARIES = ("cublas", "cublaslt")
 _KERNELS = {
     "torch's choice": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -83,10 +84,24 @@ def _products(trial: Trial, width: int, tokens: int) -> Iterator[Case]:
     ):  # fmt: skip
         name, shape = f"product {rows}x{inputs}x{outputs}", (rows, inputs, outputs)
         yield f"{name}, bf16", partial(_product, trial, shape)
+        for library in _LIBRARIES:
+            by_library = partial(_by_library, library, partial(_product, trial, shape))
+            yield f"{name}, bf16 by {library}", by_library if trial.device.has_gpu else NEEDS_GPU
         for kind, (way, most, dtype) in _EIGHT_BIT.items():
             reason = NEEDS_GPU if kind == "fp8" and not trial.device.has_gpu else ""
             rounded = partial(quantise, most=most, dtype=dtype)
             yield f"{name}, {kind}", reason or partial(_product, trial, shape, way, rounded)
+
+
+def _by_library(library: str, work: Callable[[], Figures]) -> Figures:
+    """Measure with one library of BLAS, which on ROCm is hipBLAS or hipBLASLt."""
+    prefer = torch.backends.cuda.preferred_blas_library
+    before = prefer()
+    try:
+        prefer(library)
+        return work()
+    finally:
+        prefer(before)
 
 
 def _product(

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache, partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, blocks_of, deviation
 from cache.kitchen import kitchen
-from diffusers_helper.attention.fused import fused_blocks
+from diffusers_helper.attention.fused import compiled_blocks, fused_blocks
 from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, frame_indices
 from diffusers_helper.framepack.work import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.memory.measuring import wait_for
 from diffusers_helper.memory.residency import Residency
-from diffusers_helper.memory.streaming import replace_forward
 from diffusers_helper.sampling.guidance import CleanLatents
 
 Kind = str
@@ -147,7 +146,7 @@ def fused(trial: Trial) -> Iterator[Case]:
     step, expected = Step(trial), list[Tensor]()
     changes: dict[str, Change] = {
         "plain": lambda network: nullcontext(), "comfy-kitchen": kitchen_blocks,
-        "compiled blocks": compiled_blocks(trial),
+        "compiled blocks": lambda network: compiled_blocks(network, blocks_of(network), trial.compiler),
     }  # fmt: skip
     count = len(step.blocks)
     for where, streamed in {"resident": 0, "half streamed": count // 2, "all streamed": count}.items():
@@ -176,17 +175,3 @@ def kitchen_blocks(network: nn.Module) -> Iterator[list[str]]:
     """Let blocks use comfy-kitchen's kernels as a job does, and yield the back ends that it has here."""
     with fused_blocks(network):
         yield [name for name, backend in kitchen().list_backends().items() if backend["available"]]
-
-
-def compiled_blocks(trial: Trial) -> Change:
-    """Return a change that compiles each class of blocks once, beneath what streaming puts around them."""
-    compiled = cache(lambda kind: trial.compiled(kind.forward))
-
-    @contextmanager
-    def change(network: nn.Module) -> Iterator[None]:
-        with ExitStack() as undo:
-            for block in blocks_of(network):
-                undo.callback(replace_forward(block, partial(compiled(type(block)), block)))
-            yield
-
-    return change

@@ -137,10 +137,14 @@ class Trial:
         seconds = self.time(work, **options)["seconds"]
         return {"seconds": seconds, "moved_bytes": num_bytes, "bytes_per_second": num_bytes / seconds}
 
+    @property
+    def compiler(self) -> str:
+        """Return the back end of torch's compiler. Without a GPU it generates no code, which takes long."""
+        return "inductor" if self.device.has_gpu else "aot_eager"
+
     def compiled(self, function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Any]:
-        """Return a function as torch compiles it. Without a GPU it generates no code, which takes long."""
-        backend = "inductor" if self.device.has_gpu else "aot_eager"
-        return torch.compile(function, backend=backend, dynamic=dynamic)
+        """Return a function as torch compiles it."""
+        return torch.compile(function, backend=self.compiler, dynamic=dynamic)
 
     def clear(self) -> None:
         """Give back the memory of earlier cases, on the device and what was pinned for it."""

@@ -46,8 +46,8 @@ BACKENDS: Mapping[str, AttentionBackend] = {
 }
 
 # The ways to compute the element-wise work of a transformer's blocks.
-PLAIN, FUSED = "plain", "fused"
-BLOCKS: Mapping[str, str] = {PLAIN: "PyTorch alone", FUSED: "Fused"}
+PLAIN, FUSED, COMPILED = "plain", "fused", "compiled"
+BLOCKS: Mapping[str, str] = {PLAIN: "PyTorch alone", FUSED: "Fused", COMPILED: "Compiled"}
 FAST_8_BIT = "fast8"  # fused, and products of weights in 8 bit with inputs that are rounded to int8
 
 # The most that one slice takes. Smaller slices are slower (`benchmarks/attention.py`).

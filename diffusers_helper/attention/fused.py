@@ -1,11 +1,13 @@
-"""The element-wise work of a transformer's blocks, by the kernels of the package comfy-kitchen.
+"""The blocks of a transformer with kernels of the package comfy-kitchen, or as torch compiles them.
 
 Eager code sends the values of all tokens through memory for each operation of a norm, of its modulation and
 of the rotation of queries and keys. A kernel of the package does it once.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -15,7 +17,8 @@ from gguf import GGMLQuantizationType
 from torch import Tensor, nn
 
 from cache.kitchen import backend_of, kitchen
-from diffusers_helper.attention.backends import FAST_8_BIT, PLAIN
+from cache.replaced import replace_beneath, replace_forward
+from diffusers_helper.attention.backends import COMPILED, FAST_8_BIT, PLAIN
 from diffusers_helper.errors import InputError
 
 # The attributes of a layer whose weights have scales (`loading.casting`)
@@ -24,10 +27,38 @@ _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ROTATION_ARGUMENT = 3  # of the attention of Helios and Wan; FramePack's has a name
 
 
-def use_kernels(network: nn.Module, kernels: str) -> AbstractContextManager[None]:
-    if kernels == PLAIN or kitchen() is None:
-        return nullcontext()
-    return fused_blocks(network, in_8_bit=kernels == FAST_8_BIT)
+@contextmanager
+def use_kernels(network: nn.Module, kernels: str) -> Iterator[None]:
+    with ExitStack() as restored:
+        if kernels == COMPILED:
+            # What torch cannot compile runs as it is, and torch logs the reason.
+            restored.enter_context(torch._dynamo.config.patch(suppress_errors=True))
+            lists = [child for child in network.children() if isinstance(child, nn.ModuleList)]
+            restored.enter_context(compiled_blocks(network, chain.from_iterable(lists)))
+        elif kernels != PLAIN and kitchen() is not None:
+            restored.enter_context(fused_blocks(network, in_8_bit=kernels == FAST_8_BIT))
+        yield
+
+
+@contextmanager
+def compiled_blocks(
+    network: nn.Module, blocks: Iterable[nn.Module], backend: Any = "inductor"
+) -> Iterator[None]:
+    """Let blocks run as torch compiles them, beneath the streaming of their weights.
+
+    diffusers' `compile_repeated_blocks` names no blocks for FramePack, and compiles what streaming puts
+    around a block, too.
+    """
+    with ExitStack() as restored:
+        for block in blocks:
+            forward = partial(_compiled(type(block), backend), block)
+            restored.callback(replace_beneath(network, block, forward))
+        yield
+
+
+@cache
+def _compiled(kind: type[nn.Module], backend: Any) -> Callable[..., Any]:
+    return torch.compile(kind.forward, backend=backend)
 
 
 @contextmanager
@@ -47,28 +78,16 @@ def fused_blocks(network: nn.Module, *, in_8_bit: bool = False) -> Iterator[None
     rotations = _Rotations()
     with ExitStack() as restored:
         for layer in layers:
-            restored.enter_context(_replaced(layer, _fast_product(layer)))
+            restored.callback(replace_forward(layer, _fast_product(layer)))
         modules: Iterator[Any] = network.modules()
         for module in modules:
             if isinstance(module, AdaLayerNormZero | AdaLayerNormZeroSingle):
-                restored.enter_context(_replaced(module, _modulated(module)))
+                restored.callback(replace_forward(module, _modulated(module)))
             elif getattr(module, "norm_q", None) is not None:
-                restored.enter_context(_replaced(module, rotations.attention(module)))
+                restored.callback(replace_forward(module, rotations.attention(module)))
                 for norm in (module.norm_q, module.norm_k):
-                    restored.enter_context(_replaced(norm, rotations.norm(norm, module.heads)))
+                    restored.callback(replace_forward(norm, rotations.norm(norm, module.heads)))
         yield
-
-
-@contextmanager
-def _replaced(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    previous = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        del module.forward
-        if previous is not None:
-            module.forward = previous
 
 
 def _modulated(norm: Any) -> Callable[..., tuple[Tensor, ...]]:

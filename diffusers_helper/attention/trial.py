@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from cache.kitchen import backend_of
 from cache.trial import TrialWork
-from diffusers_helper.attention.backends import FUSED
+from diffusers_helper.attention.backends import COMPILED, FUSED
 from diffusers_helper.attention.dispatch import attention_function
-from diffusers_helper.attention.fused import use_kernels
+from diffusers_helper.attention.fused import compiled_blocks, use_kernels
 from diffusers_helper.attention.operation import operation_of
 from diffusers_helper.errors import LongtakeError
 
@@ -70,7 +70,8 @@ def block_work(
             kernel = backend_of("adaln", {"x": hidden, "scale": hidden, "shift": hidden, "eps": 1e-6})
             if kernel == "eager" and hidden.is_cuda:
                 raise LongtakeError("comfy-kitchen has no compiled kernel here")
-        with use_kernels(block, candidate):
+        is_compiled = candidate == COMPILED
+        with compiled_blocks(block, [block]) if is_compiled else use_kernels(block, candidate):
             yield partial(block, *tensors, rotation), kernel
 
     return TrialWork(

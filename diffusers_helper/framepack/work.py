@@ -23,6 +23,7 @@ from transformers import (
     SiglipVisionModel,
 )
 
+from cache.replaced import replace_forward
 from diffusers_helper.conditions.footage import largest_encodable
 from diffusers_helper.conditions.pictures import pictures_of, start_picture_of
 from diffusers_helper.conditions.prompts import HEAD_TOKENS, MAX_PROMPT_TOKENS, TEMPLATE
@@ -36,7 +37,6 @@ from diffusers_helper.job.original import Original
 from diffusers_helper.job.setup import OpenJob
 from diffusers_helper.job.work import Join, Sampler, TextStage, encode_pictures, latent_of
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.memory.streaming import replace_forward
 from diffusers_helper.picture_names import timed_picture_name
 from diffusers_helper.request import END_PICTURE, START_PICTURE, GenerationRequest
 from diffusers_helper.sampling import sampler as sampler_named

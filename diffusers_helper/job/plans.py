@@ -9,6 +9,7 @@ import torch
 
 from diffusers_helper.attention.backends import (
     BLOCKS,
+    COMPILED,
     FAST_8_BIT,
     FUSED,
     PLAIN,
@@ -27,7 +28,7 @@ from diffusers_helper.machine.local import (
     speeds,
     store_speeds,
 )
-from diffusers_helper.machine.packages import kitchen_problem, kitchen_version
+from diffusers_helper.machine.packages import kernels_version, kitchen_problem
 from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, KernelCase, Task, fastest
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
@@ -38,9 +39,10 @@ from diffusers_helper.planning.backend import missing_kernels, wider_types
 from diffusers_helper.planning.budget import JobPlan
 from diffusers_helper.planning.cards.speeds import MEASURED, keep_times, step_key
 from diffusers_helper.planning.estimates import calibration_of
-from diffusers_helper.planning.notes import choice_notes
+from diffusers_helper.planning.notes import COMPILES, choice_notes
 from diffusers_helper.planning.profiles import (
     YOU,
+    Kind,
     Machine,
     Profile,
     Setting,
@@ -126,7 +128,8 @@ class MemoryPlans:
         self.request, self._profile, self.levels = first.request, first.profile, first.levels
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
         _log.info("kernels: %s", self.request.kernels)
-        self.notes = [*choice_notes(first), *([] if has_tried_all else [LATE])]
+        compiles = [COMPILES] if self.request.kernels == COMPILED else []
+        self.notes = [*choice_notes(first), *compiles, *([] if has_tried_all else [LATE])]
         if vae_precision:
             self.widen_vae(vae_precision)
 
@@ -178,8 +181,8 @@ class MemoryPlans:
 
     @property
     def kernels(self) -> str:
-        """Name the package whose kernels the blocks use, as `kitchen_version` does; "" if there is none."""
-        return kitchen_version(self.request.kernels) if self.request.kernels != PLAIN else ""
+        """Name the package whose kernels the blocks use, as `kernels_version` does; "" if there is none."""
+        return kernels_version(self.request.kernels) if self.request.kernels != PLAIN else ""
 
     def expected_seconds(self) -> dict[str, float]:
         plan = self._video
@@ -261,35 +264,42 @@ def _with_kernels_tried(
             is_complete &= has_all
             route = routes.get(case)
         # If all have failed, with reasons that may be gone next time, this job has the sure way.
-        return (
-            fastest(operation, route, max_error(key, profile.deviation))
-            if has_all or route.candidates
-            else ""
-        )
+        is_known = has_all or route.candidates
+        return fastest(operation, route, max_error(key, profile.deviation)) if is_known else ""
 
-    if request.kernels == PLAIN:
+    key = shape_key(*shape)
+    if not has_gpu:
+        profile = replace(profile, attention=profile.attention_for(request, key))
+    elif request.kernels == PLAIN:
         profile = replace(profile, backends={})
-    elif has_gpu and is_open and profile.attention.source != YOU:
-        key = shape_key(*shape)
+    elif is_open and profile.attention.source != YOU:
         backend = choice(ATTENTION, key, candidate_backends(), profile.slice_bytes)
         profile = profile.with_measurements(local)
         if backend:
             profile = replace(profile, backends={**profile.backends, key: backend})
     if request.kernels == AUTO:
         kernels = PLAIN
-        if has_gpu and not kitchen_problem():
+        names = [name for name in BLOCKS if not _kernels_problem(name, profile.machine.kind)]
+        if has_gpu and len(names) > 1:
             spans_heads = networks["transformer"].config.get("qk_norm") != "rms_norm"
             key = blocks_key(shape, spans_heads=spans_heads)
-            kernels = choice(BLOCK_WORK, key, tuple(BLOCKS), spans_heads) or PLAIN
+            kernels = choice(BLOCK_WORK, key, names, spans_heads) or PLAIN
         request = replace(request, kernels=kernels)
-    _check_kernels(request.kernels)
+    _check_kernels(request.kernels, profile.machine.kind)
     check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile, is_complete
 
 
-def _check_kernels(name: str) -> None:
-    if name in (FUSED, FAST_8_BIT) and (problem := kitchen_problem()):
+def _check_kernels(name: str, kind: Kind) -> None:
+    if problem := _kernels_problem(name, kind):
         raise InputError(
-            setting="kernels", problem=f"is {name}, but comfy-kitchen cannot be used ({problem})",
+            setting="kernels", problem=f"is {name}, but {problem}",
             expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
         )  # fmt: skip
+
+
+def _kernels_problem(name: str, kind: Kind) -> str:
+    if name in (FUSED, FAST_8_BIT) and (problem := kitchen_problem()):
+        return f"comfy-kitchen cannot be used ({problem})"
+    # On RDNA compiling takes minutes, and on a CPU the account of tensors would be compiled, too.
+    return "blocks are compiled on NVIDIA's cards alone" if name == COMPILED and kind != "cuda" else ""

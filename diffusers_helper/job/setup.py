@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, PLAIN, backend_problem
+from cache.conv_rungs import CHOSEN_RUNGS
+from diffusers_helper.attention.backends import BACKENDS, COMPILED, KITCHEN, NATIVE, PLAIN, backend_problem
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
@@ -33,7 +34,7 @@ from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
-from diffusers_helper.machine.packages import kitchen_problem, kitchen_version
+from diffusers_helper.machine.packages import kernels_version, kitchen_problem
 from diffusers_helper.models.registry import DEFAULT_MODEL
 from diffusers_helper.models.sizes import TRANSFORMERS, own_loras
 from diffusers_helper.output.capture import Recorder
@@ -252,7 +253,7 @@ def open_job(
     for warning in filter(None, (kernels_note, video.warning, join_note, *notes)):
         report.warned(warning)
     if ladder := models.convolutions.ladder:
-        ladder.leave_out(*(["kitchen"] if request.kernels == PLAIN else []))
+        ladder.leave_out(*(CHOSEN_RUNGS if request.kernels == PLAIN else ()))
     trials = with_trials_of(local, "convolutions", report, cancel)
     before_vae = partial(choose_convolutions, plans, sections, trials, report.warned)
     memory = JobMemory(plans, job_folder, report, cancel, before_vae)
@@ -324,7 +325,8 @@ def _begun_with(
         return request, None, ""
     earlier_kernels = _stored_text(earlier_folder.kernels)
     choice = earlier_kernels.partition(" ")[0]
-    kernels = kitchen_version(choice) if choice in KERNELS else ""
+    is_nvidia = models.device.type == "cuda" and torch.version.hip is None
+    kernels = kernels_version(choice) if choice in KERNELS and (choice != COMPILED or is_nvidia) else ""
     notes = list[str]()
     if earlier_kernels not in ("", kernels):
         notes.append(

@@ -71,7 +71,7 @@ def choose_convolutions(
         or not routes
         or not routes.folder
         or not local.try_candidates
-        or card_of(torch_device)[1] == "none"
+        or card_of(torch_device)[0] == "cpu"
     ):
         return
     tasks = trials(_heaviest(_calls(plans, sections, device)), routes)

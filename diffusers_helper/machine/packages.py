@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 
+from diffusers_helper.attention.backends import COMPILED
+
 # What the nodes for ComfyUI ask for. ComfyUI installs some of these itself, in versions that may be too old.
 FRAMEPACK = {
     "diffusers": ">=0.37.1,<0.43",
@@ -56,9 +58,11 @@ def kitchen_problem() -> str:
     return package_problem({KITCHEN: version_of(KITCHEN)}, {KITCHEN: _KITCHEN_VERSIONS})
 
 
-def kitchen_version(kernels: str) -> str:
-    """Name kernels of the package with its version, as jobs and recipes do; "" if it cannot be used."""
-    return "" if kitchen_problem() else f"{kernels} kernels of {KITCHEN} {version_of(KITCHEN)}"
+def kernels_version(kernels: str) -> str:
+    """Name kernels with their package and its version, as jobs and recipes do; "" if it cannot be used."""
+    package = "torch" if kernels == COMPILED else KITCHEN
+    is_missing = package == KITCHEN and kitchen_problem()
+    return "" if is_missing else f"{kernels} kernels of {package} {version_of(package)}"
 
 
 def install_command(versions: Mapping[str, str], needed: Mapping[str, str]) -> str:

@@ -32,7 +32,7 @@ MAX_REASON = 300  # characters
 TRYING = "the process ended while this was being measured"
 
 ATTENTION, BLOCK_WORK, CONVOLUTION = "attention", "blocks", "convolution"
-CONV_RUNGS = ("kitchen", "miopen", "taps", "native", "tiles", "cpu")  # `cache.conv_rungs.RUNGS`
+CONV_RUNGS = ("kitchen", "miopen", "channels", "taps", "native", "tiles", "cpu")  # `cache.conv_rungs.RUNGS`
 # The ways to compute each operation, in the order of preference, and the one that needs no trial.
 CANDIDATES: Mapping[str, tuple[Sequence[str], str]] = {
     ATTENTION: ((*BACKENDS,), SLICED), BLOCK_WORK: ((*BLOCKS,), PLAIN), CONVOLUTION: (CONV_RUNGS, ""),

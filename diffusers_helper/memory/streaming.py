@@ -10,7 +10,7 @@ keeps all weights pinned. To stream from disk, it first writes them to a second 
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cache.replaced import BENEATH, replace_forward
 from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.weights import Layout, Weight
 
@@ -73,8 +74,9 @@ class Streamer:
         self._hook = module.register_forward_pre_hook(self._before_pass)
         self._blocks = [block for block, _ in blocks]
         # Hooks of torch would run before a step cache, which wraps these functions, could skip a block.
+        module.__dict__[BENEATH] = self._forwards = {block: block.forward for block in self._blocks}
         self._restores = [
-            replace_forward(block, partial(self._run, index, block.forward))
+            replace_forward(block, partial(self._run, index, block))
             for index, block in enumerate(self._blocks)
         ]
         self._thread = threading.Thread(target=self._copy_requested, name="weights", daemon=True)
@@ -100,16 +102,16 @@ class Streamer:
         self._hook.remove()
         for restore in self._restores:
             restore()
-        del self._module.__dict__[_STREAMER_ATTRIBUTE]
+        del self._module.__dict__[_STREAMER_ATTRIBUTE], self._module.__dict__[BENEATH]
         for layout in self._layouts:
             layout.to_host()
         self._in_use = None
         self._free.clear()
         self._ready.clear()
 
-    def _run(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _run(self, index: int, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with self._block_on_device(index):
-            return forward(*args, **kwargs)
+            return self._forwards[block](*args, **kwargs)
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
@@ -238,18 +240,3 @@ class Streamer:
 
 def streamer_of(network: nn.Module) -> Streamer | None:
     return network.__dict__.get(_STREAMER_ATTRIBUTE)
-
-
-def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Let a module run `forward` in place of its own function, and return a function that undoes this."""
-    attributes: dict[str, Any] = module.__dict__
-    previous = attributes.get("forward")
-    attributes["forward"] = forward
-
-    def undo() -> None:
-        if previous is None:
-            del attributes["forward"]
-        else:
-            attributes["forward"] = previous
-
-    return undo

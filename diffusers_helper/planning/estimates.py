@@ -27,7 +27,7 @@ from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import MARGIN, Backend
 from diffusers_helper.planning.budget import Demand, Stage
 from diffusers_helper.planning.cards.reported import RATIOS
-from diffusers_helper.planning.vae_estimates import decode_bytes, encode_bytes, has_stream
+from diffusers_helper.planning.vae_estimates import Tiles, decode_bytes, encode_bytes, has_stream
 
 # The sides of the VAE's tiles that the automatic choice tries, in pixels, largest first.
 TILES = (1024, 768, 512, 384, 256, 192, 128, 96, 64)
@@ -231,7 +231,7 @@ def demand_of(
     picture, and may be planned with `vae_share` of the working memory.
     """
     vae, transformer = networks["vae"], networks["transformer"]
-    tile_sides = (min(tile, height), min(tile, width))
+    tile_sides = Tiles.of(tile).fitted(height, width)
     # A stream keeps all latents of a section or a picture; a window has two more than the chunk.
     window = min(vae_chunk, num_latents) if has_stream(vae) else vae_chunk + 2
     work = (encode_bytes, encoded_latents, encoded_latents), (decode_bytes, window, num_latents)

@@ -3,7 +3,7 @@
 from diffusers_helper.attention.backends import SLICED
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import JobPlan
-from diffusers_helper.planning.profiles import YOU, Profile, Setting
+from diffusers_helper.planning.profiles import QUICK_SLICES, YOU, Profile, Setting
 from diffusers_helper.planning.smaller_plans import FirstPlan
 from diffusers_helper.planning.vae import DEFAULT_CHUNK
 from diffusers_helper.units import duration, gb_text
@@ -12,6 +12,7 @@ _HELPED = (
     "A second card encodes texts and pictures and decodes, so the transformer stays on the first one between "
     "the sections."
 )
+COMPILES = "The first step compiles the transformer's blocks, which may take minutes; later steps are faster."
 # The command that deletes the smaller plans of jobs that ran out of memory.
 FORGET = "longtake doctor --forget-smaller-plans"
 
@@ -23,7 +24,7 @@ def choice_notes(first: FirstPlan) -> tuple[str, ...]:
 
 
 def attention_note(attention: Setting[str]) -> str:
-    if attention.value != SLICED or attention.source == YOU:
+    if attention.value != SLICED or attention.source == YOU or attention is QUICK_SLICES:
         return ""
     return f"Attention is computed in slices, which takes longer, because {attention.reason}."
 

@@ -7,18 +7,16 @@ as in diffusers and FramePack. Both work in tiles that overlap in space if memor
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 from diffusers_helper.families.packing import DEFAULT_CHUNK
 from diffusers_helper.planning.estimates import TILES
-from diffusers_helper.planning.vae_estimates import VaeNeeds
+from diffusers_helper.planning.vae_estimates import Tiles, VaeNeeds
 
 Task = Literal["decode", "encode"]
 Time = Literal["whole", "stream", "windows"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 CHUNKS = (1, 2, 4, 8)
-# The sides and overlaps of tiles are multiples of this, the pixels per latent of Wan 2.2.
-_LATENT_PX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +44,6 @@ class VaeSettings:
     memory_threshold: float = 0.8
     cleanup_frequency: int = 0
     batch: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    side: int = 0
-    overlap: int = 0
-
-    @classmethod
-    def of(cls, side: int, share: float = 0.25) -> Self:
-        """Round the overlap, a share of the side, up to whole latents of any VAE."""
-        return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +112,11 @@ def _tiles(video: Video, settings: VaeSettings) -> tuple[int, ...]:
 
 def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, settings: VaeSettings) -> VaePlan:
     estimate = needs.decode_bytes if task == "decode" else needs.encode_bytes
-    height, width = (min(side, tile or side) for side in (video.height, video.width))
+    tiles = Tiles.of(tile, settings.overlap)
     chunk = 0 if time == "whole" else settings.chunk or (1 if time == "stream" else DEFAULT_CHUNK)
     # A window has two latent frames more than the chunk: a lead-in, and one shared with the next window.
     num_latents = video.latents if time == "whole" else min(video.latents, chunk + 2 * (time == "windows"))
-    working_bytes = estimate(num_latents, height, width, video.latents)
+    working_bytes = estimate(num_latents, *tiles.fitted(video.height, video.width), video.latents)
     description = {
         "whole": "All frames in one pass",
         "stream": "One latent frame after the other" if video.latents > 1 else "Each picture by itself",
@@ -138,7 +125,7 @@ def _plan(needs: VaeNeeds, video: Video, task: Task, time: Time, tile: int, sett
     description += f", in tiles of {tile} pixels" if tile else ""
     is_rounded = settings.precision in ("fp16", "bf16")
     description += f", rounded as {settings.precision}" if is_rounded else ""
-    plan = VaePlan(task, time, chunk, Tiles.of(tile, settings.overlap), working_bytes, description)
+    plan = VaePlan(task, time, chunk, tiles, working_bytes, description)
     if not plan.is_exact:
         description += ": approximate"
     elif not is_rounded:

@@ -6,9 +6,41 @@ Like those in `estimates`, they are fitted to measured peaks, on the grid of sha
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from diffusers_helper.models.sizes import Network
 from diffusers_helper.planning.backend import MARGIN, SCORE_BYTES, Backend
+
+# The sides and overlaps of tiles are multiples of this, the pixels per latent of Wan 2.2.
+_LATENT_PX = 16
+
+
+def even_tiles(length: int, size: int, overlap: int) -> tuple[int, int]:
+    """Find the number and the size of the fewest tiles of up to `size` that overlap by `overlap` < `size`.
+
+    They are no larger than that needs.
+    """
+    if length <= size:
+        return 1, length
+    gaps = -(-(length - size) // (size - overlap))
+    return gaps + 1, -(-(length + gaps * overlap) // (gaps + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    side: int = 0
+    overlap: int = 0
+
+    @classmethod
+    def of(cls, side: int, share: float = 0.25) -> Self:
+        """Round the overlap, a share of the side, up to whole latents of any VAE."""
+        return cls(side, -(-int(side * share) // _LATENT_PX) * _LATENT_PX)
+
+    def fitted(self, height: int, width: int) -> tuple[int, int]:
+        """Compute the height and width in pixels of the tiles of a picture, up to whole latents."""
+        sizes = (even_tiles(length, self.side or length, self.overlap)[1] for length in (height, width))
+        rows, columns = (-(-size // _LATENT_PX) * _LATENT_PX for size in sizes)
+        return min(rows, height), min(columns, width)
 
 
 @dataclass(frozen=True, slots=True)

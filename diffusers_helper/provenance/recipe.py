@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 from diffusers_helper import __version__
 from diffusers_helper.errors import InputError, first_line, short_repr
 from diffusers_helper.files import file_sha256, write_atomic
-from diffusers_helper.machine.packages import kitchen_version
+from diffusers_helper.machine.packages import kernels_version
 from diffusers_helper.picture_names import paths_in, timed_picture_name, with_pictures
 from diffusers_helper.provenance.job_folder import read_record
 from diffusers_helper.provenance.lineage import Lineage, Span, merged_spans, recorded_settings
@@ -131,7 +131,7 @@ class Recipe:
         if device and device.partition(" ")[0] != card:
             notices.append(f"The video was made on {device}; made again on {card}, its bytes will differ.")
         kernels = made_with.get("kernels", "")
-        if kernels not in ("", kitchen_version(kernels.partition(" ")[0])):
+        if kernels not in ("", kernels_version(kernels.partition(" ")[0])):
             notices.append(f"The video was made with {kernels}, which is not here; its bytes will differ.")
         if version != __version__:  # which may have another demo model, too
             notices.append(

@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from cache.replaced import replace_forward
 from diffusers_helper.families.step_caches import Rule, StepCache
 from diffusers_helper.memory.device import Repeat
-from diffusers_helper.memory.streaming import replace_forward, streamer_of
+from diffusers_helper.memory.streaming import streamer_of
 
 
 class Passes:

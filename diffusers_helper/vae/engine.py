@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import window_sizes
-from diffusers_helper.memory.device import Device
+from diffusers_helper.memory.device import Device, Repeat
 from diffusers_helper.planning.out_of_memory import OutOfMemory, is_out_of_memory, read_out_of_memory
 from diffusers_helper.planning.vae import Task, Tiles, VaePlan, Video
 from diffusers_helper.units import count_text
@@ -82,6 +82,7 @@ class VaeEngine(Generic[_Owner]):
         self.owner = owner
         self._windows: dict[_Window, Tensor] = {}
         self._has_overflowed = False  # whether the current task has overflowed in fp32
+        self._repeat: Repeat | None = None
 
     def decode(
         self,
@@ -146,7 +147,9 @@ class VaeEngine(Generic[_Owner]):
 
         def attempt() -> Tensor:
             plan = owner.plan_vae(task, video)
-            pieces = Pieces(progress, cancel, owner.device.empty_cache, owner.cleanup_frequency)
+            self._repeat = self._repeat or owner.device.repeater()
+            cleanup = owner.device.empty_cache
+            pieces = Pieces(progress, cancel, cleanup, owner.cleanup_frequency, self._repeat)
             with torch.inference_mode(), owner.vae_on_device(task, part) as vae, cancel.within(vae):
                 family = vae_family(vae)
                 _log_start(task, input, owner.device.torch_device, family.dtype)

@@ -4,11 +4,11 @@ A finished piece leaves the device at once. Tiles overlap, and their frames are 
 of a video have one shape, so the driver searches for kernels only once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from torch import Tensor
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.memory.accounting import to_host
-from diffusers_helper.planning.vae import Tiles
+from diffusers_helper.memory.device import Repeat
+from diffusers_helper.planning.vae_estimates import Tiles, even_tiles
 from diffusers_helper.vae.families import VaeFamily
 
 
@@ -30,16 +31,11 @@ class Axis:
     starts: tuple[int, ...]
 
     @classmethod
-    def cut(cls, length: int, tile_size: int, overlap: int) -> Axis:
-        """Cut into the fewest tiles of up to `tile_size` that overlap by at least `overlap` < `tile_size`.
-
-        They are no larger than that needs, and evenly distributed.
-        """
-        if length <= tile_size:
-            return cls(length, length, (0,))
-        gaps = -(-(length - tile_size) // (tile_size - overlap))
-        size = -(-(length + gaps * overlap) // (gaps + 1))
-        return cls(length, size, tuple(round(i * (length - size) / gaps) for i in range(gaps + 1)))
+    def cut(cls, length: int, tile_size: int, overlap: int) -> Self:
+        """Cut into `even_tiles`, evenly distributed."""
+        count, size = even_tiles(length, tile_size, overlap)
+        gaps = max(1, count - 1)
+        return cls(length, size, tuple(round(i * (length - size) / gaps) for i in range(count)))
 
     def weights(self, scale: int) -> list[Tensor]:
         """Compute each tile's blending weights in fp32, linear where two overlap, which add up to 1."""
@@ -67,7 +63,7 @@ class Grid:
     columns: Axis
 
     @classmethod
-    def cut(cls, sides: Sequence[int], tiles: Tiles, spatial_compression: int) -> Grid:
+    def cut(cls, sides: Sequence[int], tiles: Tiles, spatial_compression: int) -> Self:
         tile_size = tiles.side // spatial_compression or max(sides)
         overlap = tiles.overlap // spatial_compression
         return cls(*(Axis.cut(side, tile_size, overlap) for side in sides))
@@ -166,7 +162,9 @@ class Pieces:
         cancel: CancelToken | None = None,
         cleanup: Callable[[], None] = lambda: None,
         cleanup_frequency: int = 0,
+        repeat: Repeat = lambda key, compute: compute(),
     ) -> None:
+        self.repeat = repeat
         self._progress = progress
         self._cancel = cancel or CancelToken()
         self._cleanup = cleanup
@@ -198,7 +196,11 @@ def decode_pass(
     for tile in grid.tiles:
         start_frame = 0
         pending: list[Tensor] = []
-        for frames in family.decode(grid.tile_of(latents, tile)):
+        part = grid.tile_of(latents, tile)
+        passes = family.decode(part)
+        if not family.has_stream:
+            passes = map(pieces.repeat, [(part.shape, family.dtype)], [partial(next, passes)])
+        for frames in passes:
             pending.append(frames)
             num_pending_frames = sum(chunk_frames.shape[2] for chunk_frames in pending)
             if len(pending) == chunk or start_frame + num_pending_frames == num_frames:

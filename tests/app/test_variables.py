@@ -16,7 +16,7 @@ from tests.app.conftest import Longtake
 from tests.support.jobs import ROOT, STAND_IN, write_picture
 from tests.support.staged_engine import StagedEngine
 
-RUNGS = "auto, kitchen, miopen, taps, native, tiles, cpu, off"
+RUNGS = "auto, kitchen, miopen, channels, taps, native, tiles, cpu, off"
 WRONG = {
     "LONGTAKE_CONV_RUNG": ("bogus", f"one of {RUNGS}"),
     "LONGTAKE_DEBUG": ("yes", "one of 0, 1"),

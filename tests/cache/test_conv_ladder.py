@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from cache import conv, conv_rungs
 from cache.conv import ConvLadder, case_of
-from cache.conv_rungs import RUNGS, ConvCase, Convolution, Rung
+from cache.conv_rungs import CHOSEN_RUNGS, RUNGS, ConvCase, Convolution, Rung
 from diffusers_helper.machine.routes import RouteStore
 from tests.support.drivers import MEMORY, NO_ALGORITHM, ONE, Driver, break_rungs, ladder, some_call
 
@@ -75,7 +75,7 @@ def test_when_every_rung_fails_the_last_error_is_raised_and_the_next_call_tries_
         for _ in range(2):
             with pytest.raises(RuntimeError, match="No suitable algorithm"):
                 learned.conv3d(*call)
-    assert asked == 2 * [name for name in RUNGS if name != "kitchen"]
+    assert asked == 2 * [name for name in RUNGS if name not in CHOSEN_RUNGS]
     assert torch.equal(learned.conv3d(*call), functional.conv3d(*call))
 
 
@@ -216,7 +216,7 @@ def case_of_size(side: int, **changes: Any) -> ConvCase:
 
 
 def avoided(learned: ConvLadder, case: ConvCase) -> set[str]:
-    return set(RUNGS) - {"kitchen"} - {rung.name for rung in learned._order(case)}
+    return set(RUNGS) - {*CHOSEN_RUNGS} - {rung.name for rung in learned._order(case)}
 
 
 def test_after_two_deaths_the_rungs_are_avoided_on_this_card(tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ from torch.nn import functional
 
 from cache import conv_rungs
 from cache.conv import case_of
-from cache.conv_rungs import RUNGS, Convolution, FlatConvolution, Rung, input_of, output_shape
+from cache.conv_rungs import (
+    CHOSEN_RUNGS,
+    RUNGS,
+    Convolution,
+    FlatConvolution,
+    Rung,
+    input_of,
+    output_shape,
+)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RULES = settings(max_examples=50)
@@ -80,7 +88,7 @@ def expected_and_margin(call: Call) -> tuple[Tensor, Tensor]:
 def check(rung: Rung, call: Call) -> None:
     if rung.name == "kitchen":
         pytest.importorskip("comfy_kitchen")
-    assert rung.supports(case_of(*call)) or rung.name in ("kitchen", "tiles")
+    assert rung.supports(case_of(*call)) or rung.name in (*CHOSEN_RUNGS, "tiles")
     expected, margin = expected_and_margin(call)
     result = rung.run(*call)
     assert result.shape == expected.shape
@@ -100,7 +108,7 @@ def test_any_convolution(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", [name for name in RUNGS if name not in ("kitchen", "taps")])
+@pytest.mark.parametrize("name", [name for name in RUNGS if name not in (*CHOSEN_RUNGS, "taps")])
 def test_any_flat_convolution(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_rungs, "STEP_BYTES", 700)
 
@@ -221,7 +229,12 @@ def test_native_runs_with_miopen_off_and_leaves_it_as_it_was(monkeypatch: pytest
 def test_who_cannot_is_known() -> None:
     x, weight = torch.ones(1, 1, 2, 3, 3, dtype=torch.int32), torch.ones(1, 1, 1, 3, 3, dtype=torch.int32)
     case = case_of(x, Convolution(weight, None, (1, 1, 1), (0, 0, 0), (1, 1, 1), 1))
-    assert [name for name, rung in RUNGS.items() if not rung.supports(case)] == ["kitchen", "taps", "tiles"]
+    assert [name for name, rung in RUNGS.items() if not rung.supports(case)] == [
+        "kitchen",
+        "channels",
+        "taps",
+        "tiles",
+    ]
 
 
 def test_a_window_sees_zeros_beyond_the_edge() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cache.conv import card_of, classify
-from cache.conv_rungs import RUNGS
+from cache.conv_rungs import CHOSEN_RUNGS, RUNGS
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.framepack import CONFIGS
 from diffusers_helper.loading.loaders import load_models
@@ -128,7 +128,7 @@ def test_without_an_error_every_bit_is_the_same(
 # ---- settings ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rung", [name for name in RUNGS if name != "kitchen"])
+@pytest.mark.parametrize("rung", [name for name in RUNGS if name not in CHOSEN_RUNGS])
 def test_a_forced_rung_is_the_only_one_and_teaches_nothing(
     rung: str, call: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ def test_off_changes_nothing_and_an_unknown_choice_is_refused() -> None:
     handler = initialize_miopen_fallback(rung="off").install(module)
     assert "_conv_forward" not in vars(module)
     assert handler.statistics() == ""
-    refused = "LONGTAKE_CONV_RUNG is 'MIOpen'; expected one of auto, kitchen, miopen, taps, native, "
+    refused = "LONGTAKE_CONV_RUNG is 'MIOpen'; expected one of auto, kitchen, miopen, channels, taps, "
     with pytest.raises(InputError, match=re.escape(refused)):
         initialize_miopen_fallback(rung="MIOpen")
     assert {"auto", "off", *RUNGS} == set(CONV_CHOICES)

@@ -115,7 +115,8 @@ def test_tiles_whose_overlap_is_no_whole_number_of_latents_are_refused() -> None
     [
         ("mode", "inverted or forward"), ("sampler", "unipc or euler"),
         ("attention", "auto or native or sliced or flash or efficient or math or triton or aiter or sage"),
-        ("kernels", "auto or plain or fused or fast8"), ("vae_precision", "auto or fp32 or fp16 or bf16"),
+        ("kernels", "auto or plain or fused or compiled or fast8"),
+        ("vae_precision", "auto or fp32 or fp16 or bf16"),
         ("weight_dtype", "auto or default or bf16 or fp16 or fp8_e4m3fn or fp8_e5m2 or int8"),
     ],
 )  # fmt: skip

@@ -69,7 +69,7 @@ def test_a_shortage_leads_to_smaller_pieces_which_are_told() -> None:
     handle.remove()
     assert failed == [48, 30]  # in one piece, and in tiles of up to 320 pixels
     assert found.shape == (1, 384, 384, 3)
-    assert "in tiles of 256 pixels: approximate." in text
+    assert "in tiles of 192 pixels: approximate." in text
     assert "Memory ran out in 2 attempts with larger pieces before" in text
     assert (found - vae.decode(latents)).abs().mean() < 0.1
 

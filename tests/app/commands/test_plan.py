@@ -173,12 +173,12 @@ def test_what_jobs_and_doctor_found_is_in_the_plan(
 
 
 def test_a_small_cap_takes_smaller_tiles_and_says_so(longtake: Longtake) -> None:
-    plan = as_json(longtake, "--resolution", "256", "--vram-cap-gb", "0.15")
+    plan = as_json(longtake, "--resolution", "256", "--vram-cap-gb", "0.13")
     assert plan["vae_tile_px"] < 256
-    assert plan["peak_bytes"] <= plan["cap_bytes"] == gb_bytes(0.15)
+    assert plan["peak_bytes"] <= plan["cap_bytes"] == gb_bytes(0.13)
     assert any("instead of 256" in note for note in plan["notes"])
     assert "leave out --vae-tile" in longtake(
-        "plan", "--resolution", "256", "--vram-cap-gb", "0.15", "--vae-tile", "256", code=2
+        "plan", "--resolution", "256", "--vram-cap-gb", "0.13", "--vae-tile", "256", code=2
     )
 
 

@@ -1,4 +1,4 @@
-"""Tests of fused kernels: they compute what the blocks compute, and a job keeps those with which it began."""
+"""Tests of fused and compiled blocks: they give the same, and a job keeps those with which it began."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,19 +11,26 @@ from diffusers import HeliosTransformer3DModel
 from gguf import GGMLQuantizationType
 from torch import nn
 
+from app.machine import machine_of_card
 from cache.kitchen import kitchen
 from cache.trial import try_candidates as try_here
-from diffusers_helper.attention.fused import rotation_matrices, use_kernels
+from diffusers_helper.attention.fused import compiled_blocks, rotation_matrices, use_kernels
 from diffusers_helper.attention.trial import block_work
 from diffusers_helper.errors import InputError
 from diffusers_helper.events import Event, Warned
+from diffusers_helper.job.plans import MemoryPlans
 from diffusers_helper.loading.casting import cast_weights
+from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
-from diffusers_helper.machine.packages import kitchen_version
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.packages import kernels_version, version_of
 from diffusers_helper.machine.routes import BLOCK_WORK, Route, fastest
+from diffusers_helper.memory.residency import Residency
 from diffusers_helper.pipeline import generate
+from diffusers_helper.planning.notes import COMPILES
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.weights.lora_files import loras_of
+from tests.diffusers_helper.attention.test_choice import Tried
 from tests.diffusers_helper.attention.test_dispatch import inputs
 from tests.support import checkpoints, tiny_helios, tiny_model, tiny_wan
 from tests.support.attention_kernels import (
@@ -159,6 +166,13 @@ def test_the_trial_measures_both_ways_with_the_error_of_their_type(spans_heads: 
         assert tried["milliseconds"] > 0
 
 
+@pytest.mark.parametrize(("heads", "spans_heads"), [(24, False), (24, True), (40, True)])
+def test_kernels_with_the_channels_of_the_families_round_as_fp32_does(heads: int, spans_heads: bool) -> None:
+    work = partial(block_work, heads, 32, 128, "float32", spans_heads, device=torch.device("cpu"))
+    for tried in try_here([(work, ["plain", "fused"])]):
+        assert tried["error"] < 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "failure"),
@@ -201,26 +215,30 @@ def test_a_resumed_job_has_the_kernels_with_which_it_began(
     plain, _ = make(tiny_request(small_scene, seconds=seconds_for(2), steps=1), models, tmp_path / "plain")
     assert not calls
     torch.testing.assert_close(whole.latents, plain.latents, atol=1e-3, rtol=1e-3)
-    assert (tmp_path / "whole/kernels").read_text() == kitchen_version("fused")
+    assert (tmp_path / "whole/kernels").read_text() == kernels_version("fused")
     assert not (tmp_path / "plain/kernels").exists()
     assert not any(isinstance(event, Warned) for event in events)
 
-    for name in ("begun", "elsewhere"):
+    for name in ("begun", "elsewhere", "compiled"):
         with pytest.raises(Stop):
             generate(request, models, folder=tmp_path / name, on_event=stop)
     resumed, _ = make(request, models, tmp_path / "begun", resume_from=tmp_path / "begun")
     assert resumed.video.read_bytes() == whole.video.read_bytes()
     recipe = read_recipe(resumed.video)
-    assert recipe.made_with["kernels"] == kitchen_version("fused")
+    assert recipe.made_with["kernels"] == kernels_version("fused")
     assert not [notice for notice in recipe.notices_on("cpu") if "comfy-kitchen" in notice]
 
+    (tmp_path / "compiled/kernels").write_text("compiled kernels of torch 2.13.0")
+    _, events = make(request, models, tmp_path / "compiled", resume_from=tmp_path / "compiled")
+    told = [event.message for event in events if isinstance(event, Warned)]
+    assert "begun with compiled kernels of torch 2.13.0 and goes on with PyTorch alone" in told[0]
     for module in ("job.setup", "provenance.recipe"):
-        monkeypatch.setattr(f"diffusers_helper.{module}.kitchen_version", lambda kernels: "")
+        monkeypatch.setattr(f"diffusers_helper.{module}.kernels_version", lambda kernels: "")
     assert [notice for notice in recipe.notices_on("cpu") if "which is not here" in notice]
     _, events = make(request, models, tmp_path / "elsewhere", resume_from=tmp_path / "elsewhere")
     told = next(event.message for event in events if isinstance(event, Warned))
     assert told.startswith(
-        f"This video was begun with {kitchen_version('fused')} and goes on with PyTorch alone."
+        f"This video was begun with {kernels_version('fused')} and goes on with PyTorch alone."
     )
 
 
@@ -237,6 +255,104 @@ def test_products_in_8_bit_differ_by_what_is_said_and_are_taken_only_when_chosen
     plain, fused, fast = (result.latents for result in results.values())
     assert (fused - plain).norm() / plain.norm() < 1e-4
     assert 1e-4 < (fast - plain).norm() / plain.norm() < 0.05
-    assert read_recipe(results["fast8"].video).made_with["kernels"] == kitchen_version("fast8")
+    assert read_recipe(results["fast8"].video).made_with["kernels"] == kernels_version("fast8")
     with pytest.raises(InputError, match="kernels is fast8, but the weights are not in 8 bit"):
         make(tiny_request(small_scene, kernels="fast8"), models, tmp_path / "refused")
+
+
+def _blocks_of(network: nn.Module) -> list[nn.Module]:
+    return [block for child in network.children() if isinstance(child, nn.ModuleList) for block in child]
+
+
+def _raising(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+    raise RuntimeError("there is no compiler")
+
+
+def _not_finite(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+    return lambda *values: [value * torch.nan for value in graph.forward(*values)]
+
+
+@pytest.mark.parametrize(("family", "is_streamed"), [(_framepack, True), (_helios, False), (_wan, True)])
+def test_a_network_gives_the_same_with_compiled_blocks(
+    family: Callable[[], tuple[nn.Module, dict[str, Any]]], is_streamed: bool
+) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(5)
+    network, arguments = family()
+    blocks, graphs, residency = _blocks_of(network), list[str](), Residency(torch.device("cpu"))
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        graphs.append(str(graph.graph))
+        return graph.forward
+
+    with torch.no_grad():
+        expected = network(**arguments)[0]
+        streamed = [0] if is_streamed else []
+        residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=streamed)
+        with compiled_blocks(network, blocks, backend):
+            results = [network(**arguments)[0] for _ in range(2)]
+        num_graphs = len(graphs)
+        again = network(**arguments)[0]
+        residency.unload_complete_models()
+    for result in results:
+        torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
+    assert torch.equal(again, expected)
+    assert 0 < num_graphs == len(graphs)
+
+
+def test_blocks_that_cannot_be_compiled_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    failing = partial(compiled_blocks, backend=_raising)
+    monkeypatch.setattr("diffusers_helper.attention.fused.compiled_blocks", failing)
+    network, arguments = _framepack()
+    with torch.no_grad():
+        expected = network(**arguments)[0]
+        with use_kernels(network, "compiled"):
+            assert torch.equal(network(**arguments)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("backend", "failure"),
+    [("aot_eager", ""), (_raising, " raised"), (_not_finite, "its results differ by")],
+)
+def test_the_trial_of_compiled_blocks_says_what_is_wrong(
+    backend: Any, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    changed = partial(compiled_blocks, backend=backend)
+    monkeypatch.setattr("diffusers_helper.attention.trial.compiled_blocks", changed)
+    (tried,) = try_here([(partial(block_work, *SHAPE, False, device=torch.device("cpu")), ["compiled"])])
+    assert failure in tried.get("failed", "")
+    assert ("milliseconds" in tried) == (not failure)
+    assert failure or 1e-3 < tried["error"] < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("card", "problem", "ways"),
+    [
+        ("cuda:24", "it is not here", ["plain", "compiled"]),
+        ("cuda:24", "", ["plain", "fused", "compiled"]),
+        ("gfx1100:24", "", ["plain", "fused"]),
+    ],
+)
+def test_blocks_are_compiled_on_nvidias_cards_alone_where_that_is_faster(
+    card: str, problem: str, ways: list[str], deep_models: Models, small_scene: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card(card))
+    monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: problem)
+    times = {"native": 1.0, "plain": 2.0, "fused": 1.5, "compiled": 1.0}
+    figures = {"kernel": "flash", "error": 0.001, "bytes": 0}
+    tried = Tried({name: {**figures, "milliseconds": value} for name, value in times.items()})
+    local = Local(folder=tmp_path, try_candidates=tried)
+    plans = MemoryPlans(tiny_request(small_scene, attention="native"), deep_models, 64, 64, local)
+    (task,) = tried.asked
+    assert task.candidates == ways
+    assert plans.request.kernels == ways[-1]
+    assert (COMPILES in plans.notes) == (ways[-1] == "compiled")
+    if ways[-1] == "compiled":
+        assert plans.kernels == f"compiled kernels of torch {version_of('torch')}"
+    else:
+        request = tiny_request(small_scene, kernels="compiled")
+        with pytest.raises(InputError, match="kernels is compiled, but blocks are compiled on NVIDIA's"):
+            MemoryPlans(request, deep_models, 64, 64, local)

@@ -134,6 +134,18 @@ def test_no_other_device_and_no_forced_way_is_measured(
     assert measurer.asked == []
 
 
+def test_nvidias_cards_try_two_layouts(
+    models: Models, small_scene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("cache.conv", "diffusers_helper.vae.convolutions", "diffusers_helper.job.trials"):
+        monkeypatch.setattr(f"{module}.card_of", lambda device: ("sm_90", "none"))
+    measurer = Measurer()
+    choose(models, small_scene, measurer)
+    assert {tuple(task.candidates) for task in measurer.asked if " conv2d" not in str(task.case)} == {
+        ("miopen", "channels")
+    }
+
+
 @pytest.mark.usefixtures("rocm")
 def test_a_trial_that_takes_too_long_is_told_and_goes_on_with_the_next_video(
     models: Models, small_scene: Path

@@ -18,7 +18,7 @@ from diffusers_helper.models.sizes import published_bytes
 from diffusers_helper.planning.backend import Backend
 from diffusers_helper.planning.estimates import section_tokens, wan_bytes
 from diffusers_helper.planning.profiles import profile_for
-from diffusers_helper.planning.vae_estimates import encode_bytes
+from diffusers_helper.planning.vae_estimates import Tiles, encode_bytes
 from diffusers_helper.planning.video import demands_for, known_networks, plan_video, profile_of
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.sampling.guidance import CleanLatents
@@ -75,7 +75,7 @@ def test_pictures_are_planned_with_the_frames_that_are_encoded(
     profile = profile_of(request, CARD, info)
     demand = demands_for(request, info, profile, 480, 832, {})[0]
     (encode,) = (stage.working_bytes for stage in demand.stages if stage.name == "vae_encode")
-    sides = (min(side, demand.vae_tile_px or side) for side in (480, 832))
+    sides = Tiles.of(demand.vae_tile_px or 0).fitted(480, 832)
     vae = known_networks(info, profile)["vae"]
     assert encode == encode_bytes(vae, 1, *sides, latents, backend=CARD.backend)
 

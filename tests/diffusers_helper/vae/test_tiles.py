@@ -76,3 +76,13 @@ def test_one_tile_is_handed_through_as_it_is() -> None:
     mosaic = Mosaic(Grid.cut((2, 2), Tiles(), 1), 4, 3)
     mosaic.add((0, 0), 0, source)
     assert mosaic.finish() is source
+
+
+@given(st.integers(1, 100), st.integers(1, 100), st.integers(0, 40), st.sampled_from([8, 16]))
+def test_a_plan_has_the_tiles_that_are_cut(height: int, width: int, tile: int, scale: int) -> None:
+    tiles = Tiles.of(32 * tile)
+    fitted = tiles.fitted(height * scale, width * scale)
+    grid = Grid.cut((height, width), tiles, scale)
+    for axis, side in zip((grid.rows, grid.columns), fitted, strict=True):
+        assert 0 <= side - scale * axis.tile_size < 16
+        assert side <= scale * axis.length

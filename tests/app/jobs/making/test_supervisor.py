@@ -15,6 +15,7 @@ from app.jobs.making.supervisor import Supervisor
 from app.jobs.making.watchdog import FIRST_SECONDS, WatchdogTimeouts, card_in_use
 from diffusers_helper.events import Event, JobStarted, SectionFinished, StageStarted, Warned
 from diffusers_helper.families.packing import Mode
+from diffusers_helper.planning.notes import COMPILES
 from diffusers_helper.planning.profiles import Machine
 from diffusers_helper.provenance.job_folder import JobFolder
 from tests.support.reported_jobs import job_of, slow_start
@@ -297,6 +298,18 @@ def test_a_trial_is_given_long_however_short_the_last_one_was(name: Any, clock: 
     endless = Script([[STARTED, trial, FIRST_SECONDS + 600, END], [END]], clock)
     words = "while trying attention kernels" if name == "attention" else "while choosing convolutions"
     assert words in warnings(make(endless, timeouts))[0]
+
+
+def test_a_first_step_that_compiles_is_given_long_and_the_next_is_not(clock: Clock) -> None:
+    timeouts = WatchdogTimeouts()
+    timeouts.learn("CPU: demo sample 64x64", 1.0)
+    compiles = Warned(**ABOUT, message=COMPILES)
+    slow = Script([[STARTED, compiles, stage(1), 600.0, step(1), END]], clock)
+    assert warnings(make(slow, timeouts)) == [COMPILES]
+    timeouts = WatchdogTimeouts()
+    timeouts.learn("CPU: demo sample 64x64", 1.0)
+    hangs = Script([[STARTED, compiles, stage(1), step(1), 600.0, step(2), END], [END]], clock)
+    assert "gave no sign of life" in warnings(make(hangs, timeouts))[1]
 
 
 def test_what_follows_the_trials_of_attention_is_given_the_time_of_a_load(clock: Clock) -> None:
