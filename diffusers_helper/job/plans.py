@@ -267,12 +267,10 @@ def _with_kernels_tried(
         is_known = has_all or route.candidates
         return fastest(operation, route, max_error(key, profile.deviation)) if is_known else ""
 
-    key = shape_key(*shape)
-    if not has_gpu:
-        profile = replace(profile, attention=profile.attention_for(request, key))
-    elif request.kernels == PLAIN:
+    if request.kernels == PLAIN:
         profile = replace(profile, backends={})
-    elif is_open and profile.attention.source != YOU:
+    elif has_gpu and is_open and profile.attention.source != YOU:
+        key = shape_key(*shape)
         backend = choice(ATTENTION, key, candidate_backends(), profile.slice_bytes)
         profile = profile.with_measurements(local)
         if backend:

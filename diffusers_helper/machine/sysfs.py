@@ -310,22 +310,9 @@ def computes_bf16(cpuinfo: Path = _CPUINFO) -> bool:
 
     Otherwise PyTorch's products in bf16 are five times, and its convolutions nine times, as slow as in fp32.
     """
-    return any(required <= _cpu_values("flags|Features", cpuinfo) for required in _BF16_FEATURES)
-
-
-@cache
-def suits_slices(cpuinfo: Path = _CPUINFO) -> bool:
-    """Check whether attention in bf16 is faster in slices, whose products are oneDNN's.
-
-    SDPA multiplies with MKL, whose products in bf16 take thrice as long on AMD's processors.
-    """
-    is_amd = "AuthenticAMD" in _cpu_values("vendor_id", cpuinfo)
-    return is_amd and "avx512_bf16" in _cpu_values("flags", cpuinfo)
-
-
-def _cpu_values(names: str, cpuinfo: Path) -> set[str]:
-    match = re.search(rf"^(?:{names})\s*:(.*)$", read_text(cpuinfo), re.MULTILINE)
-    return set(match[1].split()) if match else set()
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", read_text(cpuinfo), re.MULTILINE)
+    features = set(match[1].split()) if match else set[str]()
+    return any(required <= features for required in _BF16_FEATURES)
 
 
 def slow_types(*, is_bf16_kept: bool = False) -> tuple[str, ...]:

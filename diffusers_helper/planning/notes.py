@@ -3,7 +3,7 @@
 from diffusers_helper.attention.backends import SLICED
 from diffusers_helper.models.registry import ModelInfo
 from diffusers_helper.planning.budget import JobPlan
-from diffusers_helper.planning.profiles import QUICK_SLICES, YOU, Profile, Setting
+from diffusers_helper.planning.profiles import YOU, Profile, Setting
 from diffusers_helper.planning.smaller_plans import FirstPlan
 from diffusers_helper.planning.vae import DEFAULT_CHUNK
 from diffusers_helper.units import duration, gb_text
@@ -24,7 +24,7 @@ def choice_notes(first: FirstPlan) -> tuple[str, ...]:
 
 
 def attention_note(attention: Setting[str]) -> str:
-    if attention.value != SLICED or attention.source == YOU or attention is QUICK_SLICES:
+    if attention.value != SLICED or attention.source == YOU:
         return ""
     return f"Attention is computed in slices, which takes longer, because {attention.reason}."
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self, TypeVar, get_args
 
-from diffusers_helper.attention.backends import BACKENDS, NATIVE, PLAIN, SLICED, slice_bytes
+from diffusers_helper.attention.backends import BACKENDS, NATIVE, SLICED, slice_bytes
 from diffusers_helper.errors import InputError
 from diffusers_helper.machine.local import Local, deviation_of, fastest_by_shape, stored_kernel
 from diffusers_helper.machine.routes import ATTENTION
@@ -25,7 +25,6 @@ from diffusers_helper.machine.sysfs import (
     is_hidden,
     names_to_see,
     nvidia_link,
-    suits_slices,
     visible_gpu,
 )
 from diffusers_helper.planning.backend import FACTORS, NO_BF16, Attention, Backend, reserve_of
@@ -126,9 +125,6 @@ class Profile:
             backend = self.backends[key]
             reason = "no other way could be used" if backend == SLICED else "the fastest on this card"
             return Setting(backend, reason, "measured")
-        is_open = self.machine.kind == "cpu" and self.attention.source != YOU and request.kernels != PLAIN
-        if is_open and key.endswith("bfloat16") and suits_slices():
-            return QUICK_SLICES
         return self.attention
 
     def budget(self, cap_gb: float | None = None, preserved_gb: float | None = None) -> Budget:
@@ -182,7 +178,6 @@ _MIN_PRESERVED_BYTES = 16 * GB
 _MIN_WEIGHT_BYTES = 2 * GB
 # The memory that a raised cap leaves to the display and other programs. It was not measured.
 _MIN_FREE_BYTES = gb_bytes(1.5)
-QUICK_SLICES = Setting(SLICED, "the fastest in bf16 on this processor", "docs/log/speed.md")
 _FRAMEPACK = "FramePack's default"
 _NOT_MEASURED = "not measured"
 

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +24,8 @@ from diffusers_helper.attention.dispatch import (
     use_attention_backend,
 )
 from diffusers_helper.errors import InputError
-from diffusers_helper.job.plans import MemoryPlans
-from diffusers_helper.loading.loaders import Models
-from diffusers_helper.machine.local import Local
 from diffusers_helper.memory.accounting import Device
 from diffusers_helper.planning.backend import Backend
-from tests.diffusers_helper.attention.test_choice import plan
-from tests.support.making import tiny_request
 from tests.support.tiny_model import TEXT_DIM, tiny_transformer
 
 SMALL = 20_000  # bytes; a few queries of the tests' shapes
@@ -128,16 +122,6 @@ def test_products_in_fp16_are_close_to_fp32_math(sharpness: float, has_mask: boo
     assert torch.equal(sliced_attention(SMALL, q, k, v), sliced_attention(SMALL, q, k, v, in_fp16=False))
 
 
-def test_slices_in_bf16_on_a_cpu_are_as_exact_as_sdpa() -> None:
-    q, k, v = (torch.randn(1, 3, 500, 44).bfloat16() for _ in range(3))
-    errors = [
-        error_of(attend(q, k, v), q, k, v)
-        for attend in (scaled_dot_product_attention, partial(sliced_attention, SMALL))
-    ]
-    assert errors[1] < 1.1 * errors[0] < 5e-3
-    assert torch.backends.mkldnn.matmul.fp32_precision == "none"  # other products stay in fp32
-
-
 @pytest.mark.parametrize("scale", [(300.0, 300.0, 1.0), (1.0, 1.0, 1e5), (1e5, 1.0, 1.0)])
 def test_a_head_whose_values_overflow_fp16_is_computed_in_fp32(scale: tuple[float, ...]) -> None:
     inputs = [torch.randn(1, 3, 50, 16) for _ in range(3)]
@@ -217,23 +201,3 @@ def test_every_way_is_known_to_the_dispatcher() -> None:
     names = {backend.value for backend in AttentionBackendName}
     assert {way.dispatcher_name for way in BACKENDS.values() if way.dispatcher_name} <= names
     assert len(BACKENDS) == len({way.label for way in BACKENDS.values()})
-
-
-@pytest.mark.parametrize("suits", [True, False])
-def test_a_cpu_that_is_faster_in_slices_takes_them_for_bf16(
-    suits: bool, deep_models: Models, small_scene: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("diffusers_helper.planning.profiles.suits_slices", lambda: suits)
-    quick = plan("cpu:64")
-    assert quick.attention.value == ("sliced" if suits else "native")
-    assert not any("slices" in note for note in quick.notes)
-    assert plan("cpu:64", kernels="plain").attention.value == "native"
-    assert plan("cpu:64", Local({"LONGTAKE_ATTENTION": "efficient"})).attention.value == "efficient"
-    for settings, dtype, expected in (
-        ({}, "bfloat16", "sliced"), ({}, "float32", "native"), ({"kernels": "plain"}, "bfloat16", "native")
-    ):  # fmt: skip
-        monkeypatch.setattr(
-            "diffusers_helper.job.plans.attention_shape", lambda *_, dtype=dtype: (2, 300, 16, dtype)
-        )
-        plans = MemoryPlans(tiny_request(small_scene, **settings), deep_models, 64, 64, Local())
-        assert plans.attention[0] == (expected if suits else "native")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusers_helper.machine.sysfs import computes_bf16, suits_slices
+from diffusers_helper.machine.sysfs import computes_bf16
 
 ZEN_3 = "processor\t: 0\nflags\t\t: fpu sse4_2 avx avx2 f16c fma\n\nprocessor\t: 1\nflags\t\t: fpu avx2\n"
 
@@ -27,20 +27,3 @@ def test_bf16_is_computed_well_with_its_instructions_alone(
     (tmp_path / "cpuinfo").write_text(cpuinfo, encoding="utf-8")
     assert computes_bf16(tmp_path / "cpuinfo") is expected
     assert computes_bf16(tmp_path / "none") is False
-
-
-@pytest.mark.parametrize(
-    ("vendor", "features", "expected"),
-    [
-        ("AuthenticAMD", "avx512f avx512_bf16", True),
-        ("GenuineIntel", "avx512f avx512_bf16 amx_bf16", False),
-        ("AuthenticAMD", "avx2 avx512f", False),
-    ],
-)
-def test_slices_suit_processors_of_amd_that_multiply_in_bf16(
-    vendor: str, features: str, expected: bool, tmp_path: Path
-) -> None:
-    (file := tmp_path / "cpuinfo").write_text(
-        f"vendor_id\t: {vendor}\nflags\t\t: fpu {features}\n", encoding="utf-8"
-    )
-    assert suits_slices(file) is expected
