@@ -58,7 +58,7 @@ def rate_and_frames(times: list[Fraction], stated_rate: Fraction | None) -> tupl
     `times` are those of its frames, and of the end.
     """
     *begins, end = (time - times[0] for time in times)
-    mean = (begins[-1] / max(1, len(begins) - 1)) or Fraction(1)
+    mean = (begins[-1] / (len(begins) - 1) if begins[1:] else end) or Fraction(1)
     # Times are often in milliseconds.
     for rate in (stated_rate or Fraction(0), Fraction(round(1 / mean)), (1 / mean).limit_denominator(1001)):
         deviations = (abs(begin * rate - index) for index, begin in enumerate(begins))

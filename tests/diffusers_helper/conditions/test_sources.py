@@ -180,7 +180,7 @@ def test_the_sounds_of_joined_videos_pass_into_each_other(
         read.append((path.name, begin, seconds))
         return np.full((round(seconds * 48_000), 2), 1000, np.int16)
 
-    monkeypatch.setattr("diffusers_helper.conditions.sound.read_sound", sound)
+    monkeypatch.setattr("diffusers_helper.job.sound.read_sound", sound)
     track = soundtrack(finishing, [Path("a"), Path("b"), Path("c")], None)
     assert track is not None
     lengths = {"a": (6, 24), "b": (0, 20), "c": (0, 10)}
@@ -202,7 +202,7 @@ def test_the_sounds_of_joined_videos_pass_into_each_other(
     [
         ([0, 2, 4, 6, 8], 25, (Fraction(50), 4)), ([0, 2, 4, 6, 8], None, (Fraction(50), 4)),
         ([0, 2], None, (Fraction(50), 1)),
-        ([0, 1, 2, 3, 4], None, (Fraction(100), 4)), ([0, 300, 600], None, (Fraction(1), 6)),
+        ([0, 1, 2, 3, 4], None, (Fraction(100), 4)), ([0, 300, 600], None, (Fraction(24), 144)),
         ([5, 7, 9, 21, 23], None, (Fraction(50), 9)),
     ],
 )  # fmt: skip

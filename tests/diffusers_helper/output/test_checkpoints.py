@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers_helper.output.tensor_files import read_tensors, write_tensors
 from torch import Tensor
 
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.output import checkpoints
-from diffusers_helper.output.checkpoints import Checkpoints, Origins, SavedSteps
+from diffusers_helper.output.checkpoints import Checkpoints, Origins, SavedSteps, read_tensors, write_tensors
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.lineage import Lineage, Span
 from diffusers_helper.request import GenerationRequest
