@@ -184,16 +184,16 @@ def test_a_key_moves_a_row_by_its_neighbours(page: Any) -> None:
             if (!first) some.jobs[0].actions = [];
             reportJobs({ queue: { revision } });
             await settle();
-            await answer('queue', some);
+            await answer('jobs_queue', some);
             const [job, key] = keys.split(' ');
-            const before = named('queue/reorder').length;
+            const before = named('jobs_reorder').length;
             press(key, {}, document.querySelector(`[data-job=${job}] .lt-row-grip`));
             await settle();
-            const moves = named('queue/reorder').slice(before);
+            const moves = named('jobs_reorder').slice(before);
             found.push(moves.flatMap(({ sent }) => [sent.before, sent.after, sent.first]));
             if (!moves.length) continue;
-            await answer('queue/reorder', {});
-            await answer('queue', some);
+            await answer('jobs_reorder', {});
+            await answer('jobs_queue', some);
         }
         return found;
     }""",

@@ -13,13 +13,13 @@ def test_questions_name_what_they_ask_and_answers_what_was_wrong(page: Any) -> N
     found = page.evaluate("""async () => {
         let now = 1e6;
         performance.now = () => now;
-        const { get, post, sayLost, noteBack } = await load('server.js');
+        const { post, sayLost, noteBack } = await load('server.js');
         const line = () => textOf('.lt-lost').split('.')[0];
         const said = [];
         const ask = async (answer) => {
             const fault = ({ message, ...rest }) => (
                 [message, rest.isAway ?? false, rest.status ?? 0, rest.setting ?? '']);
-            const asked = get('x', { a: null, b: ['1', '2'], c: 'd e' }).then(JSON.stringify, fault);
+            const asked = post('x', { a: null, b: ['1', '2'], c: 'd e' }).then(JSON.stringify, fault);
             answer(calls.at(-1));
             said.push([await asked, line()].flat());
         };
@@ -41,9 +41,9 @@ def test_questions_name_what_they_ask_and_answers_what_was_wrong(page: Any) -> N
         await ask(() => {});
         sayLost('It goes on.');
         said.push([line()]);
-        return [calls.map(({ path }) => path), said];
+        return [calls.map(({ path, sent }) => [path, sent]), said];
     }""")
-    assert found[0] == ["x?b=1&b=2&c=d+e"] * 3
+    assert found[0] == [["x", {"a": None, "b": ["1", "2"], "c": "d e"}]] * 3
     assert found[1] == [
         ['{"n":1}', ""], ["", True, 0, "", "The server does not answer"], ["The server does not answer"],
         [""], ["No room.", False, 409, "", ""], ["The server refused this (500).", False, 500, "", ""],
@@ -169,13 +169,13 @@ def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(p
             }
             form.dispatchEvent(new Event('input', { bubbles: true }));
             await settle(); await settle();
-            const sent = fields.none ? null : named('finish/plan').at(-1)?.sent;
+            const sent = fields.none ? null : named('finish_plan').at(-1)?.sent;
             asked.push([sent?.steps ?? '', textOf('#finish-file [role=status]').split(';')[0]]);
             document.querySelector('#finish-file').close();
         }
         finishFile({ path: 'film.mp4' });
         const form = document.querySelector('#finish-file form');
-        named('history').at(-1).answer({ cards: [
+        named('history_search').at(-1).answer({ cards: [
             { job: '1', video: 'v', sentence: '', length: '2 s', created: 0, words: 'a ball' },
             { job: '2', video: '', sentence: '', length: '2 s', created: 0, words: '' },
             { job: '3', video: 'v', sentence: 'Paused', length: '2 s', created: 0, words: '' },
@@ -192,11 +192,11 @@ def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(p
         form.elements.fade.value = 6;
         form.dispatchEvent(new Event('input', { bubbles: true }));
         await settle(); await settle();
-        const early = named('finish/plan').at(-1);
+        const early = named('finish_plan').at(-1);
         form.elements.mute.checked = true;
         form.dispatchEvent(new Event('input', { bubbles: true }));
         await settle(); await settle();
-        named('finish/plan').at(-1).answer({ words: 'late' });
+        named('finish_plan').at(-1).answer({ words: 'late' });
         await settle();
         early.answer({ words: 'early' });
         await settle();
@@ -215,7 +215,7 @@ def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(p
     assert [steps for steps, _ in asked[:-1]] == [steps for _, steps in FINISHES[:-1]]
     assert asked[-1][1] == "Choose what to change"
     assert offered == ["", "1", "5"]
-    assert (words, path, is_open, place) == ("late", "finish", False, "#history/9")
+    assert (words, path, is_open, place) == ("late", "finish_start", False, "#history/9")
     assert sent == {
         "video": {"path": "film.mp4"}, "steps": "mute,join:6", "join": [{"job": "5"}, {"job": "1"}],
         "sound": None,

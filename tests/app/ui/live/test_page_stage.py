@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from app.ui.live.watch import Scene
-
 from app.ui.live.progress import LiveJob
 from app.ui.live.scene import scene_data
 from tests.support.page_scripts import document, page
@@ -161,7 +159,7 @@ def test_a_wish_to_loop_outlasts_the_job_and_a_press_at_the_end_begins_anew(page
 
 def scene(**facts: Any) -> dict[str, Any]:
     live = LiveJob(job_of("forward", 3.6))
-    made = scene_data(Scene(live, None, ()), 1.0, lambda _: "") | {"takes": None, "log": "", "open": []}
+    made = scene_data(live, 1.0, lambda _: "") | {"takes": None, "log": "", "open": []}
     return made | {"poster": None, "memory": None, "settings": [], "spent": 0} | facts
 
 
@@ -238,13 +236,13 @@ def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page:
         "2 3 12 %: ",
         "3 - 12 %: 3 is running",
         "3 - 12 %: ",  # until the server has told what became of it
-        "live/3 4 - 12 %: 4 is running",
+        "jobs_scene 4 - 12 %: 4 is running",
         "4 - failed: ",  # an alert tells of it
         "5 - Waiting: 5 is queued",
         "6 - 12 %: 6 is running",
         "6 - cancelled: The video is cancelled.",
         "7 - 12 %: 7 is running",
-        "live/2 2 7 12 %: The video is finished.",
+        "jobs_scene 2 7 12 %: The video is finished.",
         "2 7 12 %: ",
         "2 7 finished: The video is finished.",
         "api/live?job=8",

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from app.ui.queue.cards import lines
 
 from app.jobs.job import NoSuchJob
 from app.jobs.storage.commands import WAITS
 from app.ui.live import words
 from app.ui.live.progress import Cell, LiveJob
+from app.ui.queue.records import card_lines
 from tests.support.reported_jobs import job_of
 
 
@@ -45,7 +45,9 @@ REMARKS: list[tuple[LiveJob, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("live", "facts", "expected"), REMARKS)
 def test_the_remark_fits_the_state(live: LiveJob, facts: dict[str, Any], expected: str) -> None:
-    assert words.remark(live, **facts) == expected
+    for name, value in facts.items():
+        setattr(live, name, value)
+    assert words.remark(live) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_what_comes_next_is_told_with_its_time() -> None:
     assert [seconds for _, seconds in words.stage_seconds(live)] == [0.05, 2.0]
     assert words.made_with(replace(live, width=96, height=64)) == [("Size", "96 × 64, 30 fps")]
     assert words.made_with(live_of(card="card 0")) == [("Made on", "card 0")]
-    said = dict(words.settings(live_of("forward", 3.6).job.request))
+    said = {name: value for name, value, _ in words.settings(live_of("forward", 3.6).job.request)}
     assert said["Model"] == "Longtake demo model"
     assert "Steps" in said
 
@@ -149,9 +151,9 @@ def test_a_card_tells_what_it_does_and_what_can_be_done() -> None:
 
         crew = SimpleNamespace(workers=(worker,), uses=lambda _, state=state: state["is_used"])
         service: Any = SimpleNamespace(crew=crew, engines=2, job=job)
-        (line,) = lines(service)
+        (line,) = card_lines(service)
         assert (line["now"], line["memory"], line["buttons"]) == (now, memory, buttons)
         assert (line["card"], line["name"], line["job"]) == ("0", "card 0", state["job"])
         assert line["isOut"] == (not state["is_in_service"])
         service.engines = 1
-        assert lines(service) == []
+        assert card_lines(service) == []
