@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled, InputError
-from diffusers_helper.memory.accounting import Account
 from diffusers_helper.memory.device import CudaDevice, Device
 from diffusers_helper.miopen_fallback import initialize_miopen_fallback
 from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory
@@ -72,9 +71,9 @@ def test_windows_of_a_shape_have_the_peak_of_the_first_two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted, latents, vae = list[int](), noise(1, 16, 13, 4, 6), hunyuan()
-    dispatch = Account.__torch_dispatch__
+    dispatch = Device.__torch_dispatch__
     monkeypatch.setattr(
-        Account, "__torch_dispatch__", lambda self, *call: counted.append(1) or dispatch(self, *call)
+        Device, "__torch_dispatch__", lambda self, *call: counted.append(1) or dispatch(self, *call)
     )
     peaks, counts = list[int](), list[int]()
     for _ in range(2):
