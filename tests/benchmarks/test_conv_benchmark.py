@@ -29,7 +29,7 @@ def test_figures_for_a_small_decode(figures: dict[str, Any]) -> None:
 @pytest.mark.parametrize("figures", ["--latents 2 --repeat 1 --rungs bf16"], indirect=True)
 def test_the_rungs_of_a_small_decode_round_once(figures: list[dict[str, Any]]) -> None:
     assert [(row["dtype"], row["rung"]) for row in figures] == [
-        ("bf16", rung) for rung in RUNGS if rung != "kitchen"
+        ("bf16", rung) for rung in RUNGS if rung not in ("kitchen", "channels")
     ]
     assert all(row["milliseconds"] > 0 and row["shapes"] > 10 for row in figures)
     # A picture this small leaves few values, so that their mean varies.

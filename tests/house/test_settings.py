@@ -80,9 +80,9 @@ def test_a_new_setting_is_a_control_that_is_kept_and_reset(glow: SettingInfo) ->
     assert form.defaults(find_model("demo"), Catalogue().planner)["glow"] == 2.5
     assert form.usable_values(Catalogue(), '{"glow": 6.5}')["glow"] == 6.5
     assert "glow" not in form.usable_values(Catalogue(), '{"glow": 7.5}')
-    assert ("Glow", "5") in words.settings(WithGlow(image="x", glow=5))
+    assert ("Glow", "5", False) in words.settings(WithGlow(image="x", glow=5))
     assert words.settings(WithGlow(image="x", steps=4)) == [
-        ("Seed", "31337"), ("Model", "Longtake demo model"),
+        ("Seed", "31337", False), ("Model", "Longtake demo model", False),
     ]  # fmt: skip
 
 

@@ -19,7 +19,8 @@ _AS_IT_IS = re.compile(
 # Remembers each text that a page shows, but for those that users, other programs or the demo model wrote.
 WATCH = """(() => {
     const ATTRIBUTES = ['title', 'aria-label', 'placeholder'];
-    const AS_WRITTEN = 'script, style, template, [translate=no], textarea, code, pre, .lt-language';
+    const AS_WRITTEN = 'script, style, template, [translate=no], textarea, code, pre, .lt-language, '
+        + '#earlier-prompts';
     const texts = new Set();
     window.textsSeen = texts;
     const look = (text, element) => {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.cards import VideoCard
 from app.jobs.finishing import add_following
-from app.jobs.job import Command, Job, LostJob
+from app.jobs.job import Command, Job, JobState, LostJob
 from app.jobs.making.awake import Awake
 from app.jobs.making.engine_client import EngineDied, EngineProcess
 from app.jobs.making.supervisor import Supervisor
@@ -26,6 +26,7 @@ from app.jobs.storage.trouble import TROUBLE, facts_of
 from diffusers_helper.errors import LongtakeError
 from diffusers_helper.events import Cancelled, Event, Failed, Finished, SectionFinished, Warned
 from diffusers_helper.failures import failed_event
+from diffusers_helper.library_errors import is_storage_trouble
 from diffusers_helper.machine.signals import block_ctrl_c
 from diffusers_helper.provenance.branch import num_finished_sections
 from diffusers_helper.provenance.job_folder import JobFolder
@@ -187,7 +188,7 @@ class Worker:
                         return trouble
                     if isinstance(event, Failed) and (reason := self._goes_elsewhere(job, event)):
                         self._record(job, Warned(job=job.id, time=0.0, message=reason))
-                        self._store.enter(job.id, "queued", reason=reason, message="", remedy="")
+                        self._enter(job, "queued", reason=reason, message="", remedy="")
                         break
                     self.failures = 0 if isinstance(event, SectionFinished) else self.failures
                     if event.is_final:
@@ -196,8 +197,8 @@ class Worker:
                         self._record(job, event)
                         self._on_change()
                         self._obey(job, event)
-        except TROUBLE as error:
-            if self._store.concerns_one_job(error):
+        except OSError as error:
+            if not is_storage_trouble(error):
                 raise
             self._engine.close()
             return facts_of(error)
@@ -232,18 +233,56 @@ class Worker:
 
     def _wait_out(self, job: Job, trouble: dict[str, str], seconds: float) -> None:
         _log.warning("Job %s waits. %s", job.id, trouble["message"])
-        with suppress(*TROUBLE):
-            self._store.enter(job.id, "waiting", **trouble)
+        self._enter(job, "waiting", **trouble)
+        self._record(job, Warned(job=job.id, time=0.0, message=" ".join(trouble.values())))
         self._on_change()
-        while not self._should_end(job, seconds):
-            with suppress(*TROUBLE):
-                self._store.enter(job.id, "running", message="", remedy="")
-                self._record(job, Warned(job=job.id, time=0.0, message=" ".join(trouble.values())))
-                return
-        raise _AskedToEnd
+        if self._should_end(job, seconds):
+            raise _AskedToEnd
+        self._enter(job, "running", message="", remedy="")
 
     def _record(self, job: Job, event: Event) -> None:
-        self._store.record(_timed(job, event))
+        self._write(job, partial(self._store.record, _timed(job, event)))
+
+    def _enter(self, job: Job, state: JobState, **facts: str) -> None:
+        self._write(job, partial(self._store.enter, job.id, state, **facts))
+
+    def _write(self, job: Job, write: Callable[[], object], *, is_end: bool = False) -> None:
+        """Call `write` until it succeeds. The first failure is said, and so is the wait afterwards.
+
+        Args:
+            is_end: Whether only the end of the program ends the wait, and not a command for the job.
+
+        Raises:
+            _AskedToEnd: If the job is asked to end before `write` succeeds.
+            OSError: If only this job's own files cannot be written, so waiting would not help.
+        """
+        start_time = time.monotonic()
+        trouble = dict[str, str]()
+        while True:
+            try:
+                write()
+            except TROUBLE as error:
+                if self._store.concerns_one_job(error):
+                    raise
+                if not trouble:
+                    trouble = facts_of(error)
+                    _log.warning("Job %s waits. %s", job.id, trouble["message"])
+                    with suppress(*TROUBLE):
+                        if self._store.job(job.id).state == "running":
+                            self._store.enter(job.id, "waiting", **trouble)
+                    self._on_change()
+                if self._stopping.wait(_RETRY_SECONDS) if is_end else self._should_end(job, _RETRY_SECONDS):
+                    raise _AskedToEnd from error
+            else:
+                break
+        if trouble:
+            waited = f"{trouble['message']} The job waited for {time.monotonic() - start_time:.0f} seconds."
+            self._write(job, partial(self._wait_no_more, job))
+            self._record(job, Warned(job=job.id, time=0.0, message=waited))
+
+    def _wait_no_more(self, job: Job) -> None:
+        if self._store.job(job.id).state == "waiting":
+            self._store.enter(job.id, "running", message="", remedy="")
 
     def _finish(self, job: Job, end: Event) -> None:
         end = _timed(job, end)
@@ -254,17 +293,10 @@ class Worker:
         if isinstance(end, Cancelled) and self._obey(job) != "cancel":
             self._frees = bool(self._store.commands(job.id) & {"pause", "wait"})
             write = partial(self._pause, job, end)
-        trouble = ""
-        while True:
-            try:
-                write()
-                return
-            except (*TROUBLE, LongtakeError) as error:
-                if trouble != (trouble := str(error)):
-                    _log.warning("The end of job %s could not be written (%s).", job.id, error)
-                is_lasting = isinstance(error, LongtakeError) or self._store.concerns_one_job(error)
-                if is_lasting or self._stopping.wait(_RETRY_SECONDS):  # the next program recovers the job
-                    return
+        try:
+            self._write(job, write, is_end=True)
+        except (*TROUBLE, LongtakeError, _AskedToEnd) as error:  # the next program recovers the job
+            _log.warning("The end of job %s could not be written (%s).", job.id, error)
 
     def _end_with_following(self, job: Job, end: Finished) -> None:
         """Queue what follows before the end is written: after a crash in between, the job ends again."""
@@ -329,6 +361,7 @@ def _timed(job: Job, event: Event) -> Event:
 
 
 def _needed_bytes(job: Job) -> int:
+    """Estimate the bytes that the rest of a job needs, from its finished sections; 0 if there are none."""
     finished = [event for event in events_in(JobFolder(job.folder)) if isinstance(event, SectionFinished)]
     if not finished:
         return 0

@@ -164,6 +164,6 @@ def _card(index: int, prompt: str) -> str:
     # The second one moves. It is shown, and costs something, only while the card is pointed at or focused.
     image = "".join(f'<img src="{url}" alt="" width="256" height="256">' for url in (still, moving))
     return (
-        f'<button type="button" data-example="{index}"><span class="lt-sr">Make this video now: </span>'
-        f"{image if still else ''}<span>{_example(prompt)}</span></button>"
+        f'<button type="button" data-example="{index}">{image if still else ""}'
+        f'<span><span class="lt-sr">Make this video now: </span>{_example(prompt)}</span></button>'
     )

@@ -294,9 +294,7 @@ def test_a_copy_whose_files_are_gone_is_forgotten(
     assert len(removed) == is_added
 
 
-def test_what_a_command_is_told_reaches_what_does_its_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_joins_with_what_its_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Any] = []
     monkeypatch.setattr(
         "app.commands.join.check_cluster", lambda at, _, is_public: heard.append((at, is_public))
@@ -311,6 +309,11 @@ def test_what_a_command_is_told_reaches_what_does_its_work(
         checked, made = heard
         assert (checked, (made.address, made.is_public, made.devices, made.machine)) == (task[:2], task)
 
+
+def test_videos_are_finished_and_exported_as_the_commands_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Any] = []
     film, other, sound = (tmp_path / name for name in ("film.mp4", "other.mp4", "sound.mp3"))
     for file in (film, other, sound):
         file.touch()
@@ -320,19 +323,7 @@ def test_what_a_command_is_told_reaches_what_does_its_work(
         raise InputError("It was asked for.")
 
     monkeypatch.setattr("app.commands.finish.finishing_request", ask)
-    words = [
-        "--reverse",
-        "--speed",
-        "0.5",
-        "--join",
-        str(other),
-        "--fade",
-        "6",
-        "--sound",
-        str(sound),
-        "--crf",
-        "20",
-    ]
+    words = f"--reverse --speed 0.5 --join {other} --fade 6 --sound {sound} --crf 20".split()
     assert main(["finish", str(film), *words, "--out", str(tmp_path / "outputs")]) == 2
     steps = heard.pop(1)
     assert sorted(steps.split(",")) == ["join:6", "reverse", "speed:0.5"]
@@ -347,6 +338,10 @@ def test_what_a_command_is_told_reaches_what_does_its_work(
     assert main(["export", str(film), str(target), "--at", "1.5"]) == 0
     assert (heard[:2], heard[-1]) == ([film, target], {"at": 1.5})
 
+
+def test_a_preset_is_kept_and_used_for_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     picture = str(write_picture(tmp_path / "picture.png"))
     given = ["generate", "--image", picture, "--prompt", "a ball"]
@@ -356,9 +351,11 @@ def test_what_a_command_is_told_reaches_what_does_its_work(
     made = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(request["steps"], request["seed"]) for request in made] == [(9, 3), (9, 4)]
 
+
+def test_a_benchmark_keeps_the_speeds_that_it_has_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
     monkeypatch.setattr("app.commands.bench.store_speeds", lambda facts, card, speeds: heard.append(speeds))
     cases = {"a": {"figures": {"host_to_device_bytes_per_second": 5.0}}, "b": {}}
-    heard.clear()
     for parts in (
         {"bus": {"cases": cases}}, {"memory": {"cases": {"b": {}}}, "steps": {"cases": cases}},
     ):  # fmt: skip

@@ -9,8 +9,7 @@ __all__ = ["document", "page"]
 pytestmark = needs_chromium
 
 
-def test_the_panel_sends_what_was_changed_and_a_branch_comes_first(page: Any) -> None:
-    found = page.evaluate("""async () => {
+USE_PANEL = """async () => {
         const { Panel } = await load('live/panel.js');
         const form = document.querySelector('.lt-panel');
         const find = (name) => form.querySelector(`.lt-panel-${name}`);
@@ -72,7 +71,11 @@ def test_the_panel_sends_what_was_changed_and_a_branch_comes_first(page: Any) ->
         await settle();
         found.push(went, calls.slice(before).map(({ path, sent: message }) => [path, message]));
         return found;
-    }""")
+    }"""
+
+
+def test_the_panel_sends_what_was_changed_and_a_branch_comes_first(page: Any) -> None:
+    found = page.evaluate(USE_PANEL)
     assert found[:2] == [
         ["Keeps one.", "Again: section 2 and those made after it", 1],
         {"job": "j", "keep": 1, "changes": {}},

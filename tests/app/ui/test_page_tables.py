@@ -154,9 +154,7 @@ FINISHES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(page: Any) -> None:
-    found = page.evaluate(
-        """async (rows) => {
+ASK_FOR_FINISHING = """async (rows) => {
         const wait = window.setTimeout;
         window.setTimeout = (act, time) => wait(act, time === 300 ? 0 : time);
         const { finishFile } = await load('live/finishing.js');
@@ -208,7 +206,12 @@ def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(p
         await settle();
         const { open } = document.querySelector('#finish-file');
         return [asked, offered, words, made.path, made.sent, open, location.hash];
-    }""",
+    }"""
+
+
+def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(page: Any) -> None:
+    found = page.evaluate(
+        ASK_FOR_FINISHING,
         FINISHES,
     )
     asked, offered, words, path, sent, is_open, place = found

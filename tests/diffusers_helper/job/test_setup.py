@@ -59,7 +59,7 @@ def test_a_job_goes_on_with_the_kernels_with_which_it_began_where_this_machine_h
 ) -> None:  # fmt: skip
     monkeypatch.setattr(setup, "kitchen_problem", lambda: problem)
     monkeypatch.setattr(
-        setup, "kitchen_version", lambda name: "" if problem else f"{name} kernels of comfy-kitchen 0.2"
+        setup, "kernels_version", lambda name: "" if problem else f"{name} kernels of comfy-kitchen 0.2"
     )
     for file, text in ((folder.attention, attention), (folder.kernels, kernels)):
         if text is not None:

@@ -28,7 +28,7 @@ def test_a_job_has_the_documents_lines_in_its_log(
     lines = folder.log.read_text(encoding="utf-8").splitlines()
     expected = (
         "[MIOpen Fallback] Fallback system initialized",
-        "[MIOpen Fallback] Strategy: kitchen → miopen → taps → native → tiles → cpu",
+        "[MIOpen Fallback] Strategy: kitchen → miopen → channels → taps → native → tiles → cpu",
         "job_started: sections 1, frames 37, width 64, height 64",
         "[worker-start] Gave back: cache ",
         "stage_started: stage sample, section 1",

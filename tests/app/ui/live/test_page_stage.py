@@ -163,9 +163,7 @@ def scene(**facts: Any) -> dict[str, Any]:
     return made | {"poster": None, "memory": None, "settings": [], "spent": 0} | facts
 
 
-def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page: Any) -> None:
-    told = page.evaluate(
-        """async (base) => {
+FOLLOW = """async (base) => {
         for (const video of document.querySelectorAll('.lt-stage video')) film(video, {});
         await load('live/live.js').then((live) => live.default());
         let revision = 0;
@@ -224,7 +222,12 @@ def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page:
         told.push(streams.at(-1).address);
         await hear('8', 'running');
         return told;
-    }""",
+    }"""
+
+
+def test_the_stage_follows_what_is_made_and_keeps_what_a_user_has_seen_end(page: Any) -> None:
+    told = page.evaluate(
+        FOLLOW,
         scene(),
     )
     assert told == [
