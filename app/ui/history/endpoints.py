@@ -52,7 +52,7 @@ def card(job: Job, commands: Collection[Command], stack: Stack | None = None) ->
         "root": stack.root if stack and stack.count > 1 else "",
         "versions": stack.count if stack else 1,
         "bytes": (named and _size(named[1])) or 0,
-        "model": finishing.words if (finishing := job.request.finishing) else model_title(job.request.model),
+        "model": job.request.finishing.summary if job.request.finishing else model_title(job.request.model),
         "favourite": job.favourite,
         "still": _still(job),
         "video": video_url(job),
