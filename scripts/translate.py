@@ -65,59 +65,7 @@ _NOT_READ = tuple(
     for name in ("miopen_fallback", "memory/__init__", "memory/accounting", "memory/store")
 )
 _SCRIPT_TEXT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\]|\\.)*)`")
-# What argparse and the system say by themselves, and a word without a capital
-_OF_LIBRARIES = (
-    "Describe what should happen in the video.",
-    "Describe what should not happen.",
-    "The file {name}",
-    "in a few seconds",
-    "{number} s",
-    "{number} min",
-    "{number} h",
-    "{number} seconds",
-    "{number} pixels",
-    "{number} GB",
-    "{number} MB",
-    "{number} kB",
-    "{first} or {second}",
-    "expected {expected}",
-    "free",
-    "reserve",
-    "stored",
-    "profile",
-    "sleep",
-    "disk",
-    "environment",
-    "attention",
-    "kernels",
-    "none",
-    "here",
-    "missing",
-    "incomplete",
-    "in about {time}",
-    "crashed",
-    "made",
-    "card",
-    "machine",
-    "presets",
-    "caches",
-    "See: {command} --help",
-    "options",
-    "positional arguments",
-    "show this help message and exit",
-    "show program's version number and exit",
-    "argument {name}: expected one argument",
-    "argument {name}: invalid choice: {value} (choose from {choices})",
-    "argument {name}: invalid {kind} value: {value}",
-    "argument {name}: not allowed with argument {other}",
-    "the following arguments are required: {names}",
-    "No such file or directory",
-    "Permission denied",
-    "Is a directory",
-    "Not a directory",
-    "No space left on device",
-    "Read-only file system",
-)
+_FURTHER = "locale/texts.txt"
 Messages = dict[str, set[str]]
 
 
@@ -260,7 +208,8 @@ def _last_word(expression: str) -> str:
 
 def messages() -> tuple[Messages, set[str], set[str]]:
     """Collect the texts with the files that they are in, those of scripts, and the nouns that are counted."""
-    texts: Messages = {text: {"argparse"} for text in _OF_LIBRARIES}
+    further = (ROOT / _FURTHER).read_text(encoding="utf-8").splitlines()
+    texts: Messages = {text: {_FURTHER} for text in further if not text.startswith("#")}
     nouns: set[str] = set()
     of_scripts: set[str] = set()
     for file in sorted(path for folder in ("app", "diffusers_helper") for path in (ROOT / folder).rglob("*")):
