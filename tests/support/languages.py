@@ -11,18 +11,26 @@ from tests.support import pages, reported_jobs, staged_engine
 
 _LETTERS = str.maketrans(dict(zip("aeiouAEIOU", ("àà", "éé", "î", "öö", "ûû", *"ÀÉÎÖÛ"), strict=True)))
 _WIDTHS = (390, 1440, 2560)
-# Names, paths and files, and what a script translates with the value that it is given in its language
-_AS_IT_IS = re.compile(
-    r"AITER|\w+Cache|LoRA|SageAttention|TaylorSeer|UniPC|\S+/\S+|\S+--\S+|(.*[^.\w])?\w+\.(png|mp4|safetensors)\b.*"
-    r"|\d+ s of about .*"
-)
+NAMES = {
+    "AITER", "EasyCache", "FirstBlockCache", "LoRA", "MagCache", "SageAttention", "TaylorSeer", "TeaCache",
+}  # fmt: skip
+# Paths and files, and what a script translates with the value that it is given in its language
+_AS_IT_IS = re.compile(r"UniPC|\S+/\S+|\S+--\S+|(.*[^.\w])?\w+\.(png|mp4|safetensors)\b.*|\d+ s of about .*")
 # Remembers each text that a page shows, but for those that users, other programs or the demo model wrote.
+# `textsNow` finds those that it shows now.
 WATCH = """(() => {
     const ATTRIBUTES = ['title', 'aria-label', 'placeholder'];
     const AS_WRITTEN = 'script, style, template, [translate=no], textarea, code, pre, .lt-language, '
-        + '#earlier-prompts';
-    const texts = new Set();
+        + '#earlier-prompts option:not([value=""])';
+    let texts = new Set();
     window.textsSeen = texts;
+    window.textsNow = () => {
+        texts = new Set();
+        walk(document.body);
+        const now = [...texts];
+        texts = window.textsSeen;
+        return now;
+    };
     const look = (text, element) => {
         if (/[A-Za-z]{4}/.test(text || '') && !element?.closest(AS_WRITTEN)) texts.add(text.trim());
     };
@@ -105,7 +113,10 @@ def untranslated(page: Any, module: Path) -> list[str]:
     return [
         text
         for text in texts
-        if "⟦" not in translate(text) and text not in source and not _AS_IT_IS.fullmatch(text)
+        if "⟦" not in translate(text)
+        and text not in source
+        and text not in NAMES
+        and not _AS_IT_IS.fullmatch(text)
     ]
 
 
@@ -114,8 +125,8 @@ def cut(page: Any) -> list[str]:
     texts = page.evaluate("[...window.textsSeen]")
     translate = _pseudo_language().text
     page.evaluate(_TRANSLATE, {text: translate(text) for text in texts})
-    found = list[str]()
+    faults = list[str]()
     for width in _WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
-        found += page.evaluate(CUT)
-    return found
+        faults += page.evaluate(CUT)
+    return faults

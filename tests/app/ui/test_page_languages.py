@@ -9,38 +9,11 @@ import pytest
 
 from app.languages import translation as languages
 from scripts import translate
-from tests.support.languages import CUT, pseudo
+from tests.support.languages import CUT, NAMES, WATCH, pseudo
 from tests.support.pages import FIRST, FURTHER, Stand, needs_chromium, open_folds, status
 
 pytestmark = needs_chromium
-# What stands on the page as users, other programs or the demo model wrote it
-AS_WRITTEN = "[translate=no], textarea, code, pre, .lt-language"
 PROMPT = "the red ball moves right"
-NAMES = {
-    "LoRA",
-    "AITER",
-    "EasyCache",
-    "FirstBlockCache",
-    "MagCache",
-    "SageAttention",
-    "TaylorSeer",
-    "TeaCache",
-    PROMPT,
-}
-TEXTS = """(asWritten) => {
-    const texts = [];
-    const look = (text) => {
-        if (/[A-Za-z]{4}/.test(text || '') && !text.includes('⟦')) texts.push(text);
-    };
-    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT);
-    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-        const element = node.nodeType === Node.TEXT_NODE ? node.parentElement : node;
-        if (element.closest(`script, style, template, ${asWritten}`)) continue;
-        if (node.nodeType === Node.TEXT_NODE) look(node.data.trim());
-        else for (const name of ['title', 'aria-label', 'placeholder']) look(element.getAttribute(name));
-    }
-    return [...new Set(texts)];
-}"""
 
 
 @pytest.fixture
@@ -71,6 +44,7 @@ def test_nothing_is_left_in_english_or_cut(
     width: int, browser: Any, stand: Stand, photo: Path, pseudo_french: None
 ) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, locale="fr-CA")
+    context.add_init_script(WATCH)
     page = context.new_page()
     page.goto(stand.url)
     page.wait_for_selector("html[data-ready]")
@@ -78,7 +52,7 @@ def test_nothing_is_left_in_english_or_cut(
     left = set[str]()
 
     def look() -> None:
-        left.update(page.evaluate(TEXTS, AS_WRITTEN))
+        left.update(text for text in page.evaluate("textsNow()") if "⟦" not in text)
         assert page.evaluate(CUT) == []
 
     look()
@@ -102,4 +76,4 @@ def test_nothing_is_left_in_english_or_cut(
         page.wait_for_selector(f"#panel-{tab}:not([hidden])")
         look()
     context.close()
-    assert not left - NAMES
+    assert not left - NAMES - {PROMPT}
