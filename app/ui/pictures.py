@@ -96,11 +96,11 @@ class Pictures:
         with self._lock:
             self._results[path] = result
             num_bytes = 0
-            for other, kept in reversed(self._results.items()):
-                if isinstance(kept, PlainPicture):
-                    num_bytes += len(kept.png)
+            for other, earlier in reversed(self._results.items()):
+                if isinstance(earlier, PlainPicture):
+                    num_bytes += len(earlier.png)
                     if num_bytes > _MAX_CACHED_BYTES:
-                        self._results[other] = replace(kept, png=b"")
+                        self._results[other] = replace(earlier, png=b"")
         return result
 
 

@@ -65,9 +65,9 @@ def test_each_input_of_the_decoder_is_a_setting_of_the_engine(
     network: Any, inputs: dict[str, Any], changes: dict[str, Any], asked: list[tuple[VaeSettings, bool]]
 ) -> None:
     latents = noise(1, 16, 4, 4) if network is PictureVae else noise(1, 16, 2, 4, 4)
-    given = {"samples": {"samples": latents}, "vae": VAE(network()), "tile_size": 768, "overlap": 96}
+    values = {"samples": {"samples": latents}, "vae": VAE(network()), "tile_size": 768, "overlap": 96}
     for has_ladder in (True, False):
-        run("ROCMOptimizedVAEDecode", **given | inputs, use_rocm_optimizations=has_ladder)
+        run("ROCMOptimizedVAEDecode", **values | inputs, use_rocm_optimizations=has_ladder)
     expected = VaeSettings(**{
         "chunk": None, "fallback_px": 768, "overlap": 0.125, "memory_threshold": 0.8, "cleanup_frequency": 1,
         "batch": True, **changes,
@@ -89,18 +89,18 @@ def test_each_input_of_the_decoder_is_a_setting_of_the_engine(
 def test_the_tiled_decoder_works_in_windows_where_the_video_is_longer(
     network: Any, frames: int, size: int, chunk: int | None, asked: list[tuple[VaeSettings, bool]]
 ) -> None:
-    given = {"samples": {"samples": noise(1, 16, frames, 2, 2)}, "vae": VAE(network())}
+    values = {"samples": {"samples": noise(1, 16, frames, 2, 2)}, "vae": VAE(network())}
     run(
-        "ROCMOptimizedVAEDecodeTiled", **given, tile_size=256, overlap=64, temporal_size=size,
+        "ROCMOptimizedVAEDecodeTiled", **values, tile_size=256, overlap=64, temporal_size=size,
         temporal_overlap=8, rocm_optimizations=False,
     )  # fmt: skip
     assert asked == [(VaeSettings(chunk=chunk, largest_px=256), False)]
 
 
 def test_the_encoders_ask_for_their_tiles_and_precision(asked: list[tuple[VaeSettings, bool]]) -> None:
-    given = {"pixels": picture(), "vae": VAE(PictureVae()), "tile_size": 512, "overlap": 64}
-    run("ROCMOptimizedVAEEncode", **given, use_rocm_optimizations=True, precision_mode="fp16")
-    run("ROCMOptimizedVAEEncodeTiled", **given, rocm_optimizations=False)
+    values = {"pixels": picture(), "vae": VAE(PictureVae()), "tile_size": 512, "overlap": 64}
+    run("ROCMOptimizedVAEEncode", **values, use_rocm_optimizations=True, precision_mode="fp16")
+    run("ROCMOptimizedVAEEncodeTiled", **values, rocm_optimizations=False)
     assert asked == [
         (VaeSettings(fallback_px=512, overlap=0.125, precision="fp16"), True),
         (VaeSettings(largest_px=512, overlap=0.125), False),
@@ -264,14 +264,14 @@ def test_the_optimizer_gives_back_what_is_worth_it_and_says_what_more_there_is(
 
     monkeypatch.setattr(management, "get_free_memory", free)
     monkeypatch.setattr(management, "soft_empty_cache", empty)
-    given = {"optimization_level": level, "enable_gc": level == "balanced", "clear_cache": True}
-    (_, log, more, _), _ = run("ROCMMemoryOptimizer", **given)
+    values = {"optimization_level": level, "enable_gc": level == "balanced", "clear_cache": True}
+    (_, log, more, _), _ = run("ROCMMemoryOptimizer", **values)
     assert comfy.calls == calls
     assert f"{given_back} were given back to the driver" in log
     assert ("garbage collector" in log) == (level == "balanced")
     assert more.startswith(advice)
     comfy.calls.clear()
-    run("ROCMMemoryOptimizer", **given | {"clear_cache": False})
+    run("ROCMMemoryOptimizer", **values | {"clear_cache": False})
     assert comfy.calls == calls[:-1]
 
 

@@ -89,8 +89,8 @@ def page(browser: Any, document: str) -> Iterator[Any]:
         name = route.request.url.removeprefix(SITE)
         if not name:
             route.fulfill(body=document, content_type="text/html")
-        elif found := scripts.content(name.removeprefix(f"{scripts.ROUTE}/")):
-            route.fulfill(body=found[0], content_type=found[1])
+        elif file := scripts.content(name.removeprefix(f"{scripts.ROUTE}/")):
+            route.fulfill(body=file[0], content_type=file[1])
         else:
             route.fulfill(status=404)
 

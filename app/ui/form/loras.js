@@ -61,10 +61,10 @@ function showChosen() {
 
 async function look() {
   try {
-    const found = await post('lora_list');
-    known = found.files;
-    const none = `There is no safetensors file in the folder “${found.folder}” yet.`;
-    setText(said, known.length ? (found.more ? `${found.more} more files are not listed.` : '') : none);
+    const answer = await post('lora_list');
+    known = answer.files;
+    const none = `There is no safetensors file in the folder “${answer.folder}” yet.`;
+    setText(said, known.length ? (answer.more ? `${answer.more} more files are not listed.` : '') : none);
   } catch (error) {
     setText(said, error.message);
   }

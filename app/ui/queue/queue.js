@@ -73,10 +73,10 @@ async function load() {
   asked += 1;
   const own = asked;
   try {
-    const found = await post('jobs_queue', wanted());
+    const answer = await post('jobs_queue', wanted());
     if (own !== asked || unanswered || drag) return;
     revision = now;
-    known = found;
+    known = answer;
     draw(known);
     if (isBeyond()) load();
   } catch (error) {

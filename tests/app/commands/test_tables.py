@@ -318,8 +318,8 @@ def test_videos_are_finished_and_exported_as_the_commands_say(
     for file in (film, other, sound):
         file.touch()
 
-    def ask(*given: Any, **more: Any) -> None:
-        heard[:] = [*given, more]
+    def ask(*arguments: Any, **more: Any) -> None:
+        heard[:] = [*arguments, more]
         raise InputError("It was asked for.")
 
     monkeypatch.setattr("app.commands.finish.finishing_request", ask)
@@ -329,8 +329,8 @@ def test_videos_are_finished_and_exported_as_the_commands_say(
     assert sorted(steps.split(",")) == ["join:6", "reverse", "speed:0.5"]
     assert heard == [film, {"join": [other], "sound": str(sound), "crf": 20}]
 
-    def exported(*given: Any, **more: Any) -> Any:
-        heard[:] = [*given, more]
+    def exported(*arguments: Any, **more: Any) -> Any:
+        heard[:] = [*arguments, more]
         yield 1, 1
 
     monkeypatch.setattr("diffusers_helper.output.export.exported", exported)
@@ -344,10 +344,10 @@ def test_a_preset_is_kept_and_used_for_variants(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     picture = str(write_picture(tmp_path / "picture.png"))
-    given = ["generate", "--image", picture, "--prompt", "a ball"]
-    assert main([*given, "--steps", "7", "--seed", "3", "--save-preset", "mine"]) == 0
+    words = ["generate", "--image", picture, "--prompt", "a ball"]
+    assert main([*words, "--steps", "7", "--seed", "3", "--save-preset", "mine"]) == 0
     capsys.readouterr()
-    assert main([*given, "--preset", "mine", "--steps", "9", "--variants", "2", "--dry-run", "--json"]) == 0
+    assert main([*words, "--preset", "mine", "--steps", "9", "--variants", "2", "--dry-run", "--json"]) == 0
     made = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(request["steps"], request["seed"]) for request in made] == [(9, 3), (9, 4)]
 

@@ -33,19 +33,19 @@ USE_PANEL = """async () => {
             await opened;
         };
         const sent = async () => { form.requestSubmit(); await settle(); return calls.at(-1).sent; };
-        const found = [];
+        const results = [];
         panel.show(scene);
         await open('cut', 1);
-        found.push([find('hint').textContent, form.querySelector('h3').textContent, cuts.at(-1)]);
+        results.push([find('hint').textContent, form.querySelector('h3').textContent, cuts.at(-1)]);
         find('seed').value = '7';
         const plain = await sent();
         await answer('jobs_branch', { id: 'b' });
-        found.push(plain, calls.at(-1).path, calls.at(-1).sent);
+        results.push(plain, calls.at(-1).path, calls.at(-1).sent);
         await answer('jobs_pause', []);
-        found.push(told.at(-1), form.hidden);
+        results.push(told.at(-1), form.hidden);
         panel.press(cells[0]);
         panel.press(cells[2]);
-        found.push([cuts.at(-1), find('here').hidden, form.hidden]);
+        results.push([cuts.at(-1), find('here').hidden, form.hidden]);
         panel.show({ ...scene, isOpen: false });
         await open('cut', 2);
         find('words').value = ' a ball ';
@@ -53,13 +53,13 @@ USE_PANEL = """async () => {
         find('seconds').value = '4.8';
         form.querySelector('[name=steps]').value = '30';
         form.querySelector('[name=mode]').value = 'y';
-        found.push(await sent());
+        results.push(await sent());
         await answer('jobs_branch', { id: 'c' });
-        found.push(calls.at(-1).path);
+        results.push(calls.at(-1).path);
         await open('longer');
-        found.push([find('add').value, find('add').max], await sent());
+        results.push([find('add').value, find('add').max], await sent());
         await answer('jobs_branch', { id: 'd' });
-        found.push(told.at(-1));
+        results.push(told.at(-1));
         const steering = { words: 'now', waits: true, hint: 'Soon.', mayTake: true };
         panel.show({ ...scene, job: 'k', steering });
         await panel.open('steer');
@@ -69,27 +69,27 @@ USE_PANEL = """async () => {
         panel.goOn(false);
         for (let n = 0; n < 3; n += 1) { await settle(); calls.at(-1).answer([]); }
         await settle();
-        found.push(went, calls.slice(before).map(({ path, sent: message }) => [path, message]));
-        return found;
+        results.push(went, calls.slice(before).map(({ path, sent: message }) => [path, message]));
+        return results;
     }"""
 
 
 def test_the_panel_sends_what_was_changed_and_a_branch_comes_first(page: Any) -> None:
-    found = page.evaluate(USE_PANEL)
-    assert found[:2] == [
+    results = page.evaluate(USE_PANEL)
+    assert results[:2] == [
         ["Keeps one.", "Again: section 2 and those made after it", 1],
         {"job": "j", "keep": 1, "changes": {}},
     ]
-    assert found[2:4] == ["jobs_pause", {"jobs": ["j"]}]
-    assert found[4:7] == ["The branch is in the queue. Keeps one.|b", True, [None, False, False]]
-    assert found[7] == {
+    assert results[2:4] == ["jobs_pause", {"jobs": ["j"]}]
+    assert results[4:7] == ["The branch is in the queue. Keeps one.|b", True, [None, False, False]]
+    assert results[7] == {
         "job": "j", "keep": 2, "changes": {"seed": 8, "seconds": 4.8, "steps": 30, "mode": "y"}
     }  # fmt: skip
-    assert found[8:12] == [
+    assert results[8:12] == [
         "jobs_branch", ["2.4", "9.6"], {"job": "j", "longer": 2.4},
         "The longer video is in the queue. All stays.|d",
     ]  # fmt: skip
-    assert found[12:] == [
+    assert results[12:] == [
         ["now", True, False],
         [
             ["jobs_change", {"job": "k", "changes": {"prompt": "later"}}],
@@ -99,7 +99,7 @@ def test_the_panel_sends_what_was_changed_and_a_branch_comes_first(page: Any) ->
 
 
 def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
-    found = page.evaluate("""async () => {
+    results = page.evaluate("""async () => {
         const { prepareTakes } = await load('live/takes.js');
         await load('live/compare.js').then((compare) => compare.default());
         const box = document.querySelector('.lt-takes');
@@ -114,10 +114,10 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         });
         const tiles = [tile('1'), tile('2'), tile('3', { now: 'Waiting', mayGoOn: false })];
         const takes = { title: 'Which?', hint: '', of: 'p', keep: 2, waits: false, tiles };
-        const found = [];
+        const results = [];
         const state = () => {
             const hidden = [box, find('keep'), find('compare')].map((part) => part.hidden);
-            found.push([...hidden, textOf('.lt-takes-next')]);
+            results.push([...hidden, textOf('.lt-takes-next')]);
         };
         show(takes, 'p'); state();
         show(takes, '2'); state();
@@ -126,63 +126,66 @@ def test_a_take_that_is_kept_goes_on_as_the_video_before_it(page: Any) -> None:
         show(null, '2'); state();
         show(takes, '2');
         const pressed = (item) => item.querySelector('button').getAttribute('aria-pressed');
-        found.push([...box.querySelectorAll('li')].map((item) => item.dataset.job + pressed(item)));
-        found.push(textOf('.lt-takes-keep'));
+        results.push([...box.querySelectorAll('li')].map((item) => item.dataset.job + pressed(item)));
+        results.push(textOf('.lt-takes-keep'));
         find('keep').click(); find('words').click(); find('more').click();
         await settle();
-        found.push(went, opened, calls.at(-1).sent, told.at(-1));
+        results.push(went, opened, calls.at(-1).sent, told.at(-1));
         find('compare').click();
         await settle();
         const dialog = document.querySelector('#compare');
-        found.push([...dialog.querySelectorAll('select')].map(({ value }) => value));
+        results.push([...dialog.querySelectorAll('select')].map(({ value }) => value));
         const before = calls.length;
         dialog.querySelectorAll('.lt-compare-keep')[0].click();
         for (let n = 0; n < 2; n += 1) { await settle(); calls.at(-1).answer([]); }
         await settle();
-        return [...found, calls.slice(before).map(({ path, sent }) => [path, sent]), dialog.open];
+        return [...results, calls.slice(before).map(({ path, sent }) => [path, sent]), dialog.open];
     }""")
-    assert found[:5] == [
+    assert results[:5] == [
         [False, True, False, "Press a take to see it after the film so far."],
         [False, False, False, "Without an answer it waits."],
         [False, True, False, ""],
         [False, False, True, "Without an answer it waits."],
         [True, False, True, "Without an answer it waits."],
     ]
-    assert found[5:7] == [["1false", "2true", "3false"], "Keep 2"]
-    assert found[7:11] == [
+    assert results[5:7] == [["1false", "2true", "3false"], "Keep 2"]
+    assert results[7:11] == [
         [False], ["steer"], {"job": "p", "keep": 2}, "Take 2 goes on. The others stay in the history.",
     ]  # fmt: skip
-    assert found[11:] == [
+    assert results[11:] == [
         ["1", "0"],
         [["jobs_wait", {"jobs": ["2"], "wait": False}], ["jobs_resume", {"jobs": ["2"]}]], False,
     ]  # fmt: skip
 
 
 def test_another_picture_has_a_crop_of_its_own(page: Any) -> None:
-    found = page.evaluate("""async () => {
+    results = page.evaluate("""async () => {
         await load('form/pictures.js');
         const { write, read } = await load('form/describe.js');
         const crops = () => ['crop', 'crop_y', 'zoom'].map(read);
-        const found = [];
-        const put = (path) => { write('image', path && { path, orig_name: 'a.png' }); found.push(crops()); };
+        const results = [];
+        const put = (path) => {
+            write('image', path && { path, orig_name: 'a.png' });
+            results.push(crops());
+        };
         put('a.png');
         write('crop', 0.2); write('crop_y', 0.9); write('zoom', 2);
         put('a.png');
         put('b.png');
         write('crop', 0.2);
         put(null);
-        return [found, document.querySelector('#set-image img')];
+        return [results, document.querySelector('#set-image img')];
     }""")
-    first, same, other, gone = found[0]
+    first, same, other, gone = results[0]
     assert (first[2], same, other, gone) == (1, [0.2, 0.9, 2], [0.5, None, 1], [0.5, None, 1])
-    assert found[1] is None
+    assert results[1] is None
 
 
 def test_a_file_of_ones_own_takes_the_place_of_another_for_its_part(page: Any) -> None:
-    found = page.evaluate("""async () => {
+    results = page.evaluate("""async () => {
         const own = await load('models/own.js');
-        own.prepareOwnFiles((name) => { found.push(name); return Promise.resolve(); });
-        const found = [];
+        own.prepareOwnFiles((name) => { results.push(name); return Promise.resolve(); });
+        const results = [];
         const file = (name, part, model) => ({ name, part, model, title: name, words: '', problem: '' });
         own.loadFiles();
         await settle();
@@ -195,7 +198,7 @@ def test_a_file_of_ones_own_takes_the_place_of_another_for_its_part(page: Any) -
         const name = document.querySelector('.lt-own-name');
         const state = () => {
             const ticks = boxes.map(({ checked }) => Number(checked)).join('');
-            found.push([ticks, name.value, textOf('.lt-own-reported')]);
+            results.push([ticks, name.value, textOf('.lt-own-reported')]);
         };
         for (const box of [2, 0, 1]) { boxes[box].click(); state(); }
         name.value = 'mine';
@@ -204,10 +207,10 @@ def test_a_file_of_ones_own_takes_the_place_of_another_for_its_part(page: Any) -
         state();
         document.querySelector('.lt-own-form').requestSubmit();
         await settle();
-        found.push(boxes[3].disabled, named('models_add')[0].sent);
-        return found;
+        results.push(boxes[3].disabled, named('models_add')[0].sent);
+        return results;
     }""")
-    assert found == [
+    assert results == [
         ["0010", "V", ""], ["1010", "A", ""],
         ["0110", "B", "b replaces a, since a model has one file for each part."], ["0100", "mine", ""],
         True, {"model": "mine", "parts": {"transformer": "b"}, "base": ""},
@@ -215,7 +218,7 @@ def test_a_file_of_ones_own_takes_the_place_of_another_for_its_part(page: Any) -
 
 
 def test_what_can_be_done_with_selected_videos_depends_on_all_of_them(page: Any) -> None:
-    found = page.evaluate("""async () => {
+    results = page.evaluate("""async () => {
         const card = (job, bytes, actions = ['remove'], video = 'v') => ({
             job, words: job, state: 'finished', root: '', versions: 1, still: '', length: '', sentence: '',
             created: 1, newest: 1, seed: '1', model: '', favourite: false, bytes, actions, video,
@@ -228,7 +231,7 @@ def test_what_can_be_done_with_selected_videos_depends_on_all_of_them(page: Any)
             card('a', 1500), card('b', 2e6), card('c', 2.5e9), card('d', 0, [], ''),
         ] });
         await settle();
-        const found = [];
+        const results = [];
         const pick = (...jobs) => {
             for (const item of document.querySelectorAll('.lt-video-card')) {
                 item.querySelector('.lt-pick input').checked = jobs.includes(item.dataset.job);
@@ -236,19 +239,19 @@ def test_what_can_be_done_with_selected_videos_depends_on_all_of_them(page: Any)
             document.querySelector('.lt-videos').dispatchEvent(new Event('change', { bubbles: true }));
             const isHidden = (part) => Number(document.querySelector(`.lt-picked${part}`).hidden);
             const hidden = ['', '-zip', '-compare', '-remove'].map(isHidden).join('');
-            found.push(`${textOf('.lt-picked span')} ${hidden}`);
+            results.push(`${textOf('.lt-picked span')} ${hidden}`);
         };
         pick('a'); pick('a', 'b'); pick('b', 'c'); pick('a', 'd'); pick('d'); pick();
         pick('a', 'b');
-        found.push(document.querySelector('.lt-picked-zip').getAttribute('href'));
+        results.push(document.querySelector('.lt-picked-zip').getAttribute('href'));
         find('length').value = '3-10';
         find('length').dispatchEvent(new Event('change'));
         await settle();
-        found.push(named("history_search").at(-1).sent);
-        return found;
+        results.push(named("history_search").at(-1).sent);
+        return results;
     }""")
-    query = found.pop()
-    assert found == [
+    query = results.pop()
+    assert results == [
         "1 selected · 2 kB 0010", "2 selected · 2.0 MB 0000",
         "2 selected · 2502.0 MB: select less than 2 GB 0100", "2 selected · 2 kB 0011",
         "1 selected · 0 kB 0111", "0 selected · 0 kB 1110", "2 selected · 2.0 MB 0000",
@@ -259,7 +262,7 @@ def test_what_can_be_done_with_selected_videos_depends_on_all_of_them(page: Any)
 
 
 def test_words_of_a_section_stay_in_use_and_go_on_to_where_other_words_began(page: Any) -> None:
-    found = page.evaluate("""async () => {
+    results = page.evaluate("""async () => {
         const { startSections } = await load('form/sections.js');
         const { read, take } = await load('form/describe.js');
         const place = document.querySelector('#sections');
@@ -277,23 +280,23 @@ def test_words_of_a_section_stay_in_use_and_go_on_to_where_other_words_began(pag
         await tell(['a', 'a', 'b']);
         const fields = [...place.querySelectorAll('textarea')];
         const shown = () => fields.map(({ value }) => value).join('|');
-        const found = [shown()];
+        const results = [shown()];
         const type = (index, words) => {
             fields[index].focus();
             fields[index].value = words;
             fields[index].dispatchEvent(new Event('input', { bubbles: true }));
-            found.push(read('section_words'));
+            results.push(read('section_words'));
         };
         type(0, 'x'); type(0, 'xx');
         await tell(['x', 'x', 'b'], 'x [2s: b]');
-        found.push(shown(), read('section_words'), read('prompt'));
+        results.push(shown(), read('section_words'), read('prompt'));
         await tell(['x', 'x', 'b']);
         type(2, '');
         await tell(['x', 'x', 'x'], 'x');
         fields[2].blur();
         await settle();
-        return [...found, shown()];
+        return [...results, shown()];
     }""")
-    assert found == [
+    assert results == [
         "a||b", '["x","x","b"]', '["xx","xx","b"]', "xx||b", "", "x [2s: b]", '["x","x","x"]', "x||",
     ]  # fmt: skip

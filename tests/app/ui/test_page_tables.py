@@ -10,7 +10,7 @@ pytestmark = needs_chromium
 
 
 def test_questions_name_what_they_ask_and_answers_what_was_wrong(page: Any) -> None:
-    found = page.evaluate("""async () => {
+    results = page.evaluate("""async () => {
         let now = 1e6;
         performance.now = () => now;
         const { post, sayLost, noteBack } = await load('server.js');
@@ -43,8 +43,8 @@ def test_questions_name_what_they_ask_and_answers_what_was_wrong(page: Any) -> N
         said.push([line()]);
         return [calls.map(({ path, sent }) => [path, sent]), said];
     }""")
-    assert found[0] == [["x", {"a": None, "b": ["1", "2"], "c": "d e"}]] * 3
-    assert found[1] == [
+    assert results[0] == [["x", {"a": None, "b": ["1", "2"], "c": "d e"}]] * 3
+    assert results[1] == [
         ['{"n":1}', ""], ["", True, 0, "", "The server does not answer"], ["The server does not answer"],
         [""], ["No room.", False, 409, "", ""], ["The server refused this (500).", False, 500, "", ""],
         ["Wrong. Mend it.", False, 422, "steps", ""], ["", True, 0, "", "The server does not answer"],
@@ -85,7 +85,7 @@ def test_texts_of_scripts_are_translated_by_the_template_that_they_fit(page: Any
 
 
 def test_a_time_has_its_day_and_an_address_its_tab(page: Any) -> None:
-    found = page.evaluate("""async () => {
+    results = page.evaluate("""async () => {
         const { dayOf, clock } = await load('text.js');
         const { place } = await load('tabs.js');
         const { keep, recallTexts, recallValue } = await load('storage.js');
@@ -107,7 +107,7 @@ def test_a_time_has_its_day_and_an_address_its_tab(page: Any) -> None:
         return [days, clock(midnight / 1000 + 60 * 61), places, texts, recallValue('x')];
     }""")
     day = "28 Nov 2026"
-    assert found == [
+    assert results == [
         ["Today", "Yesterday", "Yesterday", "26 Nov 2026", "Today", day.replace("28", "29")], "01:01",
         ["create|", "queue|", "history|1", "create|", "models|a"], ["a,b", "", "c", ""], None,
     ]  # fmt: skip
@@ -210,11 +210,11 @@ ASK_FOR_FINISHING = """async (rows) => {
 
 
 def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(page: Any) -> None:
-    found = page.evaluate(
+    results = page.evaluate(
         ASK_FOR_FINISHING,
         FINISHES,
     )
-    asked, offered, words, path, sent, is_open, place = found
+    asked, offered, words, path, sent, is_open, place = results
     assert [steps for steps, _ in asked[:-1]] == [steps for _, steps in FINISHES[:-1]]
     assert asked[-1][1] == "Choose what to change"
     assert offered == ["", "1", "5"]
@@ -226,7 +226,7 @@ def test_a_finishing_is_asked_for_as_the_form_says_and_the_last_answer_is_told(p
 
 
 def test_two_videos_are_compared_from_where_they_correspond(page: Any) -> None:
-    found = page.evaluate("""async () => {
+    results = page.evaluate("""async () => {
         const dialog = document.querySelector('#compare');
         const [left, right] = dialog.querySelectorAll('video');
         for (const video of [left, right]) film(video, { a: 4, b: 6, c: 3 });
@@ -249,28 +249,28 @@ def test_two_videos_are_compared_from_where_they_correspond(page: Any) -> None:
         seek.value = 1.5;
         seek.dispatchEvent(new Event('input'));
         await settle();
-        const found = [times(), Number(seek.max), seek.getAttribute('aria-valuetext')];
-        found.push(play.textContent, right.paused);
+        const results = [times(), Number(seek.max), seek.getAttribute('aria-valuetext')];
+        results.push(play.textContent, right.paused);
         play.click();
         await settle();
-        found.push([left.paused, right.paused, play.textContent]);
+        results.push([left.paused, right.paused, play.textContent]);
         play.click();
         await settle();
-        found.push([left.paused, right.paused]);
+        results.push([left.paused, right.paused]);
         const [, second] = dialog.querySelectorAll('select');
         second.value = 2;
         second.dispatchEvent(new Event('change'));
         await settle();
         const keeps = [...dialog.querySelectorAll('.lt-compare-keep')];
-        found.push(keeps.map((button) => button.hidden), right.src, left.src);
+        results.push(keeps.map((button) => button.hidden), right.src, left.src);
         split.value = 30;
         split.dispatchEvent(new Event('input'));
-        found.push(split.getAttribute('aria-valuetext'));
+        results.push(split.getAttribute('aria-valuetext'));
         keeps[0].click();
         await settle();
-        return [...found, acted, dialog.open, left.src];
+        return [...results, acted, dialog.open, left.src];
     }""")
-    assert found == [
+    assert results == [
         [2.5, 3.5], 2, "1.5 of 2.0 seconds", "Play", True, [False, False, "Pause"], [True, True],
         [False, True], "c", "a", "30 % left, 70 % right", ["a not c"], False, "",
     ]  # fmt: skip

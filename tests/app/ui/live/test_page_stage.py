@@ -57,7 +57,7 @@ def test_a_job_that_comes_back_to_the_stage_is_shown_anew_and_a_lost_video_is_as
 
 
 def test_a_version_takes_over_time_speed_sound_and_rest_of_the_one_before(page: Any) -> None:
-    found = play(
+    results = play(
         page,
         """
         await show('1', 'a');
@@ -80,7 +80,7 @@ def test_a_version_takes_over_time_speed_sound_and_rest_of_the_one_before(page: 
         return [rest, jumped, plays, [top().paused, top().loop, first.getAttribute('aria-hidden')]];
     """,
     )
-    assert found == [
+    assert results == [
         [True, 1.7, 2.1, 0.25, False, 2, True], [1.6, "1.6 / 3.2 s"], [False, True, "true"],
         [False, True, "true"],
     ]  # fmt: skip
@@ -126,32 +126,32 @@ def test_each_key_of_the_stage_does_its_work(page: Any) -> None:
 
 
 def test_a_wish_to_loop_outlasts_the_job_and_a_press_at_the_end_begins_anew(page: Any) -> None:
-    found = play(
+    results = play(
         page,
         """
         const [loop, play] = ['loop', 'play'].map((name) => stage.querySelector(`.lt-${name}`));
         const state = () => [loop.getAttribute('aria-pressed'), top().loop, top().paused].join(' ');
         await show('1', 'a', {}, { plays: true });
-        const found = [state()];
+        const results = [state()];
         await show('1', 'b', {}, { plays: false });
-        found.push(state());
+        results.push(state());
         loop.click();
         play.click();
         await show('2', 'c', {}, { plays: true });
         play.click();
-        found.push(state());
+        results.push(state());
         loop.click();
-        found.push(state());
+        results.push(state());
         loop.click();
-        found.push(state());
+        results.push(state());
         play.click();
         top().currentTime = 5;
         play.click();
         await settle();
-        return [...found, state(), player.at < 1];
+        return [...results, state(), player.at < 1];
     """,
     )
-    assert found == [
+    assert results == [
         "true true false", "false false false", "true true true", "false false true", "true true false",
         "true true false", True,
     ]  # fmt: skip
