@@ -26,10 +26,12 @@ report=$(mktemp)
 scripts/check >"$report" 2>&1 &
 check=$!
 trap 'kill "$check" 2>/dev/null || true; rm -f "$report"' EXIT
-# Many tests wait for programs that they start, so there is one process more than cores. A file stays in one.
+# Many tests wait for programs that they start, so there is one process more than cores. A file stays in one. No process
+# replaces one that crashed: pytest-xdist would wait for ever for the tests of its file.
 cores=$(nproc)
 failed=0
-"${tests[@]}" -n $((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder || failed=$?
+"${tests[@]}" -n $((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder \
+    --max-worker-restart 0 || failed=$?
 wait "$check" || failed=1
 cat "$report"
 exit "$failed"
