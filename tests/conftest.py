@@ -53,6 +53,19 @@ def pytest_configure(config: pytest.Config) -> None:
         "longtake", database=None, deadline=None, derandomize=is_same, suppress_health_check=slow
     )
     settings.load_profile("longtake")
+    config.pluginmanager.register(_FailuresAtOnce(config))
+
+
+class _FailuresAtOnce:
+    """Names each test that fails as soon as it has failed, also if the run is ended before its summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and (terminal := self._plugins.get_plugin("terminalreporter")):
+            terminal.write_line(f"\n{report.nodeid} ({report.when}): {report.longreprtext[-2000:]}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -133,6 +146,15 @@ def no_filters_of_others() -> Iterator[None]:
     yield
     for handler, before in filters.items():
         handler.filters[:] = before
+
+
+@pytest.fixture(autouse=True)
+def no_handlers_of_others() -> Iterator[None]:
+    """Take back the handlers of signals that a program's start in this process leaves."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -114,6 +114,8 @@ class _Watch(threading.Thread):
                         return
                     self.latest = self._update(self._data(presenter, live))
                 return
+            except NoSuchJob:  # it has been removed
+                return
             except TROUBLE:  # the outputs folder is away
                 time.sleep(_AWAY_SECONDS)
 
