@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from unicodedata import east_asian_width
 
 from app.languages.markup import translated_markup
 
@@ -103,13 +104,21 @@ class Translation:
 
     def _joined(self, parts: Sequence[str], separators: Sequence[re.Pattern[str]]) -> Iterator[str]:
         """Translate parts, every other one of which separates two, as many as possible at a time."""
-        start = 0
+        start = shift = 0
         while start < len(parts):
             ends = range(min(len(parts), start + _MOST_PARTS), start + 1, -2) if start % 2 == 0 else ()
             chunks = ((end, self._in_marks("".join(parts[start:end]))) for end in ends)
             end, translation = next(((end, text) for end, text in chunks if text), (start + 1, None))
             part = parts[start]
-            yield translation or (part if start % 2 else self._in_parts(part, separators))
+            if start % 2 and part[1:] and not part.strip(" "):
+                # A column begins where it began, if what is before it leaves it room.
+                spaces = max(2, len(part) - shift)
+                yield " " * spaces
+                shift += spaces - len(part)
+            else:
+                text = translation or (part if start % 2 else self._in_parts(part, separators))
+                yield text
+                shift += _width(text) - len("".join(parts[start:end]))
             start = end
 
     def _in_marks(self, words: str) -> str | None:
@@ -160,6 +169,11 @@ class Translation:
         if isinstance(value, dict):
             return {key: self.answer(item, key) for key, item in cast(dict[str, Any], value).items()}
         return value
+
+
+def _width(text: str) -> int:
+    """Count the columns of a terminal, of which Chinese and Japanese characters take two."""
+    return len(text) + sum(east_asian_width(character) in "WF" for character in text)
 
 
 def _template(text: str, translation: str) -> _Template:

@@ -49,14 +49,21 @@ GERMAN = Translation("de", MESSAGES)
         ("cpu (tiles that fit; larger ones abort)", "cpu (passende Kacheln, größere brechen ab)"),
         ("1.25 s of v2.13.0, 0.5", "1,25 s of v2.13.0, 0,5"),
         ("memory  2.5 of 5 seconds", "memory  2,5 von 5 Sekunden"),
+        ("Watch it  Watch it   exact  x", "Ansehen   Ansehen    genau  x"),
+        ("It is its turn.   exact   x", "Es ist an der Reihe.  genau  x"),
+        ("exact     It is its turn.   x", "genau     Es ist an der Reihe.  x"),
         ("12 MB · a video of 5 s takes a few seconds", "12 MB · ein Video von 5 s dauert a few seconds"),
         ("A sentence that nobody translated.", "A sentence that nobody translated."),
         ("", ""),
     ],
 )  # fmt: skip
-def test_a_text_is_found_again_by_its_template(english: str, german: str) -> None:
+def test_a_text_is_found_again_by_its_template_and_columns_stay_in_line(english: str, german: str) -> None:
     assert GERMAN.text(english) == german
     assert Translation("en").text(english) == english
+
+
+def test_a_column_begins_where_it_began_also_after_wide_characters() -> None:
+    assert Translation("ja", {"card": "カード"}).text("card      x") == "カード    x"
 
 
 def test_numbers_take_the_forms_of_the_language() -> None:
