@@ -12,7 +12,8 @@ from torch import nn
 
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import FlushStage, flush_rocm_allocator
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status, low_memory_warning
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.sizes import Weights
@@ -88,8 +89,9 @@ class Store:
         self.records = list[StageRecord]()
         self._source = source
         self._weights = dict[str, Weights]()
-        self._residency = Residency(device.torch_device)
-        self._networks: dict[str, nn.Module] = {}
+        self._staging = Staging(device.torch_device)
+        self._residents: dict[str, Resident] = {}
+        self._bytes_streamed = 0  # by those that have left
         self._start_time = time.monotonic()
         self._warn = warn
         self._has_warned_of_decode = False
@@ -97,7 +99,7 @@ class Store:
 
     @property
     def bytes_streamed(self) -> int:
-        return self._residency.bytes_streamed
+        return self._bytes_streamed + sum(resident.bytes_streamed for resident in self._residents.values())
 
     @property
     def peak_bytes(self) -> int:
@@ -110,10 +112,10 @@ class Store:
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 
     def has(self, name: str) -> bool:
-        return name in self._networks
+        return name in self._residents
 
     def clear(self) -> None:
-        for name in list(self._networks):
+        for name in list(self._residents):
             self._unload(name)
 
     def flush(self, stage: FlushStage) -> None:
@@ -132,7 +134,7 @@ class Store:
         """
         network = self._source.component(name)
         demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
-        plan = plan_stage(self.plan.budget, demand, [self._weights[resident] for resident in self._networks])
+        plan = plan_stage(self.plan.budget, demand, [self._weights[resident] for resident in self._residents])
         start_time = time.monotonic() - self._start_time
         streamed_before = self.bytes_streamed
         is_complete = False
@@ -186,21 +188,24 @@ class Store:
                 self._warn(warning)
 
     def _load(self, plan: StagePlan, network: nn.Module) -> None:
-        if self._residency.is_on_device(network, plan.streamed_blocks):
+        name = plan.model
+        if (resident := self._residents.get(name)) and resident.streamed == plan.streamed_blocks:
             return
-        self._networks[plan.model] = network
-        self.log.append(f"load {plan.model}")
-        self._residency.move_model_to_device_with_memory_preservation(
+        self._unload(name)
+        self.log.append(f"load {name}")
+        self._residents[name] = Resident(
             network,
+            self._staging,
             preserved_bytes=self.plan.budget.preserved_bytes,
-            blocks=self._source.blocks(plan.model),
+            blocks=self._source.blocks(name),
             streamed=plan.streamed_blocks,
-            dtype=self._source.compute_dtype(plan.model),
+            dtype=self._source.compute_dtype(name),
         )
         if self.plan.keep_all_resident and not plan.streamed_blocks:
-            self._source.stays_on_device(plan.model)
+            self._source.stays_on_device(name)
 
     def _unload(self, name: str) -> None:
-        network = self._networks.pop(name, None)
-        if network is not None and self._residency.unload_complete_models(network):
+        if resident := self._residents.pop(name, None):
+            resident.close()
+            self._bytes_streamed += resident.bytes_streamed
             self.log.append(f"unload {name}")
