@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from diffusers_helper.weights.lora_keys import Target
 from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.recognition import SCALE, is_extra, is_precise
 from diffusers_helper.weights.safetensors_file import origin_in, read_safetensors
-from diffusers_helper.weights.tensors import BITS, Contents, NotWeights, TensorInfo
+from diffusers_helper.weights.tensors import BITS, NotWeights, TensorInfo
 
 # A model with two transformers samples with the second one at low noise.
 TRANSFORMERS = ("transformer", "transformer_2")
@@ -186,7 +186,11 @@ def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Si
     all_tensors = {key: tensor for file_contents in contents for key, tensor in file_contents.tensors.items()}
     tensors = {key: tensor for key, tensor in all_tensors.items() if not is_extra(key)}
     is_quantised = any(tensor.dtype in _EIGHT_BIT or tensor.dtype not in BITS for tensor in tensors.values())
-    dtype = _compute_dtype(tensors.values(), contents, is_quantised=is_quantised)
+    values_by_type = Counter[str]()
+    for tensor in tensors.values():
+        values_by_type[tensor.dtype] += math.prod(tensor.shape)
+    metadata = contents[0].metadata if is_quantised else None
+    dtype = compute_type(values_by_type, metadata)
     network = _network_of(name, config)
     counts_by_block = dict[tuple[int, int], ParameterCounts]()
     in_fp32 = (*network.keep_in_fp32, *(network.keep_in_fp32_with_fp16 if dtype == "float16" else ()))
@@ -274,14 +278,13 @@ def _block_of(lists: Sequence[str], name: str) -> tuple[int, int] | None:
     return None
 
 
-def _compute_dtype(tensors: Iterable[TensorInfo], contents: Iterable[Contents], *, is_quantised: bool) -> str:
-    counts: Counter[str] = Counter()
-    for tensor in tensors:
-        counts[tensor.dtype] += math.prod(tensor.shape)
-    if is_quantised:
-        origin = next(filter(None, (origin_in(file_contents.metadata) for file_contents in contents)), None)
-        return _QUANTISED_COMPUTE if origin is None else origin.compute_dtype
-    return max(counts, key=lambda dtype: (dtype in _FLOAT_DTYPES, counts[dtype]), default="float32")
+def compute_type(values_by_type: Mapping[str, int], metadata: Mapping[str, str] | None = None) -> str:
+    """Choose the type of most values; for quantised ones, which have `metadata`, that of their origin."""
+    if metadata is not None:
+        origin = origin_in(metadata)
+        return origin.compute_dtype if origin else _QUANTISED_COMPUTE
+    types = values_by_type.items()
+    return max(types, key=lambda item: (item[0] in _FLOAT_DTYPES, item[1]), default=("float32", 0))[0]
 
 
 _WEIGHT = ".weight"
