@@ -51,6 +51,7 @@ class Resident:
             for block in (blocks[index] for index in self.streamed)
         ]
         streamed_ids = {id(weight) for _, weights in streamed_blocks for weight in weights}
+        self.num_bytes = sum(weight.num_bytes for weight in self._weights if id(weight) not in streamed_ids)
         with ExitStack() as undo:
             undo.callback(self.close)
             for weight in self._weights:

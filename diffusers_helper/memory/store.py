@@ -15,9 +15,7 @@ from diffusers_helper.memory.flush import FlushStage, flush_rocm_allocator
 from diffusers_helper.memory.residency import Resident
 from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status, low_memory_warning
-from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.budget import JobPlan, Stage, StagePlan, plan_stage
+from diffusers_helper.planning.budget import JobPlan, StagePlan
 from diffusers_helper.units import gb_text
 
 _log = logging.getLogger(__name__)
@@ -88,7 +86,6 @@ class Store:
         self.log = list[str]()
         self.records = list[StageRecord]()
         self._source = source
-        self._weights = dict[str, Weights]()
         self._staging = Staging(device.torch_device)
         self._residents: dict[str, Resident] = {}
         self._bytes_streamed = 0  # by those that have left
@@ -107,7 +104,6 @@ class Store:
 
     def follow(self, plan: JobPlan) -> None:
         self.clear()
-        self._weights.clear()  # the new plan may use other types
         self.plan = plan
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 
@@ -124,17 +120,17 @@ class Store:
         _log.info("[%s] Gave back: cache %s GB, pool %s GB; garbage was %s GB", stage, cache, pool, garbage)
 
     @contextmanager
-    def on_device(
-        self, name: str, *, working_bytes: int, stage: str = "", section: int | None = None
-    ) -> Iterator[Any]:
-        """Yield a network on the device, as a whole or with blocks that are streamed, or raise DoesNotFit.
+    def on_device(self, stage: str, section: int | None = None) -> Iterator[Any]:
+        """Yield a stage's network on the device, as a whole or with blocks that are streamed.
 
         On exit the network leaves the device, unless the plan keeps all models there. After an exception it
-        always leaves. A stage without a name of its own has that of the network.
+        always leaves.
         """
-        network = self._source.component(name)
-        demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
-        plan = plan_stage(self.plan.budget, demand, [self._weights[resident] for resident in self._residents])
+        plan = self.plan.stage(stage)
+        network = self._source.component(plan.model)
+        others_bytes = sum(
+            resident.num_bytes for name, resident in self._residents.items() if name != plan.model
+        )
         start_time = time.monotonic() - self._start_time
         streamed_before = self.bytes_streamed
         is_complete = False
@@ -153,9 +149,9 @@ class Store:
                     section=section,
                     begin=start_time,
                     end=time.monotonic() - self._start_time,
-                    predicted_bytes=plan.peak_bytes - plan.reserve_bytes,
+                    predicted_bytes=plan.peak_bytes - plan.reserve_bytes - plan.others_bytes + others_bytes,
                     measured_bytes=self.device.peak_bytes(),
-                    resident_bytes=plan.held_bytes,
+                    resident_bytes=plan.resident_bytes + others_bytes,
                     streamed_bytes=self.bytes_streamed - streamed_before,
                     is_complete=is_complete,
                 )
@@ -167,15 +163,7 @@ class Store:
             if is_complete and not self.plan.keep_all_resident and plan.stage in _FLUSH_AFTER:
                 self.flush(_FLUSH_AFTER[plan.stage])
 
-    def _weights_of(self, name: str, network: nn.Module) -> Weights:
-        if name not in self._weights:
-            dtype = self._source.compute_dtype(name)
-            self._weights[name] = Weights(name, *sizes_of(network, self._source.blocks(name), dtype))
-        return self._weights[name]
-
     def _make_room(self, plan: StagePlan, class_name: str) -> None:
-        for name in plan.evict:
-            self._unload(name)
         if not self.plan.keep_all_resident and plan.stage in _FLUSH_BEFORE:
             self.flush(_FLUSH_BEFORE[plan.stage])
         if plan.stage in _STATUS:
