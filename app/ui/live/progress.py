@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.jobs.job import BEGUN, Command, Job
-from app.jobs.pace import Effort, Pace
+from app.jobs.pace import Pace, effort_of
 from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
@@ -136,8 +136,7 @@ class LiveJob:
     def _estimate(self) -> None:
         if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
-            pixels = self.width * self.height
-            effort = Effort(self.plan, self.timing.steps, pixels, request.cfg, request.vae_chunk)
+            effort = effort_of(request, info_of(request.model), self.width * self.height)
             self.timing.add_estimate(self.pace, effort)
 
     def _restart(self, time: float) -> None:
