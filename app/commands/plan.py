@@ -194,7 +194,7 @@ def _as_json(plan: VideoPlan, profile: Profile, info: ModelInfo) -> dict[str, An
         "automatic_preserved_bytes": fewest,
         "automatic_saves_bytes": saved,
         "stages": [
-            {**asdict(stage), **asdict(cost), "on_second_card": job.of(stage.stage) is not job}
+            {**asdict(stage), **asdict(cost), "evict": [], "on_second_card": job.of(stage.stage) is not job}
             for stage, cost in zip(job.all_stages, plan.costs, strict=True)
         ],
     }
