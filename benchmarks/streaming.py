@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -34,7 +34,8 @@ sys.path.insert(0, str(ROOT))  # A file that is run as a program finds only the 
 from benchmarks.rows import Rows  # noqa: E402
 from diffusers_helper.bench.context import stand_in  # noqa: E402
 from diffusers_helper.bench.steps import step_arguments  # noqa: E402
-from diffusers_helper.memory.residency import Residency  # noqa: E402
+from diffusers_helper.memory.residency import Resident  # noqa: E402
+from diffusers_helper.memory.staging import Staging  # noqa: E402
 from diffusers_helper.memory.streaming import Streamer  # noqa: E402
 from diffusers_helper.models.sizes import Weights  # noqa: E402
 from diffusers_helper.planning.budget import Budget, Stage, plan_stage  # noqa: E402
@@ -157,23 +158,20 @@ def measure_streamed(
     cap = 2 * weights.total_bytes
     plan = plan_stage(Budget(cap, cap, cap - kept, 0), Stage("sample", weights, 0))
     timeline = Timeline()
-    residency = Residency(device)
     # These hooks precede the streamer's, so that they see the true beginning of a pass.
     hooks = timeline.watch(network)
     with timeline.watching_copies():
-        residency.move_model_to_device_with_memory_preservation(
-            network, blocks=blocks, streamed=plan.streamed_blocks
-        )
+        resident = Resident(network, Staging(device), blocks=blocks, streamed=plan.streamed_blocks)
         times, result = time_of(run, steps, device)
         for hook in hooks:
             hook.remove()
-        residency.unload_complete_models()
+        resident.close()
     return {
         "streamed_blocks": len(plan.streamed_blocks),
         "resident_bytes": plan.resident_bytes,
         **times,
         "planned_bytes": plan.streamed_bytes,
-        "copied_bytes": residency.bytes_streamed / (steps + 1),
+        "copied_bytes": resident.bytes_streamed / (steps + 1),
         "copying_seconds": total(timeline.copies) / (steps + 1),
         "waiting_seconds": total(timeline.waits) / (steps + 1),
         "hidden": timeline.hidden(),
@@ -237,11 +235,8 @@ def measure(arguments: argparse.Namespace, folder: Path, kept: Rows) -> dict[str
             return network(**given)[0]
 
     def resident() -> tuple[Times, Tensor]:
-        residency = Residency(device)
-        residency.move_model_to_device_with_memory_preservation(network)
-        found = time_of(run, arguments.steps, device)
-        residency.unload_complete_models()
-        return found
+        with closing(Resident(network, Staging(device))):
+            return time_of(run, arguments.steps, device)
 
     whole, expected = resident()
     kept.add({"way": "resident", **whole})

@@ -193,8 +193,8 @@ def _as_json(plan: VideoPlan, profile: Profile, info: ModelInfo) -> dict[str, An
         # The names in earlier versions
         "automatic_preserved_bytes": fewest,
         "automatic_saves_bytes": saved,
-        "stages": [
-            {**asdict(stage), **asdict(cost), "on_second_card": job.of(stage.stage) is not job}
+        "stages": [  # in earlier versions, a model could leave for another one ("evict")
+            {**asdict(stage), **asdict(cost), "evict": [], "on_second_card": job.of(stage.stage) is not job}
             for stage, cost in zip(job.all_stages, plan.costs, strict=True)
         ],
     }

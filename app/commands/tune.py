@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import torch
 
     from cache.conv_rungs import ConvCase
+    from diffusers_helper.loading.loaders import Models
 
 _DESCRIPTION = """\
 Time the ways to compute each convolution of a model's VAE, and remember the fastest one that gives the
@@ -76,7 +77,7 @@ def tune(arguments: argparse.Namespace) -> int:
             from diffusers_helper.loading.loaders import load_models  # importing torch takes seconds
 
             models = load_models(info)
-            cases = _cases(models.component("vae"), models.device, height, width)
+            cases = _cases(models, height, width)
             results = _measure_all(cases, models.device, arguments.again)
         except KeyboardInterrupt:
             _say("Stopped. The measurements so far are kept, and tune without --again continues from here.")
@@ -86,24 +87,25 @@ def tune(arguments: argparse.Namespace) -> int:
     return 0 if all(result["rung"] for result in results) else EXIT_FAILED
 
 
-def _cases(vae: Any, device: torch.device, height: int, width: int) -> list[ConvCase]:
+def _cases(models: Models, height: int, width: int) -> list[ConvCase]:
     """List the distinct convolutions of encoding a picture and decoding sections of every length.
 
     They have the dtype and the tile that the profile selects.
     """
     from diffusers_helper.families.packing import DEFAULT_CHUNK, window_sizes
-    from diffusers_helper.loading.loaders import dtype_for
     from diffusers_helper.vae.convolutions import conv_cases
     from diffusers_helper.vae.passes import DTYPES
 
     profile = this_profile(os.environ)
-    dtype = DTYPES.get(profile.vae_dtype.value, dtype_for("vae", vae.dtype, device))
+    chosen_dtype = DTYPES.get(profile.vae_dtype.value)
+    dtype = chosen_dtype or models.compute_dtype("vae") or models.stored_dtype("vae")
     lengths = {
         (section.decoded_frames + 3) // 4
         for mode in ("inverted", "forward")
         for section in plan_sections(_SECONDS, mode=mode)
     }
     windows = {size for n in lengths for size in window_sizes(n, DEFAULT_CHUNK).values()}
+    vae, device = models.component("vae"), models.device
     return list(conv_cases(vae, dtype, device, height, width, windows, profile.vae_tile.value))
 
 

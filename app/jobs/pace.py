@@ -31,7 +31,7 @@ from diffusers_helper.events import (
 )
 from diffusers_helper.families.packing import DEFAULT_CHUNK, SectionPlan, decode_work
 from diffusers_helper.families.step_caches import OFF
-from diffusers_helper.models.registry import ModelInfo, find_model, info_of, plan_of
+from diffusers_helper.models.registry import ModelInfo, find_model, info_of
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 
@@ -92,8 +92,6 @@ def _without_trials(events: Iterable[Event]) -> Iterator[Event]:
 
 def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     """Compute the pace of one job from all its events; None if it did not finish or its log is incomplete."""
-    plan = plan_of(request)
-    steps = steps_of(request, info_of(request.model))
     pixels = 0
     start_up: float | None = None
     last: float | None = None  # the end of the last step or section, or where this run began to denoise
@@ -115,7 +113,7 @@ def pace_of(events: Iterable[Event], request: GenerationRequest) -> Pace | None:
     # A step cache makes its steps no measure for a job that computes all of them.
     if not (is_finished and pixels and first_steps and start_up is not None) or request.step_cache != OFF:
         return None
-    work = Effort(plan, steps, pixels, request.cfg, request.vae_chunk)
+    work = effort_of(request, info_of(request.model), pixels)
     step = fmean(other_steps or first_steps)
     decoding = sum(tail for index, tail in enumerate(work.tails, 1) if index in tails)
     lead = max(0.0, fmean(first_steps) - step)
@@ -184,8 +182,8 @@ def _work(request: GenerationRequest) -> Effort | None:
         return None
 
 
-def effort_of(request: GenerationRequest, info: ModelInfo) -> Effort:
-    side = request.resolution or info.side
+def effort_of(request: GenerationRequest, info: ModelInfo, pixels: int = 0) -> Effort:
+    pixels = pixels or (request.resolution or info.side) ** 2
     return Effort(
-        info.family.sections(request), steps_of(request, info), side * side, request.cfg, request.vae_chunk
+        info.family.sections(request), steps_of(request, info), pixels, request.cfg, request.vae_chunk
     )

@@ -5,15 +5,15 @@ import os
 import shutil
 import tempfile
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel
 
-from app.reading.pictures import PlainPicture, Size, read_picture
+from app.reading.pictures import Size, read_picture
 from app.reading.process import Limits, ReadingProcess
 from diffusers_helper.conditions.footage import Footage
 from diffusers_helper.conditions.pictures import Contents, picture_paths
@@ -26,7 +26,7 @@ from diffusers_helper.timed_pictures import timed_pictures_of
 _LIMITS = Limits(memory=2 * 2**30, seconds=20, wall_seconds=120.0)
 _PICTURE_NAME = "start-picture.png"
 _UPLOADS = "uploads/"  # begins the names by which the page and programs know uploads
-_MAX_CACHED_BYTES = 128 * 2**20
+_MOST_KEPT = 6  # decoded pictures, which have up to 16 megapixels
 
 
 class Upload(BaseModel):
@@ -53,55 +53,31 @@ class Pictures:
 
     def __init__(self) -> None:
         self._process, self._decoding = ReadingProcess(_LIMITS), threading.Lock()
-        self._lock = threading.Lock()
-        self._results: OrderedDict[str, PlainPicture | InputError] = OrderedDict()
+        self._judged = dict[str, Size | InputError]()
+        self._decoded = lru_cache(_MOST_KEPT)(lambda path: self._process.read(read_picture, Path(path)))
 
     def judge(self, path: str) -> Size | InputError:
-        result = self._result(path, with_content=False)
-        return result if isinstance(result, InputError) else result.size
+        if path not in self._judged:
+            with self._decoding:
+                if path not in self._judged:
+                    try:
+                        self._judged[path] = self._decoded(path).size
+                    except InputError as error:
+                        self._judged[path] = error
+        return self._judged[path]
 
     def contents(self, request: GenerationRequest) -> dict[str, bytes]:
         return {name: self.plain(path) for name, path in picture_paths(request).items()}
 
     def plain(self, path: str) -> bytes:
-        result = self._result(path, with_content=True)
+        result = self.judge(path)
         if isinstance(result, InputError):
             raise result
-        return result.png
+        with self._decoding:
+            return self._decoded(path).png
 
     def close(self) -> None:
         self._process.close()
-
-    def _result(self, path: str, *, with_content: bool) -> PlainPicture | InputError:
-        result = self._cached(path, with_content)
-        if result is None:
-            with self._decoding:
-                result = self._cached(path, with_content) or self._decode(path)
-        return result
-
-    def _cached(self, path: str, with_content: bool) -> PlainPicture | InputError | None:
-        """Look up a picture; None if it is unknown or, `with_content`, if its content was dropped."""
-        with self._lock:
-            result = self._results.get(path)
-            if result is None or (with_content and isinstance(result, PlainPicture) and not result.png):
-                return None
-            self._results.move_to_end(path)
-            return result
-
-    def _decode(self, path: str) -> PlainPicture | InputError:
-        try:
-            result = self._process.read(read_picture, Path(path))
-        except InputError as error:
-            result = error
-        with self._lock:
-            self._results[path] = result
-            num_bytes = 0
-            for other, earlier in reversed(self._results.items()):
-                if isinstance(earlier, PlainPicture):
-                    num_bytes += len(earlier.png)
-                    if num_bytes > _MAX_CACHED_BYTES:
-                        self._results[other] = replace(earlier, png=b"")
-        return result
 
 
 def upload_paths(settings: Mapping[str, object]) -> dict[str, str]:

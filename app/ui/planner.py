@@ -73,10 +73,9 @@ class Planner:
         transformer: Network | None = None,
     ) -> video.VideoPlan:
         """Plan a request; `shape` is the video's height and width, if they are known."""
-        # `doctor` and jobs may have seen more of attention since the page was opened.
-        profile = video.profile_of(request, self.profile.with_measurements(self.local), info)
         return video.plan_video(
-            request, info, profile,
+            request, info,
+            self.profile.with_measurements(self.local),  # which `doctor` and jobs may have changed since
             shape=shape,
             transformer=transformer,
             local=self.local,

@@ -21,7 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu_trial.trial import NEEDS_GPU, Case, Figures, Trial, deviation
 from diffusers_helper.attention.fused import rotation_matrices
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.planning.estimates import latent_tokens
 from diffusers_helper.weights.reading import weight_files
 
@@ -187,12 +188,11 @@ def _copies(trial: Trial, file: Path) -> Iterator[Case]:
     host = torch.empty(size, dtype=torch.uint8)
     read_only, writable = (mapped(file, size, flag) for flag in (0, mmap.PROT_WRITE))
 
-    holder, residency = nn.Module(), Residency(trial.torch_device)
+    holder, staging = nn.Module(), Staging(trial.torch_device)
     holder.weight = nn.Parameter(writable, requires_grad=False)
 
     def staged() -> None:
-        residency.move_model_to_device_with_memory_preservation(holder)
-        residency.unload_complete_models()
+        Resident(holder, staging).close()
 
     def pinned() -> Figures:
         source = host.pin_memory()

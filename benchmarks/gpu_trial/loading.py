@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, host_peak
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.weights.reading import weight_files
 
 _THREADS, _PIECE_BYTES = 4, 64 * 1024**2
@@ -40,10 +41,8 @@ def _measured(trial: Trial, work: Callable[[], Any], size: int) -> Figures:
     return {**figures, **host}
 
 
-def _placed(trial: Trial) -> Residency:
-    residency = Residency(trial.torch_device)
-    residency.move_model_to_device_with_memory_preservation(trial.network("transformer"))
-    return residency
+def _placed(trial: Trial) -> Resident:
+    return Resident(trial.network("transformer"), Staging(trial.torch_device))
 
 
 def _pretrained(trial: Trial) -> nn.Module:

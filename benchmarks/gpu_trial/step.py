@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ from diffusers_helper.attention.fused import compiled_blocks, fused_blocks
 from diffusers_helper.families.packing import HISTORY, LATENT_WINDOW_SIZE, frame_indices
 from diffusers_helper.framepack.work import FramePackCondition, FramePackDenoiser, TextCondition
 from diffusers_helper.memory.measuring import wait_for
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.sampling.guidance import CleanLatents
 
 Kind = str
@@ -43,17 +44,14 @@ class Step:
     @contextmanager
     def placed(self, streamed: int = 0) -> Iterator[Callable[[], Tensor]]:
         """Place the network on the device, with so many of its blocks streamed, and yield the step."""
-        count, residency = len(self.blocks), Residency(self.trial.torch_device)
-        with self.trial.device:
-            residency.move_model_to_device_with_memory_preservation(
-                self.network, blocks=self.blocks,
-                streamed=sorted({place * count // streamed for place in range(streamed)}),
-            )  # fmt: skip
-            try:
-                denoiser, noise = self._denoiser(), self._latents(LATENT_WINDOW_SIZE)
-                yield lambda: denoiser(noise, torch.tensor(0.5, dtype=torch.float64))
-            finally:
-                residency.unload_complete_models()
+        count, staging = len(self.blocks), Staging(self.trial.torch_device)
+        indices = sorted({place * count // streamed for place in range(streamed)})
+        with (
+            self.trial.device,
+            closing(Resident(self.network, staging, blocks=self.blocks, streamed=indices)),
+        ):
+            denoiser, noise = self._denoiser(), self._latents(LATENT_WINDOW_SIZE)
+            yield lambda: denoiser(noise, torch.tensor(0.5, dtype=torch.float64))
 
     def _latents(self, count: int) -> Tensor:
         height, width = (side // 8 for side in self.trial.shape)

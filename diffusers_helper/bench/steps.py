@@ -5,6 +5,7 @@ On a CPU the latents are small and the network has few blocks, so the figures ho
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -37,7 +38,8 @@ from diffusers_helper.families.packing import (
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.networks import load_network
 from diffusers_helper.loading.reading import drop_pages
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.registry import find_model
 from diffusers_helper.models.sizes import Network, Weights
@@ -134,14 +136,15 @@ class _Steps:
         device = self.context.device
         runs = 2 if context.has_gpu and not context.is_quick else 1
         warm_up = min(warm_up, int(context.has_gpu))  # a CPU has nothing to compile, and is slow
-        residency = Residency(context.torch_device)
         results: list[Tensor] = []
         device.limit(cap_bytes)
+        staging, blocks = Staging(context.torch_device), _blocks(network)
         try:
-            with driver_peak(device) as driver, device:
-                residency.move_model_to_device_with_memory_preservation(
-                    network, blocks=_blocks(network), streamed=streamed
-                )
+            with (
+                driver_peak(device) as driver,
+                device,
+                closing(Resident(network, staging, blocks=blocks, streamed=streamed)) as resident,
+            ):
                 arguments = step_arguments(
                     self.config, self.height, self.width, context.torch_device,
                     text=self.text, vision=self.vision,
@@ -154,12 +157,11 @@ class _Steps:
                 result = results[0].float().cpu()
         finally:
             results.clear()
-            residency.unload_complete_models()
             device.limit(None)
         figures = {
             "seconds_per_step": measured.median, "tensors_peak_bytes": measured.peak_bytes,
             "allocator_peak_bytes": measured.peak_reserved_bytes,
-            "copied_bytes": residency.bytes_streamed // (warm_up + runs),
+            "copied_bytes": resident.bytes_streamed // (warm_up + runs),
         }  # fmt: skip
         return {**figures, **driver}, result
 

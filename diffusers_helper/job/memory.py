@@ -156,7 +156,7 @@ class JobMemory:
         self._stage = stage
         if stage not in ("text_2", "sample_low"):  # in events, two networks for one work are one stage
             self._report.stage(cast(Stage, stage), section)
-        return store.on_device(plan.model, working_bytes=plan.working_bytes, stage=stage, section=section)
+        return store.on_device(stage, section)
 
     @property
     def vae(self) -> nn.Module:

@@ -26,10 +26,9 @@ from diffusers_helper.families.family import LORA
 from diffusers_helper.files import sha256_of
 from diffusers_helper.loading.networks import LoadedNetwork, check_fit, load_network, load_scheduler
 from diffusers_helper.loading.reading import can_keep, drop_pages, pieces_of, read_ahead
-from diffusers_helper.machine.sysfs import slow_types
 from diffusers_helper.miopen_fallback import MIOpenFallbackHandler, initialize_miopen_fallback
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import block_lists
+from diffusers_helper.models.sizes import block_lists, type_on_cpu
 from diffusers_helper.weights.inspection import inspect_checkpoint
 from diffusers_helper.weights.reading import weight_files
 
@@ -125,7 +124,10 @@ class Models:
 
     def compute_dtype(self, name: str) -> torch.dtype | None:
         stored_dtype = self.stored_dtype(name)
-        compute_dtype = dtype_for(name, stored_dtype, self.device, keeps_bf16=self._loaded[name].keeps_bf16)
+        if self.device.type != "cpu":
+            return None
+        stored = str(stored_dtype).removeprefix("torch.")
+        compute_dtype = getattr(torch, type_on_cpu(name, stored, is_bf16_kept=self._loaded[name].keeps_bf16))
         return None if compute_dtype == stored_dtype else compute_dtype
 
     def stored_dtype(self, name: str) -> torch.dtype:
@@ -186,22 +188,6 @@ def load_models(
         cancel.check()
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Models(info, torch.device(name), convolutions)
-
-
-def dtype_for(
-    name: str, stored_dtype: torch.dtype, device: torch.device, *, keeps_bf16: bool = False
-) -> torch.dtype:
-    """Choose the type in which a component computes: the stored one, except for 16 bit on a CPU.
-
-    CPUs compute fp16 slowly, if at all, and bf16 well only with AVX-512 or the like. Without it, the demo
-    model takes more than ten minutes in bf16 and half a minute in fp32. The large text encoder then computes
-    in bf16, which takes no more memory than its files, and the smaller components in fp32.
-    """
-    if device.type != "cpu" or str(stored_dtype).removeprefix("torch.") not in slow_types(
-        is_bf16_kept=keeps_bf16
-    ):
-        return stored_dtype
-    return torch.bfloat16 if name == "text_encoder" else torch.float32
 
 
 def _reason(name: str, path: Path, error: Exception) -> str:

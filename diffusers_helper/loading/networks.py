@@ -37,15 +37,12 @@ from diffusers_helper.loading.quick_vae import speed_up
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine.sysfs import keeps_bf16
 from diffusers_helper.models.registry import ModelInfo
-from diffusers_helper.models.sizes import TRANSFORMERS, class_named
+from diffusers_helper.models.sizes import TRANSFORMERS, class_named, compute_type
 from diffusers_helper.untrusted.limited_json import read_json
 from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.recognition import names_problem
-from diffusers_helper.weights.safetensors_file import origin_in
 
 _FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Quantised weights say nothing about the type that computes.
-_QUANTISED_COMPUTE = torch.bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +213,11 @@ def _is_quantised(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _compute_dtype(path: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """Choose the type of most values; for quantised ones that of their origin, or bf16."""
-    counts: Counter[torch.dtype] = Counter()
+    counts = Counter[str]()
     for tensor in tensors.values():
-        counts[tensor.dtype] += tensor.numel()
-    if _is_quantised(tensors):
-        origin = origin_in(read_contents(weight_files(path)[0]).metadata)
-        return getattr(torch, origin.compute_dtype) if origin else _QUANTISED_COMPUTE
-    dtype = max(counts, key=lambda dtype: (dtype in _FLOAT_DTYPES, counts[dtype]))
+        counts[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    metadata = read_contents(weight_files(path)[0]).metadata if _is_quantised(tensors) else None
+    dtype: torch.dtype = getattr(torch, compute_type(counts, metadata))
     if dtype not in _FLOAT_DTYPES:
         raise _unsupported_dtype(dtype)
     return dtype

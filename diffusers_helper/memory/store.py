@@ -12,11 +12,10 @@ from torch import nn
 
 from diffusers_helper.memory.device import Device
 from diffusers_helper.memory.flush import FlushStage, flush_rocm_allocator
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.status import clear_cache_near_limit, log_memory_status, low_memory_warning
-from diffusers_helper.memory.weights import sizes_of
-from diffusers_helper.models.sizes import Weights
-from diffusers_helper.planning.budget import JobPlan, Stage, StagePlan, plan_stage
+from diffusers_helper.planning.budget import JobPlan, StagePlan
 from diffusers_helper.units import gb_text
 
 _log = logging.getLogger(__name__)
@@ -87,9 +86,9 @@ class Store:
         self.log = list[str]()
         self.records = list[StageRecord]()
         self._source = source
-        self._weights = dict[str, Weights]()
-        self._residency = Residency(device.torch_device)
-        self._networks: dict[str, nn.Module] = {}
+        self._staging = Staging(device.torch_device)
+        self._residents: dict[str, Resident] = {}
+        self._bytes_streamed = 0  # by those that have left
         self._start_time = time.monotonic()
         self._warn = warn
         self._has_warned_of_decode = False
@@ -97,7 +96,7 @@ class Store:
 
     @property
     def bytes_streamed(self) -> int:
-        return self._residency.bytes_streamed
+        return self._bytes_streamed + sum(resident.bytes_streamed for resident in self._residents.values())
 
     @property
     def peak_bytes(self) -> int:
@@ -105,15 +104,14 @@ class Store:
 
     def follow(self, plan: JobPlan) -> None:
         self.clear()
-        self._weights.clear()  # the new plan may use other types
         self.plan = plan
         self.device.limit(plan.budget.cap_bytes - plan.budget.reserve_bytes)
 
     def has(self, name: str) -> bool:
-        return name in self._networks
+        return name in self._residents
 
     def clear(self) -> None:
-        for name in list(self._networks):
+        for name in list(self._residents):
             self._unload(name)
 
     def flush(self, stage: FlushStage) -> None:
@@ -122,17 +120,17 @@ class Store:
         _log.info("[%s] Gave back: cache %s GB, pool %s GB; garbage was %s GB", stage, cache, pool, garbage)
 
     @contextmanager
-    def on_device(
-        self, name: str, *, working_bytes: int, stage: str = "", section: int | None = None
-    ) -> Iterator[Any]:
-        """Yield a network on the device, as a whole or with blocks that are streamed, or raise DoesNotFit.
+    def on_device(self, stage: str, section: int | None = None) -> Iterator[Any]:
+        """Yield a stage's network on the device, as a whole or with blocks that are streamed.
 
         On exit the network leaves the device, unless the plan keeps all models there. After an exception it
-        always leaves. A stage without a name of its own has that of the network.
+        always leaves.
         """
-        network = self._source.component(name)
-        demand = Stage(stage or name, self._weights_of(name, network), working_bytes)
-        plan = plan_stage(self.plan.budget, demand, [self._weights[resident] for resident in self._networks])
+        plan = self.plan.stage(stage)
+        network = self._source.component(plan.model)
+        others_bytes = sum(
+            resident.num_bytes for name, resident in self._residents.items() if name != plan.model
+        )
         start_time = time.monotonic() - self._start_time
         streamed_before = self.bytes_streamed
         is_complete = False
@@ -151,9 +149,9 @@ class Store:
                     section=section,
                     begin=start_time,
                     end=time.monotonic() - self._start_time,
-                    predicted_bytes=plan.peak_bytes - plan.reserve_bytes,
+                    predicted_bytes=plan.peak_bytes - plan.reserve_bytes - plan.others_bytes + others_bytes,
                     measured_bytes=self.device.peak_bytes(),
-                    resident_bytes=plan.held_bytes,
+                    resident_bytes=plan.resident_bytes + others_bytes,
                     streamed_bytes=self.bytes_streamed - streamed_before,
                     is_complete=is_complete,
                 )
@@ -165,15 +163,7 @@ class Store:
             if is_complete and not self.plan.keep_all_resident and plan.stage in _FLUSH_AFTER:
                 self.flush(_FLUSH_AFTER[plan.stage])
 
-    def _weights_of(self, name: str, network: nn.Module) -> Weights:
-        if name not in self._weights:
-            dtype = self._source.compute_dtype(name)
-            self._weights[name] = Weights(name, *sizes_of(network, self._source.blocks(name), dtype))
-        return self._weights[name]
-
     def _make_room(self, plan: StagePlan, class_name: str) -> None:
-        for name in plan.evict:
-            self._unload(name)
         if not self.plan.keep_all_resident and plan.stage in _FLUSH_BEFORE:
             self.flush(_FLUSH_BEFORE[plan.stage])
         if plan.stage in _STATUS:
@@ -186,21 +176,24 @@ class Store:
                 self._warn(warning)
 
     def _load(self, plan: StagePlan, network: nn.Module) -> None:
-        if self._residency.is_on_device(network, plan.streamed_blocks):
+        name = plan.model
+        if (resident := self._residents.get(name)) and resident.streamed == plan.streamed_blocks:
             return
-        self._networks[plan.model] = network
-        self.log.append(f"load {plan.model}")
-        self._residency.move_model_to_device_with_memory_preservation(
+        self._unload(name)
+        self.log.append(f"load {name}")
+        self._residents[name] = Resident(
             network,
+            self._staging,
             preserved_bytes=self.plan.budget.preserved_bytes,
-            blocks=self._source.blocks(plan.model),
+            blocks=self._source.blocks(name),
             streamed=plan.streamed_blocks,
-            dtype=self._source.compute_dtype(plan.model),
+            dtype=self._source.compute_dtype(name),
         )
         if self.plan.keep_all_resident and not plan.streamed_blocks:
-            self._source.stays_on_device(plan.model)
+            self._source.stays_on_device(name)
 
     def _unload(self, name: str) -> None:
-        network = self._networks.pop(name, None)
-        if network is not None and self._residency.unload_complete_models(network):
+        if resident := self._residents.pop(name, None):
+            resident.close()
+            self._bytes_streamed += resident.bytes_streamed
             self.log.append(f"unload {name}")

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from diffusers_helper.weights.lora_keys import Target
 from diffusers_helper.weights.reading import read_contents, weight_files
 from diffusers_helper.weights.recognition import SCALE, is_extra, is_precise
 from diffusers_helper.weights.safetensors_file import origin_in, read_safetensors
-from diffusers_helper.weights.tensors import BITS, Contents, NotWeights, TensorInfo
+from diffusers_helper.weights.tensors import BITS, NotWeights, TensorInfo
 
 # A model with two transformers samples with the second one at low noise.
 TRANSFORMERS = ("transformer", "transformer_2")
@@ -96,7 +96,7 @@ def networks(
 ) -> dict[str, Network]:
     """Describe all networks of a model, by the names of their components, from their files or the table.
 
-    On a CPU, networks in a type that is slow there compute in another one (`loaders.dtype_for`).
+    On a CPU, networks in a type that is slow there compute in another one.
     `dtype_bytes` are the bytes per value of networks that do not compute in their stored type. Without bf16,
     the weights of networks in bf16 are cast to fp32 layer by layer, except the VAE's.
     """
@@ -137,9 +137,9 @@ class _Sizes:
                 remedy="Set `weight_dtype` to default, or choose another `model`.",
             )  # fmt: skip
         if dtype_bytes is None:
-            is_slow = on_cpu and self.compute_dtype in slow_types(is_bf16_kept=self.keeps_bf16)
-            dtype_bytes = 4 if is_slow and name != "text_encoder" else BITS[self.compute_dtype] // 8
-            dtype_bytes = 2 if storage in ("bf16", "fp16") else dtype_bytes
+            dtype = self.compute_dtype
+            dtype = type_on_cpu(name, dtype, is_bf16_kept=self.keeps_bf16) if on_cpu else dtype
+            dtype_bytes = 2 if storage in ("bf16", "fp16") else BITS[dtype] // 8
         is_cast = is_eight_bit(storage) or (self.total.eight_bit and storage == "default")
         stored_bytes = dtype_bytes
         cast_values = self.largest if is_cast else 0
@@ -153,6 +153,18 @@ class _Sizes:
         blocks = tuple(block.num_bytes(stored_bytes, storage) for block in self.blocks)
         cast_bytes = max(cast_values * dtype_bytes, self.largest_block * GGUF_CAST_BYTES)
         return Network(Weights(name, total, blocks), self.config, dtype_bytes, self.file_bytes, cast_bytes)
+
+
+def type_on_cpu(name: str, stored: str, *, is_bf16_kept: bool) -> str:
+    """Choose the type in which a component computes on a CPU: the stored one, except for 16 bit.
+
+    CPUs compute fp16 slowly, if at all, and bf16 well only with AVX-512 or the like. Without it, the demo
+    model takes more than ten minutes in bf16 and half a minute in fp32. The large text encoder then computes
+    in bf16, which takes no more memory than its files, and the smaller components in fp32.
+    """
+    if stored not in slow_types(is_bf16_kept=is_bf16_kept):
+        return stored
+    return "bfloat16" if name == "text_encoder" else "float32"
 
 
 def _sizes_of(name: str, source: ComponentSource, network: FamilyNetwork) -> _Sizes:
@@ -186,7 +198,11 @@ def count_values(name: str, path: Path, config: Mapping[str, Any] | None) -> _Si
     all_tensors = {key: tensor for file_contents in contents for key, tensor in file_contents.tensors.items()}
     tensors = {key: tensor for key, tensor in all_tensors.items() if not is_extra(key)}
     is_quantised = any(tensor.dtype in _EIGHT_BIT or tensor.dtype not in BITS for tensor in tensors.values())
-    dtype = _compute_dtype(tensors.values(), contents, is_quantised=is_quantised)
+    values_by_type = Counter[str]()
+    for tensor in tensors.values():
+        values_by_type[tensor.dtype] += math.prod(tensor.shape)
+    metadata = contents[0].metadata if is_quantised else None
+    dtype = compute_type(values_by_type, metadata)
     network = _network_of(name, config)
     counts_by_block = dict[tuple[int, int], ParameterCounts]()
     in_fp32 = (*network.keep_in_fp32, *(network.keep_in_fp32_with_fp16 if dtype == "float16" else ()))
@@ -274,14 +290,13 @@ def _block_of(lists: Sequence[str], name: str) -> tuple[int, int] | None:
     return None
 
 
-def _compute_dtype(tensors: Iterable[TensorInfo], contents: Iterable[Contents], *, is_quantised: bool) -> str:
-    counts: Counter[str] = Counter()
-    for tensor in tensors:
-        counts[tensor.dtype] += math.prod(tensor.shape)
-    if is_quantised:
-        origin = next(filter(None, (origin_in(file_contents.metadata) for file_contents in contents)), None)
-        return _QUANTISED_COMPUTE if origin is None else origin.compute_dtype
-    return max(counts, key=lambda dtype: (dtype in _FLOAT_DTYPES, counts[dtype]), default="float32")
+def compute_type(values_by_type: Mapping[str, int], metadata: Mapping[str, str] | None = None) -> str:
+    """Choose the type of most values; for quantised ones, which have `metadata`, that of their origin."""
+    if metadata is not None:
+        origin = origin_in(metadata)
+        return origin.compute_dtype if origin else _QUANTISED_COMPUTE
+    types = values_by_type.items()
+    return max(types, key=lambda item: (item[0] in _FLOAT_DTYPES, item[1]), default=("float32", 0))[0]
 
 
 _WEIGHT = ".weight"

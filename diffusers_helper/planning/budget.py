@@ -83,7 +83,6 @@ class StagePlan:
     reserve_bytes: int
     others_bytes: int
     peak_bytes: int
-    evict: tuple[str, ...]
     reason: str
 
     @property
@@ -244,19 +243,13 @@ def _fits(budget: Budget, split: _Split, working_bytes: int, others_bytes: int =
     return max(weight_bytes, _peak(budget, split, working_bytes, others_bytes)) <= budget.cap_bytes
 
 
-def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights] = ()) -> StagePlan:
+def plan_stage(budget: Budget, stage: Stage, others_bytes: int = 0) -> StagePlan:
     """Plan a stage with as many of its weights on the device as the budget allows, or raise DoesNotFit.
 
-    If not even the fewest leave the preserved memory free, the fewest stay. Models that are already on the
-    device stay there only if this one fits beside them as a whole. Otherwise all of them leave first, so that
-    only one large model is on the device at a time.
+    If not even the fewest leave the preserved memory free, the fewest stay. `others_bytes` are of models that
+    stay beside this one.
     """
     splits = _splits(stage.model)
-    others = [model for model in already_resident if model.name != stage.model.name]
-    others_bytes = sum(model.total_bytes for model in others)
-    evict: tuple[str, ...] = ()
-    if not _fits(budget, splits[-1], stage.working_bytes, others_bytes):
-        evict, others_bytes = tuple(model.name for model in others), 0
     bytes_beside = stage.working_bytes, others_bytes
     if _peak(budget, splits[0], *bytes_beside) > budget.cap_bytes:
         raise DoesNotFit(budget, (Demand(None, (stage,)),))
@@ -276,7 +269,6 @@ def plan_stage(budget: Budget, stage: Stage, already_resident: Sequence[Weights]
         reserve_bytes=budget.reserve_bytes,
         others_bytes=others_bytes,
         peak_bytes=_peak(budget, split, *bytes_beside),
-        evict=evict,
         reason=_reason(budget, stage, split),
     )
 
@@ -309,7 +301,8 @@ def plan_job(budget: Budget, demands: Sequence[Demand]) -> JobPlan:
     plans: list[StagePlan] = []
     resident: dict[str, Weights] = {}
     for stage in demand.stages:
-        plans.append(plan_stage(budget, stage, tuple(resident.values())))
+        others = (model.total_bytes for name, model in resident.items() if name != stage.model.name)
+        plans.append(plan_stage(budget, stage, sum(others)))
         if keeps_all:
             resident[stage.model.name] = stage.model
     peak = max(plan.peak_bytes for plan in plans)

@@ -1,6 +1,7 @@
 """Tests of memory on the device: the cap, streaming, and what follows when memory runs out."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from diffusers_helper.events import Finished, Warned
 from diffusers_helper.framepack import work
 from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.memory.device import Device, open_device
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
 from diffusers_helper.memory.staging import MIN_PIECE_BYTES, PIECE_BYTES, Staging
 from diffusers_helper.memory.streaming import Streamer
 from diffusers_helper.memory.weights import Weight
@@ -84,17 +85,14 @@ def network(deep_model: Path) -> HunyuanVideoFramepackTransformer3DModel:
 def test_a_streamed_step_has_the_bits_of_a_resident_one(
     name: str, dtype: torch.dtype, network: HunyuanVideoFramepackTransformer3DModel
 ) -> None:
-    residency, blocks = Residency(torch.device(name)), blocks_of(network)
+    staging, blocks = Staging(torch.device(name)), blocks_of(network)
     network.to(dtype)
-    residency.move_model_to_device_with_memory_preservation(network)
-    resident = run_pass(network, name, dtype)
+    with closing(Resident(network, staging)):
+        resident = run_pass(network, name, dtype)
     for slots in (1, 2, 3):
-        residency.move_model_to_device_with_memory_preservation(
-            network, blocks=blocks, streamed=tuple(range(8)), num_slots=slots
-        )
-        for _ in range(3):
-            assert torch.equal(run_pass(network, name, dtype), resident)
-    residency.unload_complete_models()
+        with closing(Resident(network, staging, blocks=blocks, streamed=range(8), num_slots=slots)):
+            for _ in range(3):
+                assert torch.equal(run_pass(network, name, dtype), resident)
     assert resident.isfinite().all()
     assert not torch.equal(resident, torch.zeros_like(resident))
 
@@ -135,15 +133,14 @@ def test_each_copy_ends_while_the_block_before_it_computes(
     """On a CPU, `test_the_next_block_is_copied_while_one_computes` shows the same of the copying thread."""
     clock, blocks = Clock(), blocks_of(network)
     monkeypatch.setattr(Streamer, "_copy", lambda *given: clock.copy(*given))
-    residency = Residency(torch.device("cuda"))
-    residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=tuple(range(8)))
+    resident = Resident(network, Staging(torch.device("cuda")), blocks=blocks, streamed=range(8))
     expected = run_pass(network, "cuda")
     for index, block in enumerate(blocks):
         block.register_forward_pre_hook(lambda *_, index=index: clock.begin(index))
         block.register_forward_hook(lambda *_, index=index: clock.end(index))
     assert torch.equal(run_pass(network, "cuda"), expected)
     torch.cuda.synchronize()
-    residency.unload_complete_models()
+    resident.close()
     assert set(clock.copied) == set(clock.began) == set(clock.ended) == set(range(8))
     for index in range(8):
         # A block computes only once its own weights are there.

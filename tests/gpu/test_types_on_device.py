@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from diffusers_helper.loading.casting import WEIGHT_DTYPES, cast_weights
 from diffusers_helper.loading.networks import load_network
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from tests.support.checkpoints import to_scaled_fp8, write_quantised_gguf, write_safetensors
 from tests.support.deep_model import blocks_of, run_pass
 from tests.support.gpu import DEVICES
@@ -58,14 +60,9 @@ def test_a_pass_is_that_of_the_cpu_whole_and_streamed(
     cast_weights(network, dtype, WEIGHT_DTYPES.get(stored))
 
     def outcome(device: str, *streamed: int) -> Tensor:
-        residency = Residency(torch.device(device))
-        residency.move_model_to_device_with_memory_preservation(
-            network, blocks=blocks_of(network), streamed=streamed, dtype=dtype
-        )
-        try:
+        staging, blocks = Staging(torch.device(device)), blocks_of(network)
+        with closing(Resident(network, staging, blocks=blocks, streamed=streamed, dtype=dtype)):
             return run_pass(network, device, dtype).float()
-        finally:
-            residency.unload_complete_models()
 
     expected, found = outcome("cpu"), outcome(name)
     assert expected.isfinite().all()

@@ -11,7 +11,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from app.jobs.pace import Effort, PaceBook
+from app.jobs.pace import PaceBook, effort_of
 from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form.markup import acting_chips, hint, model_note, refusal_line
@@ -21,7 +21,6 @@ from app.ui.loras import with_lora_files
 from app.ui.pictures import Size, crop_of, upload_path
 from app.ui.timeline import plan_of, strip, usable_value
 from diffusers_helper.conditions.pictures import picture_warning
-from diffusers_helper.conditions.timeline import steps_of
 from diffusers_helper.errors import InputError
 from diffusers_helper.families.packing import SectionPlan
 from diffusers_helper.families.step_caches import OFF
@@ -165,9 +164,9 @@ class Describer:
         if isinstance(request, InputError):  # the start says what is wrong with it
             return length
         if pace := self._paces.pace(self._catalogue.key(str(settings.get("model")))):
-            effort = Effort(plan, steps_of(request, info), math.prod(shape), request.cfg, request.vae_chunk)
+            seconds = pace.seconds(effort_of(request, info, math.prod(shape)))
             jobs = "last job" if pace.jobs == 1 else f"last {pace.jobs} jobs"
-            time = f"{about(pace.seconds(effort))}, judging by this machine’s {jobs}"
+            time = f"{about(seconds)}, judging by this machine’s {jobs}"
         else:
             estimate = self._planner.forecast(request, info, shape)
             time = estimate.video_text if estimate else "the first video will show how long it takes"

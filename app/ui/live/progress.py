@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.jobs.job import BEGUN, Command, Job
-from app.jobs.pace import Effort, Pace
+from app.jobs.pace import Pace, effort_of
 from app.jobs.queue import RESUMED
 from app.jobs.storage.commands import TAKEN_OVER
 from app.ui.live.timing import TimelinePoint, Timing
@@ -136,8 +136,7 @@ class LiveJob:
     def _estimate(self) -> None:
         if self.pace is not None and self.width and self.timing.start_up is None:
             request = self.job.request
-            pixels = self.width * self.height
-            effort = Effort(self.plan, self.timing.steps, pixels, request.cfg, request.vae_chunk)
+            effort = effort_of(request, info_of(request.model), self.width * self.height)
             self.timing.add_estimate(self.pace, effort)
 
     def _restart(self, time: float) -> None:
@@ -304,30 +303,25 @@ class LiveJob:
 
     def seconds_left(self, elapsed: float) -> float | None:
         """Estimate the remaining time, `elapsed` seconds after the job began; None while nothing is known."""
-        timing = self.timing
+        timing, point = self.timing, self._point
         if self.job.is_over:
             return None
         if not self.section:
-            if timing.start_up is None:
-                return None
-            return max(0.0, timing.start_up - elapsed) + timing.total()
+            start_up = timing.start_up
+            return None if start_up is None else max(0.0, start_up - elapsed) + timing.total()
         if timing.step is None:
             return None
-        if self.section > self.sections_done:
-            since = elapsed - max(self._last_step_at, self._tail_began)
-            if self.in_tail:
-                remaining = max(0.0, timing.tail(self.section) * (1.0 - self.tail_share) - since)
-            else:
-                remaining = timing.steps_remaining(self.section, self.step, since)
-                remaining += timing.tail(self.section)
-                if self.stage not in _STEPS:  # such as the choice of convolutions before the first decode
-                    remaining += max(0.0, self.expected - self.stage_seconds(elapsed))
-            return remaining + timing.total(self.section + 1)
-        if self.section == self.sections:
+        if point.section > self.sections:
             return 0.0
-        following = self.section + 1
-        remaining = timing.steps_remaining(following, 0, elapsed - self.last_sign) + timing.tail(following)
-        return remaining + timing.total(following + 1)
+        if point.section > self.section:
+            return timing.remaining(point, elapsed - self.last_sign)
+        since = elapsed - max(self._last_step_at, self._tail_began)
+        if self.in_tail:
+            return max(0.0, timing.section_remaining(point) - since) + timing.total(self.section + 1)
+        remaining = timing.remaining(point, since)
+        if self.stage not in _STEPS:  # such as the choice of convolutions before the first decode
+            remaining += max(0.0, self.expected - self.stage_seconds(elapsed))
+        return remaining
 
 
 def _ratio(now: float, previous: float) -> float:

@@ -110,10 +110,6 @@ class Timing:
             latent = step * STAGES["decode"].weight * self._frames_a_latent
         return lead, step, latent
 
-    def sampling(self, section: int) -> float:
-        lead, step, _ = self._rates
-        return lead + step * (self.steps[section - 1] - 1)
-
     def tail(self, section: int) -> float:
         return self._rates[2] * self._work[section - 1]
 
@@ -122,18 +118,13 @@ class Timing:
         steps, work = self.steps[first_section - 1 :], self._work[first_section - 1 :]
         return lead * len(steps) + step * (sum(steps) - len(steps)) + latent * sum(work)
 
-    def section_remaining(self, point: TimelinePoint) -> float:
-        sampling = self.sampling(point.section) * (1.0 - point.step / self.steps[point.section - 1])
+    def section_remaining(self, point: TimelinePoint, elapsed: float = 0.0) -> float:
+        """Estimate the seconds to the end of a section, `elapsed` seconds after it was at this point."""
+        lead, step, _ = self._rates
+        steps_left = self.steps[point.section - 1] - point.step
+        current = step if point.step else lead  # of the step that is being computed
+        sampling = current + step * (steps_left - 1) - min(elapsed, current) if steps_left > 0 else 0.0
         return sampling + self.tail(point.section) * (1.0 - point.tail_share)
 
-    def remaining(self, point: TimelinePoint) -> float:
-        return self.section_remaining(point) + self.total(point.section + 1)
-
-    def steps_remaining(self, section: int, step: int, elapsed: float) -> float:
-        """Estimate the seconds to the end of a section's steps, `elapsed` seconds after the last one."""
-        step_seconds = self.step or 0.0
-        steps = self.steps[section - 1]
-        if step:
-            return max(0.0, step_seconds * (steps - step) - min(elapsed, step_seconds))
-        sampling = self.sampling(section)
-        return sampling - min(elapsed, sampling - step_seconds * (steps - 1))
+    def remaining(self, point: TimelinePoint, elapsed: float = 0.0) -> float:
+        return self.section_remaining(point, elapsed) + self.total(point.section + 1)

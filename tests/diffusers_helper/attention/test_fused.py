@@ -1,6 +1,7 @@
 """Tests of fused and compiled blocks: they give the same, and a job keeps those with which it began."""
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from diffusers_helper.loading.lora_adapters import Loras
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.packages import kernels_version, version_of
 from diffusers_helper.machine.routes import BLOCK_WORK, Route, fastest
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.pipeline import generate
 from diffusers_helper.planning.notes import COMPILES
 from diffusers_helper.provenance.recipe import read_recipe
@@ -279,7 +281,7 @@ def test_a_network_gives_the_same_with_compiled_blocks(
     torch._dynamo.reset()
     torch.manual_seed(5)
     network, arguments = family()
-    blocks, graphs, residency = _blocks_of(network), list[str](), Residency(torch.device("cpu"))
+    blocks, graphs, staging = _blocks_of(network), list[str](), Staging(torch.device("cpu"))
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
         graphs.append(str(graph.graph))
@@ -288,12 +290,11 @@ def test_a_network_gives_the_same_with_compiled_blocks(
     with torch.no_grad():
         expected = network(**arguments)[0]
         streamed = [0] if is_streamed else []
-        residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=streamed)
-        with compiled_blocks(network, blocks, backend):
-            results = [network(**arguments)[0] for _ in range(2)]
-        num_graphs = len(graphs)
-        again = network(**arguments)[0]
-        residency.unload_complete_models()
+        with closing(Resident(network, staging, blocks=blocks, streamed=streamed)):
+            with compiled_blocks(network, blocks, backend):
+                results = [network(**arguments)[0] for _ in range(2)]
+            num_graphs = len(graphs)
+            again = network(**arguments)[0]
     for result in results:
         torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
     assert torch.equal(again, expected)

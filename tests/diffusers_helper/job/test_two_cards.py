@@ -86,10 +86,10 @@ def test_a_shortage_on_the_second_card_leaves_the_job_to_the_first(
     request = replace(request, vram_cap_gb=cap / GB)
     enter, is_short = Store.on_device, [True]
 
-    def short_once(self: Store, name: str, **named: Any) -> Any:
-        if self is stores[1] and named["stage"] == "decode" and is_short.pop():
+    def short_once(self: Store, stage: str, section: int | None) -> Any:
+        if self is stores[1] and stage == "decode" and is_short.pop():
             raise torch.OutOfMemoryError("HIP out of memory. Tried to allocate 1.00 GiB.")
-        return enter(self, name, **named)
+        return enter(self, stage, section)
 
     monkeypatch.setattr(Store, "on_device", short_once)
     result, events = make(request, deep_models, tmp_path / "job", local=helped_by(4 * cap))

@@ -16,10 +16,11 @@ from diffusers_helper.conditions.prompts import TEMPLATE, check_prompt
 from diffusers_helper.errors import GenerationCancelled, InputError, LongtakeError
 from diffusers_helper.families.framepack import COMPONENTS
 from diffusers_helper.framepack.work import encode_pooled, encode_states
-from diffusers_helper.loading.loaders import dtype_for, load_models
+from diffusers_helper.loading.loaders import load_models
 from diffusers_helper.loading.tensors import read_tensors
 from diffusers_helper.machine import sysfs
 from diffusers_helper.models.registry import find_model
+from diffusers_helper.models.sizes import type_on_cpu
 from diffusers_helper.pipeline import generate
 from diffusers_helper.weights.reading import is_complete
 from diffusers_helper.weights.safetensors_file import make_header
@@ -231,15 +232,13 @@ def test_only_safetensors_are_read(folder: Path) -> None:
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_what_a_cpu_makes_of_the_stored_types(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysfs, "computes_bf16", lambda: has_bf16)
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert dtype_for("vae", torch.float16, gpu) == torch.float16
-    assert dtype_for("vae", torch.float16, cpu) == torch.float32
-    assert dtype_for("text_encoder", torch.float16, cpu) == torch.bfloat16
-    assert dtype_for("transformer", torch.float32, cpu) == torch.float32
-    assert dtype_for("transformer", torch.bfloat16, cpu) == (torch.bfloat16 if has_bf16 else torch.float32)
-    assert dtype_for("transformer", torch.bfloat16, cpu, keeps_bf16=True) == torch.bfloat16
-    assert dtype_for("text_encoder", torch.bfloat16, cpu) == torch.bfloat16
-    assert dtype_for("transformer", torch.bfloat16, gpu) == torch.bfloat16
+    assert type_on_cpu("vae", "float16", is_bf16_kept=False) == "float32"
+    assert type_on_cpu("text_encoder", "float16", is_bf16_kept=False) == "bfloat16"
+    assert type_on_cpu("transformer", "float32", is_bf16_kept=False) == "float32"
+    in_bf16 = type_on_cpu("transformer", "bfloat16", is_bf16_kept=False)
+    assert in_bf16 == ("bfloat16" if has_bf16 else "float32")
+    assert type_on_cpu("transformer", "bfloat16", is_bf16_kept=True) == "bfloat16"
+    assert type_on_cpu("text_encoder", "bfloat16", is_bf16_kept=False) == "bfloat16"
 
 
 def test_a_cancel_ends_loading_between_two_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

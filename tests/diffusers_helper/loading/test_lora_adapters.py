@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.loading.lora_adapters import Loras
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.weights import sizes_of
 from diffusers_helper.models.sizes import networks, with_loras
 from diffusers_helper.weights.lora_files import loras_of, read_lora
@@ -162,15 +163,12 @@ def test_streamed_blocks_give_the_same_bits_and_count_the_same_bytes(network: nn
     blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
     plain_bytes = sizes_of(network, blocks)
     with attached(network, str(file)):
-        residency = Residency(torch.device("cpu"))
-        residency.move_model_to_device_with_memory_preservation(network)
-        whole = run_pass(network)
-        residency.unload_complete_models(network)
-        streamed = [0, 1, 3, 4, 6]
-        residency.move_model_to_device_with_memory_preservation(network, blocks=blocks, streamed=streamed)
-        assert torch.equal(run_pass(network), whole)
-        residency.unload_complete_models(network)
-        assert residency.bytes_streamed >= sum(sizes_of(network, blocks)[1][index] for index in streamed)
+        staging, streamed = Staging(torch.device("cpu")), [0, 1, 3, 4, 6]
+        with closing(Resident(network, staging)):
+            whole = run_pass(network)
+        with closing(Resident(network, staging, blocks=blocks, streamed=streamed)) as resident:
+            assert torch.equal(run_pass(network), whole)
+        assert resident.bytes_streamed >= sum(sizes_of(network, blocks)[1][index] for index in streamed)
         more = sizes_of(network, blocks)[0] - plain_bytes[0]
     assert more == sum(tensor.numel() * 4 for tensor in load_file(file).values())
     assert sizes_of(network, blocks) == plain_bytes

@@ -59,12 +59,12 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the free bytes of the device, which a test may change."""
     free = [10 * BLOCK]
     monkeypatch.setattr(Device, "free_bytes", lambda self: free[0])
-    residency._residencies.clear()
+    residency._residents.clear()
     return free
 
 
 def streamed(model: nn.Module) -> bool:
-    return not residency._residency_on("cpu")[1].is_on_device(model)
+    return bool(residency._residents[model].streamed)
 
 
 @pytest.mark.parametrize("name", DOCUMENT)
@@ -106,7 +106,8 @@ def test_models_come_stream_and_go_with_the_same_numbers(tower: Tower, free: lis
     free[0] = 2 * BLOCK
     offload_model_from_device_for_memory_preservation(tower, gpu, preserved_memory_gb=1.5 * BLOCK / GB)
     assert not streamed(tower)  # enough is free as it is
-    offload_model_from_device_for_memory_preservation(tower, gpu, preserved_memory_gb=4 * BLOCK / GB)
+    free[0] = 6 * BLOCK
+    offload_model_from_device_for_memory_preservation(tower, gpu, preserved_memory_gb=7 * BLOCK / GB)
     assert streamed(tower)
     assert tower(x).equal(expected)
     unload_complete_models()

@@ -75,17 +75,17 @@ def new_store(cap_kb: float) -> Store:
     return Store(Device(), Parts(), plan_for(cap_kb))
 
 
-def use(store: Store, stage: str, model: str) -> Tensor:
+def use(store: Store, stage: str) -> Tensor:
     generator = torch.Generator().manual_seed(len(stage))
-    with torch.inference_mode(), store.on_device(model, working_bytes=4 * KB, stage=stage) as network:
+    with torch.inference_mode(), store.on_device(stage) as network:
         return to_host(network(torch.randn(4, SIDE, generator=generator)))
 
 
 def job(store: Store, sections: int) -> list[Tensor]:
     store.flush("worker-start")
-    results = [use(store, *stage) for stage in USES]
+    results = [use(store, stage) for stage, _ in USES]
     for _ in range(sections):
-        results += [use(store, "sample", "transformer"), use(store, "decode", "vae")]
+        results += [use(store, "sample"), use(store, "decode")]
     return results
 
 
@@ -150,7 +150,7 @@ class Trouble(RuntimeError):
 def use_and_fail(store: Store, others: int) -> None:
     with (
         torch.inference_mode(),
-        store.on_device("transformer", working_bytes=4 * KB, stage="sample") as network,
+        store.on_device("sample") as network,
     ):
         assert store.device.allocated_bytes() > others
         network(torch.ones(4, SIDE))
@@ -162,7 +162,7 @@ def test_nothing_of_a_stage_is_left_after_an_exception(cap: int) -> None:
     store = new_store(cap)
     others = 0
     if store.plan.keep_all_resident:
-        use(store, "decode", "vae")
+        use(store, "decode")
         others = weights()["vae"].total_bytes
     with pytest.raises(Trouble):
         use_and_fail(store, others)
@@ -170,7 +170,7 @@ def test_nothing_of_a_stage_is_left_after_an_exception(cap: int) -> None:
     assert store.log[-1] == "unload transformer"
     assert not store.records[-1].is_complete
     assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
-    assert torch.equal(use(store, "sample", "transformer"), use(new_store_of(store), "sample", "transformer"))
+    assert torch.equal(use(store, "sample"), use(new_store_of(store), "sample"))
 
 
 def new_store_of(store: Store) -> Store:
@@ -178,21 +178,11 @@ def new_store_of(store: Store) -> Store:
     return Store(Device(), store._source, plan_for(1000))
 
 
-def test_a_stage_that_does_not_fit_moves_nothing() -> None:
-    store = new_store(200)
-    with (
-        pytest.raises(DoesNotFit, match="Stage decode does not fit"),
-        store.on_device("vae", working_bytes=190 * KB, stage="decode"),
-    ):
-        pass
-    assert store.log == []
-
-
 def test_more_than_the_cap_is_refused_on_the_spot() -> None:
     store = new_store(200)
     with (
         pytest.raises(torch.OutOfMemoryError),
-        store.on_device("vae", working_bytes=4 * KB, stage="decode") as network,
+        store.on_device("decode") as network,
     ):
         network(torch.ones(4 * KB, SIDE))
     assert store.device.allocated_bytes() == 0
@@ -200,23 +190,13 @@ def test_more_than_the_cap_is_refused_on_the_spot() -> None:
 
 def test_a_smaller_plan_takes_over_from_an_empty_device() -> None:
     store = new_store(1000)
-    use(store, "decode", "vae")
+    use(store, "decode")
     store.follow(plan_for(200))
     assert store.log[-1] == "unload vae"
     assert store.device.allocated_bytes() == 0
     assert store.device.cap_bytes == 200 * KB
-    use(store, "sample", "transformer")
+    use(store, "sample")
     assert store.log[-1] == "flush post-transformer-unload"
-
-
-def test_weights_are_counted_anew_for_a_plan_with_other_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = new_store(200)
-    for dtype in None, torch.float64:
-        monkeypatch.setattr(store._source, "compute_dtype", lambda name, dtype=dtype: dtype)
-        store.follow(plan_for(200))
-        with store.on_device("vae", working_bytes=4 * KB, stage="decode"):
-            pass
-    assert [record.predicted_bytes // KB for record in store.records] == [36, 68]
 
 
 class Card(Device):

@@ -14,7 +14,7 @@ from diffusers import HunyuanVideoFramepackTransformer3DModel as Transformer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
 from diffusers_helper.memory.staging import Staging
 from diffusers_helper.memory.streaming import Streamer
 from diffusers_helper.memory.weights import Layout, Weight, weights_of
@@ -40,24 +40,31 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
     return loaded.eval().requires_grad_(False)
 
 
+Place = Callable[..., Resident]
+
+
 @pytest.fixture
-def residency(network: nn.Module) -> Iterator[Residency]:
-    residency = Residency(CPU)
-    yield residency
-    residency.unload_complete_models()
+def place(network: Transformer) -> Iterator[Place]:
+    """Return what places the network on the device, after it has taken it off."""
+    residents = list[Resident]()
+
+    def place(streamed: Sequence[int] = range(8), num_slots: int = 2) -> Resident:
+        while residents:
+            residents.pop().close()
+        blocks = blocks_of(network)
+        residents.append(
+            Resident(network, Staging(CPU), blocks=blocks, streamed=streamed, num_slots=num_slots)
+        )
+        return residents[0]
+
+    yield place
+    for resident in residents:
+        resident.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
 
 
 def blocks_of(network: Transformer) -> list[nn.Module]:
     return [*network.transformer_blocks, *network.single_transformer_blocks]
-
-
-def move(
-    residency: Residency, network: Transformer, streamed: Sequence[int] = range(8), num_slots: int = 2
-) -> None:
-    residency.move_model_to_device_with_memory_preservation(
-        network, blocks=blocks_of(network), streamed=tuple(streamed), num_slots=num_slots
-    )
 
 
 def bytes_of(*modules: nn.Module) -> int:
@@ -67,36 +74,35 @@ def bytes_of(*modules: nn.Module) -> int:
 @pytest.mark.parametrize("streamed", [(6,), (0, 1), (1, 3, 5, 7), tuple(range(8))], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 2, 3])
 def test_a_streamed_pass_gives_the_bits_of_a_resident_one_and_copies_each_block_once(
-    streamed: tuple[int, ...], num_slots: int, network: Transformer, residency: Residency
+    streamed: tuple[int, ...], num_slots: int, network: Transformer, place: Place
 ) -> None:
     blocks = blocks_of(network)
-    move(residency, network, ())
+    place(())
     resident = run(network)
-    move(residency, network, streamed, num_slots)
+    streaming = place(streamed, num_slots)
     for passes in (1, 2, 3):
         assert torch.equal(run(network), resident)
-        assert residency.bytes_streamed == passes * bytes_of(*(blocks[index] for index in streamed))
+        assert streaming.bytes_streamed == passes * bytes_of(*(blocks[index] for index in streamed))
 
 
-def test_weights_go_back_to_the_file_they_are_mapped_from(network: Transformer, residency: Residency) -> None:
+def test_weights_go_back_to_the_file_they_are_mapped_from(network: Transformer) -> None:
     before = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
-    move(residency, network, (0, 4))
+    resident = Resident(network, Staging(CPU), blocks=blocks_of(network), streamed=(0, 4))
     moved = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
     waiting = {name for name in before if moved[name] == before[name]}
     assert waiting == {
         name for name in before if name.startswith(("transformer_blocks.0.", "single_transformer_blocks.1."))
     }
     run(network)
-    assert residency.unload_complete_models(network) == [network]
+    resident.close()
     assert {name: tensor.data_ptr() for name, tensor in network.state_dict().items()} == before
-    assert residency.unload_complete_models() == []
 
 
-def test_resident_weights_and_slots_are_aligned(network: Transformer, residency: Residency) -> None:
+def test_resident_weights_and_slots_are_aligned(network: Transformer, place: Place) -> None:
     assert any(parameter.data_ptr() % 64 for parameter in network.parameters())  # as they are in the file
     seen: list[int] = []
     blocks = blocks_of(network)
-    move(residency, network, (1, 2))
+    place((1, 2))
     hook = (
         blocks[2]
         .get_submodule("attn")
@@ -112,7 +118,7 @@ def test_resident_weights_and_slots_are_aligned(network: Transformer, residency:
 
 
 def test_the_ring_holds_no_more_than_its_slots(
-    network: Transformer, residency: Residency, monkeypatch: pytest.MonkeyPatch
+    network: Transformer, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Count copies that have begun: they are never more than `slots` ahead of the blocks that have run."""
     lock, copy, release = threading.Lock(), Streamer._copy, Streamer._release_block
@@ -128,7 +134,7 @@ def test_the_ring_holds_no_more_than_its_slots(
     monkeypatch.setattr(
         Streamer, "_release_block", lambda *given, **named: (count(-1), release(*given, **named))
     )
-    move(residency, network)
+    place()
     run(network)
     run(network)
     assert held == 0
@@ -136,7 +142,7 @@ def test_the_ring_holds_no_more_than_its_slots(
 
 
 def test_the_next_block_is_copied_while_one_computes(
-    network: Transformer, residency: Residency, monkeypatch: pytest.MonkeyPatch
+    network: Transformer, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let each block wait for the next one's copy: without overlap the test would hang."""
     copied, copy = [threading.Event() for _ in range(8)], Streamer._copy
@@ -152,7 +158,7 @@ def test_the_next_block_is_copied_while_one_computes(
         blocks[index].register_forward_pre_hook(
             lambda *_, index=index: waited.append(copied[index + 1].wait(TIMEOUT))
         )
-    move(residency, network)
+    place()
     try:
         run(network)
     finally:
@@ -170,11 +176,11 @@ def failing(*_: object) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 3, 7])
-def test_a_pass_that_fails_can_be_begun_again(index: int, network: Transformer, residency: Residency) -> None:
+def test_a_pass_that_fails_can_be_begun_again(index: int, network: Transformer, place: Place) -> None:
     blocks = blocks_of(network)
-    move(residency, network, ())
+    place(())
     resident = run(network)
-    move(residency, network)
+    place()
     hook = blocks[index].register_forward_pre_hook(failing)
     with pytest.raises(Trouble):
         run(network)
@@ -182,7 +188,7 @@ def test_a_pass_that_fails_can_be_begun_again(index: int, network: Transformer, 
     assert torch.equal(run(network), resident)
 
 
-def test_blocks_may_be_left_out_and_run_in_another_order(network: Transformer, residency: Residency) -> None:
+def test_blocks_may_be_left_out_and_run_in_another_order(network: Transformer, place: Place) -> None:
     blocks = blocks_of(network)
     singles = {index: blocks[index] for index in range(3, 8)}
     hidden, text = torch.ones(1, 6, 32), torch.ones(1, 4, 32)
@@ -192,60 +198,46 @@ def test_blocks_may_be_left_out_and_run_in_another_order(network: Transformer, r
             rotary = (torch.ones(6, 16), torch.zeros(6, 16))
             return torch.cat(singles[index](hidden, text, torch.ones(1, 32), None, rotary), dim=1)
 
-    move(residency, network, ())
+    place(())
     expected = {index: call(index) for index in singles}
-    move(residency, network, range(3, 8))
+    place(range(3, 8))
     for index in (3, 6, 7, 4, 4, 3, 7, 5):
         assert torch.equal(call(index), expected[index])
 
 
 def test_an_error_of_the_copying_thread_reaches_the_one_that_waits(
-    network: Transformer, residency: Residency, monkeypatch: pytest.MonkeyPatch
+    network: Transformer, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NoDisk(Staging):
         def send(self, write: Callable[[Tensor], object], target: Tensor) -> None:
             raise OSError("the disk is gone")
 
     monkeypatch.setattr("diffusers_helper.memory.streaming.Staging", NoDisk)
-    move(residency, network, (2,))
+    place((2,))
     with pytest.raises(OSError, match="the disk is gone"):
         run(network)
 
 
 def test_a_load_that_fails_leaves_nothing_on_the_device(
-    network: Transformer, residency: Residency, monkeypatch: pytest.MonkeyPatch
+    network: Transformer, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {name: tensor.data_ptr() for name, tensor in network.state_dict().items()}
     monkeypatch.setattr("diffusers_helper.memory.residency.Streamer", lambda *_, **__: failing())
     with pytest.raises(Trouble):
-        move(residency, network, (2,))
+        place((2,))
     assert {name: tensor.data_ptr() for name, tensor in network.state_dict().items()} == before
-    assert not residency.is_on_device(network, (2,))
-
-
-def test_a_network_on_the_device_gives_up_some_of_its_blocks(
-    network: Transformer, residency: Residency
-) -> None:
-    blocks = blocks_of(network)
-    move(residency, network, ())
-    resident, kept = run(network), network.x_embedder.proj.weight.data_ptr()
-    move(residency, network, (1, 2))
-    assert residency.is_on_device(network, (1, 2))
-    assert network.x_embedder.proj.weight.data_ptr() == kept
-    assert torch.equal(run(network), resident)
-    assert residency.bytes_streamed == bytes_of(blocks[1], blocks[2])
 
 
 def test_weights_become_another_type_on_the_device_but_for_those_kept_on_purpose(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).half()
     module[1].float()
     module.register_buffer("places", torch.arange(3))
-    residency, before = Residency(CPU), [tensor.clone() for tensor in module.state_dict().values()]
-    residency.move_model_to_device_with_memory_preservation(module, dtype=torch.bfloat16)
+    before = [tensor.clone() for tensor in module.state_dict().values()]
+    resident = Resident(module, Staging(CPU), dtype=torch.bfloat16)
     assert [tensor.dtype for tensor in module.state_dict().values()] == [
         torch.int64, torch.bfloat16, torch.bfloat16, torch.float32, torch.float32,
     ]  # fmt: skip
-    residency.unload_complete_models()
+    resident.close()
     after = list(module.state_dict().values())
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 

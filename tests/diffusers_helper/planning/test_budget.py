@@ -149,15 +149,12 @@ def test_no_model_is_streamed_that_takes_less_memory_as_a_whole(blocks: tuple[in
     assert min_resident_bytes(model) == model.total_bytes
 
 
-def test_one_large_model_at_a_time() -> None:
+def test_one_large_model_at_a_time_unless_all_fit() -> None:
     large, small = Weights("large", 90, (30, 30, 30)), Weights("small", 20)
-    budget = Budget(1000, 100, 0, 0)
-    evicting = plan_stage(budget, Stage("decode", small, 10), [large])
-    assert (evicting.evict, evicting.others_bytes) == (("large",), 0)
-    beside = plan_stage(budget.with_cap(120), Stage("decode", small, 10), [large])
-    assert (beside.evict, beside.others_bytes, beside.peak_bytes) == ((), 90, 120)
-    again = plan_stage(budget, Stage("sample", large, 10), [large])
-    assert (again.evict, again.others_bytes) == ((), 0)
+    stages = Stage("sample", large, 10), Stage("decode", small, 10)
+    for cap, others, peak in ((100, [0, 0], 100), (120, [0, 90], 120)):
+        job = plan_job(Budget(1000, cap, 0, 0), [Demand(None, stages)])
+        assert ([plan.others_bytes for plan in job.stages], job.peak_bytes) == (others, peak)
 
 
 @given(job=jobs())

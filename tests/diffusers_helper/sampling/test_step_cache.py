@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from diffusers_helper.families.framepack import FRAMEPACK
 from diffusers_helper.families.step_caches import STEP_CACHES, StepCache, nearest_interp
 from diffusers_helper.framepack.work import blocks
-from diffusers_helper.memory.residency import Residency
+from diffusers_helper.memory.residency import Resident
+from diffusers_helper.memory.staging import Staging
 from diffusers_helper.sampling.step_cache import Passes, PassesByBlocks, _Branch, open_passes
 from tests.support.deep_model import pass_arguments
 
@@ -211,18 +212,16 @@ def test_a_skipped_step_copies_at_most_the_block_that_decides(
     expected, _ = with_cache(network, STEP_CACHES[name])
     seen = blocks(network, latents(0))  # type: ignore[arg-type]
     sizes = [sum(weight.nbytes for weight in block.parameters()) for block in seen.modules]
-    residency, copied = Residency(CPU), list[int]()
-    residency.move_model_to_device_with_memory_preservation(
-        network, blocks=seen.modules, streamed=range(first, len(sizes))
-    )
+    copied, streamed = list[int](), range(first, len(sizes))
+    resident = Resident(network, Staging(CPU), blocks=seen.modules, streamed=streamed)
     with open_passes(STEP_CACHES[name], STEPS, MAGNITUDES, network, seen) as passes:
         skips, outputs = list[bool](), list[Tensor]()
         for step in range(STEPS):
-            x, before = latents(step), (passes.skipped, residency.bytes_streamed)
+            x, before = latents(step), (passes.skipped, resident.bytes_streamed)
             outputs.append(passes("", x, partial(compute, network, x, step)))
             skips.append(passes.skipped > before[0])
-            copied.append(residency.bytes_streamed - before[1])
-    residency.unload_complete_models()
+            copied.append(resident.bytes_streamed - before[1])
+    resident.close()
     assert all(same(outputs, expected))
     decides = name in ("teacache", "teacache-gentle", "first-block") and not first
     assert (

@@ -11,6 +11,7 @@ from app.jobs.job import Job
 from app.jobs.pace import pace_of, usual
 from app.ui.live import words
 from app.ui.live.progress import LiveJob
+from app.ui.live.timing import TimelinePoint
 from diffusers_helper.events import Event, PieceDone, SectionFinished, StageStarted, StepDone
 from diffusers_helper.families.packing import Mode
 from tests.support.reported_jobs import history, job_of, later, recorded
@@ -243,6 +244,6 @@ def test_the_whole_rest_is_the_sum_of_the_sections(model: str, known: bool) -> N
         if isinstance(event, StepDone):  # another number than expected, as from an engine of another version
             event = replace(event, steps=event.steps + 2)
         live.apply(event)
-        each = [live.timing.sampling(n) + live.timing.tail(n) for n in range(1, live.sections + 1)]
+        each = [live.timing.section_remaining(TimelinePoint(n)) for n in range(1, live.sections + 1)]
         for first in range(1, live.sections + 2):
             assert live.timing.total(first) == pytest.approx(sum(each[first - 1 :])), event
