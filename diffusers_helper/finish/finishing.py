@@ -52,9 +52,9 @@ class Finishing:
                 raise refusal(f"{word} twice", "it once")
         if len(sources) > _MAX_SOURCES:
             raise refusal(f"{len(sources)} videos", f"at most {_MAX_SOURCES}")
-        own = {step: {word: values[word] for word in step.words() if word in values} for step in STEPS}
-        edit = Edit(**own.pop(Edit), smooths=bool(own[Smooth]))
-        others = tuple(step(**settings) for step, settings in own.items() if settings)
+        settings = {step: {word: values[word] for word in step.words() if word in values} for step in STEPS}
+        edit = Edit(**settings.pop(Edit), smooths=bool(settings[Smooth]))
+        others = tuple(step(**words) for step, words in settings.items() if words)
         return cls(edit, others).with_sources(tuple(sources))
 
     def __str__(self) -> str:

@@ -106,7 +106,7 @@ def make_export(job: Job, name: str) -> Iterator[dict[str, Any]]:
 
     Exports wait for each other. An iterator that is closed ends its process.
     """
-    suffix, video, shown = _offer(job, name)["suffix"], video_of(job), _name(job)
+    suffix, video, download = _offer(job, name)["suffix"], video_of(job), _name(job)
     target = JobFolder(job.folder).exports / f"{job.frames}-{name}{suffix}"
     if not target.exists() or target.stat().st_mtime < video.stat().st_mtime:
         with _TURN, asked(["export", str(video), str(target), name], _environ()) as (child, answers):
@@ -125,7 +125,7 @@ def make_export(job: Job, name: str) -> Iterator[dict[str, Any]]:
                     other.unlink(missing_ok=True)
     yield {
         "url": file_url(job, f"{target.parent.name}/{target.name}"),
-        "name": f"{shown.stem}{f'-{name}' if suffix == shown.suffix else ''}{suffix}",
+        "name": f"{download.stem}{f'-{name}' if suffix == download.suffix else ''}{suffix}",
         "size": size_text(target.stat().st_size),
     }
 
