@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, zip_longest
+from typing import Any
 
 from diffusers_helper.finish.step import Frames, Picture, Shape, Step, Workshop, between, refusal, word
 
@@ -120,7 +121,7 @@ def _mix(pictures: Sequence[tuple[Picture, int]]) -> Picture:
     if len(pictures) == 1:
         return pictures[0][0]
     total = sum(weight for _, weight in pictures)
-    weighted = sum(picture.astype("uint32") * weight for picture, weight in pictures)
+    weighted: Any = sum(picture.astype("uint32") * weight for picture, weight in pictures)
     return ((weighted + total // 2) // total).astype("uint8")
 
 
