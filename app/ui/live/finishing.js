@@ -59,7 +59,7 @@ function makeForm(video, { time, close, done }) {
   async function change() {
     asked += 1;
     const own = asked;
-    await new Promise((done) => { setTimeout(done, PAUSE); });
+    await new Promise((wake) => { setTimeout(wake, PAUSE); });
     if (own !== asked) return;
     const now = message();
     const answer = now ? await post('finish_plan', now).then(({ words }) => words, (error) => error.message) : ASK;
