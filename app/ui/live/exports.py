@@ -42,7 +42,7 @@ Offer = dict[str, Any]
 def add_exports(router: APIRouter, service: JobService) -> None:
     @router.post("/exports_list")
     def exports_list(job: _Text) -> list[Offer]:
-        return offers(service.job(job))
+        return [*offers(service.job(job)).values()]
 
     @router.get("/exports/frames")
     def exports_frames(job: str) -> StreamingResponse:
@@ -55,8 +55,8 @@ def add_exports(router: APIRouter, service: JobService) -> None:
         return StreamingResponse(_lines(service.job(job), format), media_type="application/x-ndjson")
 
 
-def offers(job: Job) -> list[Offer]:
-    """List the formats for a job's video. Each encoder is tried before it is offered."""
+def offers(job: Job) -> dict[str, Offer]:
+    """Return the formats for a job's video by their names. Each encoder is tried before it is offered."""
     if job.request.one_frame:
         raise NotAllowed(job, "one with a video", "Wait for its first section.")
     video = video_of(job)
@@ -64,31 +64,26 @@ def offers(job: Job) -> list[Offer]:
 
 
 @lru_cache(maxsize=100)
-def _offers(video: Path, changed_ns: int) -> list[Offer]:
+def _offers(video: Path, changed_ns: int) -> dict[str, Offer]:
     offers = list[Offer]()
-    end = ask_probe(["formats", str(video)], offers.append, _environ(), _MOST_SECONDS)
+    end = ask_probe(["formats", str(video)], offers.append, os.environ, _MOST_SECONDS)
     if end.reason:
         raise LongtakeError(f"The formats cannot be tried: {end.reason}.", "Try it again.")
-    return offers
-
-
-def _environ() -> dict[str, str]:
-    return {**os.environ, "SVT_LOG": "1"}  # SVT-AV1 would tell its settings
+    return {offer["format"]: offer for offer in offers}
 
 
 def _offer(job: Job, name: str) -> Offer:
-    by_name = {offer["format"]: offer for offer in offers(job)}
-    if name not in by_name:
-        problem = f"format is {name[:40]!r}; expected one of {', '.join(by_name)}."
+    if name not in (formats := offers(job)):
+        problem = f"format is {name[:40]!r}; expected one of {', '.join(formats)}."
         raise InputError(problem, "Choose another format.")
-    return by_name[name]
+    return formats[name]
 
 
 def frames_zip(job: Job) -> tuple[int, Iterator[bytes]]:
     """Return the size of a ZIP file of a video's frames, and its parts, with which their process ends."""
 
     def parts() -> Iterator[bytes]:
-        command, environ = module_command("app.probe", _environ())
+        command, environ = module_command("app.probe", os.environ)
         pipe = subprocess.PIPE
         process = subprocess.Popen([*command, question], stdin=pipe, stdout=pipe, env=environ)
         try:
@@ -109,7 +104,7 @@ def make_export(job: Job, name: str) -> Iterator[dict[str, Any]]:
     suffix, video, download = _offer(job, name)["suffix"], video_of(job), _name(job)
     target = JobFolder(job.folder).exports / f"{job.frames}-{name}{suffix}"
     if not target.exists() or target.stat().st_mtime < video.stat().st_mtime:
-        with _TURN, asked(["export", str(video), str(target), name], _environ()) as (child, answers):
+        with _TURN, asked(["export", str(video), str(target), name], os.environ) as (child, answers):
             target.parent.mkdir(exist_ok=True)
             answer: Any = [0, 1]
             while answer is not None:

@@ -30,7 +30,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 def test_an_export_is_made_once_and_replaces_the_one_before(job: Job) -> None:
-    formats = {offer["format"]: offer for offer in offers(job)}
+    formats = offers(job)
     assert formats["h264"]["bytes"] == job.video.stat().st_size
     assert {"hevc", "av1", "vp9", "gif", "png"} <= formats.keys()
     *steps, file = make_export(job, "vp9")
