@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Self
 
 from diffusers_helper.errors import InputError, short_repr
@@ -83,10 +83,7 @@ class Finishing:
 
     def shapes(self) -> list[Shape]:
         """List what each step gets, and what the last one makes."""
-        shapes = [self.sources[0]]
-        for step in self.steps:
-            shapes.append(step.shape(shapes[-1]))
-        return shapes
+        return [*accumulate(self.steps, lambda shape, step: step.shape(shape), initial=self.sources[0])]
 
     @property
     def result(self) -> Shape:
