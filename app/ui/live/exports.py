@@ -73,10 +73,10 @@ def _offers(video: Path, changed_ns: int) -> dict[str, Offer]:
 
 
 def _offer(job: Job, name: str) -> Offer:
-    if name not in (formats := offers(job)):
-        problem = f"format is {name[:40]!r}; expected one of {', '.join(formats)}."
+    if name not in (by_name := offers(job)):
+        problem = f"format is {name[:40]!r}; expected one of {', '.join(by_name)}."
         raise InputError(problem, "Choose another format.")
-    return formats[name]
+    return by_name[name]
 
 
 def frames_zip(job: Job) -> tuple[int, Iterator[bytes]]:
