@@ -10,9 +10,9 @@ export function prepareExports(fold, report) {
 
   async function save(button, { format, label }) {
     const own = running = new AbortController();
-    const stop = makeButton('Cancel', () => own.abort(), { className: 'lt-tile' });
+    const stop = make('li', {}, makeButton('Cancel', () => own.abort(), { className: 'lt-tile' }));
     const tell = (words) => setText(say, `${label}: ${words}`);
-    button.after(stop);
+    button.parentElement.after(stop);
     button.focus();
     try {
       for await (const { share, refusal, url, name, size } of linesOf(own.signal, 'exports_make', { job: scene.job, format })) {
