@@ -31,7 +31,7 @@ from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import replacing
 from diffusers_helper.output import gif
-from diffusers_helper.output.video import converted, prepare_codec
+from diffusers_helper.output.video import converted, decoding_time, prepare_codec
 from diffusers_helper.provenance.metadata import append_pictures, png_chunks, read_embedded
 from diffusers_helper.provenance.zips import sized_entry, stored_zip
 
@@ -190,16 +190,12 @@ def _write_film(source: _Source, target: Path, form: Format) -> Iterator[Progres
         film = _encoded(output, frames, form, source.rate)
         sound = _sound(container, output, is_mp4)
         done = 0
-        for packet in heapq.merge(film, sound, key=_time_of):
+        for packet in heapq.merge(film, sound, key=decoding_time):
             done += packet.stream.type == "video"
             output.mux(packet)
             yield max(1, done), max(1, done, source.count)
     if is_mp4:
         append_pictures(target, source.pictures)
-
-
-def _time_of(packet: Packet) -> Fraction:
-    return (packet.dts or packet.pts or 0) * cast(Fraction, packet.time_base)
 
 
 def _encoded(
