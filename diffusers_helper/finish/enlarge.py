@@ -173,9 +173,7 @@ def _true_to(frame: Picture, result: Picture, factor: int) -> Picture:
     size = width * factor, height * factor
     channels = list[Picture]()
     for small, large in zip(frame.transpose(2, 0, 1), result, strict=True):
-        picture = Image.fromarray(large)
-        if picture.size != size:
-            picture = picture.resize(size, Image.Resampling.LANCZOS)
+        picture = Image.fromarray(large).resize(size, Image.Resampling.LANCZOS)
         error = small - np.asarray(picture.resize((width, height), Image.Resampling.BOX))
         correction = Image.fromarray(error).resize(size, Image.Resampling.BILINEAR)
         channels.append(np.rint(np.asarray(picture) + correction).clip(0, 255).astype(np.uint8))
