@@ -28,6 +28,7 @@ _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
 
 def main() -> None:
     end_with_parent()
+    os.environ.setdefault("SVT_LOG", "1")  # SVT-AV1 would tell its settings
     answers = take_stdout()
     name, *question = json.loads(sys.argv[1]) if sys.argv[1:] else ["facts"]
     for answer in _QUESTIONS[name](*question):

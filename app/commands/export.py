@@ -47,6 +47,7 @@ def export_video(job: Job, target: Path, codec: str = "") -> Path:
 
 
 def _write(video: Path, target: Path, codec: str, at: float = 0.0) -> None:
+    os.environ.setdefault("SVT_LOG", "1")  # SVT-AV1 would tell its settings
     from diffusers_helper.output.export import exported, format_of
 
     name = format_of(target, codec) if codec or target.suffix else "h264"

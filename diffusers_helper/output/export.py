@@ -8,7 +8,6 @@ for it.
 import heapq
 import io
 import math
-import os
 import shutil
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
@@ -204,7 +203,6 @@ def _encoded(
     """Add a stream at once, and return its packets: all streams must be there before the first packet."""
     pictures = iter(pictures)
     first = next(pictures)
-    os.environ.setdefault("SVT_LOG", "1")  # SVT-AV1 would tell its settings
     size = first.width - first.width % 2, first.height - first.height % 2  # 4:2:0 has pairs of pixels
     stream = cast(Any, container.add_stream(form.encoder, rate=rate, options=dict(form.options)))
     codec: Any = stream.codec_context
