@@ -2,9 +2,9 @@
 
 `python -m app.probe` tells the devices that torch sees, and the attention kernel that it runs; `doctor` asks
 for them. `python -m app.probe QUESTION` tries and measures kernels for `app.trials`, and writes videos in
-other formats for `app.jobs.exports`. The question is a list in JSON that begins with the name of one of the
-functions in `_QUESTIONS`, and goes on with its arguments. Each answer is a line of JSON, or the bytes of a
-file that is sent.
+other formats for the page. The question is a list in JSON that begins with the name of one of the functions
+in `_QUESTIONS`, and goes on with its arguments. Each answer is a line of JSON, or the bytes of a file that is
+sent.
 """
 
 import json
@@ -28,6 +28,7 @@ _TOKENS, _HEADS, _HEAD_DIM = 2048, 24, 128
 
 def main() -> None:
     end_with_parent()
+    os.environ.setdefault("SVT_LOG", "1")  # SVT-AV1 would tell its settings
     answers = take_stdout()
     name, *question = json.loads(sys.argv[1]) if sys.argv[1:] else ["facts"]
     for answer in _QUESTIONS[name](*question):
@@ -71,12 +72,14 @@ def _formats(video: str) -> Iterator[dict[str, Any]]:
     """Name the formats in which this machine can write a video, and none that would become too large."""
     from diffusers_helper.errors import InputError
     from diffusers_helper.output.export import FORMATS, estimated_bytes
+    from diffusers_helper.units import size_text
 
     for name, form in FORMATS.items():
         with suppress(InputError):
             if name != "frame" and (size := estimated_bytes(Path(video), name)) is not None:
-                facts = {"format": name, "label": form.label, "suffix": form.suffix}
-                yield {**facts, "bytes": size, "is_exact": name in ("h264", "png")}
+                offer = {"format": name, "label": form.label, "suffix": form.suffix, "bytes": size}
+                is_exact = name in ("h264", "png")
+                yield offer | {"size": f"{'' if is_exact else 'about '}{size_text(offer['bytes'])}"}
 
 
 def _export(video: str, target: str, name: str) -> Iterator[Any]:

@@ -236,8 +236,8 @@ def messages() -> tuple[Messages, set[str], set[str]]:
         texts.setdefault(setting.short_label, {"diffusers_helper/request.py"})
     for stage in STAGES.values():
         texts.setdefault(stage.running, {"diffusers_helper/events.py"})
-    for word, (_, kind, _) in WORDS.items():
-        text = word if kind is bool else f"{word} {{value}}"
+    for word, facts in WORDS.items():
+        text = f"{word} {{value}}" if facts.values else word
         texts.setdefault(text, {"diffusers_helper/finish/finishing.py"})
     demo = find_model("demo")
     of_scripts |= {"{number} s", "{number} min", "{number} MB", "{number} kB"}

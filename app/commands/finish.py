@@ -26,7 +26,7 @@ from diffusers_helper.finish.finishing import WORDS
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import SETTINGS
 
-_WORDS = {word: facts for word, (_, _, facts) in WORDS.items() if word != "join"}
+_WORDS = {name: word for name, word in WORDS.items() if name != "join"}
 
 
 def add_finish(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -61,9 +61,8 @@ def add_finish(commands: "argparse._SubParsersAction[Parser]") -> None:
 def finish_video(arguments: argparse.Namespace) -> int:
     service = open_service(arguments)
     store = service.queue.store
-    values = {name: getattr(arguments, name) for name in _WORDS}
-    words = [name if value is True else f"{name}:{value}" for name, value in values.items() if value]
-    words += [f"join:{arguments.fade}"] if arguments.join else []
+    values = {**vars(arguments), "join": arguments.join and str(arguments.fade)}
+    words = [name if values[name] is True else f"{name}:{values[name]}" for name in WORDS if values[name]]
     if not words and not arguments.sound:
         raise InputError("There is nothing to do to the video.", "Give at least one step. See --help.")
     source, *others = (_source(service, text) for text in (arguments.video, *arguments.join))

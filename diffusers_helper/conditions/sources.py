@@ -4,7 +4,6 @@ Frames are taken by time at a constant rate, so a video of a changing rate keeps
 never depend on what was read before.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
@@ -89,26 +88,22 @@ def source_reader(paths: list[Path], finishing: Finishing) -> Read:
             picture = fit_picture(picture, shape.height, shape.width, 0.5, 0.5, 1)
         return np.asarray(picture)
 
-    def read(path: Path, indices: list[int], *, seeks: bool) -> dict[int, np.ndarray]:
-        """Read frames, or none if seeking led behind them. If the video ends early, its last frame stays."""
-        pixels, pending = dict[int, np.ndarray](), deque(indices)
-        with opened(path) as film:
-            has_moved = seeks and film.seek(Fraction(indices[0]) / shape.rate - _LEAD_SECONDS)
-            frame = begin = None
-            for index, frame in at_rate(film, shape.rate):
-                if begin is None:
-                    begin = 0 if has_moved else index
-                    if index - begin > indices[0]:
-                        return {}
-                while pending and pending[0] <= index - begin:
-                    pixels[pending.popleft()] = pixels_of(frame, film)
-                if not pending:
-                    return pixels
-            return pixels | dict.fromkeys(pending, pixels_of(frame, film)) if frame else {}
-
-    def read_any(source: int, indices: Iterable[int]) -> dict[int, np.ndarray]:
+    def read(source: int, indices: Iterable[int]) -> dict[int, np.ndarray]:
         ordered = sorted({*indices})
-        # The file's index may be wrong.
-        return read(paths[source], ordered, seeks=True) or read(paths[source], ordered, seeks=False)
+        for seeks in (True, False):  # the file's index may be wrong
+            with opened(paths[source]) as film:
+                has_moved = seeks and film.seek(ordered[0] / shape.rate - _LEAD_SECONDS)
+                frames = at_rate(film, shape.rate)
+                begin, frame = next(frames, (0, None))
+                if frame is None or (has_moved and begin > ordered[0]):
+                    continue
+                index, pixels = begin if has_moved else 0, dict[int, np.ndarray]()
+                for wanted in ordered:
+                    while index < wanted:
+                        index += 1
+                        _, frame = next(frames, (0, frame))  # if the video ends early, its last frame stays
+                    pixels[wanted] = pixels_of(frame, film)
+                return pixels
+        return {}
 
-    return read_any
+    return read

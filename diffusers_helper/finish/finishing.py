@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Self
 
 from diffusers_helper.errors import InputError, short_repr
@@ -20,7 +20,7 @@ from diffusers_helper.finish.step import SOURCE, Shape, Step, refusal
 from diffusers_helper.setting import lines_of
 
 STEPS: tuple[type[Step], ...] = (Edit, Enlarge, Smooth)
-WORDS = {word: (step, *facts) for step in STEPS for word, facts in step.words().items()}
+WORDS = {word: facts for step in STEPS for word, facts in step.words().items()}
 _MAX_SOURCES = 32
 _MAX_SECONDS = 1200
 _SEGMENT_SECONDS = 1.2  # as of FramePack's sections
@@ -41,23 +41,20 @@ class Finishing:
     @lru_cache(maxsize=256)
     def of(cls, text: str) -> Self:
         """Parse the setting, or raise InputError, also for a plan that the videos do not allow."""
-        values: dict[type[Step], dict[str, Any]] = {}
-        sources = list[Shape]()
+        values, sources = dict[str, Any](), list[Shape]()
         for item in filter(None, re.split(r"[\s,]+", text)):
             word, _, value = item.partition(":")
             if word == SOURCE:
                 sources.append(Shape.of(value))
-                continue
-            if word not in WORDS:
+            elif word not in WORDS:
                 raise refusal(short_repr(word), f"some of {', '.join(WORDS)}")
-            step, kind, facts = WORDS[word]
-            parsed = facts.parsed(word, kind, value)
-            if values.setdefault(step, {}).setdefault(word, parsed) != parsed:
+            elif values.setdefault(word, parsed := WORDS[word].parsed(word, value)) != parsed:
                 raise refusal(f"{word} twice", "it once")
         if len(sources) > _MAX_SOURCES:
             raise refusal(f"{len(sources)} videos", f"at most {_MAX_SOURCES}")
-        edit = Edit(**values.pop(Edit, {}), smooths=Smooth in values)
-        others = tuple(step(**values[step]) for step in STEPS if step in values)
+        settings = {step: {word: values[word] for word in step.words() if word in values} for step in STEPS}
+        edit = Edit(**settings.pop(Edit), smooths=bool(settings[Smooth]))
+        others = tuple(step(**words) for step, words in settings.items() if words)
         return cls(edit, others).with_sources(tuple(sources))
 
     def __str__(self) -> str:
@@ -86,10 +83,7 @@ class Finishing:
 
     def shapes(self) -> list[Shape]:
         """List what each step gets, and what the last one makes."""
-        shapes = [self.sources[0]]
-        for step in self.steps:
-            shapes.append(step.shape(shapes[-1]))
-        return shapes
+        return [*accumulate(self.steps, lambda shape, step: step.shape(shape), initial=self.sources[0])]
 
     @property
     def result(self) -> Shape:

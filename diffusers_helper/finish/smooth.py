@@ -1,18 +1,16 @@
 """More frames per second, by FFmpeg's interpolation along the motion. Cuts are recognised and stay cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from diffusers_helper.finish.filters import filtered
-from diffusers_helper.finish.step import Frames, Shape, Step, Word, Workshop, refusal
+from diffusers_helper.finish.step import Frames, Picture, Shape, Step, Workshop, refusal, word
 
 if TYPE_CHECKING:
-    import numpy as np
+    from av.video.frame import VideoFrame
 
 _DOUBLE = "2x"
 _MAX_RATE = 120
@@ -24,11 +22,10 @@ _FILTER = "mi_mode=mci:mc_mode=aobmc:me_mode=bilat:me=umh:mb_size=8:search_param
 
 @dataclass(frozen=True, slots=True)
 class Smooth(Step):
-    # fmt: off
-    smooth: Annotated[str, Word(
-        "more frames per second, along the motion, such as 60", f"FPS|{_DOUBLE}",
-        rf"{_DOUBLE}|[1-9]\d{{0,2}}")] = ""
-    # fmt: on
+    smooth: str = word(
+        "", "more frames per second, along the motion, such as 60", f"FPS|{_DOUBLE}",
+        rf"{_DOUBLE}|[1-9]\d{{0,2}}",
+    )  # fmt: skip
 
     def shape(self, shape: Shape) -> Shape:
         rate = 2 * shape.rate if self.smooth == _DOUBLE else Fraction(self.smooth)
@@ -48,7 +45,7 @@ class Smooth(Step):
         # The filter's times must not be negative, and each must keep its place between the frames.
         offset, shift = ratio.denominator * _MARGIN, ratio.numerator * _MARGIN
 
-        def inputs(first: int, last: int) -> Iterator[VideoFrame]:
+        def inputs(first: int, last: int) -> "Iterator[VideoFrame]":
             """Yield frames; before the first and after the last one, they are as at the border."""
             begin, end = max(0, first), min(shape.frames, last)
             pictures = frames(begin, end)
@@ -59,7 +56,7 @@ class Smooth(Step):
                 frame.pts, frame.time_base = index + offset, 1 / shape.rate
                 yield frame
 
-        def smoothed(begin: int, end: int) -> Iterator[np.ndarray]:
+        def smoothed(begin: int, end: int) -> Iterator[Picture]:
             pictures = inputs(floor(begin / ratio) - _MARGIN, ceil(end / ratio) + _MARGIN)
             for output in filtered(pictures, "minterpolate", f"fps={rate}:{_FILTER}"):
                 if output.pts is not None and begin <= output.pts - shift < end:

@@ -1,23 +1,22 @@
 """What the finishing steps have in common: the form of a video between two of them, and their contract."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from diffusers_helper.errors import InputError, short_repr
 
 if TYPE_CHECKING:
     import numpy as np
 
-Frames = Callable[[int, int], Iterator["np.ndarray"]]
-"""Computes the frames from one index up to another, uint8 RGB (H, W, 3), always with the same pixels."""
-Read = Callable[[int, Iterable[int]], dict[int, "np.ndarray"]]
+Picture: TypeAlias = "np.ndarray"
+"""A frame, uint8 RGB (H, W, 3)."""
+Frames = Callable[[int, int], Iterator[Picture]]
+"""Computes the frames from one index up to another, always with the same pixels."""
+Read = Callable[[int, Iterable[int]], dict[int, Picture]]
 """Reads frames of a source: its number, from 0, and the indices at the rate of the first one."""
 SOURCE = "source"
 _SHAPE = re.compile(r"(\d{1,5})x(\d{1,5})\*(\d{1,6})@(\d{1,6}(?:/\d{1,6})?)(\+sound)?")
@@ -67,58 +66,54 @@ class Workshop:
     cap_bytes: int = 0
 
 
-_PARSERS: Mapping[type, Callable[[str], Any]] = {
-    str: str,
-    bool: lambda text: True,
-    int: lambda text: int(text or 0),
-    Fraction: lambda text: Fraction(text).limit_denominator(100),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Word:
     """A word of the text, which sets a field of a step.
 
     Attributes:
         values: What its values look like; "" for a word without any.
-        pattern: What a value has to match, unless it is within `bounds`.
+        parse: The pattern of a text, or what makes a value of it, where None or ValueError refuses it.
     """
 
     effect: str
     values: str = ""
-    pattern: str = ""
-    bounds: tuple[Any, Any] | None = None
+    parse: str | Callable[[str], Any] = lambda text: not text or None
 
-    def parsed(self, word: str, kind: type, text: str) -> Any:
+    def parsed(self, word: str, text: str) -> Any:
         with suppress(ValueError, ZeroDivisionError):
-            value = _PARSERS[kind](text)
-            low, high = self.bounds or (value, value)
-            if low <= value <= high and (self.bounds or re.fullmatch(self.pattern, text)):
+            pattern = self.parse
+            value = pattern(text) if callable(pattern) else text if re.fullmatch(pattern, text) else None
+            if value is not None:
                 return value
         expected = f"{word}:{self.values} ({self.effect})" if self.values else f"{word} without a value"
         raise refusal(f"{word} {short_repr(text)}", expected)
 
 
+def word(default: Any, *facts: Any) -> Any:
+    return field(default=default, metadata={"word": Word(*facts)})
+
+
+def between(low: Any, high: Any, kind: Callable[[str], Any] = int) -> Callable[[str], Any]:
+    return lambda text: value if low <= (value := kind(text)) <= high else None
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finishing step: its settings are its fields, of which those with a Word are words of the text.
+    """A finishing step: its settings are its fields, of which those made by `word` are words of the text.
 
     A further step is a module with a subclass, and an entry in `finishing.STEPS`.
     """
 
     @classmethod
-    @cache
-    def words(cls) -> dict[str, tuple[type, Word]]:
-        hints = get_type_hints(cls, include_extras=True).items()
-        return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Annotated}
+    def words(cls) -> dict[str, Word]:
+        return {entry.name: entry.metadata["word"] for entry in fields(cls) if entry.metadata}
 
     def __str__(self) -> str:
-        default = type(self)()
-        values = {word: getattr(self, word) for word in self.words()}
+        values = {entry: getattr(self, entry.name) for entry in fields(self) if entry.metadata}
         return ",".join(
-            word if value is True else f"{word}:{value}"
-            for word, value in values.items()
-            if value != getattr(default, word)
+            entry.name if value is True else f"{entry.name}:{value}"
+            for entry, value in values.items()
+            if value != entry.default
         )
 
     def shape(self, shape: Shape) -> Shape:

@@ -22,7 +22,6 @@ from diffusers_helper.finish.finishing import Finishing
 
 RATE = 48_000
 _BITS_PER_SECOND = 160_000
-_PACKET = 1024  # the samples of a packet of AAC
 DROPPED = "The sound is left out, since it cannot follow reverse, to and fro, or another speed."
 
 
@@ -103,13 +102,11 @@ def write_sound(samples: np.ndarray, file: Path) -> None:
         replacing(file) as temporary,
         av.open(temporary, "w", format="mp4", options={"fflags": "+bitexact"}) as output,
     ):
-        container: Any = output  # PyAV's stub does not know the packets' kind
-        stream = container.add_stream("aac", rate=RATE, layout="stereo")
+        stream: Any = output.add_stream("aac", rate=RATE, layout="stereo")
         stream.bit_rate = _BITS_PER_SECOND
-        for begin in (*range(0, len(samples), _PACKET), None):
-            frame = None
-            if begin is not None:
-                content = np.ascontiguousarray(samples[begin : begin + _PACKET]).reshape(1, -1)
-                frame = AudioFrame.from_ndarray(content, format="s16", layout="stereo")
-                frame.sample_rate, frame.pts, frame.time_base = RATE, begin, Fraction(1, RATE)
-            container.mux(stream.encode(frame))
+        for begin in range(0, len(samples), RATE):
+            content = samples[begin : begin + RATE].reshape(1, -1)
+            frame = AudioFrame.from_ndarray(content, format="s16", layout="stereo")
+            frame.sample_rate, frame.pts, frame.time_base = RATE, begin, Fraction(1, RATE)
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -31,7 +30,7 @@ from diffusers_helper.conditions.video_frame import to_picture
 from diffusers_helper.errors import InputError
 from diffusers_helper.files import replacing
 from diffusers_helper.output import gif
-from diffusers_helper.output.video import converted, prepare_codec
+from diffusers_helper.output.video import converted, decoding_time, prepare_codec
 from diffusers_helper.provenance.metadata import append_pictures, png_chunks, read_embedded
 from diffusers_helper.provenance.zips import sized_entry, stored_zip
 
@@ -88,30 +87,22 @@ def format_of(target: Path, codec: str = "") -> str:
     return codec or names[0]
 
 
-@dataclass(frozen=True, slots=True)
 class _Source:
     """The video to export, with its frames at a constant rate, and the recipe in it."""
 
-    path: Path
-    rate: Fraction
-    count: int
-    sound_bits: int
-    is_h264: bool
-    recipe: bytes | None
-    pictures: dict[str, bytes]
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
+    def __init__(self, path: Path) -> None:
         with opened(path, math.inf) as film:
-            rate = film.stream.average_rate or Fraction(30)
-            is_h264 = film.stream.codec_context.name == "h264" and "mp4" in film.container.format.name
+            self.rate = film.stream.average_rate or Fraction(30)
+            self.is_h264 = film.stream.codec_context.name == "h264" and "mp4" in film.container.format.name
             sounds = film.container.streams.audio[:1]
-            sound_bits = sum(min(sound.bit_rate or _SOUND_BITS, _SOUND_BITS) for sound in sounds)
-            count = max(1, round(max(film.times(), default=0) * rate))
+            self.sound_bits = sum(min(sound.bit_rate or _SOUND_BITS, _SOUND_BITS) for sound in sounds)
+            self.count = max(1, round(max(film.times(), default=0) * self.rate))
         embedded = None
         with suppress(InputError), path.open("rb") as file:  # a damaged recipe stays behind
             embedded = read_embedded(file)
-        return cls(path, rate, count, sound_bits, is_h264, *(embedded or (None, {})))
+        self.recipe, self.pictures = embedded or (None, {})
+        self.path = path
+        self.seconds = self.count / self.rate
 
     def frames(self, rate: Fraction | None = None) -> Generator[Image.Image]:
         return all_frames(self.path, rate or self.rate, math.inf)
@@ -129,26 +120,29 @@ def estimated_bytes(video: Path, name: str) -> int | None:
 
     A library has the encoders of cards that this machine lacks, so each one is tried like this.
     """
-    source, form = _Source.of(video), FORMATS[name]
-    seconds = source.count / source.rate
+    source, form = _Source(video), FORMATS[name]
     if name == "h264" and source.is_h264:
         return video.stat().st_size
     if name == "png":
         return frames_zip(video)[0]
-    if name == "gif":
-        sample = source.sample(rate := gif.rate_of(seconds, source.rate))
-        with NamedTemporaryFile(suffix=".gif") as file:
-            list(gif.write_gif(lambda: map(Image.Image.copy, sample), Path(file.name), 0, rate))
-            return round(min(gif.MAX_BYTES, Path(file.name).stat().st_size / len(sample) * seconds * rate))
+    rate = gif.rate_of(source.seconds, source.rate) if name == "gif" else source.rate
     with suppress(FFmpegError, ValueError, OSError), ExitStack() as stack:
         container = av.open(io.BytesIO(), "w", format=form.suffix[1:])
         stack.callback(container.close)
-        sample = source.sample(source.rate)
-        first, *others = (packet.size for packet in _encoded(container, sample, form, source.rate))
-        num_first = math.ceil(source.count / _KEY_FRAMES)
-        size = first * num_first + sum(others) / max(1, len(others)) * (source.count - num_first)
+        sample = source.sample(rate)
+        packets = (
+            gif.encoded(container, lambda: map(Image.Image.copy, sample), rate)
+            if name == "gif"
+            else _encoded(container, sample, form, rate)
+        )
+        first, *others = (packet.size for packet in packets)
+        count = source.seconds * rate
+        num_first = math.ceil(count / _KEY_FRAMES)
+        size = first * num_first + sum(others) / max(1, len(others)) * (count - num_first)
+        if name == "gif":
+            return round(min(gif.MAX_BYTES, size))
         kept = sum(map(len, source.pictures.values())) if form.suffix == ".mp4" else 0
-        return round(size + len(source.recipe or b"") + kept + source.sound_bits / 8 * seconds)
+        return round(size + len(source.recipe or b"") + kept + source.sound_bits / 8 * source.seconds)
     return None
 
 
@@ -162,7 +156,7 @@ def exported(video: Path, target: Path, name: str = "", *, at: float = 0.0) -> I
         InputError: If the video cannot be read, the format cannot be written here, or there is too much.
     """
     name = name or format_of(target)
-    source, form = _Source.of(video), FORMATS[name]
+    source, form = _Source(video), FORMATS[name]
     if form.encoder and estimated_bytes(video, name) is None:
         raise InputError(f"{form.label} cannot be written on this machine.", "Choose another format.")
     with replacing(target) as temporary:
@@ -171,8 +165,8 @@ def exported(video: Path, target: Path, name: str = "", *, at: float = 0.0) -> I
         elif name == "frame":
             _write_frame(source, temporary, at)
         elif name == "gif":
-            rate = gif.rate_of(seconds := source.count / source.rate, source.rate)
-            count = max(1, round(seconds * rate))
+            rate = gif.rate_of(source.seconds, source.rate)
+            count = max(1, round(source.seconds * rate))
             yield from gif.write_gif(lambda: source.frames(rate), temporary, count, rate)
         elif name == "png":
             with temporary.open("wb") as file:
@@ -195,16 +189,12 @@ def _write_film(source: _Source, target: Path, form: Format) -> Iterator[Progres
         film = _encoded(output, frames, form, source.rate)
         sound = _sound(container, output, is_mp4)
         done = 0
-        for packet in heapq.merge(film, sound, key=_time_of):
+        for packet in heapq.merge(film, sound, key=decoding_time):
             done += packet.stream.type == "video"
             output.mux(packet)
             yield max(1, done), max(1, done, source.count)
     if is_mp4:
         append_pictures(target, source.pictures)
-
-
-def _time_of(packet: Packet) -> Fraction:
-    return (packet.dts or packet.pts or 0) * cast(Fraction, packet.time_base)
 
 
 def _encoded(
@@ -241,7 +231,7 @@ def frames_zip(video: Path) -> tuple[int, Iterator[bytes]]:
 
     The frames are PNG files without compression, so that their size is known before they are there.
     """
-    source = _Source.of(video)
+    source = _Source(video)
     frames = source.frames()
     first = next(frames)
     contents, size = map(_png, chain([first], frames)), len(_png(first))

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import av
+from av.container import OutputContainer
+from av.packet import Packet
 from av.video.frame import VideoFrame
 from PIL import Image
 
@@ -19,22 +21,36 @@ _UNIT = Fraction(1, 100)  # of the times in a GIF, in seconds
 # Viewers show frames of less than two units more slowly than they should be.
 _DELAY, _LONG_DELAY, _LONG_SECONDS = 5, 10, 10
 
+Pictures = Callable[[], Iterator[Image.Image]]
+"""Reads the pictures of a video, which become smaller, from the beginning."""
+
 
 def rate_of(seconds: Fraction, rate: Fraction) -> Fraction:
     """Choose the frames in a second, each of which is shown for whole units; a long video has fewer."""
     return 1 / (_UNIT * max(_LONG_DELAY if seconds > _LONG_SECONDS else _DELAY, round(100 / rate)))
 
 
-def write_gif(
-    pictures: Callable[[], Iterator[Image.Image]], target: Path, count: int, rate: Fraction,
-    side: int = MAX_SIDE,
-) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """Write pictures, which are read twice, and again smaller if that has too many bytes.
+def write_gif(pictures: Pictures, target: Path, count: int, rate: Fraction) -> Iterator[tuple[int, int]]:
+    """Write about `count` pictures, smaller if that has too many bytes, and yield how many are done."""
+    side = MAX_SIDE
+    while True:
+        with av.open(target, "w", format="gif", options={"fflags": "+bitexact"}) as output:
+            size = done = 0
+            for done, packet in enumerate(encoded(output, pictures, rate, side), 1):
+                output.mux(packet)
+                size += packet.size
+                yield done, max(done, count)
+                if size > MAX_BYTES and side > _MIN_SIDE:
+                    break
+            else:
+                return
+            stream = output.streams.video[0]
+        side = int(max(stream.width, stream.height) * max(0.4, 0.8 * math.sqrt(done / count)))
 
-    Yields:
-        The pictures that are done, and how many there are.
-    """
 
+def encoded(
+    output: OutputContainer, pictures: Pictures, rate: Fraction, side: int = MAX_SIDE
+) -> Iterator[Packet]:
     def frames() -> Iterator[VideoFrame]:
         for index, picture in enumerate(pictures()):
             picture.thumbnail((side, side), Image.Resampling.LANCZOS)
@@ -42,23 +58,10 @@ def write_gif(
             frame.pts, frame.time_base = index * int(100 / rate), _UNIT
             yield frame
 
-    def is_too_large() -> bool:
-        return side > _MIN_SIDE and target.stat().st_size > MAX_BYTES
-
     *_, palette = filtered(frames(), "palettegen")  # of the colours that suit all frames
     coloured = filtered(frames(), "paletteuse", "diff_mode=rectangle", palette)
     first = next(coloured)
-    with av.open(target, "w", format="gif", options={"fflags": "+bitexact"}) as output:
-        stream: Any = output.add_stream("gif", rate=rate)
-        stream.pix_fmt, stream.codec_context.time_base = "pal8", _UNIT
-        stream.width, stream.height = first.width, first.height
-        done = 0
-        for done, frame in enumerate(chain([first], coloured), 1):
-            output.mux(stream.encode(frame))
-            yield done, max(done, count)
-            if is_too_large():
-                break
-        output.mux(stream.encode(None))
-    if is_too_large():
-        smaller = int(max(first.width, first.height) * max(0.4, 0.8 * math.sqrt(done / count)))
-        yield from write_gif(pictures, target, count, rate, smaller)
+    stream: Any = output.add_stream("gif", rate=rate)
+    stream.pix_fmt, stream.codec_context.time_base = "pal8", _UNIT
+    stream.width, stream.height = first.width, first.height
+    return chain.from_iterable(map(stream.encode, chain([first], coloured, [None])))

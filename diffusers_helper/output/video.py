@@ -296,7 +296,7 @@ class GrowingVideo:
 
     def _copy(self, segments: Sequence[Path], output: OutputContainer, *sound: Iterator[Packet]) -> int:
         num_frames = 0
-        for packet in heapq.merge(self._packets(segments, output), *sound, key=_decoding_time):
+        for packet in heapq.merge(self._packets(segments, output), *sound, key=decoding_time):
             num_frames += packet.stream.type == "video"
             output.mux(packet)
         return num_frames
@@ -326,7 +326,7 @@ class GrowingVideo:
                     num_frames += 1
 
 
-def _decoding_time(packet: Packet) -> Fraction:
+def decoding_time(packet: Packet) -> Fraction:
     return (packet.dts or 0) * packet.time_base
 
 

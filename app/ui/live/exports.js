@@ -1,42 +1,36 @@
 // The fold "Download as", which names the formats of a video with their sizes, and makes and saves a file in one of them.
-import { make, makeButton, setText } from '../elements.js';
+import { hasChanged, make, makeButton, setText } from '../elements.js';
 import { linesOf, post } from '../server.js';
 
 /** Set up the fold. The result shows it for a scene. */
 export function prepareExports(fold, report) {
   const [list, say] = ['ul', 'p'].map((tag) => fold.querySelector(tag));
-  let scene = { video: null };
-  let shown = ''; // the address of the video that the list is about
+  let scene = {};
   let running = null; // what calls off the export that is being made
 
   async function save(button, { format, label }) {
-    const { job } = scene;
     const own = running = new AbortController();
-    const stop = makeButton('Cancel', () => own.abort(), { className: 'lt-tile' });
-    button.after(stop);
+    const stop = make('li', {}, makeButton('Cancel', () => own.abort(), { className: 'lt-tile' }));
+    const tell = (words) => setText(say, `${label}: ${words}`);
+    button.parentElement.after(stop);
     button.focus();
     try {
-      for await (const { share, refusal, url, name, size } of linesOf(own.signal, 'exports_make', { job, format })) {
+      for await (const { share, refusal, url, name, size } of linesOf(own.signal, 'exports_make', { job: scene.job, format })) {
         if (refusal) throw new Error(refusal);
-        if (url) {
-          make('a', { href: url, download: name }).click();
-          setText(say, `${label}: ${size}`);
-        } else setText(say, `${label}: ${Math.floor(100 * share)} %`);
+        tell(size ?? `${Math.floor(100 * share)} %`);
+        if (url) make('a', { href: url, download: name }).click();
       }
     } catch (error) {
       setText(say, own.signal.aborted ? `${label} was cancelled.` : error.message);
-    } finally {
-      stop.remove();
-      if (running === own) running = null;
     }
+    stop.remove();
   }
 
   async function read() {
-    if (!fold.open || !scene.video || shown === scene.video.url) return;
-    shown = scene.video.url;
+    if (!fold.open || !hasChanged(list, scene.video.url)) return;
     setText(say, 'Looking for formats…');
     const offers = await post('exports_list', { job: scene.job }).catch((error) => {
-      shown = '';
+      hasChanged(list, null); // so that they are asked for again
       report(error.message);
       return [];
     });
@@ -53,12 +47,12 @@ export function prepareExports(fold, report) {
 
   fold.addEventListener('toggle', read);
   return (now) => {
-    if (now.job !== scene.job) {
+    fold.hidden = !now.video || now.video.isPicture;
+    if (now.job !== scene.job || fold.hidden) {
       running?.abort();
       fold.open = false;
     }
     scene = now;
-    fold.hidden = !now.video || now.video.isPicture;
     read();
   };
 }

@@ -44,7 +44,6 @@ function makeForm(video, { time, close, done }) {
   const form = fromTemplate('finishing');
   const { elements: fields } = form;
   let sound = null; // the upload
-  let timer = 0;
   let asked = 0; // the number of the last question, since only the last answer counts
   const report = (words) => setText(form.querySelector('[role="status"]'), words);
 
@@ -57,16 +56,14 @@ function makeForm(video, { time, close, done }) {
     return words.length || sound ? { video, steps: words.join(',') || 'speed:1', join, sound } : null;
   }
 
-  async function plan() {
+  async function change() {
     asked += 1;
-    const [own, now] = [asked, message()];
+    const own = asked;
+    await new Promise((wake) => { setTimeout(wake, PAUSE); });
+    if (own !== asked) return;
+    const now = message();
     const answer = now ? await post('finish_plan', now).then(({ words }) => words, (error) => error.message) : ASK;
     if (own === asked) report(answer);
-  }
-
-  function change() {
-    clearTimeout(timer);
-    timer = setTimeout(plan, PAUSE);
   }
 
   const joined = prepareJoin(form, change, report);
@@ -91,7 +88,7 @@ function makeForm(video, { time, close, done }) {
     close();
     done('The new video is in the queue.', id);
   }, report);
-  plan();
+  change();
   return form;
 }
 
@@ -120,33 +117,27 @@ function compareWithBefore({ job, prompt, before, video }) {
   ]);
 }
 
-/** Set up the actions that finish the video of a view. The result shows them for a scene. */
+/** Set up the actions that finish the video of a view. The result is told of its scenes. */
 export function prepareFinishing(view, player, report, expect) {
-  const find = (name) => view.querySelector(`.lt-${name}`);
-  const panel = find('finish-place');
+  const [panel, finish, enlarge, before] = ['finish-place', 'finish', 'enlarge', 'before'].map((name) => view.querySelector(`.lt-${name}`));
   let scene = {};
   const close = () => panel.replaceChildren();
   const done = (words, job) => {
     expect();
     report(words, job);
   };
-  find('finish').addEventListener('click', () => {
+  finish.addEventListener('click', () => {
     panel.replaceChildren(makeForm({ job: scene.job }, { time: () => player.at, close, done }));
     panel.scrollIntoView({ block: 'nearest' });
     panel.querySelector('select').focus({ preventScroll: true });
   });
-  onPress(find('enlarge'), async () => {
+  onPress(enlarge, async () => {
     const { id } = await post('finish_start', { video: { job: scene.job }, steps: 'enlarge:4' });
     done('The larger video is in the queue.', id);
   }, report);
-  find('before').addEventListener('click', () => compareWithBefore(scene));
+  before.addEventListener('click', () => compareWithBefore(scene));
   return (now) => {
     if (now.job !== scene.job) close();
     scene = now;
-    find('enlarge').hidden = !now.isSmall;
-    find('finish').hidden = !now.offersMore || now.video.isPicture;
-    // A finishing has no model that could make more of it.
-    if (now.isFinishing) for (const name of ['again', 'longer', 'change']) find(name).hidden = true;
-    find('before').hidden = !now.before || !now.video;
   };
 }

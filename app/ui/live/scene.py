@@ -180,6 +180,7 @@ def _pulse_data(live: LiveJob, elapsed: float, seconds_left: float | None) -> Sc
 def _picture_data(live: LiveJob) -> SceneData:
     folder, request = JobFolder(live.job.folder), live.job.request
     ratio = live.width / live.height if live.height else None
+    offers_more = live.video is not None and bool(WORDS[live.job.state].ending)
     picture: SceneData = {
         "blank": "Nothing was made" if live.job.is_over else "The video appears here, section by section",
         "poster": start_picture(live.job),
@@ -190,10 +191,11 @@ def _picture_data(live: LiveJob) -> SceneData:
         "words": "beneath" if ratio is None or ratio > _MAX_RATIO_BESIDE else "beside",
         "video": None,
         "continues": live.video is not None and live.job.state == "finished" and not request.one_frame,
-        "isFinishing": bool(request.finish),
-        "before": _before(live.job),
+        "before": live.video and _before(live.job),
         "isFollowed": bool(request.then),
-        "offersMore": live.video is not None and bool(WORDS[live.job.state].ending),
+        "offersMore": offers_more,
+        "mayFinish": offers_more and not request.one_frame,
+        "mayMakeMore": offers_more and not request.finish,  # a finishing has no model
         "preview": None,
     }
     picture["isSmall"] = picture["continues"] and live.width <= _SMALL

@@ -32,6 +32,9 @@ def test_a_finished_video_is_exported_with_its_size_told_before(page: Any, stand
     with Image.open(download.value.path()) as shown:
         assert shown.format == "GIF"
         assert shown.n_frames == round(20 * job.frames / 30)  # pyright: ignore[reportAttributeAccessIssue]
+    page.get_by_role("button", name="MP4, HEVC").click()
+    page.get_by_role("button", name="Cancel", exact=True).click()  # which nothing covers
+    page.get_by_text("MP4, HEVC was cancelled.").wait_for()
     with page.expect_download() as download:
         page.get_by_role("link", name="PNG frames").click()
     assert download.value.suggested_filename.endswith(".zip")
