@@ -69,6 +69,12 @@ TRIAL_SECONDS = 60.0  # of a job that waits
 LATE = f"Trying all kernels takes more than {TRIAL_SECONDS:g} seconds here: the next video tries the others."
 
 
+def kind_of(device: torch.device) -> Kind:
+    if device.type == "cpu":
+        return "cpu"
+    return "cuda" if torch.version.hip is None else "rocm"
+
+
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     detected = detect(environ)
     if not device.has_gpu:
@@ -277,7 +283,7 @@ def _with_kernels_tried(
             profile = replace(profile, backends={**profile.backends, key: backend})
     if request.kernels == AUTO:
         kernels = PLAIN
-        names = [name for name in BLOCKS if not _kernels_problem(name, profile.machine.kind)]
+        names = [name for name in BLOCKS if not kernels_problem(name, profile.machine.kind)]
         if has_gpu and len(names) > 1:
             spans_heads = networks["transformer"].config.get("qk_norm") != "rms_norm"
             key = blocks_key(shape, spans_heads=spans_heads)
@@ -289,14 +295,14 @@ def _with_kernels_tried(
 
 
 def _check_kernels(name: str, kind: Kind) -> None:
-    if problem := _kernels_problem(name, kind):
+    if problem := kernels_problem(name, kind):
         raise InputError(
             setting="kernels", problem=f"is {name}, but {problem}",
             expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
         )  # fmt: skip
 
 
-def _kernels_problem(name: str, kind: Kind) -> str:
+def kernels_problem(name: str, kind: Kind) -> str:
     if name in (FUSED, FAST_8_BIT) and (problem := kitchen_problem()):
         return f"comfy-kitchen cannot be used ({problem})"
     # On RDNA compiling takes minutes, and on a CPU the account of tensors would be compiled, too.

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from cache.conv_rungs import CHOSEN_RUNGS
-from diffusers_helper.attention.backends import BACKENDS, COMPILED, KITCHEN, NATIVE, PLAIN, backend_problem
+from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, PLAIN, backend_problem
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
@@ -29,6 +29,7 @@ from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.original import Original
+from diffusers_helper.job.plans import kernels_problem, kind_of
 from diffusers_helper.job.trials import choose_convolutions, with_trials_of
 from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
@@ -247,7 +248,8 @@ def open_job(
     video = GrowingVideo(
         job_folder.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
-    report.started(video, plans.attention[0], plans.expected_seconds())
+    ways = {"attention": plans.attention[0], "kernels": plans.request.kernels}
+    report.started(video, plans.expected_seconds(), **ways)
     original, join_note = _join_original(job_folder, request, family, video, report)
     notes = *plans.notes, *time_notes(request, family), _unknown_words(request, models)
     for warning in filter(None, (kernels_note, video.warning, join_note, *notes)):
@@ -325,8 +327,8 @@ def _begun_with(
         return request, None, ""
     earlier_kernels = _stored_text(earlier_folder.kernels)
     choice = earlier_kernels.partition(" ")[0]
-    is_nvidia = models.device.type == "cuda" and torch.version.hip is None
-    kernels = kernels_version(choice) if choice in KERNELS and (choice != COMPILED or is_nvidia) else ""
+    is_usable = choice in KERNELS and not kernels_problem(choice, kind_of(models.device))
+    kernels = kernels_version(choice) if is_usable else ""
     notes = list[str]()
     if earlier_kernels not in ("", kernels):
         notes.append(

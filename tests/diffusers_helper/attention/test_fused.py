@@ -232,8 +232,8 @@ def test_a_resumed_job_has_the_kernels_with_which_it_began(
     _, events = make(request, models, tmp_path / "compiled", resume_from=tmp_path / "compiled")
     told = [event.message for event in events if isinstance(event, Warned)]
     assert "begun with compiled kernels of torch 2.13.0 and goes on with PyTorch alone" in told[0]
-    for module in ("job.setup", "provenance.recipe"):
-        monkeypatch.setattr(f"diffusers_helper.{module}.kernels_version", lambda kernels: "")
+    monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: "it is not here")
+    monkeypatch.setattr("diffusers_helper.provenance.recipe.kernels_version", lambda kernels: "")
     assert [notice for notice in recipe.notices_on("cpu") if "which is not here" in notice]
     _, events = make(request, models, tmp_path / "elsewhere", resume_from=tmp_path / "elsewhere")
     told = next(event.message for event in events if isinstance(event, Warned))

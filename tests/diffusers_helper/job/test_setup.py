@@ -57,10 +57,9 @@ def test_a_job_goes_on_with_the_kernels_with_which_it_began_where_this_machine_h
     attention: str | None, kernels: str | None, problem: str, device: str, expected: tuple[Any, ...],
     note: str, folder: JobFolder, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(setup, "kitchen_problem", lambda: problem)
-    monkeypatch.setattr(
-        setup, "kernels_version", lambda name: "" if problem else f"{name} kernels of comfy-kitchen 0.2"
-    )
+    for module in ("setup", "plans"):
+        monkeypatch.setattr(f"diffusers_helper.job.{module}.kitchen_problem", lambda: problem)
+    monkeypatch.setattr(setup, "kernels_version", lambda name: f"{name} kernels of comfy-kitchen 0.2")
     for file, text in ((folder.attention, attention), (folder.kernels, kernels)):
         if text is not None:
             file.write_text(text)
