@@ -6,8 +6,8 @@ Each run has a process of its own, which first loads the model and makes one sec
 rest is measured. All runs have the same weights, picture, prompt, seed and number of sections, use Euler
 steps and the same encoder, and no lossy cache. In all of them, threads sleep while they wait, so that the
 processor's time is that of work. Ours have the other variables, too, with which the product starts its
-engine. "chosen" has what a person can choose for speed, and "again" is a second job with the prompt and picture
-of the first.
+engine. "chosen" has what a person can choose for speed, and "again" is a second job with the prompt and
+picture of the first.
 
 - diffusers: its pipeline, whose frames are encoded once, at the end.
 - original: the original program cannot be imported without CUDA, so its schedule is replayed with the latents
@@ -303,7 +303,7 @@ def table(runs: Sequence[Run]) -> str:
         ours = by_peer["longtake"]
         of_all, chosen = (by_peer[peer].cpu / by_peer["diffusers"].cpu for peer in ("longtake", "chosen"))
         lines.append(
-            f"{count} sections: {of_all:.2f} of diffusers' processor time, and {chosen:.2f} with what a person "
+            f"{count} sections: {of_all:.2f} of diffusers' processor time, {chosen:.2f} with what a person "
             f"can choose (goal {GOAL_OF_ALL}); outside of the transformer "
             f"{ours.outside / by_peer['original'].outside:.2f} of the original's (goal {GOAL_OUTSIDE})"
         )

@@ -14,7 +14,14 @@ from PIL import Image
 from torch import nn
 
 from cache.conv_rungs import CHOSEN_RUNGS
-from diffusers_helper.attention.backends import BACKENDS, KITCHEN, NATIVE, PLAIN, backend_problem
+from diffusers_helper.attention.backends import (
+    BACKENDS,
+    KITCHEN,
+    NATIVE,
+    PLAIN,
+    TORCHS_CHOICE,
+    backend_problem,
+)
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
@@ -196,6 +203,8 @@ class OpenJob:
         made_with["device"] = f"{self.memory.plans.card} {self.models.device_name}"
         if self.memory.plans.attention[0] != NATIVE:
             made_with["attention"] = self.memory.plans.attention[0]
+        if self.memory.plans.blas != TORCHS_CHOICE:
+            made_with["blas"] = self.memory.plans.blas
         if kernels := self.memory.plans.kernels:
             made_with["kernels"] = kernels
         return Recipe.of(
@@ -242,6 +251,7 @@ def open_job(
         _largest_request(lineage, begun_request), models, height, width,
         with_trials_of(local, "attention", report, cancel),
         vae_precision=_earlier_vae_precision(earlier_folder), stored_attention=stored_attention,
+        stored_blas=_stored_text(earlier_folder and earlier_folder.blas),
     )  # fmt: skip
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
     request = _write_facts(job_folder, request, earlier_folder, lineage, plans)
@@ -297,6 +307,8 @@ def _write_facts(
     write_atomic(job_folder.attention, "{} {}".format(*plans.attention).encode())
     if plans.kernels or job_folder.kernels.exists():
         write_atomic(job_folder.kernels, plans.kernels.encode())
+    if plans.blas != TORCHS_CHOICE:
+        write_atomic(job_folder.blas, plans.blas.encode())
     if not job_folder.lineage.exists():
         lineage.write(job_folder.lineage)
     if earlier_folder and earlier_folder != job_folder:  # the encoded picture of the earlier run is reused

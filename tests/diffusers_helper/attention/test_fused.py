@@ -346,7 +346,7 @@ def test_blocks_are_compiled_on_nvidias_cards_alone_where_that_is_faster(
     tried = Tried({name: {**figures, "milliseconds": value} for name, value in times.items()})
     local = Local(folder=tmp_path, try_candidates=tried)
     plans = MemoryPlans(tiny_request(small_scene, attention="native"), deep_models, 64, 64, local)
-    (task,) = tried.asked
+    _, task = tried.asked
     assert task.candidates == ways
     assert plans.request.kernels == ways[-1]
     assert (COMPILES in plans.notes) == (ways[-1] == "compiled")

@@ -1,0 +1,69 @@
+"""Tests of the choice of the library that multiplies matrices."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cache.trial import try_candidates
+from diffusers_helper.attention.backends import LIBRARIES
+from diffusers_helper.attention.blas import blas_work, preferred_library
+from diffusers_helper.job.setup import open_job
+from diffusers_helper.loading.loaders import Models
+from diffusers_helper.machine.local import Local
+from diffusers_helper.machine.routes import BLAS, Route, fastest
+from tests.diffusers_helper.attention.test_choice import Tried, radeon, result
+from tests.support.making import tiny_request
+
+__all__ = ["radeon"]
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "errors", "expected"),
+    [
+        ({"default": 1.0, "cublas": 1.2, "cublaslt": 0.8}, {}, "cublaslt"),
+        ({"default": 1.0, "cublaslt": 0.95}, {}, "default"),  # as noise may be
+        ({"default": 1.0, "cublaslt": 0.5}, {"cublaslt": 0.02}, "default"),
+        ({"default": 9.0, "cublaslt": 1.0, "ck": 0.5}, {}, "ck"),
+        ({"cublas": 2.0}, {}, "cublas"),
+        ({}, {}, "default"),
+    ],
+)
+def test_the_fastest_right_library_is_taken(
+    milliseconds: dict[str, float], errors: dict[str, float], expected: str
+) -> None:
+    assert fastest(BLAS, Route(measured=milliseconds, errors=errors), 0.01) == expected
+
+
+def test_the_trial_measures_what_torch_has_and_leaves_it_as_it_was() -> None:
+    prefer: Any = torch.backends.cuda.preferred_blas_library
+    before = prefer()
+    work = partial(blas_work, 2, 40, 16, "bfloat16", device=torch.device("cpu"))
+    plain, other, missing = try_candidates([(work, ["default", "ck", "cublaslt"])])
+    for tried in (plain, other):
+        assert 1e-3 < tried["error"] < 1e-2
+    assert "not been compiled with cuBLASLt" in missing["failed"]
+    assert prefer() == before
+    with preferred_library("ck"):
+        assert prefer() != before
+    assert prefer() == before
+
+
+@pytest.mark.usefixtures("radeon")
+def test_a_job_keeps_the_library_with_which_it_began_where_this_card_has_it(
+    deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = Tried({name: result(value, 0.001) for name, value in {"default": 2.0, "ck": 1.0}.items()})
+    local, folder = Local(folder=tmp_path, try_candidates=tried), tmp_path / "job"
+
+    def library(**settings: Any) -> str:
+        request = tiny_request(small_scene, attention="native")
+        return open_job(request, deep_models, folder=folder, **settings).memory.plans.blas
+
+    assert library(local=local) == "ck"
+    assert (folder / "blas").read_text() == "ck"
+    assert library(resume_from=folder) == "ck"
+    monkeypatch.setitem(LIBRARIES, "rocm", ("default",))
+    assert library(resume_from=folder) == "default"
