@@ -40,8 +40,7 @@ def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
 
     from cache.conv_probe import convolution_work
     from cache.trial import TrialWork, try_candidates
-    from diffusers_helper.attention.blas import blas_work
-    from diffusers_helper.attention.trial import attention_work, block_work
+    from diffusers_helper.attention.trial import attention_work, blas_work, block_work
     from diffusers_helper.memory.device import open_device
 
     tasks = (json.loads(line)["task"] for line in sys.stdin)

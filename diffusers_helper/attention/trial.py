@@ -1,4 +1,4 @@
-"""The work of a transformer's attention and of the rest of its blocks, for the trial of their ways.
+"""The work of a transformer's attention, products and the rest of its blocks, for the trial of their ways.
 
 The results of some rows are compared with fp32 math.
 """
@@ -12,10 +12,12 @@ import torch
 from diffusers.models.embeddings import apply_rotary_emb
 from diffusers.models.normalization import AdaLayerNormZeroSingle, RMSNorm
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from cache.kitchen import backend_of
 from cache.trial import TrialWork
 from diffusers_helper.attention.backends import COMPILED, FUSED
+from diffusers_helper.attention.blas import preferred_library
 from diffusers_helper.attention.dispatch import attention_function
 from diffusers_helper.attention.fused import compiled_blocks, use_kernels
 from diffusers_helper.attention.operation import operation_of
@@ -23,6 +25,7 @@ from diffusers_helper.errors import LongtakeError
 
 _NUM_ROWS = 16  # of the tokens whose results are compared
 _MAX_ERROR = 0.1
+_LAYERS = ((1, 1), (1, 4), (4, 1), (5, 1))  # the inputs and outputs of a block's layers, in widths
 
 Prepared = Iterator[tuple[Callable[[], Sequence[Tensor]], str]]
 
@@ -77,6 +80,27 @@ def block_work(
     return TrialWork(
         prepared, [(n, (slice(None), rows), result) for n, result in enumerate(results)], _MAX_ERROR
     )
+
+
+def blas_work(heads: int, tokens: int, head_dim: int, dtype: str, *, device: torch.device) -> TrialWork:
+    torch.manual_seed(0)
+    width = heads * head_dim
+    values = torch.randn(tokens * 5 * width, device=device, dtype=getattr(torch, dtype))
+    weights = [
+        torch.randn(outputs * width, inputs * width, device=device).mul_(width**-0.5).to(values)
+        for inputs, outputs in _LAYERS
+    ]
+    inputs = [values[: tokens * weight.shape[1]].view(tokens, -1) for weight in weights]
+    rows = _rows(inputs[0][None])
+
+    @contextmanager
+    def prepared(library: str) -> Prepared:
+        with preferred_library(library):
+            # The other rows are freed before the next product.
+            yield lambda: [linear(x, weight)[rows] for x, weight in zip(inputs, weights, strict=True)], ""
+
+    expected = [linear(x[rows].float(), weight.float()) for x, weight in zip(inputs, weights, strict=True)]
+    return TrialWork(prepared, [(n, slice(None), result) for n, result in enumerate(expected)], _MAX_ERROR)
 
 
 def _inputs(shape: tuple[int, ...], dtype: str, device: torch.device) -> list[Tensor]:

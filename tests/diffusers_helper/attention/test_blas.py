@@ -9,7 +9,8 @@ import torch
 
 from cache.trial import try_candidates
 from diffusers_helper.attention.backends import LIBRARIES
-from diffusers_helper.attention.blas import blas_work, preferred_library
+from diffusers_helper.attention.blas import preferred_library
+from diffusers_helper.attention.trial import blas_work
 from diffusers_helper.job.setup import open_job
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local

@@ -103,7 +103,10 @@ def test_what_a_run_writes_is_what_the_next_one_reads(
         folder.overflow.write_text(overflow)
     folder.kernels.write_text(OLDER)
     plans: Any = SimpleNamespace(
-        request=replace(REQUEST, weight_dtype="int8"), attention=("sliced", 77), kernels=kernels, blas="default"
+        request=replace(REQUEST, weight_dtype="int8"),
+        attention=("sliced", 77),
+        kernels=kernels,
+        blas="default",
     )
     auto = replace(REQUEST, weight_dtype="auto")
     assert setup._write_facts(new, auto, folder, Lineage(parent="another"), plans) == plans.request
