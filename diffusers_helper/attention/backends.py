@@ -53,7 +53,7 @@ FAST_8_BIT = "fast8"  # fused, and products of weights in 8 bit with inputs that
 # The libraries of torch that multiply matrices. On ROCm, the second and third are hipBLAS and hipBLASLt.
 TORCHS_CHOICE = "default"
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
-    "cpu": (), "cuda": (TORCHS_CHOICE, "cublas", "cublaslt"),
+    "cpu": (TORCHS_CHOICE,), "cuda": (TORCHS_CHOICE, "cublas", "cublaslt"),
     "rocm": (TORCHS_CHOICE, "cublas", "cublaslt", "ck"),
 }  # fmt: skip
 

@@ -297,13 +297,17 @@ def _with_kernels_tried(
             key = blocks_key(shape, spans_heads=spans_heads)
             kernels = choice(BLOCK_WORK, key, names, spans_heads) or PLAIN
         request = replace(request, kernels=kernels)
-    if problem := kernels_problem(request.kernels, profile.machine.kind):
-        raise InputError(
-            setting="kernels", problem=f"is {request.kernels}, but {problem}",
-            expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
-        )  # fmt: skip
+    _check_kernels(request.kernels, profile.machine.kind)
     check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
     return request, profile, blas, is_complete
+
+
+def _check_kernels(name: str, kind: Kind) -> None:
+    if problem := kernels_problem(name, kind):
+        raise InputError(
+            setting="kernels", problem=f"is {name}, but {problem}",
+            expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
+        )  # fmt: skip
 
 
 def kernels_problem(name: str, kind: Kind) -> str:

@@ -17,6 +17,7 @@ from cache.conv_rungs import CHOSEN_RUNGS
 from diffusers_helper.attention.backends import (
     BACKENDS,
     KITCHEN,
+    LIBRARIES,
     NATIVE,
     PLAIN,
     TORCHS_CHOICE,
@@ -235,15 +236,14 @@ def open_job(
     loras = Loras(loras_of(request.lora), own_loras(models.info))
     models.info.check(request)
     earlier_folder = JobFolder(resume_from.absolute()) if resume_from else None
-    lineage_folder = JobFolder(folder) if folder else earlier_folder
-    lineage = lineage or (Lineage.read(lineage_folder.lineage) if lineage_folder else Lineage())
+    job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
+    lineage = lineage or (Lineage.read(job_folder.lineage) if job_folder else Lineage())
     for section_request in lineage.requests(request):
         check_prompt(section_request, models.info)
     start_shape = (start.height, start.width) if (start := loaded_pictures.get(START_PICTURE)) else None
     height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
     begun_request, stored_attention, kernels_note = _begun_with(request, earlier_folder, models)
-    job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
     report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
@@ -258,8 +258,7 @@ def open_job(
     video = GrowingVideo(
         job_folder.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
-    ways = {"attention": plans.attention[0], "kernels": plans.request.kernels}
-    report.started(video, plans.expected_seconds(), **ways)
+    report.started(video, plans.expected_seconds(), plans.attention[0], plans.request.kernels)
     original, join_note = _join_original(job_folder, request, family, video, report)
     notes = *plans.notes, *time_notes(request, family), _unknown_words(request, models)
     for warning in filter(None, (kernels_note, video.warning, join_note, *notes)):
@@ -307,7 +306,7 @@ def _write_facts(
     write_atomic(job_folder.attention, "{} {}".format(*plans.attention).encode())
     if plans.kernels or job_folder.kernels.exists():
         write_atomic(job_folder.kernels, plans.kernels.encode())
-    if plans.blas != TORCHS_CHOICE:
+    if plans.blas != TORCHS_CHOICE or job_folder.blas.exists():
         write_atomic(job_folder.blas, plans.blas.encode())
     if not job_folder.lineage.exists():
         lineage.write(job_folder.lineage)
@@ -339,13 +338,15 @@ def _begun_with(
         return request, None, ""
     earlier_kernels = _stored_text(earlier_folder.kernels)
     choice = earlier_kernels.partition(" ")[0]
-    is_usable = choice in KERNELS and not kernels_problem(choice, kind_of(models.device))
+    kind = kind_of(models.device)
+    is_usable = choice in KERNELS and not kernels_problem(choice, kind)
     kernels = kernels_version(choice) if is_usable else ""
-    notes = list[str]()
-    if earlier_kernels not in ("", kernels):
-        notes.append(
-            f"This video was begun with {earlier_kernels} and goes on with {kernels or 'PyTorch alone'}."
-        )
+    blas = _stored_text(earlier_folder.blas)
+    notes = [
+        f"This video was begun with {earlier} and goes on with {present or 'PyTorch alone'}."
+        for earlier, present in ((earlier_kernels, kernels), (blas, blas if blas in LIBRARIES[kind] else ""))
+        if earlier not in ("", present)
+    ]
     request = replace(request, kernels=choice if kernels else PLAIN)
     match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", _stored_text(earlier_folder.attention))
     problem = match and backend_problem(match[1], has_gpu=models.device.type != "cpu")

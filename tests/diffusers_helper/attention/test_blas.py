@@ -11,12 +11,16 @@ from cache.trial import try_candidates
 from diffusers_helper.attention.backends import LIBRARIES
 from diffusers_helper.attention.blas import preferred_library
 from diffusers_helper.attention.trial import blas_work
+from diffusers_helper.events import Event, StageStarted, Warned
 from diffusers_helper.job.setup import open_job
 from diffusers_helper.loading.loaders import Models
 from diffusers_helper.machine.local import Local
 from diffusers_helper.machine.routes import BLAS, Route, fastest
-from tests.diffusers_helper.attention.test_choice import Tried, radeon, result
-from tests.support.making import tiny_request
+from diffusers_helper.pipeline import generate
+from diffusers_helper.provenance.recipe import read_recipe
+from tests.diffusers_helper.attention.test_choice import Tried, radeon
+from tests.diffusers_helper.attention.test_choice import result as measured
+from tests.support.making import Stop, load_tiny, tiny_request
 
 __all__ = ["radeon"]
 
@@ -56,7 +60,7 @@ def test_the_trial_measures_what_torch_has_and_leaves_it_as_it_was() -> None:
 def test_a_job_keeps_the_library_with_which_it_began_where_this_card_has_it(
     deep_models: Models, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = Tried({name: result(value, 0.001) for name, value in {"default": 2.0, "ck": 1.0}.items()})
+    tried = Tried({name: measured(value, 0.001) for name, value in {"default": 2.0, "ck": 1.0}.items()})
     local, folder = Local(folder=tmp_path, try_candidates=tried), tmp_path / "job"
 
     def library(**settings: Any) -> str:
@@ -67,4 +71,33 @@ def test_a_job_keeps_the_library_with_which_it_began_where_this_card_has_it(
     assert (folder / "blas").read_text() == "ck"
     assert library(resume_from=folder) == "ck"
     monkeypatch.setitem(LIBRARIES, "rocm", ("default",))
-    assert library(resume_from=folder) == "default"
+    events = list[Event]()
+    assert library(resume_from=folder, on_event=events.append) == "default"
+    told = [event.message for event in events if isinstance(event, Warned)]
+    assert told[0].startswith("This video was begun with ck and goes on with PyTorch alone.")
+    assert (folder / "blas").read_text() == "default"
+
+
+def test_the_library_is_in_force_during_a_job_and_in_its_record(
+    tiny_model: Path, small_scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefer: Any = torch.backends.cuda.preferred_blas_library
+    before, seen, models, request = prefer(), set[str](), load_tiny(tiny_model), tiny_request(small_scene)
+
+    def stop(event: Event) -> None:
+        if isinstance(event, StageStarted):
+            raise Stop
+
+    with pytest.raises(Stop):
+        generate(request, models, folder=tmp_path, on_event=stop)
+    (tmp_path / "blas").write_text("ck")
+    monkeypatch.setitem(LIBRARIES, "cpu", ("ck",))
+
+    def look(event: Event) -> None:
+        if isinstance(event, StageStarted):
+            seen.add(str(prefer()))
+
+    result = generate(request, models, resume_from=tmp_path, on_event=look)
+    assert seen == {"_BlasBackend.Ck"}
+    assert prefer() == before
+    assert read_recipe(result.video).made_with["blas"] == "ck"
