@@ -336,16 +336,17 @@ def _begun_with(
     request = _with_weight_dtype(request, earlier_folder)
     if earlier_folder is None or not earlier_folder.attention.exists():
         return request, None, ""
-    earlier_kernels = _stored_text(earlier_folder.kernels)
-    choice = earlier_kernels.partition(" ")[0]
+    stored_kernels = _stored_text(earlier_folder.kernels)
+    choice = stored_kernels.partition(" ")[0]
     kind = kind_of(models.device)
     is_usable = choice in KERNELS and not kernels_problem(choice, kind)
     kernels = kernels_version(choice) if is_usable else ""
     blas = _stored_text(earlier_folder.blas)
+    choices = (stored_kernels, kernels), (blas, blas if blas in LIBRARIES[kind] else "")
     notes = [
-        f"This video was begun with {earlier} and goes on with {present or 'PyTorch alone'}."
-        for earlier, present in ((earlier_kernels, kernels), (blas, blas if blas in LIBRARIES[kind] else ""))
-        if earlier not in ("", present)
+        f"This video was begun with {earlier_kernels} and goes on with {present or 'PyTorch alone'}."
+        for earlier_kernels, present in choices
+        if earlier_kernels not in ("", present)
     ]
     request = replace(request, kernels=choice if kernels else PLAIN)
     match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", _stored_text(earlier_folder.attention))
