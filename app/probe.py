@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.stdio import take_stdout, write_whole
-from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, CONVOLUTION
+from diffusers_helper.machine.routes import ATTENTION, BLAS, BLOCK_WORK, CONVOLUTION
 from diffusers_helper.machine.signals import end_with_parent
 from diffusers_helper.planning.backend import missing_kernels
 
@@ -40,12 +40,14 @@ def _ways(device: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
     import torch
 
     from cache.conv_probe import convolution_work
-    from cache.trial import try_candidates
-    from diffusers_helper.attention.trial import attention_work, block_work
+    from cache.trial import TrialWork, try_candidates
+    from diffusers_helper.attention.trial import attention_work, blas_work, block_work
     from diffusers_helper.memory.device import open_device
 
     tasks = (json.loads(line)["task"] for line in sys.stdin)
-    works = {ATTENTION: attention_work, BLOCK_WORK: block_work, CONVOLUTION: convolution_work}
+    works: dict[str, Callable[..., TrialWork]] = {
+        ATTENTION: attention_work, BLOCK_WORK: block_work, BLAS: blas_work, CONVOLUTION: convolution_work,
+    }  # fmt: skip
     torch_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     opened_device = open_device(torch_device)
     opened_device.limit(limit_bytes or None)

@@ -21,7 +21,7 @@ STEP_BYTES = 128 * 1024**2
 _HALVES = (torch.float16, torch.bfloat16)
 
 PLAIN = "miopen"  # the rung that is torch's own call
-KITCHEN_CARDS = ("gfx110", "gfx115", "gfx120")
+KITCHEN_CARDS, KITCHEN_TYPES = ("gfx110", "gfx115", "gfx120"), ("float16",)
 
 Sizes = int | Sequence[int]
 
@@ -286,7 +286,7 @@ def _suits_kitchen(case: ConvCase) -> bool:
     channels = case.weight[:2]
     return (
         case.arch.startswith(KITCHEN_CARDS)
-        and case.dtype == "float16"
+        and case.dtype in KITCHEN_TYPES
         and case.groups == 1
         and set(case.dilation) == {1}
         and channels[0] % 8 == 0

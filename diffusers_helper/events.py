@@ -59,13 +59,14 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStarted(Event):
-    """The start of a job's work, with its attention backend; "" in events of earlier versions."""
+    """The start of a job's work, with its attention backend and kernels; "" in events of earlier versions."""
 
     sections: int
     frames: int
     width: int
     height: int
     attention: str = ""
+    kernels: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

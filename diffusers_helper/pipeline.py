@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from diffusers_helper.attention.blas import preferred_library
 from diffusers_helper.attention.dispatch import use_attention_backend
 from diffusers_helper.attention.fused import use_kernels
 from diffusers_helper.cancel import CancelToken
@@ -94,7 +95,8 @@ def generate(
     )  # fmt: skip
     work = WORK[job.family.name]
     try:
-        with torch.inference_mode(), job.loras, job.memory:
+        library = preferred_library(job.memory.plans.blas)
+        with torch.inference_mode(), library, job.loras, job.memory:
             checkpoints = job.load()
             encodings = checkpoints.encodings(compute=partial(encode, job, work))
             history = work.history(job, encodings)

@@ -195,7 +195,7 @@ class GenerationRequest:
     attention: Annotated[str, SettingInfo(
         "Attention",
         "The kernel that computes attention; another one changes the pixels slightly. Automatic takes the "
-        "fastest that gives the right results on this card. In slices is slower, but works where "
+        "fastest that gives the right results on this card. In slices is slower on GPUs, but works where "
         "PyTorch has no fast kernel.",
         "Memory", choices=ATTENTIONS,
     )] = AUTO

@@ -40,7 +40,7 @@ from diffusers_helper.machine.packages import (
     rocm_of_torch,
     version_of,
 )
-from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, fastest
+from diffusers_helper.machine.routes import ATTENTION, BLAS, BLOCK_WORK, fastest
 from diffusers_helper.machine.sysfs import (
     ROOT,
     VISIBLE_VARIABLES,
@@ -270,7 +270,7 @@ def _choices(profile: Profile, local: Local) -> Iterator[Finding]:
     """Tell what trials have found on this card, and what its deviation leaves out."""
     card = profile.machine.card
     deviations = dict[str, float]()
-    for operation in (ATTENTION, BLOCK_WORK):
+    for operation in (ATTENTION, BLOCK_WORK, BLAS):
         for shape, route in local.routes.trials(operation, card).items():
             bound = max_error(shape, profile.deviation)
             errors, failed = route.errors, {**route.failed, **route.deadly}

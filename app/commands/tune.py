@@ -135,15 +135,12 @@ def _measure_all(cases: list[ConvCase], device: torch.device, again: bool) -> li
 
     with bar:
         try_candidates(tasks, routes, environ=os.environ, device=str(device), on_result=on_result)
-    return [_result(routes, case) for case in cases]
-
-
-def _result(routes: RouteStore, case: ConvCase) -> dict[str, Any]:
-    route = routes.get(case)
-    return {
-        "case": str(case), "rung": route.rung, "reason": route.reason,
-        "milliseconds": route.measured, "failed": route.failed, "deadly": route.deadly,
-    }  # fmt: skip
+    measured = [(case, routes.get(case)) for case in cases]
+    return [
+        {"case": str(case), "rung": route.rung, "reason": route.reason, "milliseconds": route.measured,
+         "failed": route.failed, "deadly": route.deadly}
+        for case, route in measured
+    ]  # fmt: skip
 
 
 def _in_words(text: str, case: Case) -> str:

@@ -20,6 +20,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu_trial.trial import NEEDS_GPU, Case, Figures, Trial, deviation
+from diffusers_helper.attention.backends import LIBRARIES
+from diffusers_helper.attention.blas import preferred_library
 from diffusers_helper.attention.fused import rotation_matrices
 from diffusers_helper.memory.residency import Resident
 from diffusers_helper.memory.staging import Staging
@@ -29,7 +31,6 @@ from diffusers_helper.weights.reading import weight_files
 _TEXT_TOKENS = 256 + 729  # of the longest prompt, and of the picture
 _FP8_MOST, _INT8_MOST = 448, 127
 _COPY_BYTES = 2**30
-_LIBRARIES = ("cublas", "cublaslt")
 _KERNELS = {
     "torch's choice": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -85,7 +86,7 @@ def _products(trial: Trial, width: int, tokens: int) -> Iterator[Case]:
     ):  # fmt: skip
         name, shape = f"product {rows}x{inputs}x{outputs}", (rows, inputs, outputs)
         yield f"{name}, bf16", partial(_product, trial, shape)
-        for library in _LIBRARIES:
+        for library in LIBRARIES["cuda" if torch.version.hip is None else "rocm"][1:]:
             by_library = partial(_by_library, library, partial(_product, trial, shape))
             yield f"{name}, bf16 by {library}", by_library if trial.device.has_gpu else NEEDS_GPU
         for kind, (way, most, dtype) in _EIGHT_BIT.items():
@@ -95,14 +96,8 @@ def _products(trial: Trial, width: int, tokens: int) -> Iterator[Case]:
 
 
 def _by_library(library: str, work: Callable[[], Figures]) -> Figures:
-    """Measure with one library of BLAS, which on ROCm is hipBLAS or hipBLASLt."""
-    prefer = torch.backends.cuda.preferred_blas_library
-    before = prefer()
-    try:
-        prefer(library)
+    with preferred_library(library):
         return work()
-    finally:
-        prefer(before)
 
 
 def _product(

@@ -5,6 +5,7 @@ that the latents of both can be compared; in part 5 it encodes for itself.
 """
 
 import json
+import os
 import tempfile
 import time
 from collections import defaultdict
@@ -23,6 +24,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from app.trials import local_with_trials
 from benchmarks.gpu_trial.trial import Case, Figures, Trial, deviation, host_peak
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.events import Event, StepDone
@@ -87,6 +89,12 @@ def one_section(trial: Trial) -> Iterator[Case]:
     jobs = Jobs(trial, trial.request(steps=_SECTION_STEPS))
     yield "longtake, first job", jobs.ours  # which starts the libraries for the others, too
     yield "longtake", jobs.ours
+    lacks = trial.lacks_kitchen
+    yield "longtake, comfy-kitchen", lacks or partial(jobs.ours, kernels="fused")
+    yield "longtake, fast 8 bit", lacks or partial(jobs.ours, kernels="fast8", weight_dtype="int8")
+    with_trials = replace(local_with_trials(os.environ), folder=trial.folder / "trials")
+    yield "longtake, first with trials of kernels", partial(jobs.ours, with_trials)
+    yield "longtake, as trials chose", partial(jobs.ours, with_trials)
     yield "diffusers, model offload", partial(jobs.theirs, PLACES["model offload"], is_whole=True)
 
 
@@ -110,7 +118,7 @@ class Jobs:
         models.load(CancelToken())
         return models
 
-    def ours(self, **settings: Any) -> Figures:
+    def ours(self, local: Local | None = None, **settings: Any) -> Figures:
         """Make the section with `generate`."""
         request, models = replace(self.request, **settings), self.models
         self.folder = Path(tempfile.mkdtemp(dir=self.trial.folder, prefix="job-"))
@@ -120,7 +128,9 @@ class Jobs:
                 if isinstance(event, StepDone):
                     tick()
 
-            result = generate(request, models, folder=self.folder, on_event=on_event, local=self.local)
+            result = generate(
+                request, models, folder=self.folder, on_event=on_event, local=local or self.local
+            )
             return result.latents[:, :, -LATENT_WINDOW_SIZE:]
 
         figures = self._measured(make)

@@ -50,6 +50,13 @@ PLAIN, FUSED, COMPILED = "plain", "fused", "compiled"
 BLOCKS: Mapping[str, str] = {PLAIN: "PyTorch alone", FUSED: "Fused", COMPILED: "Compiled"}
 FAST_8_BIT = "fast8"  # fused, and products of weights in 8 bit with inputs that are rounded to int8
 
+# The libraries of torch that multiply matrices. On ROCm, the second and third are hipBLAS and hipBLASLt.
+TORCHS_CHOICE = "default"
+LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "cpu": (TORCHS_CHOICE,), "cuda": (TORCHS_CHOICE, "cublas", "cublaslt"),
+    "rocm": (TORCHS_CHOICE, "cublas", "cublaslt", "ck"),
+}  # fmt: skip
+
 # The most that one slice takes. Smaller slices are slower (`benchmarks/attention.py`).
 _MAX_SLICE_BYTES = 256 * 1024**2
 _CAP_SHARE = 16

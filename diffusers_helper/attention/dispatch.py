@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName, attention_backend, dispatch_attention_fn
@@ -39,7 +39,8 @@ def sliced_attention(
     SDPA's math kernel stores the scores of all tokens with each other: 65 GB at FramePack's size. Here only
     those of some queries of one head are stored, as each query's result depends on no other query.
     A GPU multiplies in fp16, which RDNA2 does twice and later cards up to a hundred times as fast as in fp32,
-    and torch's softmax computes in fp32 inside. A head whose values overflow fp16 is computed in fp32.
+    and torch's softmax computes in fp32 inside. A head whose values overflow fp16 is computed in fp32. A CPU
+    with instructions for bf16 multiplies values in bf16 with them, and adds up in fp32.
     `attn_mask` broadcasts to (B, H, N, M): either whether a query sees a key, or what is added to the scores.
     """
     if dropout_p or is_causal or enable_gqa:
@@ -62,11 +63,23 @@ def sliced_attention(
             del scores  # before the next ones are made
 
     use_fp16 = query.is_cuda if in_fp16 is None else in_fp16
-    for head in product(*map(range, query.shape[:2])):
-        attend(head, torch.float16 if use_fp16 else torch.float32)
-        if use_fp16 and not bool(result[head].isfinite().all()):
-            attend(head, torch.float32)
+    in_bf16 = query.is_cpu and query.dtype == torch.bfloat16
+    with _fp32_products_in_bf16() if in_bf16 else nullcontext():
+        for head in product(*map(range, query.shape[:2])):
+            attend(head, torch.float16 if use_fp16 else torch.float32)
+            if use_fp16 and not bool(result[head].isfinite().all()):
+                attend(head, torch.float32)
     return result
+
+
+@contextmanager
+def _fp32_products_in_bf16() -> Iterator[None]:
+    products = cast(Any, torch.backends.mkldnn).matmul
+    previous, products.fp32_precision = products.fp32_precision, "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = previous
 
 
 def _apply_mask(mask: Tensor, scores: Tensor) -> None:

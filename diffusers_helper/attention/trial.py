@@ -1,4 +1,4 @@
-"""The work of a transformer's attention and of the rest of its blocks, for the trial of their ways.
+"""The work of a transformer's attention, products and the rest of its blocks, for the trial of their ways.
 
 The results of some rows are compared with fp32 math.
 """
@@ -12,10 +12,12 @@ import torch
 from diffusers.models.embeddings import apply_rotary_emb
 from diffusers.models.normalization import AdaLayerNormZeroSingle, RMSNorm
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from cache.kitchen import backend_of
 from cache.trial import TrialWork
 from diffusers_helper.attention.backends import COMPILED, FUSED
+from diffusers_helper.attention.blas import preferred_library
 from diffusers_helper.attention.dispatch import attention_function
 from diffusers_helper.attention.fused import compiled_blocks, use_kernels
 from diffusers_helper.attention.operation import operation_of
@@ -23,6 +25,7 @@ from diffusers_helper.errors import LongtakeError
 
 _NUM_ROWS = 16  # of the tokens whose results are compared
 _MAX_ERROR = 0.1
+_LAYERS = ((1, 1), (1, 4), (4, 1), (5, 1))  # the inputs and outputs of a block's layers, in widths
 
 Prepared = Iterator[tuple[Callable[[], Sequence[Tensor]], str]]
 
@@ -59,7 +62,8 @@ def block_work(
     exact.load_state_dict(block.state_dict())
     rows = _rows(tensors[0])
     results = exact(
-        *(tensor[:, rows].float() for tensor in tensors), tuple(values[rows] for values in rotation)
+        *(tensor[:, rows].float() for tensor in tensors),
+        image_rotary_emb=tuple(values[rows] for values in rotation),
     )
 
     @contextmanager
@@ -72,11 +76,32 @@ def block_work(
                 raise LongtakeError("comfy-kitchen has no compiled kernel here")
         is_compiled = candidate == COMPILED
         with compiled_blocks(block, [block]) if is_compiled else use_kernels(block, candidate):
-            yield partial(block, *tensors, rotation), kernel
+            yield partial(block, *tensors, image_rotary_emb=rotation), kernel
 
     return TrialWork(
         prepared, [(n, (slice(None), rows), result) for n, result in enumerate(results)], _MAX_ERROR
     )
+
+
+def blas_work(heads: int, tokens: int, head_dim: int, dtype: str, *, device: torch.device) -> TrialWork:
+    torch.manual_seed(0)
+    width = heads * head_dim
+    values = torch.randn(tokens * 5 * width, device=device, dtype=getattr(torch, dtype))
+    weights = [
+        torch.randn(outputs * width, inputs * width, device=device).mul_(width**-0.5).to(values)
+        for inputs, outputs in _LAYERS
+    ]
+    inputs = [values[: tokens * weight.shape[1]].view(tokens, -1) for weight in weights]
+    rows = _rows(inputs[0][None])
+
+    @contextmanager
+    def prepared(library: str) -> Prepared:
+        with preferred_library(library):
+            # The other rows are freed before the next product.
+            yield lambda: [linear(x, weight)[rows] for x, weight in zip(inputs, weights, strict=True)], ""
+
+    expected = [linear(x[rows].float(), weight.float()) for x, weight in zip(inputs, weights, strict=True)]
+    return TrialWork(prepared, [(n, slice(None), result) for n, result in enumerate(expected)], _MAX_ERROR)
 
 
 def _inputs(shape: tuple[int, ...], dtype: str, device: torch.device) -> list[Tensor]:
@@ -95,36 +120,27 @@ def _attention_in_fp32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class _Block(nn.Module):
-    def __init__(self, heads: int, head_dim: int, spans_heads: bool) -> None:
-        super().__init__()
-        self.norm = AdaLayerNormZeroSingle(heads * head_dim)
-        self.attn = _Rotated(heads, head_dim, spans_heads)
-        self.emb = nn.Parameter(torch.randn(1, heads * head_dim))
-
-    def forward(self, hidden: Tensor, query: Tensor, key: Tensor, rotation: Any) -> list[Tensor]:
-        return [self.norm(hidden, emb=self.emb)[0], *self.attn(query, key, image_rotary_emb=rotation)]
-
-
-class _Rotated(nn.Module):
     add_q_proj = None
 
     def __init__(self, heads: int, head_dim: int, spans_heads: bool) -> None:
         super().__init__()
         self.heads, self._spans_heads = heads, spans_heads
+        self.norm = AdaLayerNormZeroSingle(heads * head_dim)
         dim = heads * head_dim if spans_heads else head_dim
         self.norm_q, self.norm_k = (RMSNorm(dim, eps=1e-6) for _ in range(2))
+        self.emb = nn.Parameter(torch.randn(1, heads * head_dim))
 
-    def forward(self, query: Tensor, key: Tensor, *, image_rotary_emb: Any = None) -> list[Tensor]:
+    def forward(
+        self, hidden: Tensor, query: Tensor, key: Tensor, *, image_rotary_emb: Any = None
+    ) -> list[Tensor]:
         rotate: Any = apply_rotary_emb
-        results = list[Tensor]()
+        results = [self.norm(hidden, emb=self.emb)[0]]
         for norm, tensor in ((self.norm_q, query), (self.norm_k, key)):
-            by_head = (self.heads, -1)
-            tensor = (
-                norm(tensor).unflatten(2, by_head)
-                if self._spans_heads
-                else norm(tensor.unflatten(2, by_head))
-            )
+            if self._spans_heads:
+                by_head = norm(tensor).unflatten(2, (self.heads, -1))
+            else:
+                by_head = norm(tensor.unflatten(2, (self.heads, -1)))
             if image_rotary_emb is not None:
-                tensor = rotate(tensor, image_rotary_emb, sequence_dim=1)
-            results.append(tensor.flatten(2))
+                by_head = rotate(by_head, image_rotary_emb, sequence_dim=1)
+            results.append(by_head.flatten(2))
         return results

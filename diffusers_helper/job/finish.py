@@ -41,7 +41,7 @@ def finish(
         folder, width=shape.width, height=shape.height, mode="forward", crf=request.crf, fps=shape.rate
     )
     preview = Preview(files.preview, 1 / float(shape.rate))
-    report.started(video, "")
+    report.started(video)
     has_sound = any(source.has_sound for source in finishing.sources)
     lost_sound = DROPPED if has_sound and finishing.edit.loses_sound and not request.sound else ""
     for warning in filter(None, (video.warning, lost_sound)):

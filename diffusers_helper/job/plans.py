@@ -12,7 +12,9 @@ from diffusers_helper.attention.backends import (
     COMPILED,
     FAST_8_BIT,
     FUSED,
+    LIBRARIES,
     PLAIN,
+    TORCHS_CHOICE,
     candidate_backends,
     check_backend,
 )
@@ -29,7 +31,7 @@ from diffusers_helper.machine.local import (
     store_speeds,
 )
 from diffusers_helper.machine.packages import kernels_version, kitchen_problem
-from diffusers_helper.machine.routes import ATTENTION, BLOCK_WORK, KernelCase, Task, fastest
+from diffusers_helper.machine.routes import ATTENTION, BLAS, BLOCK_WORK, KernelCase, Task, fastest
 from diffusers_helper.machine.sysfs import host_memory
 from diffusers_helper.memory.device import Device, open_device, second_device
 from diffusers_helper.memory.staging import host_copy_speed
@@ -69,6 +71,12 @@ TRIAL_SECONDS = 60.0  # of a job that waits
 LATE = f"Trying all kernels takes more than {TRIAL_SECONDS:g} seconds here: the next video tries the others."
 
 
+def kind_of(device: torch.device) -> Kind:
+    if device.type == "cpu":
+        return "cpu"
+    return "cuda" if torch.version.hip is None else "rocm"
+
+
 def machine_of(device: Device, environ: Mapping[str, str]) -> Machine:
     detected = detect(environ)
     if not device.has_gpu:
@@ -102,8 +110,9 @@ class MemoryPlans:
         *,
         vae_precision: str = "",
         stored_attention: tuple[str, int] | None = None,
+        stored_blas: str = "",
     ) -> None:
-        """`vae_precision` and `stored_attention` are what an earlier run has widened and stored."""
+        """`vae_precision` and the others are what an earlier run has widened and stored."""
         self.models = models
         self.blocks = models.blocks
         self.widened: tuple[str, torch.dtype] | None = None
@@ -116,9 +125,11 @@ class MemoryPlans:
             self.helper = open_device(second_device(self.device.torch_device))
         self._local = local
         self.size = (height, width)
-        request, profile, has_tried_all = _with_kernels_tried(
+        request, profile, self.blas, has_tried_all = _with_kernels_tried(
             request, profile, models.info, self.size, local, stored_attention
         )
+        if stored_blas in LIBRARIES[machine.kind]:
+            self.blas = stored_blas
         self._calibration = calibration_of(local.calibration, machine.card)
         self._video = plan_video(
             request, models.info, profile, shape=self.size, local=local,
@@ -127,7 +138,7 @@ class MemoryPlans:
         first, attention = self._video.first, self._video.attention
         self.request, self._profile, self.levels = first.request, first.profile, first.levels
         _log.info("attention: %s (%s; %s)", attention.value, attention.reason, attention.source)
-        _log.info("kernels: %s", self.request.kernels)
+        _log.info("kernels: %s; products: %s", self.request.kernels, self.blas)
         compiles = [COMPILES] if self.request.kernels == COMPILED else []
         self.notes = [*choice_notes(first), *compiles, *([] if has_tried_all else [LATE])]
         if vae_precision:
@@ -233,10 +244,10 @@ class MemoryPlans:
 def _with_kernels_tried(
     request: GenerationRequest, profile: Profile, info: ModelInfo, size: tuple[int, int], local: Local,
     stored_attention: tuple[str, int] | None,
-) -> tuple[GenerationRequest, Profile, bool]:  # fmt: skip
+) -> tuple[GenerationRequest, Profile, str, bool]:  # fmt: skip
     """Set the ways to compute attention, and the other work of the blocks, in the request and the profile.
 
-    The last result is whether the time sufficed for all trials.
+    The last results are the library for products, and whether the time sufficed for all trials.
 
     They are those that an earlier run has stored, or that the user has set. Otherwise, the ways that this GPU
     has are tried at the job's shape, unless that was done before.
@@ -275,9 +286,12 @@ def _with_kernels_tried(
         profile = profile.with_measurements(local)
         if backend:
             profile = replace(profile, backends={**profile.backends, key: backend})
+    blas = TORCHS_CHOICE
     if request.kernels == AUTO:
+        if has_gpu:
+            blas = choice(BLAS, shape_key(*shape), LIBRARIES[profile.machine.kind]) or TORCHS_CHOICE
         kernels = PLAIN
-        names = [name for name in BLOCKS if not _kernels_problem(name, profile.machine.kind)]
+        names = [name for name in BLOCKS if not kernels_problem(name, profile.machine.kind)]
         if has_gpu and len(names) > 1:
             spans_heads = networks["transformer"].config.get("qk_norm") != "rms_norm"
             key = blocks_key(shape, spans_heads=spans_heads)
@@ -285,18 +299,18 @@ def _with_kernels_tried(
         request = replace(request, kernels=kernels)
     _check_kernels(request.kernels, profile.machine.kind)
     check_backend(profile.attention.value if is_open else request.attention, has_gpu=has_gpu)
-    return request, profile, is_complete
+    return request, profile, blas, is_complete
 
 
 def _check_kernels(name: str, kind: Kind) -> None:
-    if problem := _kernels_problem(name, kind):
+    if problem := kernels_problem(name, kind):
         raise InputError(
             setting="kernels", problem=f"is {name}, but {problem}",
             expected="a way that this machine has", remedy="Set `kernels` to auto or plain.",
         )  # fmt: skip
 
 
-def _kernels_problem(name: str, kind: Kind) -> str:
+def kernels_problem(name: str, kind: Kind) -> str:
     if name in (FUSED, FAST_8_BIT) and (problem := kitchen_problem()):
         return f"comfy-kitchen cannot be used ({problem})"
     # On RDNA compiling takes minutes, and on a CPU the account of tensors would be compiled, too.

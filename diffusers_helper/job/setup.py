@@ -14,7 +14,15 @@ from PIL import Image
 from torch import nn
 
 from cache.conv_rungs import CHOSEN_RUNGS
-from diffusers_helper.attention.backends import BACKENDS, COMPILED, KITCHEN, NATIVE, PLAIN, backend_problem
+from diffusers_helper.attention.backends import (
+    BACKENDS,
+    KITCHEN,
+    LIBRARIES,
+    NATIVE,
+    PLAIN,
+    TORCHS_CHOICE,
+    backend_problem,
+)
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.conditions.picture_file import plain_png
 from diffusers_helper.conditions.pictures import Contents, JobPictures, load_pictures, store_files
@@ -29,6 +37,7 @@ from diffusers_helper.families.step_caches import STEP_CACHES
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
 from diffusers_helper.job.original import Original
+from diffusers_helper.job.plans import kernels_problem, kind_of
 from diffusers_helper.job.trials import choose_convolutions, with_trials_of
 from diffusers_helper.loading.casting import find_scales
 from diffusers_helper.loading.loaders import Models
@@ -195,6 +204,8 @@ class OpenJob:
         made_with["device"] = f"{self.memory.plans.card} {self.models.device_name}"
         if self.memory.plans.attention[0] != NATIVE:
             made_with["attention"] = self.memory.plans.attention[0]
+        if self.memory.plans.blas != TORCHS_CHOICE:
+            made_with["blas"] = self.memory.plans.blas
         if kernels := self.memory.plans.kernels:
             made_with["kernels"] = kernels
         return Recipe.of(
@@ -225,15 +236,14 @@ def open_job(
     loras = Loras(loras_of(request.lora), own_loras(models.info))
     models.info.check(request)
     earlier_folder = JobFolder(resume_from.absolute()) if resume_from else None
-    lineage_folder = JobFolder(folder) if folder else earlier_folder
-    lineage = lineage or (Lineage.read(lineage_folder.lineage) if lineage_folder else Lineage())
+    job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
+    lineage = lineage or (Lineage.read(job_folder.lineage) if job_folder else Lineage())
     for section_request in lineage.requests(request):
         check_prompt(section_request, models.info)
     start_shape = (start.height, start.width) if (start := loaded_pictures.get(START_PICTURE)) else None
     height, width = models.info.shape_of(request, start_shape)
     sections = lineage.sections(request, family, cuts_of(request, family))
     begun_request, stored_attention, kernels_note = _begun_with(request, earlier_folder, models)
-    job_folder = JobFolder(folder.absolute()) if folder else earlier_folder
     job_folder = job_folder or JobFolder.new(Path("outputs").absolute())
     attention_seconds = ATTENTION["cuda" if torch.version.hip is None else "rocm"].seconds
     report = Report(job_folder, sections, on_event, {"attention": attention_seconds})
@@ -241,13 +251,14 @@ def open_job(
         _largest_request(lineage, begun_request), models, height, width,
         with_trials_of(local, "attention", report, cancel),
         vae_precision=_earlier_vae_precision(earlier_folder), stored_attention=stored_attention,
+        stored_blas=_stored_text(earlier_folder and earlier_folder.blas),
     )  # fmt: skip
     _open_folder(job_folder, request, loaded_pictures, earlier_folder)
     request = _write_facts(job_folder, request, earlier_folder, lineage, plans)
     video = GrowingVideo(
         job_folder.path, width=width, height=height, mode=request.mode, crf=request.crf, fps=family.fps
     )
-    report.started(video, plans.attention[0], plans.expected_seconds())
+    report.started(video, plans.expected_seconds(), plans.attention[0], plans.request.kernels)
     original, join_note = _join_original(job_folder, request, family, video, report)
     notes = *plans.notes, *time_notes(request, family), _unknown_words(request, models)
     for warning in filter(None, (kernels_note, video.warning, join_note, *notes)):
@@ -295,6 +306,8 @@ def _write_facts(
     write_atomic(job_folder.attention, "{} {}".format(*plans.attention).encode())
     if plans.kernels or job_folder.kernels.exists():
         write_atomic(job_folder.kernels, plans.kernels.encode())
+    if plans.blas != TORCHS_CHOICE or job_folder.blas.exists():
+        write_atomic(job_folder.blas, plans.blas.encode())
     if not job_folder.lineage.exists():
         lineage.write(job_folder.lineage)
     if earlier_folder and earlier_folder != job_folder:  # the encoded picture of the earlier run is reused
@@ -323,15 +336,18 @@ def _begun_with(
     request = _with_weight_dtype(request, earlier_folder)
     if earlier_folder is None or not earlier_folder.attention.exists():
         return request, None, ""
-    earlier_kernels = _stored_text(earlier_folder.kernels)
-    choice = earlier_kernels.partition(" ")[0]
-    is_nvidia = models.device.type == "cuda" and torch.version.hip is None
-    kernels = kernels_version(choice) if choice in KERNELS and (choice != COMPILED or is_nvidia) else ""
-    notes = list[str]()
-    if earlier_kernels not in ("", kernels):
-        notes.append(
-            f"This video was begun with {earlier_kernels} and goes on with {kernels or 'PyTorch alone'}."
-        )
+    stored_kernels = _stored_text(earlier_folder.kernels)
+    choice = stored_kernels.partition(" ")[0]
+    kind = kind_of(models.device)
+    is_usable = choice in KERNELS and not kernels_problem(choice, kind)
+    kernels = kernels_version(choice) if is_usable else ""
+    blas = _stored_text(earlier_folder.blas)
+    choices = (stored_kernels, kernels), (blas, blas if blas in LIBRARIES[kind] else "")
+    notes = [
+        f"This video was begun with {earlier_kernels} and goes on with {present or 'PyTorch alone'}."
+        for earlier_kernels, present in choices
+        if earlier_kernels not in ("", present)
+    ]
     request = replace(request, kernels=choice if kernels else PLAIN)
     match = re.fullmatch(rf"({'|'.join(BACKENDS)}) (\d{{1,15}})", _stored_text(earlier_folder.attention))
     problem = match and backend_problem(match[1], has_gpu=models.device.type != "cpu")

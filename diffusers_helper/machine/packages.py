@@ -59,10 +59,9 @@ def kitchen_problem() -> str:
 
 
 def kernels_version(kernels: str) -> str:
-    """Name kernels with their package and its version, as jobs and recipes do; "" if it cannot be used."""
+    """Name kernels with their package and its version, as jobs and recipes do."""
     package = "torch" if kernels == COMPILED else KITCHEN
-    is_missing = package == KITCHEN and kitchen_problem()
-    return "" if is_missing else f"{kernels} kernels of {package} {version_of(package)}"
+    return f"{kernels} kernels of {package} {version_of(package)}"
 
 
 def install_command(versions: Mapping[str, str], needed: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
 """The store of the ways that operations take on a card, with reasons: a JSON file per card and operation.
 
-An operation is a convolution, attention, or the other work of a transformer's blocks. What trials measure and
-what fails in jobs is kept under the versions of card, driver and packages. If the folder cannot be written,
-new routes are only kept until the process ends.
+An operation is a convolution, attention, the products of a transformer's blocks, or their other work. What
+trials measure and what fails in jobs is kept under the versions of card, driver and packages. If the folder
+cannot be written, new routes are only kept until the process ends.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-from diffusers_helper.attention.backends import BACKENDS, BLOCKS, PLAIN, SLICED
+from diffusers_helper.attention.backends import BACKENDS, BLOCKS, LIBRARIES, PLAIN, SLICED, TORCHS_CHOICE
 from diffusers_helper.files import read_file, set_aside, write_atomic
 from diffusers_helper.machine.file_locks import take_lock
 from diffusers_helper.machine.packages import version_of
@@ -31,11 +31,12 @@ MAX_ROUTES = 2000  # per file
 MAX_REASON = 300  # characters
 TRYING = "the process ended while this was being measured"
 
-ATTENTION, BLOCK_WORK, CONVOLUTION = "attention", "blocks", "convolution"
+ATTENTION, BLOCK_WORK, BLAS, CONVOLUTION = "attention", "blocks", "blas", "convolution"
 CONV_RUNGS = ("kitchen", "miopen", "channels", "taps", "native", "tiles", "cpu")  # `cache.conv_rungs.RUNGS`
 # The ways to compute each operation, in the order of preference, and the one that needs no trial.
 CANDIDATES: Mapping[str, tuple[Sequence[str], str]] = {
-    ATTENTION: ((*BACKENDS,), SLICED), BLOCK_WORK: ((*BLOCKS,), PLAIN), CONVOLUTION: (CONV_RUNGS, ""),
+    ATTENTION: ((*BACKENDS,), SLICED), BLOCK_WORK: ((*BLOCKS,), PLAIN),
+    BLAS: (LIBRARIES["rocm"], TORCHS_CHOICE), CONVOLUTION: (CONV_RUNGS, ""),
 }  # fmt: skip
 # Another way than the preferred one has to be faster by this factor, so that noise does not decide.
 _MIN_GAIN = 1.1

@@ -51,13 +51,16 @@ class Report:
         return sum(self._skipped_by_section.values())
 
     def started(
-        self, video: GrowingVideo, attention: str, expected: Mapping[str, float] = MappingProxyType({})
-    ) -> None:
+        self, video: GrowingVideo, expected: Mapping[str, float] = MappingProxyType({}), attention: str = "",
+        kernels: str = "",
+    ) -> None:  # fmt: skip
         self._video = video
         height, width = video.shape
         self._expected = dict(expected)
-        fields = {"sections": len(self._plan), "frames": self._plan.total_frames, "attention": attention}
-        self._report(events.JobStarted, width=width, height=height, **fields)
+        self._report(
+            events.JobStarted, width=width, height=height, sections=len(self._plan),
+            frames=self._plan.total_frames, attention=attention, kernels=kernels,
+        )  # fmt: skip
 
     def warned(self, message: str) -> None:
         self._report(events.Warned, message=message)

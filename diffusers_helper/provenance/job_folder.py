@@ -46,6 +46,7 @@ class JobFolder:
     overflow = _Entry("vae_fp32")  # exists if the VAE has overflowed; the type in which it then computes
     weight_type = _Entry("weight_type")  # the type of the weights that the job has chosen itself
     attention = _Entry("attention")  # the chosen attention backend, and the bytes of a slice
+    blas = _Entry("blas")  # the library that multiplies matrices, if a trial chose one
     kernels = _Entry("kernels")  # the package that computes the blocks' element-wise work, if any does
     crash_record = _Entry("shortage.json")  # exists if engines died for lack of memory
     engine_errors = _Entry("engine_errors.txt")  # the last lines that engines wrote before they died

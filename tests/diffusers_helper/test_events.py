@@ -28,7 +28,8 @@ COMMON: dict[str, Any] = {"job": "20261121-081530-3f9a", "time": 1.25}
 STREAM: list[tuple[str, type[Event], dict[str, object], dict[str, object]]] = [
     (
         "job_started", JobStarted,
-        {"sections": 4, "frames": 145, "width": 640, "height": 608, "attention": "sliced"}, {},
+        {"sections": 4, "frames": 145, "width": 640, "height": 608, "attention": "sliced"},
+        {"kernels": ""},
     ),
     (
         "stage_started", StageStarted, {"stage": "text"},

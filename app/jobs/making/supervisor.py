@@ -19,12 +19,12 @@ from app.jobs.making.watchdog import WatchdogTimeouts, has_kernels
 from app.jobs.storage.commands import salvage
 from app.jobs.storage.logs import change_by
 from diffusers_helper import events
+from diffusers_helper.attention.backends import COMPILED
 from diffusers_helper.events import STAGES, TRIALS, Event, Failed, JobStarted, SectionFinished, Warned
 from diffusers_helper.failures import cause_of_death, engine_died, failed_event
 from diffusers_helper.files import read_file, write_atomic
 from diffusers_helper.library_errors import last_trouble
 from diffusers_helper.machine.signals import SIGHUP, SIGKILL, SIGTERM
-from diffusers_helper.planning.notes import COMPILES
 from diffusers_helper.planning.out_of_memory import OutOfDeviceMemory, read_out_of_memory
 from diffusers_helper.provenance.job_folder import CrashRecord, JobFolder
 from diffusers_helper.units import duration
@@ -186,7 +186,8 @@ class Supervisor:
             if now - self._asked_time > max(_CANCEL_SECONDS, usual):
                 self._engine.kill()
             return
-        is_compiling = COMPILES in self._reported and self._point.stage == "sample" and not self._point.step
+        compiles = self._started is not None and self._started.kernels == COMPILED
+        is_compiling = compiles and self._point.stage == "sample" and not self._point.step
         is_first = self._is_first or is_compiling or self._point.stage in TRIALS
         limit = self._timeouts.limit(kind, load=loading, compiles=is_first)
         if self._engine.restarts and silence > limit and not self._hung:

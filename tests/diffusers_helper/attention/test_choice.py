@@ -14,7 +14,7 @@ from app.machine import machine_of_card
 from app.trials import _end_of
 from cache.trial import _temporary_mark
 from cache.trial import try_candidates as try_here
-from diffusers_helper.attention.backends import BACKENDS, candidate_backends
+from diffusers_helper.attention.backends import BACKENDS, LIBRARIES, candidate_backends
 from diffusers_helper.attention.dispatch import attention_function
 from diffusers_helper.attention.trial import attention_work
 from diffusers_helper.cancel import CancelToken
@@ -302,7 +302,7 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
     monkeypatch.setattr("diffusers_helper.job.plans.machine_of", lambda *_: machine_of_card("gfx1100:24"))
     for _ in range(2):
         assert MemoryPlans(request, deep_models, 64, 64, local).attention[0] == "sliced"
-    of_attention, of_blocks = tried.asked
+    of_attention, of_products, of_blocks = tried.asked
     heads, tokens, head_dim, dtype, limit = of_attention.arguments
     assert (heads, head_dim, dtype, limit) == (2, 16, "float32", 2**28)
     assert (of_blocks.candidates, of_blocks.arguments) == (
@@ -310,6 +310,8 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
         [2, tokens, 16, "float32", False],
     )
     assert of_attention.candidates == [*candidate_backends()]
+    assert of_products.candidates == ["default", "cublas", "cublaslt", "ck"]
+    assert of_products.arguments == [2, tokens, 16, "float32"]
     assert 100 < tokens < 1024
     with pytest.raises(InputError, match="attention is triton, but the package flash_attn is not installed"):
         MemoryPlans(tiny_request(small_scene, attention="triton"), deep_models, 64, 64, local)
@@ -318,7 +320,7 @@ def test_a_gpu_tries_once_for_each_shape_and_a_cpu_never(
     plain = MemoryPlans(
         tiny_request(small_scene, kernels="plain"), deep_models, 64, 64, Local(try_candidates=tried)
     )
-    assert (plain.attention[0], len(tried.asked)) == ("native", 2)
+    assert (plain.attention[0], len(tried.asked)) == ("native", 3)
 
 
 @pytest.mark.usefixtures("radeon")
@@ -327,6 +329,7 @@ def test_a_busy_card_is_asked_once_in_each_job_until_it_answers(
 ) -> None:
     monkeypatch.setattr("diffusers_helper.job.plans.candidate_backends", lambda: ("native", "triton"))
     monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: "it is not here")
+    monkeypatch.setitem(LIBRARIES, "rocm", ())
     events = list[Event]()
     tried = Tried({"native": BUSY}, {"native": BUSY}, {"native": {**result(1.0, error=0), "kernel": FLASH}})
 

@@ -102,6 +102,16 @@ def test_slices_of_16_bit_are_computed_in_32(dtype: torch.dtype) -> None:
     torch.testing.assert_close(result, expected.to(dtype), atol=0, rtol=torch.finfo(dtype).eps)
 
 
+def test_slices_in_bf16_on_a_cpu_are_as_exact_as_sdpa() -> None:
+    q, k, v = (torch.randn(1, 3, 500, 44).bfloat16() for _ in range(3))
+    errors = [
+        error_of(attend(q, k, v), q, k, v)
+        for attend in (scaled_dot_product_attention, partial(sliced_attention, SMALL))
+    ]
+    assert errors[1] < 1.1 * errors[0] < 5e-3
+    assert torch.backends.mkldnn.matmul.fp32_precision == "none"  # other products stay in fp32
+
+
 def error_of(result: Tensor, query: Tensor, key: Tensor, value: Tensor, **others: Any) -> float:
     """Return the root mean square of the error, divided by that of the result in fp64."""
     expected = scaled_dot_product_attention(query.double(), key.double(), value.double(), **others)

@@ -234,8 +234,8 @@ def test_a_resumed_job_has_the_kernels_with_which_it_began(
     _, events = make(request, models, tmp_path / "compiled", resume_from=tmp_path / "compiled")
     told = [event.message for event in events if isinstance(event, Warned)]
     assert "begun with compiled kernels of torch 2.13.0 and goes on with PyTorch alone" in told[0]
-    for module in ("job.setup", "provenance.recipe"):
-        monkeypatch.setattr(f"diffusers_helper.{module}.kernels_version", lambda kernels: "")
+    monkeypatch.setattr("diffusers_helper.job.plans.kitchen_problem", lambda: "it is not here")
+    monkeypatch.setattr("diffusers_helper.provenance.recipe.kernels_version", lambda kernels: "")
     assert [notice for notice in recipe.notices_on("cpu") if "which is not here" in notice]
     _, events = make(request, models, tmp_path / "elsewhere", resume_from=tmp_path / "elsewhere")
     told = next(event.message for event in events if isinstance(event, Warned))
@@ -347,7 +347,7 @@ def test_blocks_are_compiled_on_nvidias_cards_alone_where_that_is_faster(
     tried = Tried({name: {**figures, "milliseconds": value} for name, value in times.items()})
     local = Local(folder=tmp_path, try_candidates=tried)
     plans = MemoryPlans(tiny_request(small_scene, attention="native"), deep_models, 64, 64, local)
-    (task,) = tried.asked
+    _, task = tried.asked
     assert task.candidates == ways
     assert plans.request.kernels == ways[-1]
     assert (COMPILES in plans.notes) == (ways[-1] == "compiled")

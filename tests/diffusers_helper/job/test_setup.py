@@ -57,10 +57,9 @@ def test_a_job_goes_on_with_the_kernels_with_which_it_began_where_this_machine_h
     attention: str | None, kernels: str | None, problem: str, device: str, expected: tuple[Any, ...],
     note: str, folder: JobFolder, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(setup, "kitchen_problem", lambda: problem)
-    monkeypatch.setattr(
-        setup, "kernels_version", lambda name: "" if problem else f"{name} kernels of comfy-kitchen 0.2"
-    )
+    for module in ("setup", "plans"):
+        monkeypatch.setattr(f"diffusers_helper.job.{module}.kitchen_problem", lambda: problem)
+    monkeypatch.setattr(setup, "kernels_version", lambda name: f"{name} kernels of comfy-kitchen 0.2")
     for file, text in ((folder.attention, attention), (folder.kernels, kernels)):
         if text is not None:
             file.write_text(text)
@@ -104,7 +103,10 @@ def test_what_a_run_writes_is_what_the_next_one_reads(
         folder.overflow.write_text(overflow)
     folder.kernels.write_text(OLDER)
     plans: Any = SimpleNamespace(
-        request=replace(REQUEST, weight_dtype="int8"), attention=("sliced", 77), kernels=kernels
+        request=replace(REQUEST, weight_dtype="int8"),
+        attention=("sliced", 77),
+        kernels=kernels,
+        blas="default",
     )
     auto = replace(REQUEST, weight_dtype="auto")
     assert setup._write_facts(new, auto, folder, Lineage(parent="another"), plans) == plans.request

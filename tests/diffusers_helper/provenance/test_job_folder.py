@@ -80,7 +80,7 @@ def test_files_have_the_names_by_which_every_version_knows_them() -> None:
         "request": "request.json", "events": "events.jsonl", "states": "states.jsonl",
         "memory": "memory.json", "log": "job.log", "vae": "vae.json", "lineage": "lineage.json",
         "encodings": "encodings.safetensors", "overflow": "vae_fp32", "weight_type": "weight_type",
-        "attention": "attention",
+        "attention": "attention", "blas": "blas",
         "kernels": "kernels", "crash_record": "shortage.json", "engine_errors": "engine_errors.txt",
         "report": "report.txt",
         "sections": "sections", "saved_steps": "sections/steps.safetensors", "segments": "segments",

@@ -5,11 +5,13 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diffusers_helper.events import Event, Finished, JobStarted, SectionFinished, StageStarted, Warned
 from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.machine.packages import kitchen_problem
 from diffusers_helper.models.registry import find_model
 from tests.support.jobs import RealStudio
 
@@ -19,11 +21,12 @@ KILLS = int(os.environ.get("LONGTAKE_TEST_KILLS", "2"))
 
 
 class Killer(RealStudio):
-    """A service over a tiny model, whose engine is killed."""
+    """A service over a tiny model, whose engine is killed, with the kernels that it can choose."""
 
     def made(self, mode: str) -> Iterator[Event]:
         family = find_model(str(self.model), allow_folder=True).family
-        own = {"seconds": SECTIONS * 1.2}
+        own: dict[str, Any] = {"seconds": SECTIONS * 1.2, "attention": "sliced"}
+        own["kernels"] = "plain" if kitchen_problem() else "fused"
         if family is not FRAMEPACK:
             own = {"seconds": SECTIONS * 33 / 24, "resolution": 64}
         job = self.submit("a red ball", mode=mode, steps=2, **own)
@@ -70,6 +73,11 @@ def test_killed_at_random_moments_a_job_gives_the_same_bytes(studio: Killer, mod
     assert 1 <= len(restarts) <= KILLS
     assert Path(end.video).read_bytes() == Path(whole.video).read_bytes()
     folder, other = Path(end.video).parent, Path(whole.video).parent
+    if mode == "inverted":
+        assert (folder / "attention").read_text().startswith("sliced ")
+        assert kitchen_problem() or (folder / "kernels").read_text().startswith(
+            "fused kernels of comfy-kitchen"
+        )
     assert len(list((folder / "sections").iterdir())) == SECTIONS
     assert sum(isinstance(event, JobStarted) for event in events) == 1
     finished = [event for event in events if isinstance(event, SectionFinished)]
