@@ -65,11 +65,11 @@ _TRANSLATE = """(translations) => {
         if (translations[text]) node.data = node.data.replace(text, () => translations[text]);
     }
 }"""
-# Elements whose text is wider than they show, but for rows and texts of users that may end in an ellipsis, and
-# the page itself if it is wider than the window. What moves may be cut until it is there.
+# Elements whose text is wider than they show, but for rows and texts of users that may end in an ellipsis,
+# and the page itself if it is wider than the window. What moves may be cut until it is there.
 CUT = """async () => {
-    const ENDING = '[translate=no], .lt-sr, .lt-remark, .lt-undo, .lt-row-about, .lt-row-first, .lt-line-words, '
-        + '.lt-video-card-facts';
+    const ENDING = '[translate=no], .lt-sr, .lt-remark, .lt-undo, .lt-row-about, .lt-row-first, '
+        + '.lt-line-words, .lt-video-card-facts';
     const look = () => {
         const wide = document.documentElement.scrollWidth - window.innerWidth;
         return [...document.querySelectorAll('button, a, label, summary, h1, h2, p, li, th, td, dd, span')]
