@@ -104,6 +104,8 @@ def test_the_first_video_of_a_slow_card(tmp_path: Path, snapshot: Any) -> None:
 def test_a_video_of_one_section_and_its_end(tmp_path: Path, snapshot: Any) -> None:
     told = Told(LiveJob(job_of(seconds=1.0, folder=folder_of(tmp_path))))
     events = slow_start(told.live.job)
+    text = StageStarted(job=ID, time=10.0, stage="text", expected_seconds=60.0, seconds_to_video=70.0)
+    told.then("as long as expected", text, after=60.0)
     told.then("samples", *events[: -len(events) // 4])
     told.then("is made", *events[-len(events) // 4 :])
     assert told.text == snapshot
@@ -120,6 +122,7 @@ def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> No
     now = told.live.last_sign
     about: dict[str, Any] = {"job": ID, "time": now + 100}
     begin = StageStarted(**about, stage="sample", section=2)
+    (folder / "memory.json").write_text(json.dumps(memory_record(1)))
     told.then("the second section", begin, awake=True)
     step = {**about, "section": 2, "steps": 25, "preview": str(preview)}
     told.then("a step", StepDone(**step, step=4))
@@ -147,6 +150,8 @@ def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> No
 @pytest.mark.parametrize("model", ["demo", "helios-distilled"])
 def test_a_video_on_a_known_machine(model: str, snapshot: Any) -> None:
     job = job_of("forward", 5.0, 6, model)
+    if model == "demo":
+        job = replace(job, request=replace(job.request, step_cache="teacache"))
     told = Told(LiveJob(job, pace_of(history(job, **COST), job.request), 96, 64))
     for event in history(job, load=35.0, first=10.0, step=14.0, latent=1.5, write=0.4):
         is_part = isinstance(event, StepDone | PieceDone) and (event.section, getattr(event, "step", 3)) != (
@@ -169,7 +174,7 @@ def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
     folder = folder_of(tmp_path)
     request = replace(
         job_of("forward", 4.8).request, prompt="a &amp; b\nline [2.4s: <c>]", prompt_blend=1, image="",
-        cfg=2.0, crop=0.25, crop_y=0.75, zoom=1.5, negative="blue",
+        cfg=2.0, crop=0.25, crop_y=0.0, zoom=1.5, negative="blue",
     )  # fmt: skip
     Lineage((Span.of(2, replace(request, prompt="<before>")),), "parent", 2).write(folder / "lineage.json")
     for number in (1, 2):
@@ -185,7 +190,12 @@ def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
     told.then("runs", state="running", started=2000.0, message="", remedy="")
     events = history(job, **COST)
     sections = [at for at, event in enumerate(events) if isinstance(event, SectionFinished)]
-    told.then("the end of what it keeps", StageStarted(job=ID, time=600.0, stage="decode", section=2))
+    told.then("paused at once", state="paused")
+    told.then(
+        "the end of what it keeps",
+        StageStarted(job=ID, time=600.0, stage="decode", section=2),
+        state="running",
+    )
     told.then("is ready", replace(events[sections[1]], time=620.0))
     told.then("its third section", *events[sections[1] + 1 :][:5])
     told.then("is decoded", *events[sections[1] + 6 : sections[2]], commands=frozenset({"wait"}))
@@ -193,6 +203,7 @@ def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
     told.then("waits for the user", state="paused", **WAITS)
     told.then("was interrupted", state="interrupted", message="Ended.", remedy="Go on.", commands=frozenset())
     record = memory_record(3) | {"retries": 2, "cap_bytes": 7 * 2**30}
+    record["stages"][1]["measured_bytes"] = record["stages"][-1]["predicted_bytes"] = 2**30
     (folder / "memory.json").write_text(json.dumps(record))
     message = f"`lora` {folder}/x cannot be read."
     last: dict[str, Any] = {"video": f"/elsewhere/{ID}/video.mp4", "frames": 105, "job": ID, "time": 2600.0}
@@ -219,7 +230,8 @@ def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
         for section in list(live.plan)[:made]:
             frames = section.total_frames + 30 * (section.number >= joined)
             about: dict[str, Any] = {"job": ID, "video": "v.mp4", "frames": frames}
-            live.apply(SectionFinished(**about, time=1.0, section=section.number, sections=len(live.plan)))
+            of_section = {"section": section.number, "sections": len(live.plan), "added_in_front": 36}
+            live.apply(SectionFinished(**about, time=1.0, **of_section))
             if section.number == len(live.plan):
                 live.apply(Finished(**about, time=99.0, seconds=1, advice="Use a faster type."))
         shown = scene_data(live, 2000.0, lambda _: "")
@@ -236,6 +248,7 @@ def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
     tell("continued forward", joined=1, video="holiday.mp4", mode="forward")
     tell("of which two sections are made", joined=1, made=2, video="holiday.mp4", mode="forward")
     tell("a loop", loop="on")
+    tell("a loop of which two sections are made", made=2, loop="on")
     tell("of words", image="")
     tell("followed", then="enlarge:2")
     finished: dict[str, Any] = {
