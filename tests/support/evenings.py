@@ -106,7 +106,7 @@ class Evening:
         records = list[dict[str, Any]]()
         if isinstance(shown, dict):
             for part, key in (("jobs", "id"), ("cards", "job")):
-                if part in shown and all(key in record for record in shown[part]):
+                if shown.get(part) and all(key in record for record in shown[part]):
                     records = shown[part]
                     shown = shown | {part: [record[key] for record in records]}
         elif isinstance(shown, list) and all(isinstance(item, dict) and "request" in item for item in shown):
