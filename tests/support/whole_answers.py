@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from typing import Any
 
-_WIDTH = 150
+_WIDTH = 172
 _MEDIA = re.compile(r"data:[\w/]+;base64,[\w+/=]+")
 _TAG = re.compile(r"(?<=>)(?=<(?!/))|(?<=</div>)|(?<=</ul>)|(?<=</p>)|(?<=</button>)|(?<=</label>)|\n+")
 
@@ -73,9 +73,8 @@ def _changes(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any]]:
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from _changes(f"{path}.{index}", old, new)
     elif isinstance(before, list) and isinstance(after, list) and before and after:
-        for what, start, end, first, last in SequenceMatcher(
-            None, *map(_texts, (before, after))
-        ).get_opcodes():
+        matcher = SequenceMatcher(None, _texts(before), _texts(after))
+        for what, start, end, first, last in matcher.get_opcodes():
             if what != "equal":
                 yield f"{path}.{first} instead of {end - start}", after[first:last]
     else:

@@ -145,6 +145,8 @@ def test_videos_are_opened_and_branched(stand: Stand, evening: Evening, photo: P
     press("jobs_takes", job=failed.id, count=2)
     press("history_settings", job=failed.id)
     press("history_settings", job=parent.id)
+    picture = stand.outputs.parent / "cache" / evening.answer["pictures"]["image"].removeprefix("uploads/")
+    assert picture.read_bytes() == (parent.folder / "input.png").read_bytes()
     press("history_continue", job=failed.id)
     press("history_continue", job=child.id)
     assert evening.told() == snapshot
@@ -154,7 +156,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("jobs_show", {"job": 5}), ("jobs_show", {"job": "../../etc"}), ("jobs_pause", {"jobs": "one"}),
     ("jobs_pause", {"jobs": ["x"] * 5001}), ("jobs_restore", {"jobs": ["x"]}),
     ("jobs_queue", {"first": 0, "limit": 1.5}), ("jobs_list", {"states": ["done"]}),
-    ("history_search", {"states": ["failed"] * 21}), ("jobs_branch", {"job": "x", "keep": 1, "longer": 2.0}),
+    ("history_search", {"states": ["failed"] * 21}), ("history_search", {"min_seconds": "nan"}),
+    ("history_search", {"before": "99999999999999999999:x"}), ("picture_check", {"file": {"path": 3}}),
+    ("form_start", {"press": "x", "settings": {}, "may_download": False}),
+    ("jobs_branch", {"job": "x", "keep": 1, "longer": 2.0}),
     ("finish_plan", {"video": {"path": "/etc/passwd"}, "steps": "speed:2"}),
     ("models_inspect", {"file": "../x"}), ("preset_load", {"name": "none"}),
     ("models_copy", {"model": "x", "weight_dtype": "int8"}),

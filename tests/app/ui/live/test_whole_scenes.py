@@ -147,11 +147,9 @@ def test_wishes_and_ends_of_a_running_video(tmp_path: Path, snapshot: Any) -> No
     assert told.text == snapshot
 
 
-@pytest.mark.parametrize("model", ["demo", "helios-distilled"])
-def test_a_video_on_a_known_machine(model: str, snapshot: Any) -> None:
-    job = job_of("forward", 5.0, 6, model)
-    if model == "demo":
-        job = replace(job, request=replace(job.request, step_cache="teacache"))
+def test_a_video_on_a_known_machine(snapshot: Any) -> None:
+    job = job_of("forward", 5.0, 6)
+    job = replace(job, request=replace(job.request, step_cache="teacache"))
     told = Told(LiveJob(job, pace_of(history(job, **COST), job.request), 96, 64))
     for event in history(job, load=35.0, first=10.0, step=14.0, latent=1.5, write=0.4):
         is_part = isinstance(event, StepDone | PieceDone) and (event.section, getattr(event, "step", 3)) != (
@@ -202,7 +200,7 @@ def test_a_branch_in_every_state(tmp_path: Path, snapshot: Any) -> None:
     told.then("is finished", events[sections[2]])
     told.then("waits for the user", state="paused", **WAITS)
     told.then("was interrupted", state="interrupted", message="Ended.", remedy="Go on.", commands=frozenset())
-    record = memory_record(3) | {"retries": 2, "cap_bytes": 7 * 2**30}
+    record: dict[str, Any] = memory_record(3) | {"retries": 2, "cap_bytes": 7 * 2**30}
     record["stages"][1]["measured_bytes"] = record["stages"][-1]["predicted_bytes"] = 2**30
     (folder / "memory.json").write_text(json.dumps(record))
     message = f"`lora` {folder}/x cannot be read."
@@ -230,7 +228,11 @@ def test_kinds_of_finished_videos(tmp_path: Path, snapshot: Any) -> None:
         for section in list(live.plan)[:made]:
             frames = section.total_frames + 30 * (section.number >= joined)
             about: dict[str, Any] = {"job": ID, "video": "v.mp4", "frames": frames}
-            of_section = {"section": section.number, "sections": len(live.plan), "added_in_front": 36}
+            of_section: dict[str, Any] = {
+                "section": section.number,
+                "sections": len(live.plan),
+                "added_in_front": 36,
+            }
             live.apply(SectionFinished(**about, time=1.0, **of_section))
             if section.number == len(live.plan):
                 live.apply(Finished(**about, time=99.0, seconds=1, advice="Use a faster type."))
