@@ -1,6 +1,5 @@
 """Tests of the form's values and of what the page says about them, without a browser."""
 
-import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from app.jobs.service import JobService
 from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
-from app.ui.form.describe import Describer, example_program
+from app.ui.form.describe import Describer
 from app.ui.models.present import ModelPresenter
 from app.ui.pictures import Size, crop_of
 from app.ui.planner import Planner
@@ -82,22 +81,6 @@ def test_whatever_a_browser_kept_gives_settings_that_can_be_used(catalogue: Cata
     if usable:
         GenerationRequest.from_dict(form.to_request(usable, DEMO, PLANNER) | {"image": "x"})
         assert usable["model"] in catalogue.names
-
-
-def test_the_example_program_names_what_was_changed_and_python_can_read_it() -> None:
-    settings = form.defaults(DEMO, PLANNER) | {
-        "model": "demo", "prompt": 'say "hi"\n', "seed": 7, "crop": 0.25,
-    }  # fmt: skip
-    settings |= {"image": {"path": "x", "orig_name": "it's.png"}, "end_image": None}
-    text = example_program(form.to_request(settings, DEMO, PLANNER) | {"mode": None}, "demo")
-    (call,) = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.keywords]
-    given = {one.arg: one.value for one in call.keywords}
-    picture = given.pop("image")
-    assert isinstance(picture, ast.Call)
-    assert ast.literal_eval(picture.args[0]) == "it's.png"
-    assert {name: ast.literal_eval(value) for name, value in given.items()} == {
-        "prompt": 'say "hi"\n', "seed": 7, "steps": 4, "crop": 0.25, "api_name": "/generate",
-    }  # fmt: skip
 
 
 def test_the_time_is_judged_by_the_last_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

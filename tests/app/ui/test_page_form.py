@@ -19,7 +19,6 @@ from tests.support.pages import (
 )
 
 pytestmark = needs_chromium
-PROMPT = "the red ball moves right"
 READY = "document.querySelector('html[data-ready]')"
 # Returns the edges of the crop and of the picture as drawn, in pixels of the window.
 CROP = """() => {

@@ -15,17 +15,10 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
 from tests.support.clips import read, scene
-from tests.support.films import write_film
 from tests.support.jobs import TIMEOUT, wait_until
 from tests.support.pages import PageProgram, Stand, needs_chromium, notice, start, status
 
 pytestmark = needs_chromium
-PASTE = """([bytes, name, type]) => {
-    const transfer = new DataTransfer();
-    transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
-    document.body.dispatchEvent(
-        new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true }));
-}"""
 DROP = """async (files) => {
     const transfer = new DataTransfer();
     const made = files.map(([bytes, name, type]) => new File([new Uint8Array(bytes)], name, { type }));
@@ -89,42 +82,6 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     assert np.array_equal(np.asarray(load_picture(job.folder / "input.png")), last)
     drop(page, b"\0\0\0\x10ftypisom\0\0\0\0" + bytes(100), "broken.mp4", "video/mp4")
     page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
-
-
-def test_a_video_of_a_camera_is_continued(page: Any, tmp_path: Path) -> None:
-    film = write_film(tmp_path / "00001.MTS")
-    page.wait_for_selector("html[data-ready]")
-    content = [list(film.read_bytes()), film.name, ""]  # a browser knows no type of such a file
-    for give in (
-        lambda: page.set_input_files("#set-image input[type=file]", str(film)),
-        lambda: page.evaluate(PASTE, content),
-    ):
-        give()
-        told = notice(page, "continues")
-        assert told.inner_text() == "The new video continues 00001.MTS (1.0 s).\n\nClose"
-        page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 192")
-        told.get_by_role("button", name="Close").click()
-        page.get_by_label("Remove Picture").click()
-
-
-def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path, tmp_path: Path) -> None:
-    page.wait_for_selector("html[data-ready]")
-    page.evaluate(DROP, [[list(photo.read_bytes()), name, "image/png"] for name in ("a.png", "b.png")])
-    page.get_by_role("alert").get_by_text("These are 2 files. Drop one at a time").wait_for()
-    (tmp_path / "holiday").mkdir()
-    box, session = page.locator("#set-image").bounding_box(), page.context.new_cdp_session(page)
-    data = {"items": [], "files": [str(tmp_path / "holiday")], "dragOperationsMask": 1}
-    for kind in ("dragEnter", "dragOver", "drop"):  # a real folder, which no script can make
-        place = {"x": box["x"] + 50, "y": box["y"] + 50}
-        session.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
-    page.get_by_role("alert").get_by_text("holiday cannot be read.").wait_for()
-    assert page.locator(".lt-lost").inner_text() == ""
-    # A file that is too large is refused before it is read, with the reason.
-    refused = {"status": 413, "body": "This is too large; at most 128 MiB are accepted.\n"}
-    page.route("**/gradio_api/upload", lambda route: route.fulfill(**refused))
-    drop(page, b"long", "long.mp4", "video/mp4")
-    page.get_by_role("alert").get_by_text("at most 128 MiB are accepted.").wait_for()
-    assert page.locator("[name=image]").input_value() == "null"
 
 
 def test_what_came_before_a_dropped_video_asks_for_a_start_picture(

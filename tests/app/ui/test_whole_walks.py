@@ -68,6 +68,7 @@ def test_a_queue_and_its_presses(walk: Walk, photo: Path, snapshot: Any) -> None
     walk.click("Resume: d")
     walk.held = {"jobs_remove"}
     walk.click("Remove: d")
+    walk.add("e")
     walk.news(first)
     walk.tell("news before the answer")
     walk.held = set()
@@ -269,6 +270,8 @@ def test_models_and_presets(walk: Walk, snapshot: Any, monkeypatch: pytest.Monke
     walk.told()
     walk.click("Make this video now: the red ball moves right")
     walk.open("models")
+    walk.page.locator(".lt-model-card").nth(1).get_by_text("More about it").click()
+    walk.tell("about a model")
     walk.page.get_by_role("button", name="Convert: Longtake demo model").click()
     walk.tell("a copy")
     walk.page.keyboard.press("Escape")

@@ -1,6 +1,5 @@
 """Tests of the History tab in Chromium, over an engine that goes on when the test says so."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.app.ui.test_accessibility import check
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import Stand, needs_chromium, status
+from tests.support.pages import Stand, needs_chromium
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium
@@ -101,83 +100,6 @@ def branchable(job: Job, sections: int) -> None:
     folder.sections.mkdir(exist_ok=True)
     for number in range(1, sections + 1):
         (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
-
-
-def test_the_stage_offers_the_same_for_a_finished_video(page: Any, stand: Stand, make: Any) -> None:
-    (job,) = make("a ball", seconds=1.0)
-    branchable(job, 1)
-    page.goto("about:blank")
-    page.goto(stand.url)
-    status(page, state="finished", job=job.id)
-    box = page.locator(".lt-live .lt-actions")
-    box.get_by_text("Make it longer").first.click()
-    page.locator(".lt-live").get_by_text("Make the video in forward order to continue it.").wait_for()
-    assert not page.locator(".lt-live .lt-panel-act").is_visible()
-    box.get_by_role("button", name="Favourite").click()
-    wait_until(lambda: stand.service.job(job.id).favourite)
-    loop = page.locator(".lt-live .lt-loop")
-    loop.click()
-    page.wait_for_function("document.querySelector('.lt-stage video.lt-top').loop")
-    assert loop.get_attribute("aria-pressed") == "true"
-    box.get_by_role("button", name="Another seed").click()
-    wait_until(lambda: len(stand.service.jobs()) == 2)
-    other = next(one for one in stand.service.jobs() if one.id != job.id)
-    assert (other.request.prompt, other.request.seconds) == ("a ball", 1.0)
-    assert other.request.seed != job.request.seed
-
-
-def test_an_opened_video_leads_to_a_tab_of_its_own_another_seed_and_the_form(
-    page: Any, stand: Stand, make: Any
-) -> None:
-    (job,) = make(
-        "the camera pans left", seed=9, seconds=3.6, mode="forward", steps=12, sampler="euler", crop=0.25
-    )
-    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
-    view = opened(page, job)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    view.get_by_role("button", name="Copy the link").click()
-    view.get_by_role("button", name="Copied").wait_for()
-    other = page.context.new_page()
-    other.goto(page.evaluate("navigator.clipboard.readText()"))
-    own = opened(other, job)
-    other.wait_for_function("document.querySelector('.lt-past-open video.lt-top')?.currentTime > 0.1")
-    with other.expect_download() as download:
-        own.get_by_role("link", name="Download").click()
-    assert Path(download.value.path()).read_bytes() == (job.folder / "video.mp4").read_bytes()
-    other.get_by_role("tab", name="Create").click()
-    other.wait_for_function("!document.querySelector('.lt-past-open video.lt-top')")
-    other.close()
-
-    view.get_by_role("button", name="Another seed").click()
-    page.locator(".lt-past-open .lt-after-say").get_by_text("is in the queue").wait_for()
-    again = stand.service.jobs()[0]
-    assert (again.request.prompt, again.request.seconds) == ("the camera pans left", 3.6)
-    assert again.request.seed != 9
-    page.locator(".lt-past-open .lt-after-say").get_by_role("link", name="Show it").click()
-    opened(page, again)
-    page.go_back()
-
-    opened(page, job).get_by_role("button", name="Use these settings").click()
-    page.wait_for_selector('#fold-look > summary[data-state="seed 9 · 12 steps · guidance 10"]')
-    page.wait_for_selector('#set-image label[data-hint="Video: 144 × 112"]')
-    page.get_by_text("Sampler: Euler.").wait_for()
-    page.locator("#start").click()
-    wait_until(lambda: len(stand.service.finished_jobs(3)) == 3)
-    again = stand.service.jobs()[0]
-    one, other = (json.loads(each.request.to_json()) for each in (job, again))
-    assert {**one, "image": ""} == {**other, "image": ""}
-    assert JobFolder(job.folder).input.read_bytes() == JobFolder(again.folder).input.read_bytes()
-    page.get_by_role("button", name="Leave out: Sampler: Euler.").click()
-    page.get_by_text("Sampler: Euler.").first.wait_for(state="detached")
-
-
-def test_a_link_to_a_video_that_is_gone_says_so(page: Any, stand: Stand) -> None:
-    for job in ("20250101-000000-abcd", "20250101%E0%A4"):
-        page.goto("about:blank")
-        page.goto(f"{stand.url.rstrip('/')}/#history/{job}")
-        page.get_by_text("The video of that link is not here any more; these are all videos.").wait_for()
-        assert page.evaluate("location.hash") == "#history"
-        page.get_by_text("There is no video yet.").wait_for()
 
 
 def test_nothing_serious_on_the_gallery_and_in_a_video(page: Any, stand: Stand, make: Any) -> None:

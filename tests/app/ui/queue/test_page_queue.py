@@ -86,20 +86,6 @@ def test_a_video_is_dragged_to_another_place(page: Any, stand: Stand, photo: Pat
     settled(page, stand, "adebc")
 
 
-def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) -> None:
-    from app.jobs.service import JobService
-
-    add(stand, photo, *"ab")
-    open_queue(page, *"ab")
-    other = JobService(stand.outputs)
-    added = other.queue.add(GenerationRequest(image=str(photo), prompt="c"))
-    shows(page, *"abc")
-    other.queue.move_first(added.id)
-    shows(page, *"acb")
-    other.queue.pause_queue()
-    page.locator(".lt-queue-say", has_text="The queue is paused").wait_for()
-
-
 def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
     add(stand, photo, *(f"video {number}" for number in range(160)))

@@ -21,10 +21,6 @@ from tests.support.asking import ask
 from tests.support.jobs import wait_until
 from tests.support.pages import Stand, write_photo
 
-VERBS = {
-    "list", "show", "add", "cancel", "pause", "resume", "retry", "branch", "reorder", "remove", "restore",
-    "delete", "empty_trash", "usage",
-}  # fmt: skip
 Ask = Callable[..., Any]
 
 
@@ -66,16 +62,6 @@ def ids(stand: Stand, photo: Path) -> list[str]:
 
 def prompts(queue: dict[str, Any]) -> str:
     return "".join(job["request"]["prompt"] for job in queue["jobs"])
-
-
-def test_each_verb_of_the_command_line_is_an_endpoint(stand: Stand) -> None:
-    client = Client(stand.url, verbose=False)
-    api: dict[str, Any] = client.view_api(return_format="dict", print_info=False)  # pyright: ignore
-    assert {f"/jobs_{verb}" for verb in VERBS} <= set(api["named_endpoints"])
-    assert api["unnamed_endpoints"] == {}
-    for name, endpoint in api["named_endpoints"].items():
-        assert endpoint["description"].endswith("."), name
-        assert all(one["parameter_name"] for one in endpoint["parameters"]), name
 
 
 def test_show_says_what_the_command_line_says(
@@ -175,11 +161,3 @@ def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
         assert red[0] > 150 > red[2]  # pyright: ignore
     (stand.outputs / ids[1] / "input.png").unlink()
     assert ask(stand.url, f"/jobs/{ids[1]}/picture.webp").status == 404
-
-
-def test_a_folder_that_is_away_is_told(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("app.jobs.queue.Queue.jobs", fail)
-    assert "Input/output error" in call("jobs_queue", 0, 1, refused=True)
