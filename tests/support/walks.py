@@ -42,9 +42,12 @@ from tests.support.reported_jobs import history
 from tests.support.staged_engine import memory_record
 
 NOON = 1_795_867_200.0  # 28 November 2026, 12:00 UTC
-# The page as it starts, with films that have a length at once, and a clock that stands still.
+# The page as it starts, with films that have a length at once, a clock that stands still, short pauses that
+# are none and long ones that never end, so that nothing depends on how fast the machine is.
 BEGIN = """async () => {
     performance.now = () => 0;
+    const wait = window.setTimeout;
+    window.setTimeout = (act, time = 0) => (time > 1000 ? 0 : wait(act, time === 20 ? 20 : 0));
     let drawn = 0;
     Math.random = () => 0.5;
     crypto.getRandomValues = (numbers) => numbers.fill(drawn += 1);
@@ -222,7 +225,8 @@ class Walk:
 
 @pytest.fixture
 def walk(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Walk]:
-    monkeypatch.setattr("app.ui.planner.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
+    for module in ("planner", "models.present"):
+        monkeypatch.setattr(f"app.ui.{module}.host_memory", lambda: HostMemory(64 * GB, 60 * GB, 0, 0))
     for name, variable in (("config", "XDG_CONFIG_HOME"), ("uploads", "GRADIO_TEMP_DIR"), ("hub", "HF_HOME")):
         monkeypatch.setenv(variable, str(tmp_path / name))
     monkeypatch.setattr(ADDED_MODELS, "file", tmp_path / "data" / "models.json")

@@ -97,7 +97,7 @@ def make_history(stand: Stand, evening: Evening, photo: Path) -> list[Any]:
     evening.make(failed)
     short = add(stand, evening, "x" * 400, image=str(photo), seconds=1.0)
     evening.make(short)
-    child = stand.service.queue.branch(parent.id, 2, prompt="another <end>")
+    child = stand.service.queue.branch(parent.id, 2, prompt="another <end>", seconds=4.8)
     evening.make(child)
     stand.service.queue.pause_queue()
     return [parent, failed, short, child]
@@ -111,6 +111,7 @@ def test_the_history_is_searched(stand: Stand, evening: Evening, photo: Path, sn
     press("history_search", limit=2, before=evening.answer["next"])
     press("history_search", stacked=True)
     press("history_search", root=parent.id)
+    press("history_search", stacked=True, text="green")
     press("history_search", text="green BALL")
     press("history_search", text="zebra")
     press("history_search", states=["failed", "queued"])
