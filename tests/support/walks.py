@@ -60,6 +60,9 @@ _OF_THE_MACHINE = [
     (r"Longtake \d[\d.]+", "Longtake"), (r"stored in \S+,", "stored in <hub>,"), (r"\d[\d.]* KB", "… KB"),
     (r" in \S*/data/", " in <data>/"),
 ]  # fmt: skip
+# What moves or fades comes to its end.
+REST = """() => Promise.allSettled(document.getAnimations().map(
+    (move) => (move.effect.getComputedTiming().iterations === Infinity ? null : move.finished)))"""
 REPLY = "([at, value, status]) => { calls[at].isOver = true; calls[at].reply(value, status); }"
 # The calls that only look.
 _QUIET = {
@@ -186,6 +189,7 @@ class Walk:
     def tell(self, name: str) -> None:
         """Tell what is otherwise on the page than before, once all is answered."""
         self.answer()
+        self.page.evaluate(REST)
         shown = _told(self.page.locator("body").aria_snapshot())
         tab = self.page.evaluate("document.documentElement.dataset.tab + location.hash.split('/').slice(1)")
         self._lines.append(f"--- {name}: {self.page.evaluate(FACTS)}")
