@@ -51,6 +51,7 @@ GERMAN = Translation("de", MESSAGES)
         ("memory  2.5 of 5 seconds", "memory  2,5 von 5 Sekunden"),
         ("12 MB · a video of 5 s takes a few seconds", "12 MB · ein Video von 5 s dauert a few seconds"),
         ("A sentence that nobody translated.", "A sentence that nobody translated."),
+        ("Exact. A video of 5 s takes 2 h", "Genau. Ein Video von 5 s dauert 2 h"),
         ("", ""),
     ],
 )  # fmt: skip
