@@ -170,5 +170,4 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 def test_refusals_at_both_doors(stand: Stand, evening: Evening, snapshot: Any) -> None:
     for name, message in REFUSED:
         evening.press(name, **message)
-        evening.press(name, **message)
     assert evening.told() == snapshot
