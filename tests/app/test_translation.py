@@ -54,6 +54,7 @@ GERMAN = Translation("de", MESSAGES)
         ("exact     It is its turn.   x", "genau     Es ist an der Reihe.  x"),
         ("12 MB · a video of 5 s takes a few seconds", "12 MB · ein Video von 5 s dauert a few seconds"),
         ("A sentence that nobody translated.", "A sentence that nobody translated."),
+        ("Exact. A video of 5 s takes 2 h", "Genau. Ein Video von 5 s dauert 2 h"),
         ("", ""),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 A test answers the requests of the scripts itself, in any order, and lets the time of videos pass.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,8 @@ window.fetch = (address, { body = '{}' } = {}) => new Promise((resolve, reject) 
   const reply = (value, status) => resolve(
     new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } }));
   calls.push({
-    address, path: address.replace('api/', ''), sent: JSON.parse(body), answer: (value) => reply(value, 200),
+    address, path: address.replace('api/', ''), sent: JSON.parse(body), reply,
+    answer: (value) => reply(value, 200),
     refuse: (message) => reply({ message }, 409), lose: () => reject(new TypeError('away')),
   });
 });
@@ -82,7 +84,14 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def page(browser: Any, document: str) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    with scripted_page(browser, document) as page:
+        yield page
+
+
+@contextlib.contextmanager
+def scripted_page(browser: Any, document: str, **options: Any) -> Iterator[Any]:
+    """Open a document in a fresh tab; fail at the end if a script has failed."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
     context.set_default_timeout(TIMEOUT * 1000)
 
     def serve(route: Any) -> None:

@@ -96,7 +96,7 @@ def scene_data(live: LiveJob | None, now: float, report: Callable[[Job], str]) -
         "beat": round(now, 1),
         "prompt": live.job.request.prompt,
         "headline": headline,
-        "remark": words.remark(live),
+        "remark": page_words(words.remark(live), live.job.folder.parent),
         "section": live.section,
         "sections": live.sections,
         "sectionsDone": live.sections_done,

@@ -41,18 +41,6 @@ def upload(name: str, content: bytes = b"") -> Upload:
     return Upload(path=str(path))
 
 
-def test_lines_take_their_pictures_from_the_drop_and_the_rest_from_the_form(
-    service: JobService, calls: FormCalls
-) -> None:
-    file = upload(
-        "w.jsonl", b'{"prompt": "a", "image": "own.png"}\n{"prompt": "b", "seed": 5, "seconds": 1}\n'
-    )
-    pictures = {"own.png": upload("own.png"), "": upload("form.png")}
-    jobs = calls.batch_add(file, pictures, '{"seconds": 2.4, "seed": 9, "prompt": "of the form"}')
-    found = [service.job(job).request for job in jobs]
-    assert [(one.prompt, one.seed, one.seconds) for one in found] == [("a", 9, 2.4), ("b", 5, 1.0)]
-
-
 def test_a_dropped_table_is_read_as_its_spreadsheet_program_wrote_it(
     service: JobService, calls: FormCalls
 ) -> None:
@@ -83,29 +71,6 @@ def test_a_line_names_no_file_of_this_machine(
         calls.batch_add(file, {"x.png": upload("x.png")}, "{}")
     assert words in str(refused.value)
     assert service.jobs() == []
-
-
-def test_only_a_picture_passes_as_one(calls: FormCalls) -> None:
-    assert calls.picture_check(upload("x.png")) == [320, 240]
-    with pytest.raises(InputError, match=r"The file .*table\.csv is not a picture"):
-        calls.picture_check(upload("table.csv", b"a,b"))
-    with pytest.raises(InputError, match="is not an upload"):
-        calls.picture_check(Upload(path="/etc/passwd"))
-
-
-def test_a_file_brings_its_settings_or_is_a_picture(calls: FormCalls) -> None:
-    assert calls.file_read(upload("x.png"), "x.png") == {}
-    found = calls.file_read(upload("request.json", b'{"prompt": "a ball", "steps": 7}'), "request.json")
-    assert json.loads(found["text"])["settings"]["steps"] == 7
-    for name, content, words in [
-        ("notes.json", b"none", "notes.json holds no settings of Longtake"),
-        ("table.csv", b"a,b", "is not a picture"),
-        ("broken.mp4", b"\0\0\0\x10ftypisom", "The video broken.mp4 cannot be read"),
-    ]:
-        with pytest.raises(InputError, match=words):
-            calls.file_read(upload(name, content), name)
-    with pytest.raises(InputError, match="is not an upload"):
-        calls.file_read(Upload(path="/etc/passwd"), "x.png")
 
 
 FILMS = {

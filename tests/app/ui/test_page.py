@@ -1,7 +1,5 @@
 """Tests of the page in Chromium, over an engine that goes on when the test says so."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,58 +7,15 @@ import pytest
 from diffusers_helper.errors import InputError
 from diffusers_helper.request import SETTINGS, GenerationRequest
 from tests.support.pages import (
-    FIRST,
     Stand,
     choose_model,
     needs_chromium,
     notice,
     open_folds,
     start,
-    status,
 )
 
 pytestmark = needs_chromium
-LABELS = {
-    "seconds": 5, "steps": 4, "guidance": 10, "cfg": 1, "cfg_rescale": 0, "crf": 16,
-}  # fmt: skip
-
-
-def test_the_controls_are_those_of_framepack(page: Any) -> None:
-    open_folds(page)
-    for name, value in LABELS.items():
-        bounds = SETTINGS[name]
-        number = page.get_by_label(re.compile(f"^number input for {re.escape(bounds.label)}"))
-        slider = page.get_by_label(re.compile(f"^range slider for {re.escape(bounds.label)}"))
-        assert float(number.input_value()) == value
-        assert [float(number.get_attribute(end)) for end in ("min", "max")] == [bounds.low, bounds.high]
-        assert slider.count() == 1
-    assert page.get_by_label("Seed", exact=True).input_value() == "31337"
-    assert page.get_by_label("Negative Prompt").input_value() == ""
-    assert page.get_by_role("checkbox", name="New for each video").is_checked()
-    assert page.get_by_role("button", name="End Generation").is_disabled()
-    assert page.get_by_text("Memory Kept Free (GB)").is_visible()
-
-
-def test_a_second_start_is_queued_and_says_so(page: Any, stand: Stand, photo: Path) -> None:
-    start(page, photo, seconds=1)
-    first = status(page, state="running").get_attribute("data-job")
-    page.get_by_role("button", name="Start Generation (number 2)").click()
-    notice(page, "Number 2 in the queue: 1 job comes first.")
-    page.get_by_role("button", name="Start Generation (number 3)").click()
-    notice(page, "Number 3 in the queue: 2 jobs come first.")
-    page.get_by_role("tab", name="Queue, 2 waiting").wait_for()
-    stand.engine.go(FIRST + 1)
-    page.get_by_role("button", name="Watch it: the red ball moves right").click()
-    page.wait_for_function(f"document.querySelector('.lt-status').dataset.job !== '{first}'")
-    assert stand.service.job(first).state == "finished"
-    stand.engine.hold_cancel()
-    page.get_by_role("button", name="End Generation").click()
-    notice(page, "Ending: the current work is finished first.")
-    stand.engine.release_cancel()
-    page.get_by_role("button", name="Start Generation (number 2)").wait_for()
-    page.get_by_role("button", name="End Generation").click()
-    status(page, state="cancelled")
-    page.wait_for_function("document.querySelector('#start').innerText === 'Start Generation'")
 
 
 def test_a_start_of_nothing_is_refused_with_the_sentence_of_the_command_line(page: Any, stand: Stand) -> None:

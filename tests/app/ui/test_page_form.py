@@ -1,6 +1,5 @@
 """Tests of the left side of the page in Chromium, which helps a user to ask for a video."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ from PIL import Image
 from diffusers_helper.conditions.picture_file import load_picture
 from diffusers_helper.errors import InputError
 from tests.support.pages import (
-    FIRST,
-    FURTHER,
     Stand,
     choose_model,
     needs_chromium,
@@ -22,7 +19,6 @@ from tests.support.pages import (
 )
 
 pytestmark = needs_chromium
-PROMPT = "the red ball moves right"
 READY = "document.querySelector('html[data-ready]')"
 # Returns the edges of the crop and of the picture as drawn, in pixels of the window.
 CROP = """() => {
@@ -33,11 +29,6 @@ CROP = """() => {
     const x = box.left + (box.width - w) / 2, y = box.top + (box.height - h) / 2;
     const hole = document.querySelector('.lt-crop i').getBoundingClientRect();
     return [(hole.left - x) / w, (hole.top - y) / h, hole.width / w, hole.height / h];
-}"""
-# Returns the setting or the part of the form that has the focus.
-FIELD = """() => {
-    const now = document.activeElement;
-    return (now.closest('.lt-field') ?? now.closest('[id]'))?.id ?? '';
 }"""
 PASTE = """async (bytes) => {
     const transfer = new DataTransfer();
@@ -135,83 +126,6 @@ def test_a_bad_value_gives_one_sentence_and_takes_the_user_there(
     page.keyboard.press("Control+Enter")
     status(page, state="running")
     assert [job.request.seed for job in stand.service.jobs()] == [2**53 - 1]
-
-
-def test_unknown_words_are_named_as_one_types_and_known_ones_are_offered(page: Any, photo: Path) -> None:
-    page.set_input_files("input[type=file]", str(photo))
-    ready(page)
-    page.get_by_text("This is the demo model.").wait_for()
-    page.get_by_text("show them.").click()
-    assert "diamond" in page.locator(".lt-demo dl").inner_text()
-    prompt_box(page).fill("walrus grebe")
-    page.wait_for_selector('#start[data-note="no known word: the motion is left to chance"]')
-    page.locator("#lt-unknown").get_by_role("button", name="ball").click()
-    page.wait_for_selector('#start[data-note=""]')
-    assert prompt_box(page).input_value() == "ball"
-    prompt_box(page).fill("the red <b>walrus</b> moves right")
-    page.locator("#lt-unknown").wait_for()
-    assert page.locator("mark").all_inner_texts() == ["b", "walrus"]
-    prompt_box(page).fill("")
-    page.get_by_role("button", name="no prompt: the motion is left to chance").wait_for()
-    prompt_box(page).press_sequentially("a red walrus, gre")
-    # The user may still be typing "green".
-    page.get_by_role("status").get_by_text("The demo model does not know, and ignores: walrus.").wait_for()
-    prompt_box(page).press_sequentially("b ball")
-    page.locator("#lt-unknown").get_by_text("does not know, and ignores: walrus, greb.").wait_for()
-    assert prompt_box(page).get_attribute("aria-describedby") == "lt-unknown"
-    prompt_box(page).fill(PROMPT)
-    page.locator("#lt-unknown").wait_for(state="hidden")
-    prompt_box(page).fill("the walrus")
-    page.locator("#lt-unknown").wait_for()
-    choose_model(page, "FramePack F1")
-    page.locator("#lt-unknown").wait_for(state="hidden")
-
-
-def test_ctrl_enter_starts_earlier_prompts_come_back_and_a_double_click_is_one_press(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    ready(page)
-    page.set_input_files("input[type=file]", str(photo))
-    size(page, "Video: 144 × 112")
-    box, earlier = prompt_box(page), page.get_by_label("Earlier prompts")
-    for number, text in enumerate((PROMPT, "the camera <b>pans</b> left"), 1):
-        box.fill(text)
-        box.press("Control+Enter")
-        page.get_by_role("button", name="End Generation").and_(page.locator(":enabled")).wait_for()
-        earlier.get_by_text(f"Earlier prompts ({number})").wait_for(state="attached")
-    page.locator("#start", has_text="number 3").wait_for()
-    assert [job.request.prompt for job in stand.service.jobs()] == ["the camera <b>pans</b> left", PROMPT]
-    options = ["Earlier prompts (2)", "the camera <b>pans</b> left", PROMPT, "Forget them"]
-    assert earlier.locator("option").all_inner_texts() == options
-    earlier.select_option(PROMPT)
-    assert box.input_value() == PROMPT
-    earlier.select_option("Forget them")
-    earlier.wait_for(state="hidden")
-    page.locator("#start").click(click_count=20)
-    page.locator("#start", has_text="number 4").wait_for()
-    assert len(stand.service.jobs()) == 3
-    page.locator("#end").click(click_count=20)
-    notice(page, "Ending")
-    page.locator("#start", has_text="number 3").wait_for()
-    assert [job.state for job in stand.service.jobs()].count("cancelled") == 1
-
-
-def test_an_example_is_one_click_from_its_video_and_betters_the_estimate(
-    page: Any, stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.ui.form.actions.missing_packages", lambda: ["ncnn"])  # so nothing follows it
-    ready(page)
-    page.get_by_text("The first video will show how long it takes.").wait_for()
-    page.get_by_role("button", name=f"Make this video now: {PROMPT}").click()
-    job = status(page, state="running").get_attribute("data-job")
-    size(page, "Video: 128 × 128")
-    assert prompt_box(page).input_value() == PROMPT
-    assert page.get_by_label(re.compile("^number input for Total Video Length")).input_value() == "2.4"
-    request = stand.service.job(job).request
-    assert (request.prompt, request.seconds, request.steps, request.resolution) == (PROMPT, 2.4, 4, None)
-    stand.engine.go(FIRST + FURTHER + 1)
-    status(page, state="finished", frames=73)
-    page.get_by_text(re.compile(r"\bjudging by this machine’s last job\.")).wait_for()
 
 
 def test_the_form_survives_a_reload(page: Any, stand: Stand, photo: Path) -> None:

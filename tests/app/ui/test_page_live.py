@@ -24,9 +24,7 @@ from tests.support.staged_engine import (
     FAILING_PROMPT,
     MEASURED,
     MESSAGE,
-    PEAK,
     REMEDY,
-    STEPS,
 )
 
 pytestmark = needs_chromium
@@ -55,13 +53,6 @@ WATCH_LINE = """selector => {
     new MutationObserver(() => line.checkVisibility() && window.said.push(line.textContent))
         .observe(line, {subtree: true, childList: true, characterData: true});
 }"""
-SHIFT = """() => {
-    window.shift = 0;
-    new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shift += entry.value; }))
-        .observe({type: 'layout-shift', buffered: false});
-}"""
-PROGRESS = """() => [document.title, document.querySelector('[aria-label="Whole video"]').ariaValueNow,
-    document.querySelector('.lt-status').dataset.percent]"""
 
 
 def submit(stand: Stand, photo: Path, **settings: Any) -> str:
@@ -167,71 +158,6 @@ def test_a_paused_video_stays_on_its_frame(page: Any, stand: Stand, photo: Path,
     page.wait_for_function(f"!{TOP}.paused")
 
 
-def test_a_job_from_its_start_to_its_end(page: Any, stand: Stand, tmp_path: Path) -> None:
-    photo = tmp_path / "photo.png"  # this has the shape of the engine's video
-    Image.new("RGB", (960, 640), (90, 140, 170)).save(photo)
-    job = submit(stand, photo, seconds=2.4, seed=7, resolution=80)
-    status(page, state="running")
-    page.evaluate(SHIFT)
-    stand.engine.go(FIRST - 3)
-    running = status(page, state="running", section=1, step=1)
-    assert "Section 1 of 2, step 1 of 2" in running.inner_text()
-    preview = page.locator(".lt-latent")
-    preview.get_by_text("Being made: 1.2 – 2.4 s").wait_for()
-    assert preview.bounding_box()["width"] >= 96  # a third of the stage
-    last = page.locator('.lt-cell[data-section="1"]')
-    assert last.get_attribute("aria-label") == "Section 1.2 – 2.4 s, step 1 of 2"
-    assert page.locator(".lt-cell").all_inner_texts()[0].startswith("0.0 – 1.2 s")
-    stand.engine.go(1)
-    status(page, step=STEPS)
-    stand.engine.go(1)
-    page.get_by_text("Decoding section 1 of 2").wait_for()
-    stand.engine.go(1)
-    shows(page, 33)
-    page.wait_for_function("document.querySelector('.lt-cell[data-section=\"1\"] img').naturalWidth === 96")
-    title, bar, percent = page.evaluate(PROGRESS)
-    assert 0 < int(percent) < 100  # it follows the clock, which runs on where the machine is slow
-    assert (title, bar) == (f"{percent} % · Longtake", percent)
-    stand.engine.go(FURTHER)
-    shows(page, 73)
-    assert page.evaluate("window.shift") < 0.02
-    stand.engine.go()
-    finished = status(page, state="finished", frames=73)
-    page.wait_for_function("document.title === 'Done · Longtake'")
-    page.wait_for_selector('.lt-stage[data-url*="/video.mp4"]')
-    # The video is 96 pixels wide, and the window has room for more than three times as many.
-    assert page.locator(".lt-stage").bounding_box()["width"] == 3 * 96
-    page.locator(".lt-live .lt-details > summary").click()
-    assert page.locator(".lt-settings").get_by_text("Seed", exact=True).locator(
-        "xpath=.."
-    ).inner_text().split() == ["Seed", "7"]
-    ram = page.locator(".lt-live").get_by_text("Engine in main memory").locator("xpath=..")
-    assert ram.inner_text().endswith(f"{gb_text(PEAK)} GB")
-    rows = page.get_by_role("rowheader", name="Denoising").all()  # of time, and of memory
-    assert [row.is_visible() for row in rows] == [True, True]
-    with page.expect_download() as download:
-        finished.get_by_text("Download the video (2.43 s)").click()
-    assert download.value.suggested_filename == f"longtake-the-red-ball-moves-right-{job[-4:]}.mp4"
-    assert Path(download.value.path()).read_bytes() == (stand.outputs / job / "video.mp4").read_bytes()
-
-
-def test_a_click_on_a_section_goes_there(page: Any, stand: Stand, photo: Path) -> None:
-    submit(stand, photo, seconds=3.6)
-    stand.engine.go(FIRST + FURTHER)
-    shows(page, 69)
-    page.get_by_role("button", name="Pause", exact=True).click()
-    hidden = (109 - 69) / 30
-    page.locator('.lt-cell[data-section="1"]').click()
-    page.wait_for_function(f"Math.abs({TOP}.currentTime - {2.4 - hidden}) < 0.04")
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("Enter")
-    page.wait_for_function(f"{TOP}.currentTime < 0.04")
-    page.keyboard.press("Home")
-    assert page.evaluate("document.activeElement.dataset.section") == "3"
-    page.keyboard.press("Enter")  # does not exist yet, so that nothing happens
-    assert page.evaluate(f"{TOP}.currentTime") < 0.04
-
-
 def test_a_long_video_scrolls_in_its_own_strip(page: Any, stand: Stand, photo: Path) -> None:
     submit(stand, photo, seconds=36, mode="forward")
     status(page, state="running")
@@ -239,34 +165,6 @@ def test_a_long_video_scrolls_in_its_own_strip(page: Any, stand: Stand, photo: P
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert page.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.lt-strip'))")
     assert page.locator('.lt-cell[tabindex="0"]').count() == 1
-
-
-def test_a_cancel_says_what_is_waited_for_and_the_video_goes_on_by_a_button(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    resume = page.get_by_role("button", name="Resume", exact=True)
-    assert not resume.is_visible()
-    stand.engine.hold_cancel()
-    job = submit(stand, photo, seconds=2.4)
-    stand.engine.go(FIRST + 2)
-    status(page, state="running", section=2, step=1)
-    page.get_by_role("button", name="End Generation").click()
-    page.locator(".lt-headline", has_text="Ending: the step being computed is finished first").wait_for()
-    page.reload()
-    page.locator(".lt-headline", has_text="Ending: the step being computed is finished first").wait_for()
-    stand.engine.release_cancel()
-    ended = status(page, state="cancelled", frames=33)
-    assert "Download the video so far (1.10 s)" in ended.inner_text()
-    shows(page, 33)
-    page.reload()
-    status(page, state="cancelled", frames=33)
-    assert [cell.get_attribute("data-state") for cell in page.locator(".lt-cell").all()] == ["done"]
-    resume.click()
-    status(page, state="running", job=job)
-    stand.engine.go(2 + FURTHER + 1)
-    status(page, state="finished", job=job)
-    resume.wait_for(state="hidden")
-    assert [made.state for made in stand.service.jobs()] == ["finished"]
 
 
 def test_a_failure_says_what_to_do_and_keeps_the_video(page: Any, stand: Stand, photo: Path) -> None:

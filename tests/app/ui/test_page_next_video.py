@@ -119,26 +119,6 @@ def test_another_start_picture_ends_the_continuation_of_a_video(
         assert page.locator("[name=extras]").input_value() == "", name
 
 
-def test_presses_of_start_that_are_not_answered_are_sent_in_turn_each_once(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    held: list[Any] = []
-    page.route("**/api/form_start", lambda route: held.append(route))
-    start(page, photo, "the first")
-    page.wait_for_selector("#start[aria-busy=true]")
-    page.get_by_label("Prompt", exact=True).fill("the second")
-    page.locator("#start").click()
-    page.wait_for_function("JSON.parse(sessionStorage['longtake.press']).length === 2")
-    page.unroute("**/api/form_start")
-    page.reload()  # both outlast it
-    page.wait_for_selector("html[data-ready]")
-    wait_until(lambda: len(stand.service.jobs()) == 2)
-    page.wait_for_selector("#start[aria-busy=false]")
-    jobs = sorted(stand.service.jobs(), key=lambda job: job.id)
-    assert sorted(job.request.prompt for job in jobs) == ["the first", "the second"]
-    assert page.evaluate("sessionStorage['longtake.press']") is None
-
-
 def test_a_finished_video_is_continued_after_its_end(page: Any, stand: Stand, photo: Path) -> None:
     stand.engine.go(10_000)
     start(page, photo, "a ball", seconds=2.4)

@@ -14,20 +14,11 @@ from diffusers_helper.output.video import GrowingVideo
 from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.provenance.metadata import png_chunks
 from diffusers_helper.provenance.recipe import read_recipe
-from tests.app.ui.test_accessibility import violations
-from tests.app.ui.test_page_form import kept
 from tests.support.clips import read, scene
-from tests.support.films import write_film
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import PageProgram, Stand, needs_chromium, notice, open_folds, start, status
+from tests.support.pages import PageProgram, Stand, needs_chromium, notice, start, status
 
 pytestmark = needs_chromium
-PASTE = """([bytes, name, type]) => {
-    const transfer = new DataTransfer();
-    transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
-    document.body.dispatchEvent(
-        new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true }));
-}"""
 DROP = """async (files) => {
     const transfer = new DataTransfer();
     const made = files.map(([bytes, name, type]) => new File([new Uint8Array(bytes)], name, { type }));
@@ -93,42 +84,6 @@ def test_a_video_of_another_program_is_continued(page: Any, stand: Stand, tmp_pa
     page.get_by_role("alert").get_by_text("The video broken.mp4 cannot be read").wait_for()
 
 
-def test_a_video_of_a_camera_is_continued(page: Any, tmp_path: Path) -> None:
-    film = write_film(tmp_path / "00001.MTS")
-    page.wait_for_selector("html[data-ready]")
-    content = [list(film.read_bytes()), film.name, ""]  # a browser knows no type of such a file
-    for give in (
-        lambda: page.set_input_files("#set-image input[type=file]", str(film)),
-        lambda: page.evaluate(PASTE, content),
-    ):
-        give()
-        told = notice(page, "continues")
-        assert told.inner_text() == "The new video continues 00001.MTS (1.0 s).\n\nClose"
-        page.wait_for_function("document.querySelector('#set-image img')?.naturalWidth === 192")
-        told.get_by_role("button", name="Close").click()
-        page.get_by_label("Remove Picture").click()
-
-
-def test_what_cannot_be_taken_is_refused_with_its_reason(page: Any, photo: Path, tmp_path: Path) -> None:
-    page.wait_for_selector("html[data-ready]")
-    page.evaluate(DROP, [[list(photo.read_bytes()), name, "image/png"] for name in ("a.png", "b.png")])
-    page.get_by_role("alert").get_by_text("These are 2 files. Drop one at a time").wait_for()
-    (tmp_path / "holiday").mkdir()
-    box, session = page.locator("#set-image").bounding_box(), page.context.new_cdp_session(page)
-    data = {"items": [], "files": [str(tmp_path / "holiday")], "dragOperationsMask": 1}
-    for kind in ("dragEnter", "dragOver", "drop"):  # a real folder, which no script can make
-        place = {"x": box["x"] + 50, "y": box["y"] + 50}
-        session.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
-    page.get_by_role("alert").get_by_text("holiday cannot be read.").wait_for()
-    assert page.locator(".lt-lost").inner_text() == ""
-    # A file that is too large is refused before it is read, with the reason.
-    refused = {"status": 413, "body": "This is too large; at most 128 MiB are accepted.\n"}
-    page.route("**/gradio_api/upload", lambda route: route.fulfill(**refused))
-    drop(page, b"long", "long.mp4", "video/mp4")
-    page.get_by_role("alert").get_by_text("at most 128 MiB are accepted.").wait_for()
-    assert page.locator("[name=image]").input_value() == "null"
-
-
 def test_what_came_before_a_dropped_video_asks_for_a_start_picture(
     page: Any, stand: Stand, photo: Path, tmp_path: Path
 ) -> None:
@@ -176,31 +131,6 @@ def test_a_start_waits_for_the_picture_that_is_on_its_way(page: Any, stand: Stan
     assert len(stand.service.jobs()) == 1
 
 
-def test_several_videos_differ_in_their_seeds(page: Any, stand: Stand, photo: Path) -> None:
-    open_folds(page)
-    page.get_by_label("How Many").fill("3")
-    page.get_by_label("Seed", exact=True).fill("31337")  # a seed that is written holds
-    assert not page.get_by_label("New for each video").is_checked()
-    start(page, photo, seconds=1)
-    notice(page, "Queued 3 videos")
-    assert [job.request.seed for job in stand.service.jobs()] == [31339, 31338, 31337]
-    page.get_by_label("New for each video").check()
-    page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
-    kept(page, '"random_seed":true')
-    page.reload()
-    page.wait_for_selector('#fold-look > summary[data-state="new seed · 4 steps · guidance 10"]')
-    page.wait_for_selector("#set-image img")
-    assert page.get_by_label("How Many").input_value() == "3"
-    page.locator('#start[data-many="makes 3 videos with different seeds"]').click()
-    wait_until(lambda: len(stand.service.jobs()) == 6)
-    page.locator("#start").click()
-    wait_until(lambda: len(stand.service.jobs()) == 9)
-    seeds = [job.request.seed for job in stand.service.jobs(limit=6)]
-    assert seeds[0] == seeds[1] + 1 == seeds[2] + 2
-    assert len({31337, seeds[2], seeds[5]}) == 3
-    assert page.get_by_label("Seed", exact=True).input_value() == str(seeds[2])
-
-
 def test_the_form_starts_beside_damaged_storage(page: Any, stand: Stand, photo: Path) -> None:
     for number, text in enumerate(("[", '{"settings": null}', "7", '[{}, null, "folded"]'), 1):
         for key in ("folds", "prompts", "press", "form"):
@@ -210,50 +140,6 @@ def test_the_form_starts_beside_damaged_storage(page: Any, stand: Stand, photo: 
         page.wait_for_selector("html[data-ready]")
         start(page, photo, seconds=1)
         wait_until(lambda number=number: len(stand.service.jobs()) == number)
-
-
-def test_a_preset_is_saved_used_made_the_default_and_passed_on(
-    page: Any, stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    open_folds(page)
-    steps = page.get_by_label("number input for Steps")
-    steps.fill("17")
-    steps.press("Tab")
-    kept(page, '"steps":17')
-    page.get_by_role("button", name="Presets of settings").click()
-    dialog = page.get_by_role("dialog", name="Presets")
-    dialog.get_by_text("There are no presets yet.").wait_for()
-    dialog.get_by_label("Name of the preset").fill("Slow & <b>soft</b>")
-    page.keyboard.press("Enter")
-    dialog.get_by_role("status").get_by_text("expected 1 to 50 characters").wait_for()
-    dialog.get_by_label("Name of the preset").fill("Slow & soft")
-    page.keyboard.press("Enter")
-    dialog.get_by_text("“Slow & soft” is saved.").wait_for()
-    assert violations(page) == []
-    dialog.get_by_role("button", name="Make default: Slow & soft").click()
-    dialog.get_by_text("now use “Slow & soft”").wait_for()
-    with page.expect_download() as download:
-        dialog.get_by_role("button", name="Export: Slow & soft").click()
-    exported = Path(download.value.path()).read_bytes()
-    assert json.loads(exported)["steps"] == 17
-    dialog.get_by_role("button", name="Remove: Slow & soft").click()
-    dialog.get_by_role("button", name="Bring Slow & soft back").click()
-    dialog.get_by_text("The preset is back.").wait_for()
-    file = tmp_path / "Given.json"
-    file.write_bytes(exported.replace(b"17", b"19"))
-    with page.expect_file_chooser() as chooser:
-        dialog.get_by_role("button", name="Import a file with settings").click()
-    chooser.value.set_files(file)
-    dialog.get_by_text("“Given” is saved.").wait_for()
-    dialog.get_by_role("button", name="Use: Given").click()
-    page.wait_for_selector('#fold-look > summary[data-state*="19 steps"]')
-    notice(page, "Settings of the preset “Given” loaded.")
-    page.get_by_role("button", name="Reset to defaults").click()
-    page.wait_for_selector('#fold-look > summary[data-state*="17 steps"]')
-    page.get_by_role("button", name="Presets of settings").click()
-    page.keyboard.press("Escape")
-    dialog.wait_for(state="hidden")
 
 
 @pytest.mark.slow

@@ -33,43 +33,6 @@ def strip(page: Any) -> Any:
     return page.locator(".lt-sections textarea")
 
 
-def test_the_prompt_and_the_strip_say_the_same(page: Any, stand: Stand, strip: Any, photo: Path) -> None:
-    page.set_input_files("input[type=file]", str(photo))
-    prompt = page.get_by_label("Prompt", exact=True)
-    prompt.fill("the red ball moves right")
-    fields_are(page, "the red ball moves right", "same as above", "same as above", "same as above")
-    strip.first.focus()
-    page.keyboard.press("Tab")
-    page.keyboard.type("the ball grows")
-    prompt_is(page, "the red ball moves right [1.2s: the ball grows]")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.type("the red ball moves right")
-    prompt_is(page, "the red ball moves right [1.2s-3.6s: the ball grows]")
-    page.get_by_label("Words for section 2, 1.2 – 2.4 s", exact=True).fill("")
-    prompt_is(page, "the red ball moves right")
-
-    prompt.fill("a ball [0s-1.2s: lora film:0.5] [1.2s: seed 7]")
-    page.get_by_label("Words for section 1, 0.0 – 1.2 s, film 0.5").wait_for()
-    prompt.fill("a ball  [2.5s: the ball moves up]")
-    fields_are(page, "a ball", "same as above", "the ball moves up", "same as above")
-    page.get_by_text("The words change at 2.4 s. 2.5 s is moved to 2.4 s, where sections meet.").wait_for()
-    assert not page.locator("#lt-unknown").is_visible()  # the times are no words that the model lacks
-    page.get_by_label("number input for Blend Between Prompts").fill("1")
-    page.get_by_label("Words for section 3, 2.4 – 3.6 s, 50 % new words").wait_for()
-    page.locator("#start").click()
-    # The order is from end to start, and the strips are in the order of the video.
-    job = status(page, state="running").get_attribute("data-job")
-    request = stand.service.job(job).request
-    assert (request.mode, request.prompt_blend) == ("inverted", 1)
-    assert request.prompt == "a ball  [2.5s: the ball moves up]"  # nobody has used the strip since
-    cells = page.locator(".lt-cell-words")
-    cells.nth(3).wait_for()
-    texts = ["a ball", "a ball", "the ball moves up, 50 % new words", "the ball moves up"]
-    assert cells.evaluate_all("all => all.map((one) => one.dataset.said)") == texts
-    assert [cell.get_attribute("title") for cell in page.locator(".lt-cell").all()] == texts
-
-
 def test_a_start_takes_what_the_server_has_not_answered_yet(
     page: Any, stand: Stand, strip: Any, photo: Path
 ) -> None:

@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 
 from app.jobs.history import History
 from app.jobs.service import JobService
-from app.presets import presets_folder, save_preset
 from app.ui.catalogue import Catalogue
 from app.ui.form import settings as form
 from app.ui.form.actions import Actions
 from app.ui.form.endpoints import FormCalls
-from app.ui.form.settings import Extras, Restored, RestoredForm, merged
+from app.ui.form.settings import Extras, Restored, RestoredForm
 from app.ui.pictures import Upload, uploaded
 from app.ui.planner import Planner
 from diffusers_helper.errors import InputError
 from diffusers_helper.models.registry import find_model
-from diffusers_helper.provenance.lineage import Lineage, Span
+from diffusers_helper.provenance.lineage import Span
 from diffusers_helper.provenance.recipe import Recipe
-from diffusers_helper.request import MAX_SEED, GenerationRequest
+from diffusers_helper.request import GenerationRequest
 from tests.support.jobs import TIMEOUT
 from tests.support.pages import write_photo
 from tests.support.staged_engine import StagedEngine
@@ -82,21 +81,6 @@ def test_a_recipe_brings_every_setting_and_its_picture(folder: Path) -> None:
     assert "The first section is made with the settings" in Extras.from_text(values["extras"]).summary
 
 
-def test_what_cannot_be_restored_is_told(folder: Path) -> None:
-    text = recipe(
-        prompt="a ball", seed=MAX_SEED, **{"sparkle <b>": 1}, steps=1000, model="gone", mode="forward"
-    )
-    reported = CALLS.recipe_read(upload(folder, "a.json", text.encode()), "a.json")
-    values = filled(reported)
-    notice = values["notice"]
-    for part in ("sparkle", "&lt;b&gt;", "Steps is 1000", "Seed is 9223372036854775807", "gone"):
-        assert part in notice
-    assert "<b>'" not in notice
-    assert (values["prompt"], values["model"]) == ("a ball", "demo")
-    assert "seed" not in values  # the form keeps its own
-    assert "Settings of a.json loaded" in notice
-
-
 def test_only_uploads_are_read(folder: Path) -> None:
     outside = folder / "request.json"
     outside.write_text(recipe(prompt="secret"))
@@ -125,65 +109,6 @@ def test_whatever_a_browser_sends_fills_the_form_or_is_refused(restored: Any, ke
         GenerationRequest.from_dict(form.to_request(usable, DEMO, Planner()) | {"image": "x"})
 
 
-def test_a_preset_changes_only_what_it_holds(folder: Path) -> None:
-    look = form.defaults(DEMO, Planner()) | {"model": "demo", "prompt": "a ball", "steps": 17, "seed": 4}
-    assert CALLS.preset_save("Soft look", json.dumps(look)) == ["Soft look"]
-    with pytest.raises(InputError):
-        CALLS.preset_save("../up", json.dumps(look))
-    saved = json.loads((presets_folder() / "Soft look.json").read_text())
-    assert saved["steps"] == 17
-    assert not saved.keys() & {"prompt", "image", "crop", "extras", "variants", "random_seed"}
-    assert saved["resolution"] is None  # the model's own
-    save_preset(presets_folder(), "Steps", {"steps": 5, "sampler": "euler"})
-    values = filled(CALLS.preset_load("Steps"), prompt="mine", seed=8, guidance=3.0, random_seed=True)
-    assert (values["steps"], values["prompt"], values["seed"], values["guidance"]) == (5, "mine", 8, 3.0)
-    assert values["random_seed"] is True
-    assert Extras.from_text(values["extras"]).settings == {"sampler": "euler"}
-    save_preset(presets_folder(), "Seed", {"seed": 5})  # one that somebody has chosen holds
-    values = filled(CALLS.preset_load("Seed"), random_seed=True)
-    assert (values["seed"], values["random_seed"]) == (5, False)
-
-
-def test_presets_are_passed_on_and_become_the_default(folder: Path) -> None:
-    assert CALLS.preset_import("Given", upload(folder, "a.json", b'{"steps": 21, "prompt": "p"}')) == [
-        "Given"
-    ]
-    assert json.loads(CALLS.preset_export("Given")) == {"steps": 21, "prompt": "p"}
-    actions = Actions(JobService(Path("unused")), CATALOGUE)
-    assert "steps" not in actions.form_restore("")["values"]  # the page has the defaults
-    assert actions.form_reset("demo")["values"]["steps"] == 4
-    assert CALLS.preset_default("Given") == ["Given", "start"]
-    assert actions.form_restore("")["values"]["steps"] == actions.form_reset("demo")["values"]["steps"] == 21
-    assert actions.form_restore(json.dumps({"model": "demo", "steps": 6}))["values"]["steps"] == 6
-    assert CALLS.preset_remove("start") == ["Given"]
-    assert actions.form_reset("demo")["values"]["steps"] == 4
-
-
-def test_a_start_makes_variants_with_seeds_that_follow_each_other(folder: Path) -> None:
-    service = JobService(folder / "outputs", StagedEngine())
-    actions = Actions(service, CATALOGUE)
-    photo = {"path": str(write_photo(folder / "uploads" / "photo.png"))}
-    values = form.defaults(DEMO, Planner()) | {
-        "model": "demo", "prompt": "a ball", "image": photo, "seconds": 2.4,
-    }  # fmt: skip
-    reported = actions.form_start(
-        token_hex(8), values | {"variants": 3, "seed": 7, "extras": Extras({}, (SPAN,)).to_text()}, False
-    )
-    assert "Queued 3 videos" in reported
-    jobs = service.jobs()[::-1]
-    assert [job.request.seed for job in jobs] == [7, 8, 9]
-    assert all(Lineage.read(job.folder / "lineage.json").spans == (SPAN,) for job in jobs)
-    # Uploads stay for a day, and what a browser keeps of the form for longer.
-    gone = Extras({"video": "uploads/abc/gone.mp4"}).to_text()
-    for wrong, words in (
-        ({"variants": 1000}, "from 1 to 50"), ({"extras": "{"}, "cannot be read"),
-        ({"extras": gone}, "gone.mp4 is not here any more"),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=words):
-            actions.form_start(token_hex(8), values | wrong, False)
-    assert len(service.jobs()) == 3
-
-
 def test_a_press_goes_on_with_its_job_whose_server_died_before_it_was_in_the_list(folder: Path) -> None:
     service = JobService(folder / "outputs", StagedEngine())
     actions = Actions(service, CATALOGUE)
@@ -198,13 +123,6 @@ def test_a_press_goes_on_with_its_job_whose_server_died_before_it_was_in_the_lis
     assert service.job(job.id).state == "paused"
     actions.form_start(press, values, False)
     assert [(made.id, made.state) for made in service.history.made_by(press)] == [(job.id, "queued")]
-
-
-def test_merged_settings_of_another_model_follow_that_model() -> None:
-    found = Restored("x", {"model": "framepack-f1", "mode": "inverted", "steps": None})
-    values, notices = merged(found, {}, CATALOGUE)
-    assert (values["model"], values["mode"], values["steps"]) == ("framepack-f1", "forward", 25)
-    assert "does not support that order" in " ".join(notices)
 
 
 def test_one_press_that_comes_twice_at_once_makes_one_video(

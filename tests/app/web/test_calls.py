@@ -91,24 +91,6 @@ def test_text_that_is_not_whole_is_refused_everywhere(
     assert not stand.service.jobs()
 
 
-@pytest.mark.parametrize(
-    ("path", "message", "sentence"),
-    [
-        ("jobs_pause", {}, "jobs is missing. Pass jobs."),
-        ("jobs_pause", {"jobs": "one"}, "jobs is 'one'; expected a valid list. Correct jobs."),
-        ("jobs_pause", {"jobs": ["x"] * 5001}, "jobs cannot be used (List should have at most 5000 items"),
-        ("jobs_branch", {"job": "x", "keep": 1.5}, "keep is 1.5; expected a valid integer"),
-        ("picture_check", {"file": {"path": 3}}, "file.path is 3; expected a valid string."),
-        ("form_start", {"press": "x", "settings": {}, "may_download": False}, "press is 'x'; expected"),
-    ],
-    ids=lambda value: str(value)[:40],
-)  # fmt: skip
-def test_what_a_call_cannot_use_is_told_in_a_sentence(
-    stand: Stand, path: str, message: dict[str, Any], sentence: str
-) -> None:
-    assert refusal(post(stand, f"/api/{path}", message)).startswith(sentence)
-
-
 NONE = "There is no endpoint of this name with these arguments. Compare them with /gradio_api/info."
 
 
@@ -148,27 +130,6 @@ def test_a_queued_call_that_fits_no_endpoint_is_refused_in_words(stand: Stand) -
         event = json.loads(call(stand, "call/generate", message).body)["event_id"]
         result = ask(stand.url, f"/gradio_api/call/generate/{event}").text
         assert re.search(r'event: error\ndata: {"error": "(image is missing|prompt is None)', result), result
-
-
-@pytest.mark.parametrize(
-    ("message", "sentence"),
-    [
-        ({"min_seconds": "nan"}, "min_seconds is "),
-        ({"max_seconds": "-inf"}, "max_seconds is "),
-        ({"limit": "1e3"}, "limit is '1e3'; expected a valid integer"),
-        ({"before": "99999999999999999999:x"}, "The page after '99999999999999999999:x' is not known"),
-    ],
-)
-def test_a_search_that_cannot_be_made_is_refused_in_words(
-    stand: Stand, message: dict[str, Any], sentence: str
-) -> None:
-    assert refusal(post(stand, "/api/history_search", message)).startswith(sentence)
-
-
-def test_a_form_without_its_values_is_described(stand: Stand) -> None:
-    answer = post(stand, "/api/form_describe", {"settings": {}})
-    assert answer.status == 200
-    assert json.loads(answer.body)["markup"]["length"].startswith("5 s becomes <b>4.83 s</b> (145 frames")
 
 
 def test_a_mistake_of_the_server_is_answered_in_words_and_described_in_its_log(
@@ -220,14 +181,6 @@ def test_programs_find_the_documented_endpoints_and_no_others(endpoints: dict[st
     names = [name for name in SETTINGS if name not in FINISHING]
     settings = {name: [*names, "wait"] for name in ("generate", "jobs_add")}
     assert documented | settings == endpoints
-
-
-def test_a_refusal_of_an_endpoint_is_no_failure_of_the_server(stand: Stand) -> None:
-    answer = call(stand, "run/jobs_show", {"data": ["nothing"]})
-    assert answer.status == 400
-    assert json.loads(answer.body)["error"].startswith("There is no job 'nothing' in this outputs folder.")
-    assert call(stand, "run/jobs_hold", {"data": []}).status == 200
-    assert call(stand, "run/jobs_go_on", {"data": []}).status == 200
 
 
 def test_a_result_can_be_read_in_each_way_to_call(stand: Stand) -> None:

@@ -1,7 +1,5 @@
 """Tests of the History tab in Chromium, over an engine that goes on when the test says so."""
 
-import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,10 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.app.ui.test_accessibility import check
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, status
+from tests.support.pages import Stand, needs_chromium
 from tests.support.staged_engine import FAILING_PROMPT
 
 pytestmark = needs_chromium
-HOSTILE = '<img src=x onerror="window.hit=1"><b>bold</b>'
 
 
 @pytest.fixture
@@ -53,74 +50,6 @@ def words(page: Any) -> list[str]:
 def opened(page: Any, job: Job) -> Any:
     page.wait_for_selector(f'.lt-past-open[data-job="{job.id}"]')
     return page.locator(".lt-past-open")
-
-
-# Returns how many lines the text of each element has.
-LINES = """all => all.map(one => { const text = new Range();
-    text.selectNodeContents(one);
-    return text.getClientRects().length; })"""
-
-
-def test_yesterdays_video_is_found_among_many_and_opened(page: Any, stand: Stand, make: Any) -> None:
-    make(*(f"a ball, number {number}" for number in range(4)), HOSTILE)
-    (wanted,) = make("Der GRÜNE Ball rollt")
-    yesterday = time.time() - 86400
-    stand.service._store.add_facts(wanted.id, created=yesterday)
-    make("a red ball")
-    gallery(page, stand, 7)
-    assert words(page)[:2] == ["a red ball", HOSTILE]
-    assert words(page)[-1] == "Der GRÜNE Ball rollt"
-    assert page.locator(".lt-gallery-count").inner_text() == "7 videos"
-    page.get_by_label("Search in prompts and seeds").fill("ball grüne")
-    cards(page, 1)
-    card = page.locator(".lt-video-card")
-    facts = card.locator(".lt-video-card-facts").text_content()
-    clock = time.strftime("%H:%M", time.localtime(yesterday))
-    assert facts == f"{clock} · seed 31337 · Longtake demo model"
-    assert page.locator(".lt-day").all_inner_texts() == ["Yesterday"]
-    card.get_by_role("link").click()
-    view = opened(page, wanted)
-    assert view.locator(".lt-prompt").inner_text() == "Der GRÜNE Ball rollt"
-    view.locator(".lt-details > summary").click()
-    labels, values = (view.locator(f".lt-settings {part}").all_inner_texts() for part in ("dt", "dd"))
-    settings = dict(zip(labels, values, strict=True))
-    assert (settings["Seed"], settings["Prompt"]) == ("31337", "Der GRÜNE Ball rollt")
-    page.set_viewport_size({"width": 1440, "height": 900})
-    assert set(view.locator(".lt-settings dd").evaluate_all(LINES)) == {1}
-    page.wait_for_selector(f'.lt-past-open .lt-stage[data-url^="jobs/{wanted.id}/"][data-state="video"]')
-    reported = view.locator(".lt-states li").all_inner_texts()
-    assert [line.split("\n")[0] for line in reported] == ["In the queue", "Being made", "Finished"]
-    assert "It is its turn." in reported[1]
-    assert view.locator(".lt-memory tbody tr").count() == 3  # text, sampling and decoding
-    page.go_back()
-    cards(page, 1)
-    assert page.evaluate("document.activeElement.closest('.lt-video-card')?.dataset.job") == wanted.id
-    assert page.evaluate("window.hit") is None
-
-
-def test_filters_narrow_the_gallery(page: Any, stand: Stand, make: Any) -> None:
-    short, long = make("short"), make("long", seconds=4.8)
-    failed = make(FAILING_PROMPT)
-    gallery(page, stand, 3)
-    page.get_by_label("Length of the videos").select_option(label="3 to 10 s")
-    cards(page, 1)
-    assert words(page) == ["long"]
-    page.get_by_label("Length of the videos").select_option(label="Any length")
-    page.get_by_label("State of the videos").select_option(label="Failed")
-    page.wait_for_selector(f'.lt-video-card[data-job="{failed[0].id}"]:last-child')
-    cards(page, 1)
-    assert page.locator(".lt-video-card-length").inner_text() == ""
-    page.get_by_label("State of the videos").select_option(label="All videos")
-    cards(page, 3)
-    page.locator(f'.lt-video-card[data-job="{short[0].id}"]').hover()
-    page.get_by_role("button", name="Favourite: short").click()
-    page.wait_for_selector('.lt-star[aria-pressed="true"]')
-    assert stand.service.job(short[0].id).favourite
-    page.get_by_role("button", name="Favourites").click()
-    cards(page, 1)
-    page.get_by_label("Search in prompts and seeds").fill("long")
-    page.get_by_text("No video matches this search.").wait_for()
-    assert not stand.service.job(long[0].id).favourite
 
 
 def test_a_card_plays_while_a_user_points_at_it_or_focuses_it(page: Any, stand: Stand, make: Any) -> None:
@@ -165,183 +94,12 @@ def test_a_tap_opens_the_card(browser: Any, stand: Stand, make: Any) -> None:
     context.close()
 
 
-def test_a_video_that_finishes_appears_and_pages_follow_each_other(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    requests = [
-        GenerationRequest.from_dict({"image": str(photo), "prompt": f"number {n}", "seconds": 1.0})
-        for n in range(26)
-    ]
-    for request in requests:
-        stand.service.queue.cancel(stand.service.queue.add(request).id)
-    gallery(page, stand, 24)
-    page.locator(".lt-more").evaluate("more => more.click()")  # the page itself may load them first
-    cards(page, 26)
-    assert words(page) == [request.prompt for request in reversed(requests)]
-    job = stand.service.queue.add(requests[0])
-    stand.engine.go(FIRST)
-    page.wait_for_selector(f'.lt-video-card[data-job="{job.id}"][data-state="running"]:nth-child(2)')
-    cards(page, 27)
-    stand.engine.go(1000)
-    page.wait_for_selector(f'.lt-video-card[data-job="{job.id}"][data-state="finished"]')
-
-
-def test_a_removed_video_comes_back_by_undo(page: Any, stand: Stand, make: Any) -> None:
-    kept, removed = make("kept", "removed")
-    gallery(page, stand, 2)
-    page.locator(f'.lt-video-card[data-job="{removed.id}"] a').click()
-    opened(page, removed).get_by_role("button", name="Remove", exact=True).click()
-    cards(page, 1)
-    assert words(page) == ["kept"]
-    assert not removed.folder.exists()
-    page.wait_for_function("document.activeElement.closest('.lt-undo-do') !== null")
-    page.keyboard.press("Enter")
-    cards(page, 2)
-    assert (removed.folder / "video.mp4").exists()
-    page.locator(f'.lt-video-card[data-job="{kept.id}"] a').focus()
-    page.keyboard.press("Delete")
-    cards(page, 1)
-    assert not kept.folder.exists()
-
-
 def branchable(job: Job, sections: int) -> None:
     """Give a job the latents that a real engine leaves."""
     folder = JobFolder(job.folder)
     folder.sections.mkdir(exist_ok=True)
     for number in range(1, sections + 1):
         (folder.sections / f"{number:04}.safetensors").write_bytes(b"latents")
-
-
-def test_a_branch_says_what_it_keeps_and_grows_in_the_tree(page: Any, stand: Stand, make: Any) -> None:
-    (job,) = make("a ball", seconds=3.6)
-    branchable(job, 3)
-    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
-    view = opened(page, job)
-    view.get_by_text("Change from a section").click()
-    goes = view.locator('.lt-cell[data-goes="true"]')
-    goes.wait_for()
-    assert (
-        goes.get_attribute("data-section") == "3"
-    )  # the last section of an inverted video meets the picture
-    view.locator('.lt-cell[data-section="2"]').click()
-    view.get_by_text("The last 1.2 s stay, and what comes before them is made anew.").wait_for()
-    assert goes.count() == 2
-    view.get_by_text("Seed, length and further settings").click()
-    view.get_by_label("Prompt for the new sections").fill("another ball")
-    view.get_by_label("Seed for the new sections").fill("77")
-    view.get_by_label("Steps").fill("3")
-    view.get_by_label("Sampler").select_option(label="Euler")
-    view.get_by_role("button", name="Make this branch").click()
-    page.locator(".lt-past-open .lt-after-say").get_by_text("The branch is in the queue.").wait_for()
-    child = stand.service.jobs()[0]
-    assert json.loads(JobFolder(child.folder).lineage.read_text())["parent"] == job.id
-    assert (child.request.prompt, child.request.seed, child.request.seconds) == ("another ball", 77, 3.6)
-    assert (child.request.steps, child.request.sampler) == (3, "euler")
-    assert child.request.guidance == job.request.guidance
-    tree = view.get_by_role("navigation", name="Tree of branches")
-    tree.get_by_text("another ball").wait_for()
-    own, branched = tree.get_by_role("link").all()
-    assert own.get_attribute("aria-current") == "page"
-    assert branched.get_attribute("aria-label").startswith(
-        f"from section 1 of seed {job.request.seed}, seed 77"
-    )
-    # The branch begins beside the section that it follows; the end of the video is at the right.
-    first, second = (one.locator("span > *").first.bounding_box() for one in (own, branched))
-    assert second["x"] + second["width"] < first["x"] < second["x"] + 2 * second["width"]
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    branched.focus()
-    page.keyboard.press("Enter")
-    assert opened(page, child).locator(".lt-tree [aria-current]").get_attribute("href").endswith(child.id)
-
-
-def test_the_stage_offers_the_same_for_a_finished_video(page: Any, stand: Stand, make: Any) -> None:
-    (job,) = make("a ball", seconds=1.0)
-    branchable(job, 1)
-    page.goto("about:blank")
-    page.goto(stand.url)
-    status(page, state="finished", job=job.id)
-    box = page.locator(".lt-live .lt-actions")
-    box.get_by_text("Make it longer").first.click()
-    page.locator(".lt-live").get_by_text("Make the video in forward order to continue it.").wait_for()
-    assert not page.locator(".lt-live .lt-panel-act").is_visible()
-    box.get_by_role("button", name="Favourite").click()
-    wait_until(lambda: stand.service.job(job.id).favourite)
-    loop = page.locator(".lt-live .lt-loop")
-    loop.click()
-    page.wait_for_function("document.querySelector('.lt-stage video.lt-top').loop")
-    assert loop.get_attribute("aria-pressed") == "true"
-    box.get_by_role("button", name="Another seed").click()
-    wait_until(lambda: len(stand.service.jobs()) == 2)
-    other = next(one for one in stand.service.jobs() if one.id != job.id)
-    assert (other.request.prompt, other.request.seconds) == ("a ball", 1.0)
-    assert other.request.seed != job.request.seed
-
-
-def test_a_failed_video_tells_why_and_goes_on(page: Any, stand: Stand, make: Any) -> None:
-    (job,) = make(FAILING_PROMPT)
-    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
-    view = opened(page, job)
-    assert "The <b>stage</b> collapsed." in view.get_by_role("alert").inner_text()
-    assert not view.get_by_role("link", name="Download").is_visible()
-    view.get_by_role("button", name="Resume", exact=True).click()
-    page.locator(".lt-past-open .lt-after-say").get_by_text("The video continues").wait_for()
-    wait_until(lambda: len(stand.service.history.transitions(job.id)) >= 5)
-    assert [one.state for one in stand.service.history.transitions(job.id)][2:4] == ["failed", "queued"]
-
-
-def test_an_opened_video_leads_to_a_tab_of_its_own_another_seed_and_the_form(
-    page: Any, stand: Stand, make: Any
-) -> None:
-    (job,) = make(
-        "the camera pans left", seed=9, seconds=3.6, mode="forward", steps=12, sampler="euler", crop=0.25
-    )
-    page.goto(f"{stand.url.rstrip('/')}/#history/{job.id}")
-    view = opened(page, job)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    view.get_by_role("button", name="Copy the link").click()
-    view.get_by_role("button", name="Copied").wait_for()
-    other = page.context.new_page()
-    other.goto(page.evaluate("navigator.clipboard.readText()"))
-    own = opened(other, job)
-    other.wait_for_function("document.querySelector('.lt-past-open video.lt-top')?.currentTime > 0.1")
-    with other.expect_download() as download:
-        own.get_by_role("link", name="Download").click()
-    assert Path(download.value.path()).read_bytes() == (job.folder / "video.mp4").read_bytes()
-    other.get_by_role("tab", name="Create").click()
-    other.wait_for_function("!document.querySelector('.lt-past-open video.lt-top')")
-    other.close()
-
-    view.get_by_role("button", name="Another seed").click()
-    page.locator(".lt-past-open .lt-after-say").get_by_text("is in the queue").wait_for()
-    again = stand.service.jobs()[0]
-    assert (again.request.prompt, again.request.seconds) == ("the camera pans left", 3.6)
-    assert again.request.seed != 9
-    page.locator(".lt-past-open .lt-after-say").get_by_role("link", name="Show it").click()
-    opened(page, again)
-    page.go_back()
-
-    opened(page, job).get_by_role("button", name="Use these settings").click()
-    page.wait_for_selector('#fold-look > summary[data-state="seed 9 · 12 steps · guidance 10"]')
-    page.wait_for_selector('#set-image label[data-hint="Video: 144 × 112"]')
-    page.get_by_text("Sampler: Euler.").wait_for()
-    page.locator("#start").click()
-    wait_until(lambda: len(stand.service.finished_jobs(3)) == 3)
-    again = stand.service.jobs()[0]
-    one, other = (json.loads(each.request.to_json()) for each in (job, again))
-    assert {**one, "image": ""} == {**other, "image": ""}
-    assert JobFolder(job.folder).input.read_bytes() == JobFolder(again.folder).input.read_bytes()
-    page.get_by_role("button", name="Leave out: Sampler: Euler.").click()
-    page.get_by_text("Sampler: Euler.").first.wait_for(state="detached")
-
-
-def test_a_link_to_a_video_that_is_gone_says_so(page: Any, stand: Stand) -> None:
-    for job in ("20250101-000000-abcd", "20250101%E0%A4"):
-        page.goto("about:blank")
-        page.goto(f"{stand.url.rstrip('/')}/#history/{job}")
-        page.get_by_text("The video of that link is not here any more; these are all videos.").wait_for()
-        assert page.evaluate("location.hash") == "#history"
-        page.get_by_text("There is no video yet.").wait_for()
 
 
 def test_nothing_serious_on_the_gallery_and_in_a_video(page: Any, stand: Stand, make: Any) -> None:

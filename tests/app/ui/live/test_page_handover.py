@@ -3,13 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from app.ui.catalogue import Catalogue
-from app.ui.queue.endpoints import JobCalls
 from diffusers_helper.request import GenerationRequest
-from tests.support.jobs import wait_until
-from tests.support.pages import FIRST, FURTHER, VIDEO, Stand, module, needs_chromium, start, status
+from tests.support.pages import FIRST, Stand, needs_chromium, start, status
 
 pytestmark = needs_chromium
 
@@ -47,63 +42,6 @@ def test_no_section_is_marked_as_shown_before_there_is_a_video(page: Any, stand:
 def submit(stand: Stand, photo: Path, prompt: str, **settings: Any) -> str:
     request = GenerationRequest.from_dict({"image": str(photo), "prompt": prompt, "seconds": 1, **settings})
     return stand.service.queue.add(request).id
-
-
-def test_a_finished_video_stays_and_plays_until_the_user_moves_on(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    first, second = (submit(stand, photo, prompt, seconds=2.4) for prompt in ("one", "two"))
-    stand.engine.go(FIRST)
-    page.wait_for_selector(f'.lt-stage[data-url*="{first}"]')
-    stand.engine.go(FURTHER + 1 + FIRST)
-    announced = page.locator(f'.lt-next[data-job="{second}"]')
-    announced.filter(has_text="Section 1 of 2 is finished").wait_for()
-    assert announced.locator(".lt-next-prompt").inner_text() == "two"
-    done = status(page, state="finished", frames=73)
-    assert done.get_attribute("data-job") == first
-    page.wait_for_selector(f'.lt-stage[data-url*="{first}/video.mp4"]')
-    shown = page.evaluate(VIDEO)
-    assert shown["duration"] == pytest.approx(73 / 30, abs=0.05)
-    # It does not change when the next one grows, and the title tells of that one.
-    page.wait_for_function("document.title.includes(' % ')")
-    page.get_by_role("button", name="Watch it: two").click()
-    page.wait_for_selector(f'.lt-stage[data-url*="{second}"]')
-    status(page, state="running", job=second)
-    announced.wait_for(state="hidden")
-
-
-def test_the_stage_follows_to_what_is_made_of_a_video_after_it(page: Any, stand: Stand, photo: Path) -> None:
-    first = submit(stand, photo, "one", then="enlarge:4")
-    stand.engine.go(FIRST)
-    page.wait_for_selector(f'.lt-stage[data-url*="{first}"]')
-    stand.engine.go(1)
-    second = status(page, state="running", frames=0).get_attribute("data-job")
-    assert stand.service.job(second).parent == first
-    queue = JobCalls(stand.service, Catalogue()).jobs_queue()
-    assert queue["left"] == queue["jobs"][0]["left"] > 0
-    page.evaluate(f"async (job) => (await {module('live/live.js')}).openOnStage(job)", first)
-    status(page, state="finished", job=first)
-    beat = page.locator(".lt-view").get_attribute("data-beat")
-    page.wait_for_function("(beat) => document.querySelector('.lt-view').dataset.beat !== beat", arg=beat)
-    page.get_by_role("button", name="Watch it: one").click()  # it has stayed
-    stand.engine.go(1000)
-    status(page, state="finished", job=second)
-    page.wait_for_selector(f'.lt-stage[data-url*="{second}/video.mp4"]')
-
-
-def test_a_paused_job_gives_its_place_on_the_stage_to_the_next(page: Any, stand: Stand, photo: Path) -> None:
-    first, second = (submit(stand, photo, prompt, seconds=2.4) for prompt in ("one", "two"))
-    stand.engine.go(FIRST)
-    status(page, state="running", frames=33, job=first)
-    page.get_by_role("button", name="Pause Generation").click()
-    status(page, state="running", job=second)
-    stand.service.queue.cancel(second)
-    wait_until(lambda: stand.service.job(second).is_over)
-    page.reload()
-    page.get_by_role("tab", name="Queue, 1 waiting").click()
-    page.get_by_role("button", name="Resume: one").click()
-    page.get_by_role("tab", name="Create").click()
-    status(page, state="running", job=first, frames=33)
 
 
 def test_after_a_pause_the_card_tells_only_the_present(page: Any, stand: Stand, photo: Path) -> None:

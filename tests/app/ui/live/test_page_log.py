@@ -45,3 +45,7 @@ def test_the_log_is_folded_follows_the_job_and_is_text(page: Any, stand: Stand, 
     page.locator(".lt-details > summary").click()
     page.locator(".lt-log summary").click()
     text_becomes(page, "the end")
+    page.route("**/job.log", lambda route: None)  # no answer comes
+    start(page, None, "a ball")
+    status(page, state="running")
+    text_becomes(page, "")

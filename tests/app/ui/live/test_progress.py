@@ -95,33 +95,6 @@ def test_progress_and_time_left_are_right_in_recorded_runs(name: str) -> None:
         assert live.percent == pytest.approx(100 * event.time / end, abs=5), event
 
 
-def test_while_the_engine_starts_the_machine_s_history_tells_the_time_left() -> None:
-    earlier = job_of(seconds=3.0)
-    pace = pace_of(history(earlier, **COSTS[0]), earlier.request)
-    live = LiveJob(job_of(), pace, 96, 64)
-    events = history(live.job, **COSTS[0])
-    assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
-    assert live.seconds_left(30.0) == pytest.approx(events[-1].time - 30.0, rel=0.05)
-    assert words.line(live, 30.0) == "Starting the engine · 30 s · about 30 min left"
-    assert words.remark(live) == ""  # the page shows how long it has been starting
-    waiting = LiveJob(replace(job_of(), state="queued"))
-    assert words.remark(waiting).startswith("It starts by itself")
-    waiting.queue_is_paused = True
-    assert words.remark(waiting) == "You may close this tab."
-    live.apply(events[0])  # it tells the same size, and so changes nothing
-    assert live.seconds_left(0.0) == pytest.approx(events[-1].time, rel=0.05)
-
-
-def test_the_first_video_on_a_machine_says_that_its_time_is_a_guess() -> None:
-    live = LiveJob(job_of())
-    said = []
-    for event in history(live.job, **COSTS[0]):
-        live.apply(event)
-        said.append((live.sections_done, "how fast the machine is" in words.remark(live)))
-    assert (0, True) in said
-    assert not [guesses for done, guesses in said if done and guesses]
-
-
 def test_a_slow_first_step_does_not_count_for_the_sections_to_come() -> None:
     live = LiveJob(job_of())
     # The very first step takes 90 seconds more, as if kernels were compiled.

@@ -46,43 +46,6 @@ def one(calls: ModelCalls, name: str = F1) -> dict[str, Any]:
     return next(model for model in calls.models_list()["models"] if model["model"] == name)
 
 
-def test_they_list_what_each_model_needs_here(
-    service: JobService, lit_hub: tuple[Hub, Path], tmp_path: Path
-) -> None:
-    calls = calls_of(service)
-    listed = calls.models_list()
-    assert tuple(model["model"] for model in listed["models"]) == model_names()
-    assert "which has 1024 GB of free space." in listed["disk"]
-    assert str(tmp_path) not in str(listed)
-    titles = {part["title"] for model in listed["models"] for part in model["parts"]}
-    assert all(title[0].isupper() for title in titles), titles
-    assert all(5 < len(model["purpose"]) < 90 for model in listed["models"])
-    demo, f1 = one(calls, "demo"), one(calls)
-    assert (demo["state"], demo["is_hub"], demo["removal"], demo["missing_bytes"]) == (
-        "complete", False, None, 0,
-    )  # fmt: skip
-    assert (f1["state"], f1["size"]) == ("missing", "About 39.4 GB to download")
-    assert f1["needs"][-1] == "There is no GPU on this machine: a video of this model would take days."
-    assert f1["parts"][0]["folder"].startswith("models--lllyasviel--FramePack_F1")
-    assert f1["sources"][1]["address"] == "https://huggingface.co/hunyuanvideo-community/HunyuanVideo"
-    radeon = one(calls_of(service, "gfx1100:24"))
-    assert radeon["needs"][0].endswith("of device memory; the cap of this machine is 20 GB.")
-    assert radeon["needs"][1].startswith(
-        "22.3 GB of its weights are streamed in each step, in about 1.9 s, limited by main memory "
-        "(assumed), while the card computes, and should fit into main memory, of which "
-    )
-    assert radeon["needs"][2].startswith("A video of 5 seconds: A step takes about 7.8 s, a section about")
-    assert radeon["facts"].endswith(
-        "a video of 5 s takes about 15 min (estimate, others' reports of an RX 7900 XTX)"
-    )
-    small = one(calls_of(service, "gfx1100:8"))
-    assert small["needs"][1].startswith(
-        "The default cap of 4.5 GB is too small for this video, which gets 5.1"
-    )
-    old = one(calls_of(service, "gfx103x:16"))
-    assert old["needs"][0].endswith("of device memory; the cap of this machine is 12.5 GB.")
-
-
 def test_they_say_how_long_a_video_takes_once_that_is_known(
     service: JobService, lit_hub: tuple[Hub, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

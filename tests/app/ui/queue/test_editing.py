@@ -61,16 +61,3 @@ def test_a_job_that_has_begun_keeps_its_settings(
     with pytest.raises(InputError, match="has begun; expected one that has not"):
         actions.form_save(branch.id, json.loads(branch.request.to_json()) | {"seed": 9})
     assert service.job(branch.id).request.seed == branch.request.seed
-
-
-def test_what_a_script_gives_fills_the_form_and_the_rest_is_the_default() -> None:
-    actions = Actions(JobService(Path("nowhere")), Catalogue())
-    settings = {"model": "demo", "prompt": "a ball", "seed": 9, "vram_cap_gb": None}
-    restored = {"name": "", "settings": settings, "extras": "", "is_whole": True, "notices": []}
-    filled = actions.form_fill(json.dumps(restored), "")["values"]
-    assert (filled["prompt"], filled["seed"], filled["negative"]) == ("a ball", 9, "")
-    assert filled["vram_cap_gb"] == Catalogue().planner.defaults["vram_cap_gb"]
-    assert filled["resolution"] == 128
-    for useless in ("", "[]", "{", "5"):
-        with pytest.raises(InputError, match="These settings cannot be read"):
-            actions.form_fill(useless, "")

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from diffusers_helper.request import GenerationRequest
-from tests.app.ui.test_page_form import kept
 from tests.support.jobs import TIMEOUT, wait_until
-from tests.support.pages import FIRST, Stand, needs_chromium, open_folds, status, strict_window, visit
+from tests.support.pages import FIRST, Stand, needs_chromium, status, strict_window, visit
 
 pytestmark = needs_chromium
 TITLES = "() => [...document.querySelectorAll('.lt-row-title')].map((one) => one.textContent)"
@@ -55,128 +54,6 @@ def settled(page: Any, stand: Stand, expected: str) -> None:
     wait_until(lambda: order(stand) == expected)
 
 
-def test_five_videos_are_moved_edited_paused_and_go_on(page: Any, stand: Stand, photo: Path) -> None:
-    ids = add(stand, photo, *"abcde")
-    page.get_by_role("tab", name="Queue, 4 waiting").wait_for()
-    open_queue(page, *"abcde")
-    assert page.get_by_text("5 videos").is_visible()
-    assert "Next" in row(page, "b").inner_text()
-    row(page, "e").get_by_text("More").click()
-    page.get_by_role("button", name="Make it the next one: e").click()
-    settled(page, stand, "aebcd")
-    row(page, "c").get_by_text("More").click()
-    page.get_by_role("button", name="Earlier: c").click()
-    settled(page, stand, "aecbd")
-
-    page.get_by_role("button", name="Edit: b").click()
-    page.get_by_text("You are editing a video in the queue: b").wait_for()
-    page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
-    page.wait_for_selector("#set-image img")
-    assert not page.locator("#start").is_visible()
-    open_folds(page)
-    page.get_by_label("Prompt", exact=True).fill("x")
-    page.get_by_label("Seed", exact=True).fill("77")
-    page.get_by_role("button", name="Save Changes").click()
-    settled(page, stand, "aecxd")
-    edited = stand.service.job(ids[1])
-    assert (edited.request.seed, edited.request.seconds, edited.state) == (77, 2.4, "queued")
-
-    page.get_by_role("button", name="Pause: e").click()
-    row(page, "e").get_by_text("Paused").wait_for()
-    page.get_by_role("button", name="Pause: a").click()
-    row(page, "a").get_by_text("Paused").wait_for()
-    row(page, "c").get_by_text("Starting the engine").wait_for()  # the next one that is not paused
-    page.reload()
-    shows(page, *"aecxd")
-    assert page.get_by_role("tab", name="Queue").get_attribute("aria-selected") == "true"
-    page.get_by_role("button", name="Resume: a").click()
-    row(page, "a").locator(".lt-row-state", has_text="Next").wait_for()
-    assert stand.service.job(ids[0]).state == "queued"
-
-
-def test_the_running_video_stops_after_its_section_and_a_copy_waits(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    first, _ = add(stand, photo, *"ab", seconds=3.6)
-    stand.engine.go(FIRST + 1)
-    open_queue(page, *"ab")
-    row(page, "a").get_by_text("Section 2 of 3").wait_for()
-    page.get_by_role("button", name="Stop after this section: a").click()
-    row(page, "a").get_by_text("Ends after this section").wait_for()
-    row(page, "a").get_by_text("More").click()
-    page.get_by_role("button", name="Duplicate: a").click()
-    shows(page, *"aba")
-    copy = stand.service.queue.jobs()[-1]
-    assert (copy.request.prompt, copy.state, copy.id != first) == ("a", "queued", True)
-    stand.engine.go(4)
-    shows(page, *"ba")
-    assert stand.service.job(first).state == "cancelled"
-
-
-def test_an_empty_queue_says_what_it_is_for_and_a_whole_one_rests_and_goes_on(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    page.get_by_role("tab", name="Queue").click()
-    page.get_by_text("The queue is empty").wait_for()
-    assert not page.locator(".lt-queue-hold").is_visible()
-    page.get_by_role("link", name="Make a video").click()
-    page.locator("#start").wait_for()
-    page.go_back()
-    page.get_by_text("The queue is empty").wait_for()
-    assert page.url.endswith("#queue")
-    add(stand, photo, *"ab")
-    open_queue(page, *"ab")
-    page.get_by_role("button", name="Pause everything").click()
-    page.locator(".lt-queue-say", has_text="The queue is paused").wait_for()
-    stand.engine.go(1)
-    row(page, "a").get_by_text("Paused").wait_for()
-    row(page, "b").get_by_text("Waiting until the queue is resumed").wait_for()
-    assert stand.service.queue.is_paused
-    page.get_by_role("button", name="Resume the queue").click()
-    row(page, "a").locator(".lt-row-meter").wait_for()
-    wait_until(lambda: stand.service.open_jobs()[0] is not None)
-    assert not stand.service.queue.is_paused
-    stand.service.queue.pause_queue()
-    page.get_by_role("tab", name="Create").click()
-    page.get_by_role("button", name="The queue is paused. Resume it").click()
-    page.locator("#held").wait_for(state="hidden")
-    assert not stand.service.queue.is_paused
-
-
-def test_a_row_opens_its_video_on_the_stage(page: Any, stand: Stand, photo: Path) -> None:
-    running, waiting = add(stand, photo, *"ab")
-    open_queue(page, *"ab")
-    row(page, "b").get_by_role("button", name="b", exact=True).click()
-    status(page, state="queued", job=waiting)
-    assert page.get_by_role("tab", name="Create").get_attribute("aria-selected") == "true"
-    page.get_by_role("tab", name="Queue").click()
-    row(page, "a").locator(".lt-row-picture").click()
-    status(page, state="running", job=running)
-
-
-def test_the_keyboard_moves_a_video_and_keeps_its_place(page: Any, stand: Stand, photo: Path) -> None:
-    add(stand, photo, *"abcd")
-    page.get_by_role("tab", name="Create").focus()
-    page.keyboard.press("ArrowRight")
-    shows(page, *"abcd")
-    row(page, "a").and_(page.locator("[data-state=running]")).wait_for()  # nothing moves above it
-    grip = page.get_by_role("button", name="Place 4 of 4: d.")
-    grip.focus()
-    page.keyboard.press("ArrowUp")
-    shows(page, *"abdc")
-    page.keyboard.press("ArrowUp")
-    settled(page, stand, "adbc")
-    page.get_by_text("d is now number 2 of 4.").wait_for(state="attached")
-    assert page.evaluate("document.activeElement.closest('.lt-row').dataset.job") == row(
-        page, "d"
-    ).get_attribute("data-job")
-    page.keyboard.press("ArrowUp")
-    page.get_by_text("d cannot be moved further.").wait_for(state="attached")
-    page.keyboard.press("End")
-    settled(page, stand, "abcd")
-    assert page.evaluate("document.activeElement.classList.contains('lt-row-grip')")
-
-
 def middle(page: Any, prompt: str) -> tuple[float, float]:
     """Return the middle of the grip of a row."""
     box = row(page, prompt).locator(".lt-row-grip").bounding_box()
@@ -207,20 +84,6 @@ def test_a_video_is_dragged_to_another_place(page: Any, stand: Stand, photo: Pat
     page.keyboard.press("Escape")
     page.mouse.up()
     settled(page, stand, "adebc")
-
-
-def test_changes_of_other_programs_appear(page: Any, stand: Stand, photo: Path) -> None:
-    from app.jobs.service import JobService
-
-    add(stand, photo, *"ab")
-    open_queue(page, *"ab")
-    other = JobService(stand.outputs)
-    added = other.queue.add(GenerationRequest(image=str(photo), prompt="c"))
-    shows(page, *"abc")
-    other.queue.move_first(added.id)
-    shows(page, *"acb")
-    other.queue.pause_queue()
-    page.locator(".lt-queue-say", has_text="The queue is paused").wait_for()
 
 
 def test_a_long_queue_is_drawn_in_parts(page: Any, stand: Stand, photo: Path, monkeypatch: Any) -> None:
@@ -271,28 +134,3 @@ def test_a_phone_shows_the_queue_without_scrolling_sideways(browser: Any, stand:
     page.get_by_role("button", name="Make it the next one: c").tap()
     wait_until(lambda: stand.service.queue.jobs()[1].request.prompt == "c")
     context.close()
-
-
-def test_an_edit_ends_with_what_the_form_held_or_when_its_video_begins(
-    page: Any, stand: Stand, photo: Path
-) -> None:
-    page.get_by_label("Prompt", exact=True).fill("my next idea")
-    kept(page, "my next idea")
-    first, second = add(stand, photo, *"ab")
-    open_queue(page, *"ab")
-    page.get_by_role("button", name="Edit: b").click()
-    page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'b'")
-    page.get_by_role("button", name="Cancel editing").click()
-    page.locator("#tab-queue[aria-selected=true]").wait_for()
-    page.get_by_role("tab", name="Create").click()
-    page.wait_for_function("document.querySelector('#set-prompt textarea').value === 'my next idea'")
-    page.locator("#start").wait_for()
-    assert stand.service.job(second).request.prompt == "b"
-    open_queue(page, *"ab")
-    page.get_by_role("button", name="Edit: b").click()
-    page.get_by_text("You are editing a video in the queue: b").wait_for()
-    stand.service.queue.cancel(first)
-    page.get_by_text("The video has begun and keeps its settings.").wait_for()
-    page.locator("#start").wait_for()
-    assert page.get_by_label("Prompt", exact=True).input_value() == "b"
-    assert stand.service.job(second).request.prompt == "b"

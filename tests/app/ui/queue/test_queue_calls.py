@@ -19,12 +19,8 @@ from diffusers_helper.provenance.job_folder import JobFolder
 from diffusers_helper.request import GenerationRequest
 from tests.support.asking import ask
 from tests.support.jobs import wait_until
-from tests.support.pages import FIRST, Stand, write_photo
+from tests.support.pages import Stand, write_photo
 
-VERBS = {
-    "list", "show", "add", "cancel", "pause", "resume", "retry", "branch", "reorder", "remove", "restore",
-    "delete", "empty_trash", "usage",
-}  # fmt: skip
 Ask = Callable[..., Any]
 
 
@@ -68,16 +64,6 @@ def prompts(queue: dict[str, Any]) -> str:
     return "".join(job["request"]["prompt"] for job in queue["jobs"])
 
 
-def test_each_verb_of_the_command_line_is_an_endpoint(stand: Stand) -> None:
-    client = Client(stand.url, verbose=False)
-    api: dict[str, Any] = client.view_api(return_format="dict", print_info=False)  # pyright: ignore
-    assert {f"/jobs_{verb}" for verb in VERBS} <= set(api["named_endpoints"])
-    assert api["unnamed_endpoints"] == {}
-    for name, endpoint in api["named_endpoints"].items():
-        assert endpoint["description"].endswith("."), name
-        assert all(one["parameter_name"] for one in endpoint["parameters"]), name
-
-
 def test_show_says_what_the_command_line_says(
     stand: Stand, call: Ask, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,97 +79,6 @@ def test_show_says_what_the_command_line_says(
     assert (shown["jobs_before"], [one["state"] for one in shown["states"]]) == (1, ["queued"])
 
 
-def test_the_queue_is_told_in_parts_with_places_and_times(stand: Stand, call: Ask, ids: list[str]) -> None:
-    queue = call("jobs_queue", 0, 50)
-    assert (queue["total"], prompts(queue), queue["held"], queue["left"]) == (3, "abc", False, None)
-    assert [job["turn"] for job in queue["jobs"]] == [0, 1, 2]
-    assert queue["say"] == "3 videos. The time is unknown until the first one is made."
-    assert [[name for name, _ in job["buttons"]["shown"]] for job in queue["jobs"]] == [
-        ["pause", "stop_after_section"], *2 * [["edit", "pause", "remove"]],
-    ]  # fmt: skip
-    assert [[name for name, _ in job["buttons"]["more"]] for job in queue["jobs"]] == [
-        ["watch", "duplicate", "cancel"], *2 * [["first", "earlier", "later", "last", "duplicate"]],
-    ]  # fmt: skip
-    assert queue["jobs"][1]["about"] == "End first · I2V · 2.4 s · seed 31337 · Longtake demo model"
-    assert (prompts(call("jobs_queue", 1, 1)), prompts(call("jobs_queue", -5, 0))) == ("b", "a")
-    assert call("jobs_queue", 2**70, 50)["first"] == queue["total"]
-    # Once a video is finished, its pace tells the times of the others.
-    stand.engine.go(FIRST + 6)
-    wait_until(lambda: stand.service.job(ids[0]).state == "finished")
-    queue = call("jobs_queue", 0, 50)
-    first, second = queue["jobs"]
-    assert second["now"].endswith(", begins in a few seconds")
-    assert (second["time"], queue["say"]) == ("takes a few seconds", "2 videos, a few seconds in all.")
-    assert second["begins_in"] == pytest.approx(first["left"], abs=0.2)
-    assert queue["left"] == pytest.approx(first["left"] + second["left"], abs=0.2)
-
-
-def test_jobs_are_moved_edited_duplicated_and_removed(stand: Stand, call: Ask, ids: list[str]) -> None:
-    call("jobs_reorder", ids[2], ids[1], "", False)
-    assert prompts(call("jobs_queue", 0, 50)) == "acb"
-    call("jobs_reorder", ids[1], "", "", True)
-    assert prompts(call("jobs_queue", 0, 50)) == "abc"
-    edited = call("jobs_edit", ids[1], {"prompt": "x", "seed": 5})
-    assert (edited["request"]["prompt"], edited["request"]["seed"], edited["id"]) == ("x", 5, ids[1])
-    copy = call("jobs_duplicate", ids[1], {"seed": 6})
-    assert (copy["request"]["prompt"], copy["request"]["seed"]) == ("x", 6)
-    assert (
-        Path(stand.outputs / copy["id"] / "input.png").read_bytes()
-        == (stand.outputs / ids[1] / "input.png").read_bytes()
-    )
-    assert [one["id"] for one in call("jobs_remove", [ids[1], copy["id"]])] == [ids[1], copy["id"]]
-    assert prompts(call("jobs_queue", 0, 50)) == "ac"
-    call("jobs_restore", [ids[1]])
-    assert prompts(call("jobs_queue", 0, 50)) == "axc"
-
-
-def test_jobs_are_paused_resumed_cancelled_and_held(stand: Stand, call: Ask, ids: list[str]) -> None:
-    (paused,) = call("jobs_pause", [ids[1]])
-    assert (paused["state"], paused["asked"]) == ("paused", True)
-    assert not call("jobs_pause", [ids[1]])[0]["asked"]
-    (resumed,) = call("jobs_resume", [ids[1]])
-    assert resumed["state"] == "queued"
-    (stopping,) = call("jobs_cancel", [ids[0]], True)
-    assert stopping["wishes"] == ["stop_after_section"]
-    assert call("jobs_hold") == {"held": True}
-    queue = call("jobs_queue", 0, 50)
-    assert queue["held"]
-    assert queue["say"].endswith("The queue is paused: no video is made until you resume it.")
-    assert call("jobs_go_on") == {"held": False}
-    cancelled = call("jobs_cancel", [ids[1], ids[2]], False)
-    assert [job["state"] for job in cancelled] == ["cancelled", "cancelled"]
-    assert call("jobs_retry", [ids[2]])[0]["state"] == "queued"
-    ended = call("jobs_list", "", ["cancelled"], None, None, None, False, "", 50)["jobs"]
-    assert {job["id"] for job in ended} & set(ids) == {ids[1]}
-
-
-def test_a_branch_is_queued(stand: Stand, call: Ask, ids: list[str]) -> None:
-    assert "has no finished section" in call("jobs_branch", ids[1], 1, None, None, refused=True)
-    assert "either keep or longer" in call("jobs_branch", ids[1], None, None, None, refused=True)
-    sections = stand.outputs / ids[1] / "sections"
-    sections.mkdir()
-    (sections / "0001.safetensors").write_bytes(b"latents")
-    branch = call("jobs_branch", ids[1], 1, None, {"seed": 9})
-    assert branch["request"]["seed"] == 9
-    assert (stand.outputs / branch["id"] / "sections/0001.safetensors").read_bytes() == b"latents"
-
-
-def test_a_job_is_steered(stand: Stand, call: Ask, ids: list[str]) -> None:
-    folder = stand.outputs / ids[1]
-    assert call("jobs_wait", [ids[1]], True)[0]["wishes"] == []  # it has not begun
-    assert commands_of(JobFolder(folder)) == {"wait"}
-    call("jobs_wait", [ids[1]], False)
-    assert commands_of(JobFolder(folder)) == set()
-    assert call("jobs_change", ids[1], {"prompt": "it stops"})["request"]["prompt"] == "it stops"
-    assert "cannot change model" in call("jobs_change", ids[1], {"model": "other"}, refused=True)
-    assert "no finished section" in call("jobs_takes", ids[1], 3, None, refused=True)
-    (folder / "sections").mkdir()
-    (folder / "sections/0001.safetensors").write_bytes(b"latents")
-    takes = call("jobs_takes", ids[1], 2, 1)
-    assert len({take["request"]["seed"] for take in takes}) == 2
-    assert all("wait" in commands_of(JobFolder(stand.outputs / take["id"])) for take in takes)
-
-
 def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Path) -> None:
     client = Client(stand.url, verbose=False)
     photo = write_photo(tmp_path / "own.png")
@@ -195,26 +90,6 @@ def test_a_job_is_added_with_a_picture_of_the_program(stand: Stand, tmp_path: Pa
     assert commands_of(JobFolder(stand.outputs / added["id"])) == {"wait"}
     with pytest.raises(AppError, match="There is no job 'nobody'"):
         client.predict(job="nobody", api_name="/jobs_show")
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "words"),
-    [
-        ("jobs_show", (5,), "job is 5; expected a valid string."),
-        ("jobs_pause", ("one",), "jobs is 'one'; expected a valid list."),
-        ("jobs_pause", (["x"] * 5001,), "jobs cannot be used (List should have at most 5000 items"),
-        ("jobs_queue", (0, 1.5), "limit is 1.5; expected a valid integer."),
-        ("jobs_queue", (True, 5), "first is True; expected a valid integer."),
-        ("jobs_show", ("../../etc",), "There is no job '../../etc'"),
-        ("jobs_restore", (["x"],), "There is no job 'x'"),
-        ("jobs_list", ("", ["done"], None, None, None, False, "", 5), "'done' is not a state"),
-    ],
-    ids=lambda value: str(value)[:60],
-)  # fmt: skip
-def test_what_cannot_be_used_is_refused_in_a_sentence(
-    call: Ask, name: str, values: tuple[object, ...], words: str
-) -> None:
-    assert words in call(name, *values, refused=True)
 
 
 def test_a_folder_that_cannot_be_read_now_is_listed_with_the_others(
@@ -272,14 +147,6 @@ def test_no_endpoint_opens_a_file_of_this_machine(call: Ask, ids: list[str], tmp
     assert "cannot be changed here" in call("jobs_edit", ids[1], {"colour": 1}, refused=True)
 
 
-def test_a_job_s_scene_is_that_of_the_stage(stand: Stand, call: Ask, ids: list[str]) -> None:
-    stand.engine.go(FIRST)
-    wait_until(lambda: stand.service.job(ids[0]).frames == 33)
-    scene = call("jobs_scene", ids[0])
-    assert (scene["job"], scene["state"], scene["sectionsDone"]) == (ids[0], "running", 1)
-    assert scene["video"]["url"].startswith(f"jobs/{ids[0]}/video-0001.mp4")
-
-
 def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
     answer = ask(stand.url, f"/jobs/{quote(ids[0])}/picture.webp")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "image/webp")
@@ -294,11 +161,3 @@ def test_a_small_start_picture_is_served(stand: Stand, ids: list[str]) -> None:
         assert red[0] > 150 > red[2]  # pyright: ignore
     (stand.outputs / ids[1] / "input.png").unlink()
     assert ask(stand.url, f"/jobs/{ids[1]}/picture.webp").status == 404
-
-
-def test_a_folder_that_is_away_is_told(stand: Stand, call: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("app.jobs.queue.Queue.jobs", fail)
-    assert "Input/output error" in call("jobs_queue", 0, 1, refused=True)
