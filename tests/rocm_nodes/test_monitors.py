@@ -84,19 +84,6 @@ def test_a_run_that_fails_is_a_row_with_its_reason(comfy: Comfy) -> None:
     assert "2 of 2 runs failed" in advice
 
 
-@pytest.mark.parametrize(
-    ("sizes", "scales", "word"),
-    [("64x64", "1", ""), ("64x65", "1", "is '64x65'; expected sizes"), ("", "1", "is ''"),
-     ("64", "1", "is '64'"), ("64x\u00b2", "1", "expected sizes such as 512x768"),
-     ("64x" + "9" * 5000, "1", "expected sizes"), ("64x64", "x", "is 'x'"), ("64x64", "101", "is '101'"),
-     (None, "1", "")],
-)  # fmt: skip
-def test_the_benchmarks_texts_are_checked_before_the_run(sizes: str | None, scales: str, word: str) -> None:
-    check = NODE_CLASS_MAPPINGS["ROCMFluxBenchmark"].VALIDATE_INPUTS
-    answer = check(test_resolutions=sizes, test_cfg_values=scales)
-    assert answer is True if not word else word in answer
-
-
 def test_texts_from_other_nodes_are_checked_when_the_benchmark_begins() -> None:
     for changes in ({"test_resolutions": "64x65"}, {"test_cfg_values": "x"}):
         with pytest.raises(InputError, match=r"is '64x65'|is 'x'"):
