@@ -46,7 +46,7 @@ def test_what_the_loaders_do_and_say(
     clock = itertools.count(step=2.0)
     monkeypatch.setattr("rocm_nodes.page.time.perf_counter", lambda: next(clock))
     monkeypatch.setattr("rocm_nodes.host.torch.__version__", "2.0")
-    lines, needed = list[str](), 64 * 64 * 4
+    lines, needed, usual = list[str](), 64 * 64 * 4, comfy.loads
 
     def load(
         name: str, tensors: dict[str, Tensor], loads: Any = None, free: int = 8 * GB, **inputs: Any
@@ -59,14 +59,16 @@ def test_what_the_loaders_do_and_say(
         write_weights(comfy, kind, "a.safetensors", **tensors)
         comfy.calls.clear()
         comfy.texts.clear()
-        comfy.loads, comfy.free = loads or (lambda path: None), free
+        comfy.loads, comfy.free = loads or usual, free
         try:
             result, text = run(node, **{setting: "a.safetensors"}, **inputs)
-            lines.append(f"{name} {inputs}: {[type(part).__name__ for part in result]} {comfy.calls}\n{text}")
+            kinds = [type(part).__name__ for part in result]
+            lines.append(f"{name} {inputs}: {kinds} {comfy.calls}")
+            lines.extend(f"  {line}" for line in text.splitlines() if f"  {line}" not in lines)
         except (LongtakeError, RuntimeError) as error:
             text = str(error).replace(str(comfy.root), "<comfy>")
             lines.append(f"{name} {type(error).__mro__[1].__name__} {comfy.calls}: {text}")
-        lines.extend(f"  below the node: {text}" for _, text in comfy.texts)
+        lines.append(f"  below the node: {' | '.join(text for _, text in comfy.texts)}")
 
     load("checkpoint", SD3)
     for dtype in ("default", "fp8_e4m3fn", "fp8_e5m2"):

@@ -127,9 +127,10 @@ def test_what_the_vaes_nodes_ask_of_the_engine(
 def changed_values(names: Mapping[str, Any]) -> dict[str, Any]:
     """Give each input of a node a value that is not its default."""
     texts = {
-        "prompt": "a <b> & 'c'\n[1s: d]", "negative": "blur", "pictures": "1.2s: b.png\n2.4s@1: c.png",
+        "prompt": "a <b> & 'c'\n[1s: d]", "negative": "blur",
+        "pictures": "1.2s: b.png\n2.4s@1: c.png", "loop": "off", "extend": "after",
         "video": "v.mp4", "lora": "style.safetensors:2", "vae_tile": " 128", "preserved_gb": "2.5",
-        "vram_cap_gb": "auto", "resolution": " ", "mode": "forward", "model": "framepack-f1", "extend": "after", "loop": "off",
+        "vram_cap_gb": "auto", "resolution": " ", "mode": "forward", "model": "framepack-f1",
         "one_frame": 0,
     }  # fmt: skip
     values = dict[str, Any]()
