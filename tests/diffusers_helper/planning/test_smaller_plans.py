@@ -79,7 +79,7 @@ def test_what_is_said_when_memory_ran_out(is_apu: bool, snapshot: SnapshotAssert
         lines.append(f"{is_out_of_memory(error)} {text_of(details := read_out_of_memory(str(error)))}")
         told = OutOfDeviceMemory(details, smaller_plans=number, is_apu=is_apu)
         lines += [f"  {details.kind}, {details.outside}: {told.message}"] * is_out_of_memory(error)
-        lines += [f"  {line}" for line in told.remedy.splitlines()] * (number < 5)
+        lines += [f"  {' '.join(told.remedy.splitlines())}"] * (number < 5)
     assert "\n".join(lines) == snapshot
 
 

@@ -158,12 +158,17 @@ def plan_lines(name: str, folder: Path) -> list[str]:
         request, info, profile, shape=(640, 608) if level else None, local=local,
         **{"disk_speed": lambda file: 3e9, **others},
     )  # fmt: skip
-    lines = lines_of(plan, *(field for field in plan.__slots__ if field not in ("job", "first")))
-    lines += lines_of(plan.job)
-    lines += lines_of(
-        plan, "weight_dtype", "attention", "seconds_per_step", "copy_seconds", "step", "streaming",
-        "saved_bytes", "preserved_text",
+    groups = (
+        (plan, "height width sections frames steps latents weight_dtype attention"), (plan, "costs"),
+        (plan, "waiting_bytes step_bytes disk_bytes saved_bytes seconds_per_step copy_seconds"),
+        (plan, "bus copies disk"), (plan, "work computing decoding step"), (plan, "fewest_copies"),
+        (plan.job, "budget vae_tile_px keep_all_resident peak_bytes smallest_cap_bytes helper"),
     )  # fmt: skip
+    lines = [
+        f"{names}: {', '.join(text_of(getattr(whole, member), member) for member in names.split())}"
+        for whole, names in groups
+    ]
+    lines += [*lines_of(plan.job, "stages"), *lines_of(plan, "notes", "streaming", "preserved_text")]
     lines += [f"chosen: {note}" for note in choice_notes(plan.first)]
     for section in (1, plan.sections):
         times = expected_times(plan, profile, info, is_first=section == 1, section=section)

@@ -13,7 +13,6 @@ from torch import nn
 
 from diffusers_helper.errors import InputError
 from diffusers_helper.lora_choice import (
-    MAX_LORAS,
     Choice,
     choices_of,
     lora_folder,
@@ -256,21 +255,6 @@ def test_the_text_of_the_setting() -> None:
     assert lora_summary(normal) == "a b.safetensors (1), c.safetensors (-0.5), d (0.1)"
     assert choices_of("") == ()
     assert loras_of("nowhere.safetensors:0") == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a:11", "gives 'a' the weight 11; expected a weight from -10 to 10"),
-        ("a:1e999", "the weight inf"),
-        ("a\na:0.5", "names 'a' twice"),
-        ("\n".join(map(str, range(MAX_LORAS + 1))), f"names {MAX_LORAS + 1} files"),
-    ],
-)
-def test_a_text_that_cannot_be_used(text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
-        GenerationRequest(image="x", lora=text)
-    assert caught.value.setting == "lora"
 
 
 def test_endings_may_have_capitals_and_folders_may_be_links(tmp_path: Path) -> None:
