@@ -51,7 +51,7 @@ PIECES = "HIP " + NUMBERS.format(
     tried="1.50 GiB", capacity="23.98 GiB", free="200.00 MiB", allocated="16.00 GiB", idle="5.00 GiB"
 )
 DRIVER = "HIP " + NUMBERS.format(
-    tried="2.00 GiB", capacity="23.98 GiB", free="6.00 GiB", allocated="17.80 GiB", idle="100.00 MiB"
+    tried="2.00 GiB", capacity="23.98 GiB", free="2.00 GiB", allocated="17.80 GiB", idle="100.00 MiB"
 )
 HSA = "HSA exception: MemoryRegion::BlockAllocator::alloc failed."
 TEXTS = [

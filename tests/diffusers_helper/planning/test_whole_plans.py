@@ -33,7 +33,7 @@ from diffusers_helper.planning.profiles import FAMILIES, Machine, profile_for
 from diffusers_helper.planning.set_ups import plans_by_card, plans_by_format, recommend
 from diffusers_helper.planning.smaller_plans import Level, PlanLevels, level_key
 from diffusers_helper.planning.times import expected_times, forecast
-from diffusers_helper.planning.variables import engine_environment, environment_report
+from diffusers_helper.planning.variables import Setting, engine_environment, environment_report
 from diffusers_helper.planning.video import plan_video
 from diffusers_helper.request import GenerationRequest
 from diffusers_helper.units import GB
@@ -121,7 +121,8 @@ PLANS: dict[str, tuple[Machine, dict[str, Any], dict[str, Any]]] = {
         card("gfx1100", 24), I2V | {"cfg": 2.0, "weight_dtype": "int8"}, {"free_ram_bytes": 4 * GB}
     ),
     "set_and_short": (
-        card("gfx1100", 24), I2V | {"preserved_gb": 18, "vae_chunk": 2}, {"free_ram_bytes": 16 * GB}
+        card("gfx1100", 24), I2V | {"preserved_gb": 18, "vae_chunk": 2, "cfg": 2.0},
+        {"free_ram_bytes": 16 * GB},
     ),
     "auto_short": (
         card("gfx1100", 24), I2V | {"weight_dtype": "auto"}, {"free_ram_bytes": 4 * GB}
@@ -151,6 +152,7 @@ def plan_lines(name: str, folder: Path) -> list[str]:
     info = find_model(request.model)
     local = Local()
     if level := circumstances.get("level"):
+        profile = replace(profile, attention=Setting("flash", "the fastest on this card", "measured"))
         local = Local(folder=folder)
         local.smaller_plans.write(level_key(request, info, profile, 640, 608), asdict(level))
     others = {name: value for name, value in circumstances.items() if name != "level"}
