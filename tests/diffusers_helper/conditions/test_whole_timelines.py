@@ -98,14 +98,16 @@ def test_what_each_section_of_a_video_gets(snapshot: SnapshotAssertion) -> None:
         ("a [2.4s: b] [1.2s-2.4s: seed 0] [3.6s: seed 8]", {"seed": 5}), (changing, {"lora": loras}),
         ("a [1.2s: b] [3.6s: c]", {"prompt_blend": 2}), ("a", {"end_image": "y", "end_strength": 0.5}),
         ("a", {"end_image": "y", "vision_change": "constant"}), ("a [2.4s: b]", {"pictures": pictures}),
-        ("a [2.4s: b]", {"pictures": pictures, "end_image": "y"}),
+        ("a [2.4s: b]", {"pictures": pictures, "end_image": "y"}), ("a [1.2s: b] [3.6s: c]", {}),
+        ("a [1.2s: b] [3.6s: c]", {"pictures": "1.2s: x.png"}), ("a", {"end_image": "y", "seconds": 1.0}),
     ):  # fmt: skip
         for mode in MODES:
             whole = request(prompt, mode=mode, **settings)
             lines.append(f"{prompt!r} {settings} {mode}: {all_prompts(whole, Lineage(), FRAMEPACK)}")
             lines[-1] += f" cuts {cuts_of(whole, FRAMEPACK)} steps {steps_of(whole, info)}"
-            sections = list[str]()
-            for number in range(1, COUNT + 1):
+            plan, sections = Lineage().sections(whole, FRAMEPACK, cuts_of(whole, FRAMEPACK)), list[str]()
+            lines[-1] += f" before {[section.padding for section in plan]}"
+            for number in range(1, len(plan) + 1):
                 facts = (
                     prompts_of(number, whole, FRAMEPACK), pictures_of(number, whole, FRAMEPACK),
                     start_picture_of(number, whole, FRAMEPACK), seed_of(number, whole, FRAMEPACK),
@@ -120,6 +122,7 @@ def test_what_each_section_of_a_video_gets(snapshot: SnapshotAssertion) -> None:
         pictures_of(4, looped, FRAMEPACK),
         cuts_of(looped, FRAMEPACK),
     ]
+    closing += [drafted_prompts(number, looped, FRAMEPACK) for number in (1, 2, 3, 4)]
     lines += [text_of(closing), text_of(pictures_of(1, single, FRAMEPACK))]
     texts = ("a", "a", "b", "b", "b", "c")
     lines += [text_of([blend_prompts(texts, place, blend) for place in range(6)]) for blend in (0, 1, 2)]
