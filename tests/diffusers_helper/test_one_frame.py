@@ -9,12 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from diffusers_helper.errors import InputError
-from diffusers_helper.families.helios import HELIOS
 from diffusers_helper.framepack import work as framepack
 from diffusers_helper.framepack.work import FramePackCondition
 from diffusers_helper.loading.loaders import Models
-from diffusers_helper.models.registry import find_model
 from diffusers_helper.output.checkpoints import read_tensors
 from diffusers_helper.provenance.recipe import read_recipe
 from diffusers_helper.request import GenerationRequest
@@ -79,9 +76,3 @@ def test_the_picture_depends_on_its_time_and_its_words_and_its_recipe_makes_it_a
     assert (tmp_path / "again/first.png").read_bytes() == (tmp_path / "job/first.png").read_bytes()
     kept = read_tensors(tmp_path / "job/sections/0001.safetensors")[0]["latents"]
     assert torch.equal(kept, made.latents)
-
-
-def test_helios_makes_no_single_picture() -> None:
-    info = replace(find_model("demo"), name="helios", family=HELIOS, modes=("inverted",))
-    with pytest.raises(InputError, match="one_frame is given; expected none for model helios"):
-        info.check(GenerationRequest(image="a.png", one_frame=9))

@@ -18,7 +18,7 @@ from diffusers_helper.errors import INPUT_CODES, InputError, LongtakeError, Pict
 from diffusers_helper.events import Event, event_name, from_dict, to_dict
 from diffusers_helper.failures import engine_died, failed_event
 from diffusers_helper.families.family import buckets
-from diffusers_helper.families.framepack import FRAMEPACK
+from diffusers_helper.families.framepack import COMPONENTS, FRAMEPACK
 from diffusers_helper.families.packing import MODES, frame_indices, paddings
 from diffusers_helper.families.registry import FAMILIES
 from diffusers_helper.models.registry import find_model, model_names
@@ -180,6 +180,65 @@ def test_every_failure_of_a_job(snapshot: SnapshotAssertion) -> None:
         event = failed_event(refusal, "job", folder=Path("/jobs") / folder)
         lines.append(f"a picture, {errno.errorcode[code]} in {folder}: {event.code} {event.message}")
     assert "\n".join(lines) == snapshot
+
+
+REFUSED_BY_MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("wan-5b", {"end_image": "x.png"}), ("wan-5b", {"pictures": "1s: x.png"}), ("wan-a14b", {"image": ""}),
+    ("wan-5b-fast", {"steps": 3, "sampler": "euler"}), ("wan-5b-fast", {"steps": 25}),
+    ("framepack-f1", {"mode": "inverted"}), ("demo", {"decoder": "light"}),
+    ("helios-distilled", {"sampler": "euler"}), ("helios-distilled", {"step_cache": "first-block"}),
+    *(("helios-base", {"step_cache": cache}) for cache in ("teacache", "magcache")),
+    ("helios-base", {"one_frame": 9, "mode": "inverted"}), ("wan-5b", {"step_cache": "teacache"}),
+)  # fmt: skip
+FACTS: dict[str, Any] = {
+    "title": "Toy", "side": 64, "multiple": 16, "modes": ["forward"], "examples": ["a cat"], "shift": 9.5,
+    "magnitudes": {"forward": [1, 0.9]}, "vocabulary": {"subjects": ["cat", "dog"]},
+}  # fmt: skip
+
+
+def test_what_models_refuse_and_which_folders_are_none(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    lines, toy = list[str](), tmp_path / "toy"
+    for name, settings in REFUSED_BY_MODELS:
+        request = GenerationRequest.from_dict(
+            {"image": "a.png", "prompt": "a boat", "mode": "forward"} | settings
+        )
+        with pytest.raises(InputError) as caught:
+            find_model(name).check(request)
+        lines.append(f"{name} {settings}: {caught.value.message} {caught.value.remedy}")
+    find_model("wan-a14b").check(GenerationRequest(image="a.png", mode="forward", end_image="x.png"))
+    for part in COMPONENTS:
+        (toy / part).mkdir(parents=True)
+    for facts in (
+        None,
+        FACTS,
+        "{",
+        [],
+        {"side": "64"},
+        {"modes": ["sideways"]},
+        {"modes": []},
+        {"shift": "a"},
+    ):
+        if facts is not None:
+            text = facts if isinstance(facts, str) else json.dumps(facts)
+            (toy / "longtake.json").write_text(text, encoding="utf-8")
+        lines.append(f"{facts}: {model_or_reason(str(toy), tmp_path)}")
+    (toy / "longtake.json").unlink()
+    (toy / "vae").rmdir()
+    for name in (str(toy), str(toy / "none"), "~nobody-of-that-name/model", "x" * 4000):
+        lines.append(model_or_reason(name, tmp_path).replace("x" * 100, ""))
+    lines += [model_or_reason(name, tmp_path, False) for name in (str(toy), "../../etc", "FRAMEPACK-I2V", "")]
+    assert "\n".join(lines) == snapshot
+
+
+def model_or_reason(name: str, folder: Path, allow_folder: bool = True) -> str:
+    try:
+        info = find_model(name, allow_folder=allow_folder)
+    except InputError as error:
+        return without(f"{error.message} {error.remedy}", folder=folder)
+    own = ("title", "side", "multiple", "modes", "examples", "shift", "vocabulary", "folder", "components")
+    facts = *(getattr(info, fact) for fact in own), *map(info.mag_ratios, MODES)
+    same = info.mag_ratios("inverted") == FRAMEPACK.mag_ratios["inverted"]
+    return f"{same} {without(text_of(facts), folder=folder)}"
 
 
 @pytest.mark.parametrize("name", model_names())

@@ -123,21 +123,3 @@ def test_a_card_that_emulates_bf16_computes_in_it_only_where_fp32_does_not_fit()
         first = begin(fp32_gb)
         assert first.profile.has_bf16 is has_bf16
         assert ("computes in bf16, which this card emulates" in first.reason) is has_bf16
-
-
-TILES, SLIGHTLY = "The VAE works in tiles of {} pixels", "which changes the pixels slightly."
-
-
-@pytest.mark.parametrize(
-    ("settings", "changes"),
-    [
-        ({}, [TILES.format(256)]), ({"resolution": 128}, []), ({"vae_tile": 128}, [TILES.format(128)]),
-        ({"vae_chunk": 1}, [TILES.format(256), "The VAE chunk is 1 instead of the VAE's own 3"]),
-        ({"vae_chunk": 1, "model": "helios-base", "mode": "forward"}, [TILES.format(256)]),
-    ],
-)  # fmt: skip
-def test_what_changes_pixels_is_said(settings: dict[str, Any], changes: list[str]) -> None:
-    request = GenerationRequest(**{"image": "x", "model": INFO.name, "resolution": 256, **settings})
-    profile = profile_for(Machine("rocm", "gfx1100", "card", 24 * GB), {})
-    notes = plan_video(request, find_model(request.model), profile).notes
-    assert [note for note in notes if "pixels" in note] == [f"{change}, {SLIGHTLY}" for change in changes]
