@@ -74,7 +74,9 @@ def test_settings_that_cannot_be_used(snapshot: SnapshotAssertion) -> None:
     for settings in (
         {"image": ""}, {"image": "  ", "prompt": "\n"}, {"step": 3}, {"vae_tile": 100}, {"extend": "before"},
         {"image": "", "prompt": "a", "extend": "before"}, {"loop": "on", "mode": "forward"},
-        {"loop": "on", "video": "v.mp4"}, {"one_frame": 9, "mode": "forward"}, {"one_frame": 9, "loop": "on"},
+        {"loop": "on", "video": "v.mp4"},
+        {"extend": "before", "video": "v.mp4", "end_image": "b.png"}, {"one_frame": 9, "mode": "forward"},
+        {"one_frame": 9, "loop": "on"},
         {"one_frame": 9, "end_image": "b.png"}, {"one_frame": 9, "video": "a.mp4"}, {"join": "b.mp4"},
         {"one_frame": 9, "image": "", "prompt": "a"}, {"sound": "b.wav"}, {"finish": "speed:2"},
         {"finish": "dance", "video": "a.mp4"}, {"lora": "a:11"}, {"lora": "a:1e999"}, {"lora": "a\na:0.5"},
@@ -282,10 +284,14 @@ def test_the_sections_of_videos(snapshot: SnapshotAssertion) -> None:
     lines = list[str]()
     for name, family in FAMILIES.items():
         for mode in MODES if name == "framepack" else ("forward",):
-            for seconds in (1, 1.2, 1.8, 3, 4, 5, 5.4, 10, 30, 120):
-                plan = family.plan(seconds, mode)
-                facts = len(plan), plan.total_frames, round(plan.seconds, 2), round(plan.section_seconds, 3)
-                lines.append(f"{name} {mode} {seconds}: {text_of(facts)}")
+            plans = {
+                seconds: family.plan(seconds, mode) for seconds in (1, 1.2, 1.8, 3, 4, 5, 5.4, 10, 30, 120)
+            }
+            facts = {
+                seconds: (len(plan), plan.total_frames, plan.seconds, plan.section_seconds)
+                for seconds, plan in plans.items()
+            }
+            lines.append(f"{name} {mode}: {text_of(facts)}")
     picture = GenerationRequest(image="a.png", seconds=4.8)
     words = replace(picture, image="", prompt="a")
     for title, request in {

@@ -48,7 +48,8 @@ def test_what_a_sampler_does_and_says(
     monkeypatch.setattr(ModelPatcher, "set_model_compute_dtype", lambda self, dtype: seen.append(dtype))
     names = list(NODE_CLASS_MAPPINGS["ROCMOptimizedKSampler"].INPUT_TYPES()["optional"])
     for changes in (
-        {}, {"optimize_for_video": True}, {"steps": 1}, {"precision_mode": "bf16"}, {"precision_mode": "fp32"},
+        {}, {"optimize_for_video": True}, {"steps": 1}, {"precision_mode": "bf16"},
+        {"precision_mode": "fp32"},
         dict(zip(names, (True, "auto", True), strict=True)),  # as a workflow of the first version has them
     ):  # fmt: skip
         for record in (comfy.shown, comfy.previews, seen):
@@ -96,13 +97,18 @@ def test_the_custom_sampler_is_comfyuis_own_with_a_report(
     assert model.wrappers == []
 
 
-def test_the_advanced_sampler_passes_all_its_inputs_on() -> None:
+def test_the_advanced_sampler_passes_all_its_inputs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = sampler_inputs(ModelPatcher())
     del inputs["seed"], inputs["denoise"]
-    extra = {
-        "add_noise": "disable", "noise_seed": 3, "start_at_step": 1, "end_at_step": 2,
-        "return_with_leftover_noise": "enable",
-    }  # fmt: skip
-    (found,), _ = run("ROCMOptimizedKSamplerAdvanced", **inputs, **extra)
+    extra = {"noise_seed": 3, "start_at_step": 1, "end_at_step": 2}
+    nodes, given = sys.modules["nodes"], dict[str, Any]()
+    common = nodes.common_ksampler
+    monkeypatch.setattr(nodes, "common_ksampler", lambda *a, **k: given.update(k) or common(*a, **k))
+    for is_last, (adds, keeps) in ((True, ("enable", "disable")), (False, ("disable", "enable"))):
+        choices = {"add_noise": adds, "return_with_leftover_noise": keeps}
+        (found,), _ = run("ROCMOptimizedKSamplerAdvanced", **inputs, **extra, **choices)
+        assert given == {
+            "disable_noise": not is_last, "start_step": 1, "last_step": 2, "force_full_denoise": is_last
+        }  # fmt: skip
     expected = stock(**sampler_inputs(ModelPatcher(), seed=3, disable_noise=True))
     assert torch.equal(found["samples"], expected)

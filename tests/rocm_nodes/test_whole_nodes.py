@@ -20,7 +20,7 @@ from rocm_nodes.benchmark import Row
 from rocm_nodes.decoding import for_quantised
 from rocm_nodes.framepack.node import request_of
 from rocm_nodes.monitors import DecodeTrial
-from tests.support.answers import lines_of, text_of, without
+from tests.support.answers import text_of, without
 from tests.support.comfy_double import VAE, Comfy, ModelPatcher, PictureVae, WanVAE
 from tests.support.node_runs import noise, picture, run
 
@@ -45,11 +45,19 @@ def declared(types: Mapping[str, Any]) -> Iterator[str]:
             yield f"{group}.{name}: {text_of(kind)} {text_of(shown)}"
 
 
-@pytest.mark.parametrize("name", NODE_CLASS_MAPPINGS)
-def test_what_a_node_declares(name: str, snapshot: SnapshotAssertion) -> None:
-    kind = NODE_CLASS_MAPPINGS[name]
-    facts = NODE_DISPLAY_NAME_MAPPINGS[name], *(getattr(kind, fact, None) for fact in FACTS)
-    assert "\n".join([text_of(facts), *declared(kind.INPUT_TYPES())]) == snapshot
+@pytest.mark.parametrize("category", sorted({kind.CATEGORY for kind in NODE_CLASS_MAPPINGS.values()}))
+def test_what_nodes_declare(category: str, snapshot: SnapshotAssertion) -> None:
+    told, known = list[str](), set[str]()
+    for name, kind in NODE_CLASS_MAPPINGS.items():
+        if category != kind.CATEGORY:
+            continue
+        facts = NODE_DISPLAY_NAME_MAPPINGS[name], *(getattr(kind, fact, None) for fact in FACTS)
+        told.append(f"{name}: {text_of(facts)}")
+        lines = [*declared(kind.INPUT_TYPES())]
+        told += [f"  {line}" for line in lines if line not in known]
+        told.append(f"  in this order: {', '.join(line.partition(':')[0] for line in lines)}")
+        known |= {*lines}
+    assert "\n".join(told) == snapshot
 
 
 @pytest.fixture
@@ -158,7 +166,7 @@ def test_the_request_of_the_video_nodes(comfy: Comfy, tmp_path: Path, snapshot: 
                 inputs |= {setting: facts for setting, facts in group.items() if setting in SETTINGS}
         pictures = dict.fromkeys(("image", "end_image"), Image.new("RGB", (4, 4)))
         request = request_of(changed_values(inputs), pictures, tmp_path / "job")
-        requests.append(without("\n".join(lines_of(request)), job=tmp_path / "job", comfy=comfy.root))
+        requests.append(without(text_of(request), job=tmp_path / "job", comfy=comfy.root))
     assert requests[1] == requests[0] == snapshot
 
 

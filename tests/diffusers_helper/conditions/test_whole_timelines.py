@@ -98,7 +98,8 @@ def test_what_each_section_of_a_video_gets(snapshot: SnapshotAssertion) -> None:
         ("a [2.4s: b] [1.2s-2.4s: seed 0] [3.6s: seed 8]", {"seed": 5}), (changing, {"lora": loras}),
         ("a [1.2s: b] [3.6s: c]", {"prompt_blend": 2}), ("a", {"end_image": "y", "end_strength": 0.5}),
         ("a", {"end_image": "y", "vision_change": "constant"}), ("a [2.4s: b]", {"pictures": pictures}),
-        ("a [2.4s: b]", {"pictures": pictures, "end_image": "y"}), ("a [1.2s: b] [3.6s: c]", {}),
+        ("a [2.4s: b]", {"pictures": pictures, "end_image": "y", "end_strength": 0.5}),
+        ("a [1.2s: b] [3.6s: c]", {}),
         ("a [1.2s: b] [3.6s: c]", {"pictures": "1.2s: x.png"}), ("a", {"end_image": "y", "seconds": 1.0}),
     ):  # fmt: skip
         for mode in MODES:

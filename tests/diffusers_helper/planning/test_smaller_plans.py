@@ -72,14 +72,17 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("is_apu", [False, True])
-def test_what_is_said_when_memory_ran_out(is_apu: bool, snapshot: SnapshotAssertion) -> None:
+def test_what_is_said_when_memory_ran_out(snapshot: SnapshotAssertion) -> None:
     lines = list[str]()
     for number, error in enumerate([*map(RuntimeError, TEXTS), *OTHERS]):
         lines.append(f"{is_out_of_memory(error)} {text_of(details := read_out_of_memory(str(error)))}")
-        told = OutOfDeviceMemory(details, smaller_plans=number, is_apu=is_apu)
+        told, shared = (
+            OutOfDeviceMemory(details, smaller_plans=number, is_apu=is_apu) for is_apu in (False, True)
+        )
         lines += [f"  {details.kind}, {details.outside}: {told.message}"] * is_out_of_memory(error)
         lines += [f"  {' '.join(told.remedy.splitlines())}"] * (number < 5)
+        if (shared.message, shared.remedy) != (told.message, told.remedy):
+            lines.append(f"  shared: {shared.message} {' '.join(shared.remedy.splitlines())}")
     assert "\n".join(lines) == snapshot
 
 

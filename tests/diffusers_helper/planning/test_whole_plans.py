@@ -177,9 +177,10 @@ def plan_lines(name: str, folder: Path) -> list[str]:
     lines += [f"chosen: {note}" for note in choice_notes(plan.first)]
     for section in (1, plan.sections):
         times = expected_times(plan, profile, info, is_first=section == 1, section=section)
-        lines.append(f"times of section {section}: {text_of(times)}")
+        line = f"times of section {section}: {text_of(times)}"
+        lines += [line] * (section == 1 or line.partition(":")[2] != lines[-1].partition(":")[2])
     times_of_video = forecast(plan, profile, info)
-    return [*lines, f"{times_of_video and (text_of(times_of_video), times_of_video.text)}"]
+    return [*lines, f"forecast: {times_of_video and (text_of(times_of_video), times_of_video.text)}"]
 
 
 @pytest.mark.parametrize("name", PLANS)
