@@ -14,7 +14,7 @@ from torch import nn
 
 from diffusers_helper.cancel import CancelToken
 from diffusers_helper.errors import GenerationCancelled
-from diffusers_helper.events import Event, Failed, Finished, Reading, StepDone, Warned
+from diffusers_helper.events import Event, Finished, Reading, StepDone, Warned
 from diffusers_helper.families.packing import DEFAULT_CHUNK, plan_sections
 from diffusers_helper.job import plans
 from diffusers_helper.job.memory import JobMemory, MemoryPlans
@@ -158,16 +158,6 @@ def test_what_cannot_fit_is_refused_before_anything_is_loaded(
     assert "Set vram_cap_gb to" in str(caught.value)
     assert not deep_models._components
     assert not (tmp_path / "job").exists()
-
-
-def test_a_runner_says_that_it_does_not_fit(deep_model: Path, small_scene: Path, tmp_path: Path) -> None:
-    events: list[Event] = []
-    request = tiny_request(small_scene, model=str(deep_model), vram_cap_gb=0.002)
-    Runner().run(asked_in(tmp_path / "job", request), events.append, CancelToken())
-    failed = events[-1]
-    assert isinstance(failed, Failed)
-    assert failed.code == "does_not_fit"
-    assert "does not fit" in failed.message
 
 
 def test_a_runner_keeps_nothing_of_a_job(tiny_model: Path, small_scene: Path, tmp_path: Path) -> None:

@@ -236,16 +236,6 @@ def test_a_retry_begins_when_what_failed_is_gone(
 
 
 @pytest.mark.slow
-def test_after_three_steps_the_user_is_told_what_to_do(
-    deep_models: Models, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
-) -> None:
-    fail("denoiser", [HIP] * 9)
-    with pytest.raises(OutOfDeviceMemory) as caught:
-        make(tiny_request(small_scene), deep_models, tmp_path / "job")
-    assert caught.value.details.kind == "driver"
-
-
-@pytest.mark.slow
 def test_a_runner_passes_the_advice_on(
     deep_model: Path, small_scene: Path, tmp_path: Path, fail: Callable[[str, list[str | None]], None]
 ) -> None:

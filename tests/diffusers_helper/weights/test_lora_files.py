@@ -133,20 +133,6 @@ def test_names_of_flux_need_a_layer_that_flux_lacks(name_of: Callable[[str], str
         assert count_keys(lora.pairs) == lora.keys
 
 
-def test_a_file_that_is_cut_off_or_missing_is_refused(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "style.safetensors"
-    write_lora(file, network)
-    whole = file.read_bytes()
-    assert read_lora(file).pairs
-    for size in (7, 200, len(whole) - 1):
-        file.write_bytes(whole[:size])
-        reported = refusal_of(file).message
-        is_in_header = size < 8 + int.from_bytes(whole[:8], "little")
-        expected = f"its header, after {size} bytes" if is_in_header else f"{size} bytes of {len(whole)}"
-        assert expected in reported
-    assert "cannot be read" in refusal_of(tmp_path / "none.safetensors").message
-
-
 def test_a_part_of_the_keys_is_not_enough(network: nn.Module, tmp_path: Path) -> None:
     file = tmp_path / "style.safetensors"
     sizes = sizes_of(network)
