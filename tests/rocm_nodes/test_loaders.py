@@ -84,15 +84,10 @@ def test_what_the_loaders_do_and_say(
         file = comfy.root / name / "b.safetensors"
         file.write_bytes(file.read_bytes()[:-100])
     comfy.loads = lambda path: pytest.fail("it was loaded")
-    inputs = {
-        "model": ModelPatcher(),
-        "lora_name": "b.safetensors",
-        "strength_model": 0.5,
-        "strength_clip": 1,
-    }
+    inputs = {"lora_name": "b.safetensors", "strength_model": 0.5, "strength_clip": 1}
     for node, names in (
         ("ROCMOptimizedCheckpointLoader", {"ckpt_name": "b.safetensors"}),
-        ("ROCMLoRALoader", inputs),
+        ("ROCMLoRALoader", inputs | {"model": ModelPatcher()}),
     ):
         with pytest.raises(InputError) as refused:
             run(node, **names)

@@ -35,7 +35,6 @@ FACTS = (
     "DEPRECATED",
     "SEARCH_ALIASES",
 )
-BUILT_IN = {"model": "a model"}
 
 
 def declared(types: Mapping[str, Any]) -> Iterator[str]:

@@ -182,26 +182,17 @@ def test_what_is_told_of_folders_and_parts(
         FILES["good.safetensors"](mine / f"{name}.safetensors")
         tell(f"with {name}", mine)
     index = mine / "model.safetensors.index.json"
-    for shards in (
-        {"a": "a.safetensors", "b": "a.safetensors"},
-        {},
-        {"a": "none"},
-        {"a": "../x"},
-        {"a": ["x"]},
-    ):
+    both = {"a": "a.safetensors", "b": "a.safetensors"}
+    for shards in (both, {}, {"a": "none"}, {"a": "../x"}, {"a": ["x"]}):
         index.write_text(json.dumps({"weight_map": shards}))
         tell(f"index {shards}", mine)
     index.unlink()
     (mine / "a.safetensors").rename(mine / "a-00001-of-00002.safetensors")
     tell("no index", mine)
-    for path, part in (
-        (mine / "b.safetensors", []),
-        (file, ["--as", "vae"]),
-        (mine / "none", []),
-        (folder, []),
-    ):
-        said = main(["inspect", str(path), *part]), *capsys.readouterr()
-        lines.append(f"inspect {path.name}: {said[0]}\n{said[1]}{said[2]}".rstrip())
+    inspected = [mine / "b.safetensors"], [file, "--as", "vae"], [mine / "none"], [folder]
+    for path, *part in inspected:
+        said = main(["inspect", str(path), *map(str, part)]), *capsys.readouterr()
+        lines.append(f"inspect {Path(path).name}: {said[0]}\n{said[1]}{said[2]}".rstrip())
     assert without("\n".join(lines), folder=tmp_path) == snapshot
 
 
