@@ -1,4 +1,4 @@
-"""Tests of a whole job over a tiny model: its events, its video, and that a second run is identical."""
+"""Tests of whole jobs over a tiny model: how videos grow, previews, noise, and what is refused at once."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of GenerationRequest: defaults, JSON both ways, and one clear sentence for everything it refuses."""
+"""Tests of GenerationRequest: JSON both ways, and requests of earlier versions."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Tests of pictures at times of a video: their text, what each section sees of them, and their bytes."""
+"""Tests of pictures at times of a video: their paths and their bytes."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tests of which models exist, and of what is known about them before anything is loaded."""
+"""Tests of the words that a model knows."""
 
 from diffusers_helper.models.registry import ModelInfo
 

@@ -1,4 +1,4 @@
-"""Tests of a job's log: the lines of the memory document, their bound, and the console that stays quiet."""
+"""Tests of a job's log: its bound, its runs, and what happens where it cannot be written."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of the preserved memory with the fewest copies, and of the plans by card."""
+"""Tests of the preserved memory with the fewest copies, and of the sizes of files in blocks."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tests of the time that streaming takes, and of the set-up that is recommended for a card."""
+"""A test that a copy of a model that is here is recommended by its name."""
 
 from pathlib import Path
 

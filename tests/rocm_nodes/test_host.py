@@ -1,4 +1,4 @@
-"""Tests of what the nodes ask of the engine for each input, and of the advice that they give on figures."""
+"""Tests of what nodes tell of the card, and of the times and the memory of a run."""
 
 from types import SimpleNamespace
 
@@ -9,9 +9,6 @@ from rocm_nodes import host, page, samplers
 from tests.support.comfy_double import Comfy, ModelPatcher
 
 GB = 1024**3
-
-
-# ---- advice -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("hip", "software"), [(None, "CUDA 13.0"), ("7.2", "ROCm 7.2, gfx1100")])
