@@ -207,6 +207,10 @@ def test_what_models_refuse_and_which_folders_are_none(tmp_path: Path, snapshot:
         with pytest.raises(InputError) as caught:
             find_model(name).check(request)
         lines.append(f"{name} {settings}: {caught.value.message} {caught.value.remedy}")
+    for info in map(find_model, model_names()):
+        is_of_words = not info.name.startswith("wan-a14b")
+        words = GenerationRequest(image="" if is_of_words else "a.png", prompt="a", steps=info.steps)
+        info.check(replace(words, mode=info.modes[0]))
     find_model("wan-a14b").check(GenerationRequest(image="a.png", mode="forward", end_image="x.png"))
     for part in COMPONENTS:
         (toy / part).mkdir(parents=True)
