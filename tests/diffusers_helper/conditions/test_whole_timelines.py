@@ -100,7 +100,7 @@ def test_what_each_section_of_a_video_gets(snapshot: SnapshotAssertion) -> None:
         ("a", {"end_image": "y", "vision_change": "constant"}), ("a [2.4s: b]", {"pictures": pictures}),
         ("a [2.4s: b]", {"pictures": pictures, "end_image": "y", "end_strength": 0.5}),
         ("a [1.2s: b] [3.6s: c]", {}),
-        ("a [1.2s: b] [3.6s: c]", {"pictures": "1.2s: x.png\n4.8s: y.png"}),
+        ("a [1.2s: b] [3.6s: c]", {"pictures": "2.4s: x.png\n4.8s: y.png"}),
         ("a", {"end_image": "y", "seconds": 1.0}),
     ):  # fmt: skip
         for mode in MODES:
